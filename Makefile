@@ -1,0 +1,44 @@
+# Needs Python 3.11 or newer, git and make; everything else goes into .venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+# Two workers share the machine: one torch thread each keeps them from slowing each other down.
+export OMP_NUM_THREADS := 1
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test test-slow lint datasets clean
+
+demo: $(VENV)/.demo  ## train from logged data, evaluate, plot, export
+	$(BIN)/python examples/cartpole_from_logs.py --out birl_demo
+
+test: $(VENV)/.dev  ## all tests but the slow ones
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
+
+test-slow: $(VENV)/.dev  ## learning runs of minutes
+	$(BIN)/python -m pytest -n 2 -q -m slow --timeout 3600
+
+lint: $(VENV)/.dev  ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+datasets: $(VENV)/.dev  ## collect the shipped datasets anew
+	$(BIN)/python scripts/collect_datasets.py
+
+# Stamp files make later runs quick. torch comes first, pinned, so that nothing else chooses its version.
+$(VENV)/.torch:
+	$(PYTHON) -c 'import sys; sys.exit("birl needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --no-compile torch==2.13.0
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) --no-compile -e '.[envs,onnx,plot]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(PIP) --no-compile -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) birl_demo birl_logs

@@ -1,0 +1,73 @@
+"""birl: deep reinforcement learning from logs and in live environments.
+
+>>> import birl
+>>> dataset, env = birl.datasets.get_dataset("cartpole-replay")
+>>> cql = birl.algos.DiscreteCQLConfig().create()
+>>> cql.fit(dataset, n_steps=10000)  # doctest: +SKIP
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+from birl.errors import BirlError
+from birl.seeding import seed
+from birl.types import ActionSpace
+
+if TYPE_CHECKING:
+    from birl import algos, dataset, datasets, envs, logging, metrics, models, optimizers, preprocessing, testing, types
+    from birl.algorithm import load_learnable
+    from birl.models import PositionEncodingType
+
+_MODULES = (
+    "algos",
+    "constants",
+    "dataset",
+    "datasets",
+    "envs",
+    "errors",
+    "logging",
+    "metrics",
+    "models",
+    "optimizers",
+    "preprocessing",
+    "testing",
+    "types",
+)
+_NAMES = {"PositionEncodingType": "birl.models", "load_learnable": "birl.algorithm"}
+
+__all__ = [
+    "ActionSpace",
+    "BirlError",
+    "PositionEncodingType",
+    "__version__",
+    "algos",
+    "dataset",
+    "datasets",
+    "envs",
+    "load_learnable",
+    "logging",
+    "metrics",
+    "models",
+    "optimizers",
+    "preprocessing",
+    "seed",
+    "testing",
+    "types",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Submodules and names are imported when they are first asked for."""
+    if name in _MODULES:
+        return import_module(f"birl.{name}")
+    if name in _NAMES:
+        if name == "load_learnable":
+            import_module("birl.algos")  # a saved model may be any of them
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'birl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

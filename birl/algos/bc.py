@@ -1,0 +1,138 @@
+"""Behaviour cloning: supervised learning of the actions in the data."""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+
+from birl.acting import mode_action, sampled_action
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase
+from birl.models import (
+    AdamFactory,
+    CategoricalPolicy,
+    DefaultEncoderFactory,
+    DeterministicPolicy,
+    EncoderFactory,
+    OptimizerFactory,
+    SquashedNormalPolicy,
+)
+from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+
+__all__ = ["BC", "BCConfig", "DiscreteBC", "DiscreteBCConfig"]
+
+
+@config
+class BCConfig(AlgorithmConfig):
+    """Behaviour cloning for continuous actions (Pomerleau 1988).
+
+    ``policy_type="deterministic"`` minimises the squared error, ``"stochastic"`` the negative log-likelihood under a
+    squashed Gaussian.
+
+    Logs ``loss``.
+
+    Differs from d3rlpy: its stochastic policy is trained on the squared error of samples.
+    """
+
+    batch_size: int = 100
+    learning_rate: float = 1e-3
+    policy_type: str = "deterministic"
+    optim_factory: OptimizerFactory = default(AdamFactory)
+    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+
+
+class BCNets(nn.Module):
+    """The policy."""
+
+    def __init__(self, spec: Spec, cfg: BCConfig) -> None:
+        super().__init__()
+        policy = DeterministicPolicy if cfg.policy_type == "deterministic" else SquashedNormalPolicy
+        self.actor = policy(spec, cfg.encoder_factory)
+
+
+def squared_error(nets: BCNets, batch: Batch, cfg: BCConfig) -> Loss:
+    """``E[mean over dimensions of (a - pi(s))^2]``."""
+    return Loss(weighted_mean((nets.actor(batch.inputs) - batch.action).square().mean(-1), batch.weight))
+
+
+def negative_log_likelihood(nets: BCNets, batch: Batch, cfg: BCConfig) -> Loss:
+    """``-E[log pi(a|s)]``."""
+    return Loss(-weighted_mean(nets.actor(batch.inputs).log_prob(batch.action), batch.weight))
+
+
+def greedy(nets: BCNets, inputs: Inputs) -> Tensor:
+    """The policy's output, or its mode."""
+    output = nets.actor(inputs)
+    return output if isinstance(output, Tensor) else output.mode()
+
+
+def sample(nets: BCNets, inputs: Inputs) -> Tensor:
+    """A sample; the output if the policy is deterministic."""
+    output = nets.actor(inputs)
+    return output if isinstance(output, Tensor) else output.sample()[0]
+
+
+@final
+class BC(Algorithm[BCConfig, BCNets]):
+    """See `BCConfig`."""
+
+    config_class = BCConfig
+    networks = BCNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    imitates = True
+
+    def phases_for(self, config: BCConfig) -> tuple[Phase, ...]:
+        """The loss depends on the form of the policy."""
+        loss = squared_error if config.policy_type == "deterministic" else negative_log_likelihood
+        return (Phase("actor", loss, prefix="", metric="loss"),)
+
+    policy_mode = staticmethod(greedy)
+    policy_sample = staticmethod(sample)
+
+
+@config
+class DiscreteBCConfig(AlgorithmConfig):
+    """Behaviour cloning for discrete actions, with a penalty on large logits.
+
+    Logs ``loss``, ``imitation_loss`` and ``regularization_loss``.
+    """
+
+    batch_size: int = 100
+    learning_rate: float = 1e-3
+    optim_factory: OptimizerFactory = default(AdamFactory)
+    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    beta: float = 0.5
+
+
+class DiscreteBCNets(nn.Module):
+    """The policy."""
+
+    def __init__(self, spec: Spec, cfg: DiscreteBCConfig) -> None:
+        super().__init__()
+        self.actor = CategoricalPolicy(spec, cfg.encoder_factory)
+
+
+def cross_entropy(nets: DiscreteBCNets, batch: Batch, cfg: DiscreteBCConfig) -> Loss:
+    """``-E[log pi(a|s)] + beta * E[mean over actions of logits^2]``."""
+    policy = nets.actor(batch.inputs)
+    imitation = -weighted_mean(policy.log_prob(batch.action), batch.weight)
+    penalty = weighted_mean(policy.logits.square().mean(-1), batch.weight)
+    metrics = {"imitation_loss": imitation, "regularization_loss": cfg.beta * penalty}
+    return Loss(imitation + cfg.beta * penalty, metrics)
+
+
+@final
+class DiscreteBC(Algorithm[DiscreteBCConfig, DiscreteBCNets]):
+    """See `DiscreteBCConfig`."""
+
+    config_class = DiscreteBCConfig
+    networks = DiscreteBCNets
+    action_space = ActionSpace.DISCRETE
+    acting = "actor"
+    imitates = True
+    phases = (Phase("actor", cross_entropy, prefix="", metric="loss"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)

@@ -1,0 +1,149 @@
+"""Conservative Q-Learning: a penalty on unseen actions on top of SAC (continuous) or Double DQN (discrete)."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from birl.acting import mode_action, q_action, q_action_value, q_value, sampled_action
+from birl.algorithm import Algorithm
+from birl.algos.dqn import DQNConfig, DQNNets, double_q_loss
+from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss
+from birl.config import config, default
+from birl.engine import HardCopy, Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.models import AdamFactory, OptimizerFactory, Scalar
+from birl.types import ActionSpace, Batch, Spec, weighted_mean
+
+__all__ = ["CQL", "CQLConfig", "DiscreteCQL", "DiscreteCQLConfig"]
+
+
+@config
+class CQLConfig(SACConfig):
+    """Conservative Q-Learning for continuous actions (Kumar et al. 2020, arXiv:2006.04779), on SAC.
+
+    ``alpha`` is a Lagrange multiplier: it grows while Q-values of sampled actions exceed those of the data by more than
+    ``alpha_threshold``. With ``alpha_learning_rate=0`` it stays at ``initial_alpha``.
+
+    Differs from d3rlpy: the log-sum-exp is that of the mean over all proposals, as in the paper's appendix F, not of
+    their sum, so the gap that ``alpha_threshold`` is compared with is lower by ``log(3 * n_action_samples)``; and
+    the target's action is sampled, also without ``soft_q_backup``.
+
+    Logs ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``actor_loss``, ``temp_loss`` and ``temp``.
+    """
+
+    actor_learning_rate: float = 1e-4
+    temp_learning_rate: float = 1e-4
+    alpha_learning_rate: float = 1e-4
+    alpha_optim_factory: OptimizerFactory = default(AdamFactory)
+    initial_alpha: float = 1.0
+    alpha_threshold: float = 10.0
+    conservative_weight: float = 5.0
+    n_action_samples: int = 10
+    soft_q_backup: bool = False
+
+
+class CQLNets(SACNets):
+    """SAC's networks and the weight of the conservative loss."""
+
+    def __init__(self, spec: Spec, cfg: CQLConfig) -> None:
+        super().__init__(spec, cfg)
+        self.alpha = Scalar(cfg.initial_alpha)
+        self.uniform_log_density = -spec.action_size * math.log(2.0)  # of the box [-1, 1]^A
+
+
+def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Tensor:
+    """Eq. 4 with the importance-sampled log-sum-exp of appendix F, minus the data's Q, for each critic ``[N]``."""
+    count = cfg.n_action_samples
+    with torch.no_grad():
+        now, log_now = nets.actor(batch.inputs).sample(count)  # [count, B, A], [count, B]
+        later, log_later = nets.actor(batch.next_inputs).sample(count)
+        uniform = torch.rand_like(now) * 2 - 1
+        action = torch.cat([now, later, uniform])
+        log_density = torch.cat([log_now, log_later, torch.full_like(log_now, nets.uniform_log_density)])
+    value = nets.critic(batch.inputs, action).mean()  # [N, 3 * count, B]
+    log_sum = torch.logsumexp(value - log_density, dim=1) - math.log(3 * count)
+    return weighted_mean(log_sum - nets.critic(batch.inputs, batch.action).mean(), batch.weight)
+
+
+def conservative_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Tensor:
+    """Gap above its threshold (appendix F, eq. 30), weighted, summed over the critics, without ``alpha``."""
+    return cfg.conservative_weight * (conservative_gap(nets, batch, cfg) - cfg.alpha_threshold).sum()
+
+
+def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
+    """SAC's loss (its entropy bonus only with ``soft_q_backup``) plus ``alpha`` times the conservative loss."""
+    with torch.no_grad():
+        action, log_prob = nets.actor(batch.next_inputs).sample()
+        bonus = -nets.temperature() * log_prob if cfg.soft_q_backup else None
+        target = nets.critic_target(batch.next_inputs, action).min().backup(batch.reward, batch.discount, bonus)
+    td = td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+    penalty = nets.alpha().detach().clamp(max=1e6) * conservative_loss(nets, batch, cfg)
+    return Loss(td.value + penalty, {"conservative_loss": penalty}, td.priority)
+
+
+def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
+    """Dual ascent on ``alpha``."""
+    with torch.no_grad():
+        gap = conservative_loss(nets, batch, cfg)
+    alpha = nets.alpha()
+    return Loss(-alpha.clamp(max=1e6) * gap, {"alpha": alpha})
+
+
+@final
+class CQL(Algorithm[CQLConfig, CQLNets]):
+    """See `CQLConfig`."""
+
+    config_class = CQLConfig
+    networks = CQLNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (
+        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+        Phase("alpha", alpha_loss),
+        Phase("critic", critic_loss),
+        Phase("actor", actor_loss),
+    )
+    targets = (Polyak("critic", "critic_target"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_value)
+
+
+@config
+class DiscreteCQLConfig(DQNConfig):
+    """Conservative Q-Learning for discrete actions (Kumar et al. 2020, arXiv:2006.04779), on Double DQN.
+
+    Logs ``loss``, ``td_loss`` and ``conservative_loss``.
+
+    Differs from the paper: Double DQN instead of DQN, as d3rlpy.
+    """
+
+    alpha: float = 1.0
+
+
+def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
+    """Double DQN's loss plus ``alpha * E[log sum_a exp Q(s, a) - Q(s, a_data)]`` (eq. 4)."""
+    td = double_q_loss(nets, batch, cfg)
+    value = nets.critic(batch.inputs).mean()  # [N, B, A]
+    taken = value.gather(-1, batch.action.unsqueeze(-1).expand(*value.shape[:-1], 1)).squeeze(-1)
+    gap = weighted_mean(torch.logsumexp(value, -1) - taken, batch.weight).sum()
+    return Loss(td.value + cfg.alpha * gap, {"td_loss": td.value, "conservative_loss": gap}, td.priority)
+
+
+@final
+class DiscreteCQL(Algorithm[DiscreteCQLConfig, DQNNets]):
+    """See `DiscreteCQLConfig`."""
+
+    config_class = DiscreteCQLConfig
+    networks = DQNNets
+    action_space = ActionSpace.DISCRETE
+    acting = "critic"
+    phases = (Phase("critic", discrete_loss, prefix="", metric="loss"),)
+    targets = (HardCopy("critic", "critic_target"),)
+    policy_mode = staticmethod(q_action)
+    policy_sample = staticmethod(q_action)
+    action_value = staticmethod(q_action_value)

@@ -1,0 +1,111 @@
+"""Soft Actor-Critic for discrete actions."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from birl.acting import mode_action, q_action_value, sampled_action
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import HardCopy, Loss, Phase
+from birl.losses import td_loss
+from birl.losses import temperature_loss as temperature_step
+from birl.models import (
+    AdamFactory,
+    CategoricalPolicy,
+    DefaultEncoderFactory,
+    DiscreteQFunction,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+    Scalar,
+)
+from birl.types import ActionSpace, Batch, Spec, weighted_mean
+
+__all__ = ["DiscreteSAC", "DiscreteSACConfig"]
+
+
+@config
+class DiscreteSACConfig(AlgorithmConfig):
+    """Soft Actor-Critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
+
+    Expectations over all actions take the place of sampled ones. The entropy to hold is ``0.98 * log|A|``.
+
+    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    """
+
+    batch_size: int = 64
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    temp_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    temp_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    n_critics: int = 2
+    initial_temperature: float = 1.0
+    target_update_interval: int = 8000
+
+
+class DiscreteSACNets(nn.Module):
+    """Every tensor that discrete SAC learns."""
+
+    def __init__(self, spec: Spec, cfg: DiscreteSACConfig) -> None:
+        super().__init__()
+        self.actor = CategoricalPolicy(spec, cfg.actor_encoder_factory)
+        self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+        self.temperature = Scalar(cfg.initial_temperature)
+        self.target_entropy = 0.98 * math.log(spec.action_size)
+
+
+def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    """Eqs. 4 and 10: ``y = r + discount * pi(s')^T [min_j Q'_j(s') - alpha * log pi(s')]``."""
+    with torch.no_grad():
+        policy = nets.actor(batch.next_inputs)
+        following = nets.critic_target(batch.next_inputs).min().mix(policy.probs)
+        target = following.backup(batch.reward, batch.discount, bonus=nets.temperature() * policy.entropy())
+    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
+
+
+def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    """Eq. 12: ``E[pi(s)^T [alpha * log pi(s) - min_j Q_j(s)]]``."""
+    policy = nets.actor(batch.inputs)
+    with torch.no_grad():
+        value = nets.critic(batch.inputs).min().mean()
+    value = (policy.probs * (nets.temperature().detach() * policy.log_probs - value)).sum(-1)
+    return Loss(weighted_mean(value, batch.weight))
+
+
+def temperature_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    """Eq. 11."""
+    with torch.no_grad():
+        entropy = nets.actor(batch.inputs).entropy()
+    return temperature_step(nets.temperature(), entropy, nets.target_entropy, batch.weight)
+
+
+@final
+class DiscreteSAC(Algorithm[DiscreteSACConfig, DiscreteSACNets]):
+    """See `DiscreteSACConfig`."""
+
+    config_class = DiscreteSACConfig
+    networks = DiscreteSACNets
+    action_space = ActionSpace.DISCRETE
+    acting = "actor"
+    phases = (
+        Phase("critic", critic_loss),
+        Phase("actor", actor_loss),
+        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    )
+    targets = (HardCopy("critic", "critic_target"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_action_value)

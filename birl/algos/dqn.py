@@ -1,0 +1,114 @@
+"""Deep Q-Networks: DQN and Double DQN."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from birl.acting import q_action, q_action_value
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import HardCopy, Loss, Phase
+from birl.losses import td_loss
+from birl.models import (
+    AdamFactory,
+    DefaultEncoderFactory,
+    DiscreteQFunction,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+    evaluating,
+)
+from birl.types import ActionSpace, Batch, Spec
+
+__all__ = ["DQN", "DQNConfig", "DQNNets", "DoubleDQN", "DoubleDQNConfig", "double_q_loss"]
+
+
+@config
+class DQNConfig(AlgorithmConfig):
+    """Deep Q-Network (Mnih et al. 2015, doi:10.1038/nature14236).
+
+    With ``QRQFunctionFactory`` this is QR-DQN (arXiv:1710.10044), with ``IQNQFunctionFactory`` IQN (arXiv:1806.06923),
+    with ``C51QFunctionFactory`` categorical DQN (arXiv:1707.06887).
+
+    Logs ``loss``.
+
+    Differs from the paper: Adam instead of RMSProp, as d3rlpy; an ensemble of critics is possible.
+    """
+
+    batch_size: int = 32
+    learning_rate: float = 6.25e-5
+    optim_factory: OptimizerFactory = default(AdamFactory)
+    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    n_critics: int = 1
+    target_update_interval: int = 8000
+
+
+@config
+class DoubleDQNConfig(DQNConfig):
+    """Double DQN (van Hasselt et al. 2016, arXiv:1509.06461): the online network chooses, the target network values.
+
+    Logs ``loss``.
+    """
+
+
+class DQNNets(nn.Module):
+    """Every tensor that DQN learns."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__()
+        self.critic = DiscreteQFunction(spec, cfg.encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+
+
+def q_loss(nets: DQNNets, batch: Batch, cfg: DQNConfig) -> Loss:
+    """``y = r + discount * max_a Q'(s', a)``; the error is clipped, that is, a Huber loss with threshold 1."""
+    with torch.no_grad():
+        following = nets.critic_target(batch.next_inputs)
+        best = following.mean().mean(0).argmax(-1)
+        target = following.gather(best).min().backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
+
+
+def double_q_loss(nets: DQNNets, batch: Batch, cfg: Any) -> Loss:
+    """Eq. 4: ``y = r + discount * Q'(s', argmax_a Q(s', a))``."""
+    with torch.no_grad():
+        with evaluating(nets.critic):
+            best = nets.critic(batch.next_inputs).mean().mean(0).argmax(-1)
+        target = nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
+
+
+@final
+class DQN(Algorithm[DQNConfig, DQNNets]):
+    """See `DQNConfig`."""
+
+    config_class = DQNConfig
+    networks = DQNNets
+    action_space = ActionSpace.DISCRETE
+    acting = "critic"
+    phases = (Phase("critic", q_loss, prefix="", metric="loss"),)
+    targets = (HardCopy("critic", "critic_target"),)
+    policy_mode = staticmethod(q_action)
+    policy_sample = staticmethod(q_action)
+    action_value = staticmethod(q_action_value)
+
+
+@final
+class DoubleDQN(Algorithm[DoubleDQNConfig, DQNNets]):
+    """See `DoubleDQNConfig`."""
+
+    config_class = DoubleDQNConfig
+    networks = DQNNets
+    action_space = ActionSpace.DISCRETE
+    acting = "critic"
+    phases = (Phase("critic", double_q_loss, prefix="", metric="loss"),)
+    targets = (HardCopy("critic", "critic_target"),)
+    policy_mode = staticmethod(q_action)
+    policy_sample = staticmethod(q_action)
+    action_value = staticmethod(q_action_value)

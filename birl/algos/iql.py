@@ -1,0 +1,118 @@
+"""Implicit Q-Learning."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from birl.acting import mode_action, q_value, sampled_action
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.models import (
+    AdamFactory,
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    MeanReturns,
+    NormalPolicy,
+    OptimizerFactory,
+    ValueFunction,
+)
+from birl.types import ActionSpace, Batch, Spec, weighted_mean
+
+__all__ = ["IQL", "IQLConfig"]
+
+
+@config
+class IQLConfig(AlgorithmConfig):
+    """Implicit Q-Learning (Kostrikov et al. 2021, arXiv:2110.06169): never asks for the value of an unseen action.
+
+    The policy is a Gaussian with a bounded mean and a learned standard deviation that is the same in all states.
+
+    Logs ``critic_loss``, ``q_loss`` (the same), ``v_loss`` and ``actor_loss``.
+
+    Differs from d3rlpy: V moves before Q learns from it, as in the paper's algorithm 1, not in one step with it.
+    """
+
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    value_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    tau: float = 0.005
+    n_critics: int = 2
+    expectile: float = 0.7
+    weight_temp: float = 3.0
+    max_weight: float = 100.0
+
+
+class IQLNets(nn.Module):
+    """Every tensor that IQL learns."""
+
+    def __init__(self, spec: Spec, cfg: IQLConfig) -> None:
+        super().__init__()
+        self.actor = NormalPolicy(spec, cfg.actor_encoder_factory, tanh_mean=True, log_std_range=(-5.0, 2.0))
+        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, MeanQFunctionFactory(), cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+        self.value = ValueFunction(spec, cfg.value_encoder_factory)
+
+
+def advantage(nets: IQLNets, batch: Batch) -> Tensor:
+    """``A(s, a) = min_j Q'_j(s, a) - V(s)`` ``[B]``."""
+    with torch.no_grad():
+        q = nets.critic_target(batch.inputs, batch.action).min().mean()
+    value: Tensor = nets.value(batch.inputs)
+    return q - value
+
+
+def value_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
+    """Eq. 5: expectile regression of V on the target Q."""
+    difference = advantage(nets, batch)
+    expectile = torch.where(difference > 0, cfg.expectile, 1 - cfg.expectile)
+    return Loss(weighted_mean(expectile * difference.square(), batch.weight))
+
+
+def critic_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
+    """Eq. 6: ``y = r + discount * V(s')`` with the V that has just moved (algorithm 1)."""
+    with torch.no_grad():
+        target = MeanReturns(nets.value(batch.next_inputs)).backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, metric="q_loss")
+
+
+def actor_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
+    """Eq. 7: log-likelihood weighted with ``exp(beta * A)``, at most ``max_weight``."""
+    with torch.no_grad():
+        weight = (cfg.weight_temp * advantage(nets, batch)).exp().clamp(max=cfg.max_weight)
+    log_prob = nets.actor(batch.inputs).log_prob(batch.action)
+    return Loss(-weighted_mean(weight * log_prob, batch.weight))
+
+
+@final
+class IQL(Algorithm[IQLConfig, IQLNets]):
+    """See `IQLConfig`."""
+
+    config_class = IQLConfig
+    networks = IQLNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (
+        Phase("value", value_loss, prefix="critic", metric="v_loss"),
+        Phase("critic", critic_loss),
+        Phase("actor", actor_loss),
+    )
+    targets = (Polyak("critic", "critic_target"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_value)
+
+    def clip_policy_action(self, action: Tensor) -> Tensor:
+        """Samples of the Gaussian may leave the policy's range."""
+        return action.clamp(-1, 1)

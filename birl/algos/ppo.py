@@ -1,0 +1,194 @@
+"""Proximal Policy Optimization, for discrete and continuous actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.acting import mode_action, sampled_action
+from birl.algorithm import Algorithm
+from birl.batching import fold_sequences, rollout_batch
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase
+from birl.losses import generalized_advantage
+from birl.models import (
+    AdamFactory,
+    CategoricalPolicy,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    NormalPolicy,
+    OptimizerFactory,
+    ValueFunction,
+)
+from birl.preprocessing import MinMaxActionScaler
+from birl.types import ActionSpace, Batch, Spec, weighted_mean
+
+__all__ = ["PPO", "PPOConfig"]
+
+
+def _encoder() -> EncoderFactory:
+    return DefaultEncoderFactory(activation="tanh")
+
+
+@config
+class PPOConfig(AlgorithmConfig):
+    """Proximal Policy Optimization with the clipped objective (Schulman et al. 2017, arXiv:1707.06347).
+
+    Continuous actions come from a Gaussian with a standard deviation of its own, and are clipped to the environment's
+    bounds. A rollout of ``rollout_length`` steps from each environment is learned from in ``n_epochs`` passes of
+    minibatches of ``batch_size`` steps; with recurrence, of sequences of ``sequence_length`` steps.
+
+    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
+    """
+
+    batch_size: int = 64
+    learning_rate: float = 3e-4
+    optim_factory: OptimizerFactory = default(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5))
+    actor_encoder_factory: EncoderFactory = default(_encoder)
+    value_encoder_factory: EncoderFactory = default(_encoder)
+    rollout_length: int = 2048
+    n_epochs: int = 10
+    gae_lambda: float = 0.95
+    clip_range: float = 0.2
+    value_clip_range: float | None = None
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.0
+    normalize_advantage: bool = True
+
+
+class PPONets(nn.Module):
+    """The policy and the state-value function."""
+
+    def __init__(self, spec: Spec, cfg: PPOConfig) -> None:
+        super().__init__()
+        if spec.discrete_action:
+            self.actor: nn.Module = CategoricalPolicy(spec, cfg.actor_encoder_factory)
+        else:
+            self.actor = NormalPolicy(spec, cfg.actor_encoder_factory, tanh_mean=False)
+        self.value = ValueFunction(spec, cfg.value_encoder_factory)
+        # A policy that starts near uniform explores (Andrychowicz et al. 2020, arXiv:2006.05990, section 3.2).
+        with torch.no_grad():
+            self.actor.linear.weight.mul_(0.01)
+            self.actor.linear.bias.zero_()
+
+
+def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch:
+    """Advantages, returns and the behaviour policy's log-probabilities of a rollout ``[T, B]``, once for all passes."""
+    with torch.no_grad():
+        value, next_value = nets.value(batch.inputs), nets.value(batch.next_inputs)
+        advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
+        log_prob = nets.actor(batch.inputs).log_prob(batch.action)
+    found = {"advantage": advantage, "return": advantage + value, "value": value, "log_prob": log_prob}
+    return replace(batch, extra={**batch.extra, **found})
+
+
+def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
+    """Eq. 9: clipped objective (eq. 7), value error and entropy bonus."""
+    policy, weight = nets.actor(batch.inputs), batch.weight
+    advantage = batch.extra["advantage"]
+    if cfg.normalize_advantage:
+        mean = weighted_mean(advantage, weight)
+        deviation = weighted_mean((advantage - mean).square(), weight).sqrt()
+        advantage = (advantage - mean) / (deviation + 1e-8)
+    log_ratio = policy.log_prob(batch.action) - batch.extra["log_prob"]
+    ratio, limit = log_ratio.exp(), cfg.clip_range
+    policy_loss = -weighted_mean(torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage), weight)
+
+    value, old, returns = nets.value(batch.inputs), batch.extra["value"], batch.extra["return"]
+    error = (value - returns).square()
+    if cfg.value_clip_range is not None:
+        clipped = old + (value - old).clamp(-cfg.value_clip_range, cfg.value_clip_range)
+        error = torch.max(error, (clipped - returns).square())
+    value_loss, entropy = weighted_mean(error, weight), weighted_mean(policy.entropy() + 0 * error, weight)
+    total = policy_loss + cfg.value_coefficient * value_loss - cfg.entropy_coefficient * entropy
+    with torch.no_grad():  # http://joschu.net/blog/kl-approx.html
+        kl = weighted_mean(ratio - 1 - log_ratio, weight)
+        clip_fraction = weighted_mean(((ratio - 1).abs() > limit).to(ratio.dtype), weight)
+    return Loss(
+        total,
+        {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approximate_kl": kl,
+            "clip_fraction": clip_fraction,
+        },
+    )
+
+
+@final
+class PPO(Algorithm[PPOConfig, PPONets]):
+    """See `PPOConfig`."""
+
+    config_class = PPOConfig
+    networks = PPONets
+    action_space = ActionSpace.BOTH
+    acting = "actor"
+    remembering = ("value",)
+    data = "rollout"
+    phases = (Phase("policy", loss, modules=("actor", "value"), prefix="", metric="loss"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    bounded_policy = False
+    keeps_policy_action = True
+
+    def build_with_env(self, env: Any) -> None:
+        """Build for an environment; bounded continuous actions are scaled to its bounds unless a scaler is given."""
+        if not self.built and self.config.action_scaler is None and bounded_actions(env):
+            self.replace_config(action_scaler=MinMaxActionScaler())
+        super().build_with_env(env)
+
+    def clip_policy_action(self, action: Tensor) -> Tensor:
+        """A Gaussian has no bounds; the environment may."""
+        bounded = not self.spec.discrete_action and self.config.action_scaler is not None
+        return action.clamp(-1, 1) if bounded else action
+
+    @property
+    def rollout_length(self) -> int:
+        """Number of steps that each environment makes between updates."""
+        return self.config.rollout_length
+
+    def update_rollout(self, rollout: Any) -> dict[str, Tensor]:
+        """All passes over a rollout.
+
+        Returns:
+            Metrics averaged over the minibatches, as scalar tensors on the device.
+        """
+        self._set_mode(acting=False)
+        cfg, engine = self.config, self.engine
+        batch, ended = rollout_batch(rollout, self.units, cfg.gamma)
+        batch = prepare(self.nets, batch, ended, cfg)
+        sums: dict[str, Tensor] = {}
+        count = 0
+        for _ in range(cfg.n_epochs):
+            for minibatch in self._minibatches(batch):
+                for name, value in engine.update(minibatch).items():
+                    sums[name] = sums.get(name, torch.zeros_like(value)) + value
+                count += 1
+        return {name: value / count for name, value in sums.items()}
+
+    def _minibatches(self, batch: Batch) -> Iterator[Batch]:
+        if self.is_recurrent:
+            batch = fold_sequences(batch, self.config.sequence_length)
+            per_batch = max(1, self.config.batch_size // self.config.sequence_length)
+            for chosen in torch.split(torch.randperm(batch.reward.shape[1]), per_batch):
+                index = chosen.to(batch.reward.device)
+                state = batch.state and {name: value[index] for name, value in batch.state.items()}
+                yield replace(batch.map(lambda x, index=index: x.index_select(1, index)), state=state)  # type: ignore[misc]
+            return
+        flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
+        valid = flat.weight.nonzero()[:, 0]
+        for chosen in torch.split(torch.randperm(len(valid)), self.config.batch_size):
+            index = valid[chosen.to(valid.device)]
+            yield flat.map(lambda x, index=index: x.index_select(0, index))  # type: ignore[misc]
+
+
+def bounded_actions(env: Any) -> bool:
+    """Whether an environment's actions are continuous with finite bounds."""
+    space = getattr(env, "single_action_space", None) or env.action_space
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    return low is not None and high is not None and bool((abs(low) < 1e30).all() and (abs(high) < 1e30).all())

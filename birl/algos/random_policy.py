@@ -1,0 +1,87 @@
+"""Random policies, for collecting data and as a baseline."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config
+from birl.types import ActionSpace, Inputs, Spec, is_shape, tree_leaves
+
+__all__ = ["DiscreteRandomPolicy", "DiscreteRandomPolicyConfig", "RandomPolicy", "RandomPolicyConfig"]
+
+
+@config
+class RandomPolicyConfig(AlgorithmConfig):
+    """Random continuous actions: uniform in ``[-1, 1]``, or normal and clipped to it.
+
+    The action scaler maps them to the environment's units.
+    """
+
+    distribution: str = "uniform"
+    normal_std: float = 1.0
+
+
+@config
+class DiscreteRandomPolicyConfig(AlgorithmConfig):
+    """Uniformly random discrete actions."""
+
+
+class NoNets(nn.Module):
+    """Nothing to learn."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__()
+        self.spec, self.cfg = spec, cfg
+        # a buffer, so that files and exports of this policy are files like all others
+        self.action_size: Tensor
+        self.register_buffer("action_size", torch.tensor(spec.action_size))
+
+    def lead(self, inputs: Inputs) -> tuple[int, ...]:
+        """Leading dimensions of the observations."""
+        shape = self.spec.observation_shape
+        while not is_shape(shape):
+            shape = next(iter(shape.values())) if isinstance(shape, dict) else shape[0]
+        leaf = next(tree_leaves(inputs.observation))
+        return tuple(leaf.shape[: leaf.dim() - len(shape)])
+
+
+def random_action(nets: NoNets, inputs: Inputs) -> Tensor:
+    """Actions in ``[-1, 1]``."""
+    size = (*nets.lead(inputs), nets.spec.action_size)
+    device = nets.action_size.device
+    if nets.cfg.distribution == "uniform":
+        return torch.rand(size, device=device) * 2 - 1
+    return (torch.randn(size, device=device) * nets.cfg.normal_std).clamp(-1, 1)
+
+
+def random_choice(nets: NoNets, inputs: Inputs) -> Tensor:
+    """Integers below the number of actions."""
+    return torch.randint(nets.spec.action_size, nets.lead(inputs), device=nets.action_size.device)
+
+
+@final
+class RandomPolicy(Algorithm[RandomPolicyConfig, NoNets]):
+    """See `RandomPolicyConfig`."""
+
+    config_class = RandomPolicyConfig
+    networks = NoNets
+    action_space = ActionSpace.CONTINUOUS
+    data = "nothing"
+    policy_mode = staticmethod(random_action)
+    policy_sample = staticmethod(random_action)
+
+
+@final
+class DiscreteRandomPolicy(Algorithm[DiscreteRandomPolicyConfig, NoNets]):
+    """See `DiscreteRandomPolicyConfig`."""
+
+    config_class = DiscreteRandomPolicyConfig
+    networks = NoNets
+    action_space = ActionSpace.DISCRETE
+    data = "nothing"
+    policy_mode = staticmethod(random_choice)
+    policy_sample = staticmethod(random_choice)

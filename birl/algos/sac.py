@@ -1,0 +1,107 @@
+"""Soft Actor-Critic for continuous actions."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from birl.acting import mode_action, q_value, sampled_action
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.losses import temperature_loss as temperature_step
+from birl.models import (
+    AdamFactory,
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+    Scalar,
+    SquashedNormalPolicy,
+)
+from birl.types import ActionSpace, Batch, Spec, weighted_mean
+
+__all__ = ["SAC", "SACConfig", "SACNets"]
+
+
+@config
+class SACConfig(AlgorithmConfig):
+    """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905).
+
+    Twin Q-functions, a squashed Gaussian policy, and a temperature that holds the policy's entropy at ``-|A|``.
+
+    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    """
+
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    temp_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    temp_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    tau: float = 0.005
+    n_critics: int = 2
+    initial_temperature: float = 1.0
+
+
+class SACNets(nn.Module):
+    """Every tensor that SAC learns."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__()
+        self.actor = SquashedNormalPolicy(spec, cfg.actor_encoder_factory)
+        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+        self.temperature = Scalar(cfg.initial_temperature)
+        self.target_entropy = -float(spec.action_size)
+
+
+def critic_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
+    """Eqs. 5-6: ``y = r + discount * (min_j Q'_j(s', a') - alpha * log pi(a'|s'))``."""
+    with torch.no_grad():
+        action, log_prob = nets.actor(batch.next_inputs).sample()
+        target = nets.critic_target(batch.next_inputs, action).min()
+        target = target.backup(batch.reward, batch.discount, bonus=-nets.temperature() * log_prob)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def actor_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
+    """Eq. 9: ``E[alpha * log pi(a|s) - min_j Q_j(s, a)]`` with reparametrised ``a``."""
+    action, log_prob = nets.actor(batch.inputs).sample()
+    value = nets.critic(batch.inputs, action).min().mean()
+    return Loss(weighted_mean(nets.temperature().detach() * log_prob - value, batch.weight))
+
+
+def temperature_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
+    """Eq. 18, with the entropy estimated by ``-log pi(a|s)``."""
+    with torch.no_grad():
+        _, log_prob = nets.actor(batch.inputs).sample()
+    return temperature_step(nets.temperature(), -log_prob, nets.target_entropy, batch.weight)
+
+
+@final
+class SAC(Algorithm[SACConfig, SACNets]):
+    """See `SACConfig`."""
+
+    config_class = SACConfig
+    networks = SACNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (
+        Phase("critic", critic_loss),
+        Phase("actor", actor_loss),
+        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    )
+    targets = (Polyak("critic", "critic_target"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_value)

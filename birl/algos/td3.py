@@ -1,0 +1,98 @@
+"""Twin Delayed Deep Deterministic policy gradient."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from birl.acting import deterministic_action, q_value
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.models import (
+    AdamFactory,
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    DeterministicPolicy,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+)
+from birl.types import ActionSpace, Batch, Spec, weighted_mean
+
+__all__ = ["TD3", "TD3Config", "TD3Nets"]
+
+
+@config
+class TD3Config(AlgorithmConfig):
+    """TD3 (Fujimoto et al. 2018, arXiv:1802.09477): twin critics, smoothed targets, delayed policy updates.
+
+    Logs ``critic_loss`` and ``actor_loss``.
+
+    Differs from d3rlpy: the actor climbs the first critic, as in the paper, not the lowest; the policy moves in updates
+    d, 2d, … (d3rlpy: 1, d + 1, …).
+    """
+
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    tau: float = 0.005
+    n_critics: int = 2
+    target_smoothing_sigma: float = 0.2
+    target_smoothing_clip: float = 0.5
+    update_actor_interval: int = 2
+
+
+class TD3Nets(nn.Module):
+    """Every tensor that TD3 learns."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__()
+        self.actor = DeterministicPolicy(spec, cfg.actor_encoder_factory)
+        self.actor_target = deepcopy(self.actor)
+        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+
+
+def critic_loss(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Loss:
+    """Algorithm 1: ``y = r + discount * min_j Q'_j(s', clip(pi'(s') + clip(eps, -c, c), -1, 1))``."""
+    with torch.no_grad():
+        action = nets.actor_target(batch.next_inputs)
+        limit = cfg.target_smoothing_clip
+        noise = (torch.randn_like(action) * cfg.target_smoothing_sigma).clamp(-limit, limit)
+        following = nets.critic_target(batch.next_inputs, (action + noise).clamp(-1, 1))
+        target = following.min().backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def actor_loss(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Loss:
+    """Eq. 1 with the first critic: ``-E[Q_1(s, pi(s))]``."""
+    value = nets.critic(batch.inputs, nets.actor(batch.inputs)).mean()[0]
+    return Loss(-weighted_mean(value, batch.weight))
+
+
+@final
+class TD3(Algorithm[TD3Config, TD3Nets]):
+    """See `TD3Config`."""
+
+    config_class = TD3Config
+    networks = TD3Nets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss, every="update_actor_interval"))
+    targets = (
+        Polyak("critic", "critic_target", every="update_actor_interval"),
+        Polyak("actor", "actor_target", every="update_actor_interval"),
+    )
+    policy_mode = staticmethod(deterministic_action)
+    policy_sample = staticmethod(deterministic_action)
+    action_value = staticmethod(q_value)

@@ -1,0 +1,118 @@
+"""The ``birl`` command: one file per subcommand."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+import typer
+
+from birl import __version__
+from birl.cli.algos import algos
+from birl.cli.evaluate import evaluate
+from birl.cli.export import export
+from birl.cli.plot import plot
+from birl.cli.train import train
+from birl.errors import BirlError
+
+__all__ = ["main"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Deep reinforcement learning from logs and in live environments.",
+)
+for command in (train, evaluate, plot, export, algos):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"birl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error. Works at any place."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Deep reinforcement learning from logs and in live environments."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: words after ``birl``; by default those the process was started with.
+
+    Returns:
+        Exit status: 0, 1 after an error, 2 after a wrong command line, 130 after Ctrl-C. SIGTERM raises `SystemExit`
+        with status 143.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    warnings.formatwarning = lambda message, *rest: f"birl: warning: {message}\n"
+    try:
+        with _ended_by_sigterm():
+            return int(app(words, prog_name="birl", standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):  # typer turns the first into the second
+        return 130
+    except Exception as error:
+        if _follows_interrupt(error):
+            return 130
+        if debug:
+            raise
+        usage = hasattr(error, "format_message")  # every error of typer about the command line has it
+        print(f"birl: {_one_line(error, usage)}", file=sys.stderr)
+        return 2 if usage else 1
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM ends the process as an exception does, also before and after the loops that write checkpoints."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    ended = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.append(128 + number)
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except Exception:
+        # A signal may come while a library is half made; what then fails in cleaning up is no error of its own.
+        if ended:
+            raise SystemExit(ended[0]) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+
+
+def _follows_interrupt(error: BaseException) -> bool:
+    """Whether an error came up only while a Ctrl-C was on its way out."""
+    context = error.__context__
+    return context is not None and (isinstance(context, KeyboardInterrupt) or _follows_interrupt(context))
+
+
+def _one_line(error: Exception, usage: bool) -> str:
+    text = " ".join((error.format_message() if usage else str(error)).split())  # type: ignore[attr-defined]
+    if usage:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "birl"
+        return f"{text} (see `{command} --help`)" if text else f"see `{command} --help`"
+    if isinstance(error, BirlError):
+        return text
+    return f"unexpected {type(error).__name__}: {text} (with --debug: where)"

@@ -1,0 +1,28 @@
+"""``birl algos``: what there is."""
+
+from __future__ import annotations
+
+from birl.cli.common import algorithm_classes
+from birl.types import ActionSpace
+
+__all__ = ["algos"]
+
+_ACTIONS = {
+    ActionSpace.CONTINUOUS: "continuous",
+    ActionSpace.DISCRETE: "discrete",
+    ActionSpace.BOTH: "both",
+}
+_LEARNS = {"transition": "offline, online", "trajectory": "offline", "rollout": "online", "nothing": "does not learn"}
+
+
+def algos() -> None:
+    """List the algorithms: their actions, what they learn from, and what they are."""
+    rows = [("ALGORITHM", "ACTIONS", "LEARNS", "")]
+    for name, algorithm in algorithm_classes().items():
+        sentence = " ".join((algorithm.config_class.__doc__ or "").split("\n\n")[0].split())
+        learns = "offline" if algorithm.imitates else _LEARNS[algorithm.data]
+        rows.append((name, _ACTIONS[algorithm.action_space], learns, sentence.rstrip(".").replace("`", "")))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)]
+        print("  ".join([*cells, row[3]]).rstrip())

@@ -1,0 +1,79 @@
+"""What several subcommands need."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+import birl.algos
+from birl.algorithm import Algorithm, load_learnable
+from birl.errors import ConfigError, FileError
+
+__all__ = ["algorithm_class", "algorithm_classes", "load_model", "newest_model", "note"]
+
+_MODEL = re.compile(r"model_(\d+)\.d3")
+
+
+def note(text: str) -> None:
+    """Tell the user something that is no result: standard output stays clean."""
+    tqdm.write(text, file=sys.stderr)  # above the progress bar, if there is one
+
+
+def algorithm_classes() -> dict[str, type[Algorithm[Any, Any]]]:
+    """All algorithms of birl by name, sorted."""
+    found = {name: getattr(birl.algos, name) for name in birl.algos.__all__}
+    return {
+        name: value
+        for name, value in sorted(found.items())
+        if isinstance(value, type) and issubclass(value, Algorithm) and hasattr(value, "config_class")
+    }
+
+
+def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
+    """The algorithm called ``name``; case, ``_`` and ``-`` do not matter.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    known = {_plain(key): value for key, value in algorithm_classes().items()}
+    found = known.get(_plain(name))
+    if found is None:
+        near = difflib.get_close_matches(_plain(name), known, 1)
+        hint = f"Did you mean {known[near[0]].__name__}? " if near else ""
+        names = ", ".join(value.__name__ for value in known.values())
+        raise ConfigError(f"no algorithm is called {name!r}. {hint}There are: {names}")
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def newest_model(folder: Path) -> Path | None:
+    """The model of a run folder with the most steps, or ``None``."""
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _MODEL.fullmatch(path.name))]
+    return max(found)[1] if found else None
+
+
+def load_model(path: Path, device: str) -> tuple[Path, Any]:
+    """Load a model file, or the newest model of a run folder.
+
+    Returns:
+        The file and the algorithm.
+
+    Raises:
+        FileError: if there is none.
+    """
+    file: Path | None = path
+    if path.is_dir():
+        file = newest_model(path)
+        if file is None:
+            raise FileError(f"the folder {path} has no model_<step>.d3: train there first, or give a model file")
+    elif not path.exists():
+        raise FileError(f"there is no {path}: give a model file (.d3) or the folder of a run")
+    return file, load_learnable(file, device)  # type: ignore[return-value, arg-type]

@@ -1,0 +1,60 @@
+"""``birl evaluate``: returns of a trained policy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import birl
+from birl import metrics
+from birl.cli.common import load_model, note
+from birl.envs import make_env
+from birl.errors import ConfigError
+
+__all__ = ["acting_algorithm", "evaluate"]
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")],
+    env_id: Annotated[str, typer.Option(help="Gymnasium id, or module:factory for an environment of your own.")],
+    n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the episodes.")] = 0,
+    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")] = 0.0,
+    target_return: Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Play greedy episodes with a trained policy and print their undiscounted returns."""
+    file, algorithm = load_model(model, device)
+    env = make_env(env_id)
+    birl.seed(seed)
+    returns = metrics.evaluate(acting_algorithm(algorithm, target_return), env, n_episodes, epsilon, seed=seed)
+    env.close()
+    summary: dict[str, Any] = {"model": str(file), "env_id": env_id, "n_episodes": n_episodes, "seed": seed}
+    summary |= {"epsilon": epsilon, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
+    summary |= {"min": min(returns), "max": max(returns), "returns": returns}
+    if as_json:
+        print(json.dumps(summary))
+        return
+    note(f"{file} in {env_id}, seed {seed}")
+    print(
+        f"return {summary['mean']:.2f} ± {summary['std']:.2f} over {n_episodes} episodes "
+        f"(min {summary['min']:.2f}, max {summary['max']:.2f})"
+    )
+
+
+def acting_algorithm(algorithm: Any, target_return: float | None) -> Any:
+    """What acts in an environment: the algorithm, or a sequence model together with the return it aims at.
+
+    Raises:
+        ConfigError: if a sequence model has no return to aim at, or another algorithm has one.
+    """
+    if (algorithm.data == "trajectory") != (target_return is not None):
+        name = type(algorithm).__name__
+        needs = "needs --target-return: the return to aim at" if target_return is None else "takes no --target-return"
+        raise ConfigError(f"{name} {needs}")
+    return algorithm if target_return is None else algorithm.as_stateful_wrapper(target_return)

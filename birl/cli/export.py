@@ -1,0 +1,22 @@
+"""``birl export``: a policy without birl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from birl.cli.common import load_model
+
+__all__ = ["export"]
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of a run (newest model).")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .onnx, .pt (TorchScript) or .pt2.")],
+) -> None:
+    """Export the greedy policy with its scalers, and check the file against the policy."""
+    source, algorithm = load_model(model, "cpu")
+    algorithm.save_policy(out)
+    print(f"{out}: the greedy policy of {source}, checked against it")

@@ -1,0 +1,101 @@
+"""The folder of a run started from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from birl.cli.common import newest_model, note
+from birl.errors import FileError, ForeignFileError, ResumeError
+from birl.files import atomic_write
+from birl.logging import CombineAdapter, FileAdapter, LoggerAdapter, LoggerAdapterFactory
+from birl.run.checkpoint import checkpoint_path, differences
+
+__all__ = ["RunFolder"]
+
+_SETTINGS = "run.json"
+_OURS = ("*.csv", "metrics.jsonl", "params.json", "model_*.d3", "checkpoint.d3c")
+
+
+class RunFolder(LoggerAdapterFactory):
+    """Settings, metrics, models and checkpoint of one run.
+
+    Args:
+        path: the folder. Only files that birl writes are ever removed from it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prepare(self, settings: dict[str, Any], *, fresh: bool) -> bool:
+        """Make the folder ready for a run with these settings.
+
+        Args:
+            settings: JSON values.
+            fresh: whether a run that is there is removed first.
+
+        Returns:
+            Whether a run goes on.
+
+        Raises:
+            ResumeError: if a run with other settings is there.
+            ForeignFileError: if something else is there.
+        """
+        file = self.path / _SETTINGS
+        if self.path.exists() and not self.path.is_dir():
+            raise FileError(f"{self.path} is a file: give another --out")
+        if not file.exists() and self.path.exists() and any(self.path.iterdir()):
+            raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
+        if file.exists() and self._files() and not fresh:
+            different = differences(self._settings(file), json.loads(json.dumps(settings)))
+            words = "; ".join(different).replace("algorithm.params.", "")
+            if different:
+                raise ResumeError(
+                    f"{self.path} holds a run with other settings: {words}. Give the same settings to go on, "
+                    "another --out, or --fresh to remove that run and start over"
+                )
+        going_on = checkpoint_path(self.path).exists() and not fresh
+        if not going_on:  # whatever was logged before the first checkpoint is made again
+            for old in self._files():
+                old.unlink()
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(settings, indent=2).encode()
+
+        def write(stream: BinaryIO) -> None:
+            stream.write(text)
+
+        atomic_write(file, write)
+        return going_on
+
+    def _settings(self, file: Path) -> Any:
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ForeignFileError(f"{file} cannot be read ({error}): give another --out, or --fresh") from error
+
+    def _files(self) -> list[Path]:
+        """What a run leaves in its folder, its settings aside: without any of it, nothing can be lost."""
+        return [file for pattern in _OURS for file in self.path.glob(pattern)]
+
+    def newest_model(self) -> Path | None:
+        """The model with the most steps."""
+        return newest_model(self.path)
+
+    def create(self, experiment_name: str) -> LoggerAdapter:
+        """Make the adapter that writes into this folder, wherever it was when the run began, and prints each epoch."""
+        return CombineAdapter([FileAdapter(self.path), _Lines()])
+
+
+class _Lines(LoggerAdapter):
+    """One line for each epoch."""
+
+    def before_write_metric(self, epoch: int, step: int) -> None:
+        self._words = [f"epoch {epoch}", f"step {step}"]
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        if not name.startswith("time_"):
+            self._words.append(f"{name}={value:.5g}")
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        note("  ".join(self._words))

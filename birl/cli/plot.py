@@ -1,0 +1,119 @@
+"""``birl plot``: curves of one or many runs."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from birl.cli.common import note
+from birl.errors import ConfigError, FileError, ForeignFileError, require
+
+__all__ = ["draw", "plot"]
+
+_RETURNS = ("environment", "evaluation", "rollout_return")
+_FIRST_CHOICE = (*_RETURNS, "loss", "critic_loss", "actor_loss")
+
+
+def plot(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Run folders, or CSV files in them.")],
+    save: Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of a window.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Metric of run folders; by default the return.")] = None,
+    window: Annotated[int, typer.Option(min=1, help="Moving average over so many epochs.")] = 1,
+    show_steps: Annotated[bool, typer.Option(help="Steps instead of epochs along the x-axis.")] = False,
+    show_max: Annotated[bool, typer.Option(help="Print the largest value of each curve into the legend.")] = False,
+    label: Annotated[list[str] | None, typer.Option(help="Name in the legend; once for each path.")] = None,
+    xlim: Annotated[tuple[float, float] | None, typer.Option(help="Limits of the x-axis.")] = None,
+    ylim: Annotated[tuple[float, float] | None, typer.Option(help="Limits of the y-axis.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title.")] = None,
+    ylabel: Annotated[str | None, typer.Option(help="Name of the y-axis; by default the metric.")] = None,
+) -> None:
+    """Plot a metric of one or more runs."""
+    if label and len(label) != len(paths):
+        raise ConfigError(f"{len(label)} labels for {len(paths)} paths: give --label once for each path, or not at all")
+    files = [_csv(path, metric) for path in paths]
+    names = label or [f"{file.parent.name}/{file.stem}" if file.parent.name else file.stem for file in files]
+    limits = {"xlim": xlim, "ylim": ylim, "title": title, "ylabel": ylabel or files[0].stem}
+    figure = draw(files, names, window=window, show_steps=show_steps, show_max=show_max, **limits)
+    if save is not None:
+        _save(figure, save)
+        print(f"{save}: {', '.join(str(file) for file in files)}")
+        return
+    pyplot = require("matplotlib.pyplot", "plot")
+    if pyplot.get_backend().lower() == "agg":
+        raise ConfigError("there is no screen to open a window on: give --save FILE.png")
+    pyplot.show()
+
+
+def draw(
+    files: list[Path],
+    labels: list[str],
+    *,
+    window: int = 1,
+    show_steps: bool = False,
+    show_max: bool = False,
+    **limits: Any,
+) -> Any:
+    """Draw CSV files of metrics into a matplotlib figure.
+
+    Args:
+        files: ``epoch,step,value`` without a header.
+        labels: name of each curve.
+        window: moving average over so many epochs; the first ones average over what there is.
+        show_steps: steps along the x-axis instead of epochs.
+        show_max: the largest value of each curve in the legend.
+        **limits: ``xlim``, ``ylim``, ``title``, ``ylabel``; ``None`` leaves one out.
+
+    Raises:
+        MissingExtraError: without matplotlib.
+        FileError: if a file cannot be read.
+    """
+    pyplot = require("matplotlib.pyplot", "plot")
+    figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
+    for file, name in zip(files, labels, strict=True):
+        rows = _rows(file)
+        values = [rows[max(end - window, 0) : end, 2].mean() for end in range(1, len(rows) + 1)]
+        text = f"{name} (max {max(values):.4g})" if show_max else name
+        axes.plot(rows[:, 1 if show_steps else 0], values, label=text, marker="o" if len(rows) < 30 else "")
+    axes.set(xlabel="step" if show_steps else "epoch", **{k: v for k, v in limits.items() if v is not None})
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def _save(figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _csv(path: Path, metric: str | None) -> Path:
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise FileError(f"there is no {path}: give a run folder or one of its CSV files")
+    there = sorted(file.stem for file in path.glob("*.csv"))
+    names = [metric] if metric else [name for name in (*_FIRST_CHOICE, *there) if name in there][:1]
+    if not names or names[0] not in there:
+        what = f"no metric {metric!r}" if metric and there else "no metrics (CSV files)"
+        raise FileError(f"{path} has {what}" + (f"; it has: {', '.join(there)}" if there else " yet: train first"))
+    if metric is None and names[0] not in _RETURNS:
+        note(f"{path} has no return ({', '.join(_RETURNS)}): {names[0]} is drawn (--metric chooses another)")
+    return path / f"{names[0]}.csv"
+
+
+def _rows(file: Path) -> Any:
+    try:
+        with open(file, newline="", encoding="utf-8") as stream:
+            rows = [[float(cell) for cell in row] for row in csv.reader(stream) if row]
+        if not rows or any(len(row) != 3 for row in rows):
+            raise ValueError("no lines of three numbers")
+    except (ValueError, csv.Error) as error:
+        raise ForeignFileError(f"{file} is not a metric of a run, that is, lines epoch,step,value: {error}") from error
+    return np.asarray(rows)

@@ -1,0 +1,82 @@
+"""``--set field=value``: from words on the command line to a checked configuration."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig
+from birl.errors import ConfigError
+from birl.serialization import Serializable
+
+__all__ = ["configure"]
+
+_WORDS = {"True": True, "False": False, "None": None}
+
+
+def configure(algorithm: type[Algorithm[Any, Any]], assignments: Sequence[str]) -> AlgorithmConfig:
+    """Make a configuration from ``field=value`` words.
+
+    A value is JSON, or a plain word. Encoders, heads, optimisers and scalers are chosen by their short names
+    (``q_func_factory=qr``), and their own fields follow after a dot (``q_func_factory.n_quantiles=64``).
+
+    Raises:
+        ConfigError: if a field or a value does not exist or does not fit.
+    """
+    params: dict[str, Any] = algorithm.config_class().serialize()["params"]
+    for word in assignments:
+        path, equals, text = word.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"{word!r} sets nothing: write field=value, such as gamma=0.9 or q_func_factory=qr")
+        _assign(algorithm.config_class, params, path, "", _value(text))
+    return AlgorithmConfig.deserialize({"type": algorithm.config_class.get_type(), "params": params})
+
+
+def _value(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    for parse in (json.loads, float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, value: Any) -> None:
+    head, _, rest = path.partition(".")
+    kind, full = _kind(owner, head), before + head
+    if rest:
+        inner = params.get(head)
+        if kind is None or not isinstance(inner, dict) or "type" not in inner:
+            raise ConfigError(
+                f"{full} is {inner!r:.60} and has no field {rest!r}"
+                + (f": choose one first, {full}=one of {', '.join(sorted(kind._known))}" if kind else "")
+            )
+        _assign(kind._known[inner["type"]], inner["params"], rest, f"{full}.", value)
+        return
+    if kind is not None and value is not None:
+        name = value.get("type") if isinstance(value, dict) else value
+        if name not in kind._known:
+            known = ", ".join(sorted(kind._known))
+            raise ConfigError(f"{full}={name}: there is no such {kind.__name__}; known: {known}")
+        value = {"kind": kind.__name__, "type": name, "params": value["params"] if isinstance(value, dict) else {}}
+    if before and head not in params and not _has(owner, head):
+        raise ConfigError(f"{before.rstrip('.')} ({owner.__name__}) has no field {head!r}; it has: {', '.join(params)}")
+    params[head] = value
+
+
+def _has(owner: type[Any], field: str) -> bool:
+    return field in getattr(owner, "__dataclass_fields__", {})
+
+
+def _kind(owner: type[Any], field: str) -> type[Serializable] | None:
+    """The kind of factory or scaler that ``owner.field`` holds, if it does."""
+    hint = typing.get_type_hints(owner).get(field)
+    for option in (hint, *typing.get_args(hint)):
+        if isinstance(option, type) and issubclass(option, Serializable):
+            return option
+    return None

@@ -1,0 +1,231 @@
+"""``birl train``: train from logged data or in an environment; the same command again goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from gymnasium.spaces import Box
+
+import birl
+from birl import dataset as data
+from birl import datasets
+from birl.algorithm import Algorithm
+from birl.algos import LinearDecayEpsilonGreedy, NormalNoise
+from birl.cli.common import algorithm_class, note
+from birl.cli.evaluate import acting_algorithm
+from birl.cli.folder import RunFolder
+from birl.cli.settings import configure
+from birl.config import AlgorithmConfig
+from birl.envs import Stepper, make_env, sample_actions, single_spaces
+from birl.errors import ConfigError
+from birl.metrics import evaluate
+from birl.preprocessing import MinMaxActionScaler
+from birl.run.checkpoint import checkpoint_step, random_state, set_random_state
+from birl.types import ActionSpace, Array
+
+__all__ = ["train"]
+
+
+def train(
+    algo: Annotated[str, typer.Argument(metavar="ALGO", help="Name of an algorithm: see `birl algos`.")],
+    n_steps: Annotated[int, typer.Option(min=1, help="Updates (offline) or environment steps (online).")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Run folder: models, metrics, checkpoint.")],
+    more: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="As after --set.")] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME|FILE.h5", help="Logged data to train from.")] = None,
+    env_id: Annotated[
+        str | None,
+        typer.Option(help="Environment to train in; with --dataset, to evaluate in. Gymnasium id or module:factory."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE …", help="Hyper-parameters: gamma=0.9, q_func_factory=qr, …"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: the run in DIR is removed.")] = False,
+    n_steps_per_epoch: Annotated[
+        int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")
+    ] = None,
+    n_trials: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 10,
+    num_envs: Annotated[int | None, typer.Option(min=1, help="Train in so many environments at once.")] = None,
+    target_return: Annotated[
+        float | None, typer.Option(help="Return that a sequence model aims at in evaluations.")
+    ] = None,
+) -> None:
+    """Train from logged data (--dataset) or in an environment (--env-id). The same command again goes on from DIR."""
+    if dataset is None and env_id is None:
+        raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
+    if dataset is not None and num_envs is not None:
+        raise ConfigError("--num-envs is for training in environments: leave it out with --dataset")
+    algorithm = algorithm_class(algo)
+    words = [*(set_ or []), *(more or [])]
+    config = configure(algorithm, words)
+    birl.seed(seed)
+    with _stopping(out):
+        source = None if dataset is None else _load_dataset(dataset)
+        env = None if env_id is None else make_env(env_id, num_envs)
+        chosen_by_user = any(word.split("=")[0].split(".")[0] == "action_scaler" for word in words)
+        if not chosen_by_user:
+            config = _with_action_scaler(config, algorithm, source, env)
+
+        settings = {
+            "algorithm": config.serialize(),
+            "dataset": dataset,
+            "env_id": env_id,
+            "n_steps": n_steps,
+            "n_steps_per_epoch": n_steps_per_epoch or min(10_000, max(1, n_steps // 10)),
+            "seed": seed,
+            "device": device,
+            "num_envs": num_envs,
+            "n_trials": n_trials,
+            "target_return": target_return,
+        }
+        learner = config.create(device)
+        eval_env = None if dataset is not None or env_id is None else make_env(env_id)
+        _check(config.create(device), source, env, target_return)  # before anything is written
+        folder = RunFolder(out)
+        going_on = f" (going on) from step {checkpoint_step(out)}" if folder.prepare(settings, fresh=fresh) else ""
+        kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
+        note(f"{algorithm.__name__} {kind}, {n_steps} steps, seed {seed} -> {out}{going_on}")
+        run = _Run(learner, folder, settings)
+        if source is not None:
+            run.offline(source, env)
+        else:
+            run.online(env, eval_env)
+        print(f"done: {n_steps} steps, model {folder.newest_model()}")
+
+
+@contextlib.contextmanager
+def _stopping(out: Path) -> Iterator[None]:
+    """Say after Ctrl-C or SIGTERM whether there is something to go on from."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if checkpoint_step(out):
+            note(f"stopped; the same command goes on from {out}")
+        else:
+            note("stopped before the first step: there is nothing to go on from; the same command starts again")
+        raise
+
+
+def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: float | None) -> None:
+    """Check that algorithm, data and environment fit together, with an algorithm that is used for nothing else.
+
+    Random numbers go on as if nothing had happened.
+    """
+    state = random_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are given when the run begins
+        if source is not None:
+            probe._refuse_unlearnable("fit")
+            probe.build_with_dataset(source)
+        else:
+            probe._refuse_unlearnable("fit_online")
+            probe.build_with_env(env)
+        if env is not None:
+            probe.check_env(env)
+            if source is not None:
+                acting_algorithm(probe, target_return)
+            generator = np.random.Generator(np.random.PCG64(0))
+            stepper = Stepper(env, generator)
+            stepper.step(sample_actions(stepper.action_space, stepper.n, generator))
+    set_random_state(state)
+
+
+def _load_dataset(name: str) -> Any:
+    if name in datasets.NAMES:
+        return datasets.get_dataset(name)[0]
+    if Path(name).is_file():
+        return data.ReplayBuffer.load(name, data.InfiniteBuffer())
+    raise ConfigError(f"{name!r} is neither a dataset nor a file. Datasets: {', '.join(datasets.NAMES)}")
+
+
+def _with_action_scaler(config: AlgorithmConfig, algorithm: Any, source: Any, env: Any) -> AlgorithmConfig:
+    """Add a `MinMaxActionScaler` where actions do not lie in [-1, 1], and say so."""
+    bounds = _data_bounds(source) if env is None else _space_bounds(single_spaces(env)[1])
+    if bounds is None or algorithm.action_space is ActionSpace.DISCRETE:
+        return config
+    low, high = bounds
+    if (low == -1).all() and (high == 1).all():
+        return config
+    note(f"actions lie in {_words(low, high)}: action_scaler=min_max is set (--set action_scaler=… changes it)")
+    return dataclasses.replace(config, action_scaler=MinMaxActionScaler(minimum=low, maximum=high))
+
+
+def _space_bounds(space: Any) -> tuple[Array, Array] | None:
+    """Bounds ``[action_size]`` of continuous actions, if they have any."""
+    if isinstance(space, Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
+        return space.low, space.high
+    return None
+
+
+def _data_bounds(source: Any) -> tuple[Array, Array] | None:
+    """Bounds of logged continuous actions; actions within [-1, 1] are taken to have these bounds."""
+    if source.dataset_info.action_space is ActionSpace.DISCRETE:
+        return None
+    low = np.min([episode.actions.min(0) for episode in source.episodes], axis=0)
+    high = np.max([episode.actions.max(0) for episode in source.episodes], axis=0)
+    return (low, high) if (np.abs([low, high]) > 1).any() else None
+
+
+def _words(low: Any, high: Any) -> str:
+    pairs = sorted({(float(a), float(b)) for a, b in zip(low, high, strict=True)})
+    return ", ".join(f"[{a:g}, {b:g}]" for a, b in pairs[:3]) + (", …" if len(pairs) > 3 else "")
+
+
+@dataclass
+class _Run:
+    """One run with the loops' options that the command line decides on."""
+
+    learner: Any
+    folder: RunFolder
+    settings: Mapping[str, Any]
+
+    def _options(self) -> dict[str, Any]:
+        names = ("n_steps", "n_steps_per_epoch")
+        return {
+            **{name: self.settings[name] for name in names},
+            "experiment_name": self.folder.path.name,
+            "with_timestamp": False,
+            "logger_adapter": self.folder,
+            "checkpoint": self.folder.path,
+        }
+
+    def offline(self, source: Any, env: Any) -> None:
+        evaluators: dict[str, Callable[[Any, Any], float]] = {}
+        if env is not None:
+            target, trials, seed = (self.settings[name] for name in ("target_return", "n_trials", "seed"))
+
+            def environment(algorithm: Any, _: Any) -> float:
+                return float(np.mean(evaluate(acting_algorithm(algorithm, target), env, trials, seed=seed)))
+
+            evaluators["environment"] = environment
+        self.learner.fit(source, evaluators=evaluators, **self._options())
+
+    def online(self, env: Any, eval_env: Any) -> None:
+        options = {**self._options(), "eval_env": eval_env, "n_trials": self.settings["n_trials"]}
+        if self.learner.data == "transition":
+            options |= self._exploration(env)
+        self.learner.fit_online(env, seed=self.settings["seed"], **options)
+
+    def _exploration(self, env: Any) -> dict[str, Any]:
+        """Random steps at the start, and noise for policies that have none of their own."""
+        n_steps, first = self.settings["n_steps"], min(1000, self.settings["n_steps"] // 10)
+        algorithm = type(self.learner)
+        options: dict[str, Any] = {"update_start_step": first, "random_steps": first}
+        if algorithm.policy_mode is not algorithm.policy_sample:
+            return options
+        if self.learner.action_space is ActionSpace.DISCRETE:
+            options["explorer"] = LinearDecayEpsilonGreedy(1.0, 0.05, max(1, n_steps // 5))
+        else:
+            low, high = _space_bounds(single_spaces(env)[1]) or (-1.0, 1.0)
+            options["explorer"] = NormalNoise(std=0.1 * float(np.mean(np.subtract(high, low)) / 2))
+        return options

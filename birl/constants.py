@@ -1,0 +1,6 @@
+"""Names that d3rlpy code imports from ``constants``."""
+
+from birl.models.transformer import PositionEncodingType
+from birl.types import ActionSpace
+
+__all__ = ["ActionSpace", "PositionEncodingType"]

@@ -1,0 +1,73 @@
+"""Episodes and replay as arrays: storage, sampling, transition pickers, trajectory slicers, writers and files."""
+
+from birl.dataset.base import ReplayBufferBase
+from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
+from birl.dataset.episode import (
+    DatasetInfo,
+    Episode,
+    EpisodeBase,
+    Observation,
+    PartialTrajectory,
+    Signature,
+    Transition,
+    batch_pad_array,
+    batch_pad_observations,
+    create_zero_observation,
+)
+from birl.dataset.io import dump, load
+from birl.dataset.mdp_dataset import MDPDataset
+from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.mixed import MixedReplayBuffer
+from birl.dataset.pickers import (
+    BasicTransitionPicker,
+    FrameStackTransitionPicker,
+    MultiStepTransitionPicker,
+    TransitionPickerProtocol,
+)
+from birl.dataset.replay_buffer import (
+    ReplayBuffer,
+    create_fifo_replay_buffer,
+    create_infinite_replay_buffer,
+)
+from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
+from birl.dataset.validation import detect_action_size, detect_action_space
+from birl.dataset.writers import BasicWriterPreprocess, LastFrameWriterPreprocess, WriterPreprocessProtocol
+
+__all__ = [
+    "BasicTrajectorySlicer",
+    "BasicTransitionPicker",
+    "BasicWriterPreprocess",
+    "BufferProtocol",
+    "DatasetInfo",
+    "Episode",
+    "EpisodeBase",
+    "FIFOBuffer",
+    "FrameStackTrajectorySlicer",
+    "FrameStackTransitionPicker",
+    "InfiniteBuffer",
+    "LastFrameWriterPreprocess",
+    "MDPDataset",
+    "MixedReplayBuffer",
+    "MultiStepTransitionPicker",
+    "Observation",
+    "PartialTrajectory",
+    "ReplayBuffer",
+    "ReplayBufferBase",
+    "SequenceMiniBatch",
+    "Signature",
+    "TrajectoryMiniBatch",
+    "TrajectorySlicerProtocol",
+    "Transition",
+    "TransitionMiniBatch",
+    "TransitionPickerProtocol",
+    "WriterPreprocessProtocol",
+    "batch_pad_array",
+    "batch_pad_observations",
+    "create_fifo_replay_buffer",
+    "create_infinite_replay_buffer",
+    "create_zero_observation",
+    "detect_action_size",
+    "detect_action_space",
+    "dump",
+    "load",
+]

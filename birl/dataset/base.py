@@ -1,0 +1,100 @@
+"""What algorithms and loops use of a dataset, whatever it is made of."""
+
+from __future__ import annotations
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation
+from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.pickers import TransitionPickerProtocol
+from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.types import Shape, State
+
+__all__ = ["ReplayBufferBase"]
+
+
+class ReplayBufferBase(metaclass=ABCMeta):
+    """What algorithms and loops use of a dataset."""
+
+    @abstractmethod
+    def append(
+        self,
+        observation: Observation,
+        action: Any,
+        reward: Any,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        lane: int = 0,
+    ) -> None:
+        """Add one step."""
+
+    @abstractmethod
+    def append_episode(self, episode: EpisodeBase) -> None:
+        """Add a whole episode."""
+
+    @abstractmethod
+    def clip_episode(
+        self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
+    ) -> None:
+        """End the running episode."""
+
+    @abstractmethod
+    def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
+        """Draw transitions, uniformly and independently."""
+
+    @abstractmethod
+    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
+        """Draw windows of ``length`` steps that end with a uniformly drawn step."""
+
+    @abstractmethod
+    def sample_sequence_batch(self, batch_size: int, length: int, burn_in: int = 0) -> SequenceMiniBatch:
+        """Draw sequences of ``burn_in + length`` steps whose first trained step is a uniformly drawn transition."""
+
+    @property
+    @abstractmethod
+    def episodes(self) -> Sequence[Episode]:
+        """All episodes, running ones included."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Number of episodes."""
+
+    @property
+    @abstractmethod
+    def transition_count(self) -> int:
+        """Number of steps whose next observation is known: those that can be drawn."""
+
+    @property
+    @abstractmethod
+    def step_count(self) -> int:
+        """Number of steps."""
+
+    @property
+    @abstractmethod
+    def dataset_info(self) -> DatasetInfo:
+        """Signatures of what is stored, action space and size."""
+
+    @property
+    @abstractmethod
+    def observation_shape(self) -> Shape:
+        """Shape (or tree of shapes) of sampled observations, stacked frames included."""
+
+    @property
+    @abstractmethod
+    def transition_picker(self) -> TransitionPickerProtocol:
+        """Makes transitions of steps."""
+
+    @property
+    @abstractmethod
+    def trajectory_slicer(self) -> TrajectorySlicerProtocol:
+        """Makes windows of steps."""
+
+    @abstractmethod
+    def get_state(self, *, contents: bool = True) -> State:
+        """State of the random generator and, with ``contents``, all that is stored."""
+
+    @abstractmethod
+    def set_state(self, state: State) -> None:
+        """Go back to a state."""

@@ -1,0 +1,379 @@
+"""Episodes, transitions, partial trajectories and their signatures: what pickers and slicers read and make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from birl.dataset.validation import as_array, as_column, check_finite, check_length, detect_action_space
+from birl.errors import EmptyDataError, ShapeError
+from birl.types import ActionSpace, Array, Shape, Tree, tree_leaves, tree_map
+
+__all__ = [
+    "DatasetInfo",
+    "Episode",
+    "EpisodeBase",
+    "Leaf",
+    "Observation",
+    "PartialTrajectory",
+    "Signature",
+    "Transition",
+    "batch_pad_array",
+    "batch_pad_observations",
+    "create_zero_observation",
+]
+
+Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Shape and dtype of one array, without the step dimension."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def _leaves(dtype: Any, shape: Any) -> Tree:
+    if isinstance(shape, Mapping):
+        return {str(key): _leaves(dtype[key], shape[key]) for key in shape}
+    if all(isinstance(size, int | np.integer) for size in shape):
+        return Leaf(tuple(int(size) for size in shape), np.dtype(dtype))
+    return tuple(_leaves(*pair) for pair in zip(dtype, shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Dtypes and shapes of observations, actions or rewards, without the step dimension.
+
+    Attributes:
+        dtype: list with one entry for an array, one for each item of a tuple; a dict for dict observations.
+        shape: the same for shapes.
+    """
+
+    dtype: Any
+    shape: Any
+
+    def __post_init__(self) -> None:
+        tree = _leaves(self.dtype, self.shape)
+        if isinstance(tree, tuple) and len(tree) == 1:
+            tree = tree[0]
+        for name, read in (("dtype", lambda leaf: leaf.dtype), ("shape", lambda leaf: leaf.shape)):
+            value = tree_map(read, tree)
+            if not isinstance(value, dict):
+                value = list(value) if isinstance(tree, tuple) else [value]
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_tree", tree)
+
+    @property
+    def tree(self) -> Tree:
+        """Tree of `Leaf`."""
+        return self.__dict__["_tree"]
+
+    @property
+    def tree_shape(self) -> Shape:
+        """One shape for an array, else a tuple or dict of shapes."""
+        return tree_map(lambda leaf: leaf.shape, self.tree)
+
+    @classmethod
+    def of(cls, value: Tree, *, skip: int = 0) -> Signature:
+        """Signature of a tree of arrays, leaving out the first ``skip`` dimensions."""
+        if isinstance(value, tuple) and len(value) < 2:
+            raise ShapeError("an observation is a tuple of fewer than two arrays: give the array itself")
+        dtype = tree_map(lambda leaf: leaf.dtype, value)
+        shape = tree_map(lambda leaf: tuple(leaf.shape[skip:]), value)
+        return cls(dtype, shape) if isinstance(value, tuple | dict) else cls([dtype], [shape])
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What a dataset holds."""
+
+    observation_signature: Signature
+    action_signature: Signature
+    reward_signature: Signature
+    action_space: ActionSpace
+    action_size: int
+
+    @classmethod
+    def from_episodes(cls, episodes: Sequence[EpisodeBase]) -> DatasetInfo:
+        """Find signatures, action space and action size of episodes."""
+        if not episodes:
+            raise EmptyDataError("there are no episodes to read the signatures from")
+        first = episodes[0]
+        space = detect_action_space(first.actions)
+        size = first.actions.shape[1]
+        if space is ActionSpace.DISCRETE:
+            size = max(int(episode.actions.max()) for episode in episodes) + 1
+        return cls(first.observation_signature, first.action_signature, first.reward_signature, space, size)
+
+
+@runtime_checkable
+class EpisodeBase(Protocol):
+    """What anything that is to be used as an episode offers.
+
+    ``truncated`` and ``final_observation`` are read if present; an episode without them that is not terminated
+    counts as truncated with an unknown final observation.
+    """
+
+    @property
+    def observations(self) -> Observation:
+        """Observations ``[T, …]``."""
+
+    @property
+    def actions(self) -> Array:
+        """Actions ``[T, A]`` or ``[T, 1]``."""
+
+    @property
+    def rewards(self) -> Array:
+        """Rewards ``[T, 1]``."""
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the environment ended the episode."""
+
+    @property
+    def observation_signature(self) -> Signature:
+        """Signature of one observation."""
+
+    @property
+    def action_signature(self) -> Signature:
+        """Signature of one action."""
+
+    @property
+    def reward_signature(self) -> Signature:
+        """Signature of one reward."""
+
+    def size(self) -> int:
+        """Number of steps."""
+
+    def compute_return(self) -> float:
+        """Sum of rewards."""
+
+    @property
+    def transition_count(self) -> int:
+        """Number of steps whose next observation is known."""
+
+
+@dataclass
+class Episode:
+    """One episode.
+
+    Attributes:
+        observations: tree of arrays ``[T, …]``. ``[T + 1, …]`` may be given: the last row becomes
+            ``final_observation``.
+        actions: ``[T, A]``, or ``[T, 1]`` integers. ``[T]`` is given a last dimension.
+        rewards: ``[T, 1]``. ``[T]`` is given a last dimension.
+        terminated: the environment ended the episode: no value after the last step.
+        truncated: it was cut (a time limit, the end of a log): its values go on. False with ``terminated`` false
+            means still running.
+        final_observation: tree ``[…]`` observed after the last action, ``None`` if unknown.
+        extra: further arrays ``[T, …]`` by name.
+
+    Raises:
+        ShapeError: if lengths or dtypes do not fit.
+        EmptyDataError: if there is no step.
+    """
+
+    observations: Observation
+    actions: Array
+    rewards: Array
+    terminated: bool
+    truncated: bool = field(default=False, kw_only=True)
+    final_observation: Observation = field(default=None, kw_only=True)
+    extra: dict[str, Array] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.rewards = as_column("rewards", self.rewards)
+        actions = as_array("actions", self.actions)
+        self.actions = actions[:, None] if actions.ndim == 1 else actions
+        self.observations = tree_map(lambda leaf: as_array("observations", leaf), self.observations)
+        self.terminated = bool(self.terminated)
+        self.truncated = bool(self.truncated) and not self.terminated
+        steps = len(self.rewards)
+        lengths = [len(leaf) for leaf in tree_leaves(self.observations)]
+        if self.final_observation is not None:
+            self.final_observation = tree_map(lambda leaf: as_array("final_observation", leaf), self.final_observation)
+        elif lengths and all(length == steps + 1 for length in lengths):
+            self.final_observation = tree_map(lambda leaf: leaf[steps], self.observations)
+            self.observations = tree_map(lambda leaf: leaf[:steps], self.observations)
+            lengths = [steps]
+        given = {f"observations {index}": length for index, length in enumerate(lengths)}
+        check_length({"actions": len(self.actions), "rewards": steps, **given})
+
+    @property
+    def observation_signature(self) -> Signature:
+        """Signature of one observation."""
+        return Signature.of(self.observations, skip=1)
+
+    @property
+    def action_signature(self) -> Signature:
+        """Signature of one action."""
+        return Signature.of(self.actions, skip=1)
+
+    @property
+    def reward_signature(self) -> Signature:
+        """Signature of one reward."""
+        return Signature.of(self.rewards, skip=1)
+
+    def size(self) -> int:
+        """Number of steps."""
+        return len(self.rewards)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def __repr__(self) -> str:
+        end = "terminated" if self.terminated else "truncated" if self.truncated else "running"
+        shapes = tree_map(np.shape, self.observations)
+        return (
+            f"<{type(self).__name__}: {self.size()} steps, {end}, return {self.compute_return():.6g}, "
+            f"observations {shapes}, actions {self.actions.shape}>"
+        )
+
+    def compute_return(self) -> float:
+        """Sum of rewards."""
+        return float(np.sum(self.rewards))
+
+    @property
+    def transition_count(self) -> int:
+        """Number of steps whose next observation is known (or not needed, at a terminal)."""
+        return self.size() - (0 if self.terminated or self.final_observation is not None else 1)
+
+    def check_finite(self) -> None:
+        """Raise `NonFiniteError` if there is NaN or infinity."""
+        check_finite("observations", self.observations)
+        check_finite("actions", self.actions)
+        check_finite("rewards", self.rewards)
+        if self.final_observation is not None:
+            check_finite("final_observation", self.final_observation)
+
+    def serialize(self) -> dict[str, Any]:
+        """The episode as a dict of arrays and flags."""
+        return {
+            "observations": self.observations,
+            "actions": self.actions,
+            "rewards": self.rewards,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "final_observation": self.final_observation,
+        }
+
+    @classmethod
+    def deserialize(cls, serialized: dict[str, Any]) -> Episode:
+        """Inverse of `serialize`; ``truncated`` and ``final_observation`` may be missing."""
+        terminated = bool(serialized["terminated"])
+        return cls(
+            serialized["observations"],
+            serialized["actions"],
+            serialized["rewards"],
+            terminated,
+            truncated=bool(serialized.get("truncated", not terminated)),
+            final_observation=serialized.get("final_observation"),
+        )
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One transition, of one or several steps.
+
+    Attributes:
+        observation: tree ``[…]``.
+        action: ``[A]`` or ``[1]``.
+        reward: ``[1]``, the discounted sum over ``interval`` steps.
+        next_observation: tree ``[…]``, ``interval`` steps later.
+        terminal: 1.0 if the environment ended the episode within these steps, else 0.0.
+        interval: number of steps.
+    """
+
+    observation: Observation
+    action: Array
+    reward: Array
+    next_observation: Observation
+    terminal: float
+    interval: int
+
+    @property
+    def observation_signature(self) -> Signature:
+        """Signature of the observation."""
+        return Signature.of(self.observation)
+
+    @property
+    def action_signature(self) -> Signature:
+        """Signature of the action."""
+        return Signature.of(self.action)
+
+    @property
+    def reward_signature(self) -> Signature:
+        """Signature of the reward."""
+        return Signature.of(self.reward)
+
+
+@dataclass(frozen=True)
+class PartialTrajectory:
+    """A window of one episode, padded with zeros at the front to ``length`` steps.
+
+    Attributes:
+        observations: tree ``[L, …]``.
+        actions: ``[L, A]`` or ``[L, 1]``.
+        rewards: ``[L, 1]``.
+        returns_to_go: ``[L, 1]``: sum of rewards from this step, it included, to the end of the episode.
+        terminals: ``[L, 1]``.
+        timesteps: int ``[L]``: 1 for the first step of an episode; 0 is padding.
+        masks: ``[L]``: 0 is padding.
+        length: L.
+    """
+
+    observations: Observation
+    actions: Array
+    rewards: Array
+    returns_to_go: Array
+    terminals: Array
+    timesteps: Array
+    masks: Array
+    length: int
+
+    @property
+    def observation_signature(self) -> Signature:
+        """Signature of one observation."""
+        return Signature.of(self.observations, skip=1)
+
+    @property
+    def action_signature(self) -> Signature:
+        """Signature of one action."""
+        return Signature.of(self.actions, skip=1)
+
+    @property
+    def reward_signature(self) -> Signature:
+        """Signature of one reward."""
+        return Signature.of(self.rewards, skip=1)
+
+    def get_transition_count(self) -> int:
+        """Number of real steps with a next observation inside the window, or a terminal."""
+        steps = int(self.masks.sum())
+        return steps if steps and self.terminals[-1, 0] else steps - 1
+
+
+def create_zero_observation(observation: Observation) -> Observation:
+    """Zeros like an observation."""
+    return tree_map(np.zeros_like, observation)
+
+
+def batch_pad_array(array: Array, pad_size: int) -> Array:
+    """Put ``pad_size`` rows of zeros before the rows of ``array``, keeping its dtype."""
+    array = np.asarray(array)
+    return np.concatenate([np.zeros((pad_size, *array.shape[1:]), array.dtype), array])
+
+
+def batch_pad_observations(observations: Observation, pad_size: int) -> Observation:
+    """`batch_pad_array` for every leaf."""
+    return tree_map(lambda leaf: batch_pad_array(leaf, pad_size), observations)
+
+
+def stack_trees(trees: Iterable[Tree]) -> Tree:
+    """Stack trees of arrays leaf by leaf along a new first dimension."""
+    first, *rest = trees
+    return tree_map(lambda *leaves: np.stack(leaves), first, *rest)

@@ -1,0 +1,154 @@
+"""Episodes as views of a storage, and what is derived from whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+
+from birl.dataset.episode import Episode
+from birl.dataset.storage import FINAL, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
+from birl.types import Array, tree_map
+
+__all__ = ["EpisodeList", "EpisodeTable", "episode_at", "episode_table", "locate", "timesteps_and_returns"]
+
+
+class EpisodeTable(NamedTuple):
+    """Where episodes lie: arrays ``[E]``, ordered by lane, then age."""
+
+    lane: Array
+    start: Array
+    length: Array
+
+
+def episode_table(storage: Storage) -> EpisodeTable:
+    """Find all episodes, the running ones included."""
+
+    def make() -> EpisodeTable:
+        lane, position = storage.live()
+        finals = np.flatnonzero(storage.flags[storage.rows(lane, position)] & FINAL)
+        begins = np.concatenate([[0], finals[:-1] + 1]) if len(finals) else finals
+        return EpisodeTable(lane[begins], position[begins], finals - begins)
+
+    table: EpisodeTable = storage.cached("episodes", make)
+    return table
+
+
+def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: bool = False) -> Episode:
+    """One episode.
+
+    Args:
+        storage: the storage.
+        index: index into `episode_table`.
+        copy: copy rows that a later step may overwrite (those of a ring).
+        for_picker: keep the final observation, if known, as a last row of ``observations``, so that per-item pickers
+            which read ``observations[index + 1]`` find it.
+    """
+    table = episode_table(storage)
+    lane, start, length = int(table.lane[index]), int(table.start[index]), int(table.length[index])
+    first = lane * storage.capacity + start % storage.capacity
+    whole = first % storage.capacity + length < storage.capacity
+    rows: Any = slice(first, first + length + 1)
+    if not whole or (copy and storage.limit is not None):
+        rows = storage.rows(lane, np.arange(start, start + length + 1))
+    last, after = storage.flags[storage.rows(lane, np.array([start + length - 1, start + length]))]
+    unknown = bool(last & NO_NEXT) or bool(after & UNKNOWN)
+
+    def read(name: str, count: int = length) -> Array:
+        if isinstance(rows, slice):
+            return storage.place.host(storage.columns[name][first : first + count])
+        return storage.place.host(storage.take(name, rows[:count]))
+
+    observations = tree_map(lambda name: read(name, length + 1), storage.observation_names)
+    episode = Episode(
+        tree_map(lambda leaf: leaf[:length], observations),
+        read("action"),
+        read("reward"),
+        bool(last & TERMINATED),
+        truncated=bool(last & TRUNCATED),
+        final_observation=None if unknown else tree_map(lambda leaf: leaf[length], observations),
+        extra={name.removeprefix("extra."): read(name) for name in storage.extra_names} or None,
+    )
+    if for_picker and not bool(last & NO_NEXT):
+        episode.observations = observations
+    return episode
+
+
+def locate(storage: Storage, rows: Array) -> tuple[Array, Array]:
+    """Episode numbers, and indices in these episodes, of steps ``rows`` ``[B]``."""
+    table = episode_table(storage)
+    lane, inside = rows // storage.capacity, rows % storage.capacity
+    position = storage.start[lane] + (inside - storage.start[lane]) % storage.capacity
+    lane_begins = np.searchsorted(table.lane, lane, side="left")
+    if storage.lanes == 1:
+        episode = np.searchsorted(table.start, position, side="right") - 1
+    else:  # starts rise within a lane only: search lane by lane
+        lane_ends = np.searchsorted(table.lane, lane, side="right")
+        episode = np.empty_like(rows)
+        for one in np.unique(lane):
+            mine = lane == one
+            begin, end = lane_begins[mine][0], lane_ends[mine][0]
+            episode[mine] = begin + np.searchsorted(table.start[begin:end], position[mine], side="right") - 1
+    return episode, position - table.start[episode]
+
+
+def timesteps_and_returns(storage: Storage) -> tuple[Any, Any]:
+    """For every row: the number of its step (int64, from 1) and the rewards from it to the episode's end (float32).
+
+    Computed once for all rows and kept until the next write: two more numbers a row, only for those who ask.
+    """
+
+    def make() -> tuple[Any, Any]:
+        lane, position = storage.live()
+        rows, table = storage.rows(lane, position), episode_table(storage)
+        episode = np.repeat(np.arange(len(table.lane)), table.length + 1)
+        evicted = np.where(table.start == storage.start[table.lane], storage.offset[table.lane], 0)
+        reward = storage.place.host(storage.take("reward", rows)).astype(np.float64)[:, 0]
+        reward[(storage.flags[rows] & FINAL) != 0] = 0.0
+        total = np.cumsum(reward)
+        ends = np.cumsum(table.length + 1) - 1
+        timestep = np.zeros(len(storage.flags), np.int64)
+        to_go = np.zeros(len(storage.flags), np.float32)
+        timestep[rows] = position - (table.start - evicted)[episode] + 1
+        to_go[rows] = total[ends][episode] - total + reward
+        return storage.place.indices(timestep), storage.place.indices(to_go)
+
+    pair: tuple[Any, Any] = storage.cached("timesteps_and_returns", make)
+    return pair
+
+
+class EpisodeList(Sequence[Episode]):
+    """The episodes of a storage, made when they are asked for. Slices are lists.
+
+    Arrays of an episode are views of the storage, copies if the storage is a ring.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __len__(self) -> int:
+        return self._storage.episode_count
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Episode]: ...
+
+    def __getitem__(self, index: int | slice) -> Episode | list[Episode]:
+        if isinstance(index, slice):
+            return [episode_at(self._storage, i) for i in range(*index.indices(len(self)))]
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"episode {index} of {count}")
+        return episode_at(self._storage, int(index) % count)
+
+    def __add__(self, other: Sequence[Episode]) -> list[Episode]:
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[Episode]) -> list[Episode]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} episodes, {int(self._storage.steps.sum())} steps>"

@@ -1,0 +1,152 @@
+"""Logged data as flat arrays."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from birl.dataset.buffers import InfiniteBuffer
+from birl.dataset.episode import Signature
+from birl.dataset.pickers import TransitionPickerProtocol
+from birl.dataset.places import make_place
+from birl.dataset.replay_buffer import Place, ReplayBuffer
+from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.snapshot import check_new_folder
+from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
+from birl.dataset.validation import (
+    as_array,
+    as_column,
+    as_flags,
+    check_action_range,
+    check_finite,
+    check_length,
+    detect_action_size,
+    prepare_actions,
+)
+from birl.errors import DataError, ShapeError
+from birl.seeding import new_generator
+from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map
+
+__all__ = ["MDPDataset"]
+
+_CHUNK = 65536
+_LONG = 1000  # steps: a longer log without any end is rarely one episode
+
+
+class MDPDataset(ReplayBuffer):
+    """A replay buffer made of logged steps.
+
+    Args:
+        observations: tree of arrays ``[N, …]``; any numeric dtype, which is kept.
+        actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions.
+        rewards: ``[N]`` or ``[N, 1]``.
+        terminals: ``[N]``, 1 where the environment ended the episode with this step.
+        timeouts: ``[N]``, 1 where an episode was cut after this step. A step that is both is terminal.
+        transition_picker: `birl.dataset.BasicTransitionPicker` if ``None``.
+        trajectory_slicer: `birl.dataset.BasicTrajectorySlicer` if ``None``.
+        action_space: kind of actions; ``None`` to tell it from their dtype.
+        action_size: number of discrete actions; ``None`` for the largest one plus one.
+        next_observations: tree ``[N, …]``: observations after each step. With them the last step of a truncated
+            episode is a transition too.
+        storage: ``"memory"``, a torch device, or the path of a new folder.
+
+    Steps after the last episode end are kept as a truncated episode. The last step of a truncated episode is kept, and
+    drawn as a transition only if ``next_observations`` are given. The arrays that are given are copied, never changed.
+
+    Raises:
+        ShapeError: if shapes, lengths or dtypes do not fit.
+        EmptyDataError: if there is no step.
+        NonFiniteError: if there is NaN or infinity.
+        ActionError: if actions are out of range, or their kind cannot be told.
+        DataError: if flags are not 0 or 1, or ``next_observations`` contradict ``observations``.
+    """
+
+    def __init__(
+        self,
+        observations: Tree,
+        actions: Any,
+        rewards: Any,
+        terminals: Any,
+        timeouts: Any = None,
+        transition_picker: TransitionPickerProtocol | None = None,
+        trajectory_slicer: TrajectorySlicerProtocol | None = None,
+        action_space: ActionSpace | None = None,
+        action_size: int | None = None,
+        *,
+        next_observations: Tree = None,
+        storage: Place = "memory",
+    ) -> None:
+        observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
+        rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
+        timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
+        lengths = {f"observations {i}": len(np.atleast_1d(leaf)) for i, leaf in enumerate(tree_leaves(observations))}
+        lengths |= {"actions": len(np.atleast_1d(actions)), "rewards": len(rewards), "terminals": len(terminal)}
+        count = check_length({**lengths, "timeouts": len(timeout)})
+        check_finite("observations", observations)
+        check_finite("rewards", rewards)
+        actions, space = prepare_actions(actions, action_space)
+        size = detect_action_size(actions, space) if action_size is None else int(action_size)
+        if space is ActionSpace.DISCRETE:
+            check_action_range(actions, size)
+        elif size != actions.shape[1]:
+            raise ShapeError(f"action_size={size}, but actions have {actions.shape[1]} dimensions: leave it out")
+
+        ends = terminal | timeout
+        if count > _LONG and not ends.any():
+            warnings.warn(
+                f"no step ends an episode: all {count} steps are taken for one episode; pass terminals= or timeouts= "
+                "with 1 where an episode ends",
+                UserWarning,
+                stacklevel=2,
+            )
+        ends[-1] = True
+        flags = _flags(terminal, ends, known=next_observations is not None)
+        finals: Tree = None
+        if next_observations is not None:
+            following = tree_map(lambda leaf: as_array("next_observations", leaf), next_observations)
+            _check_following(observations, following, ends)
+            finals = tree_map(lambda leaf: leaf[ends], following)
+            check_finite("next_observations", finals)
+
+        self._set_parts(InfiniteBuffer(), transition_picker, trajectory_slicer, None)
+        place = make_place(storage)
+        check_new_folder(place)
+        leaves = [Signature.of(tree, skip=1).tree for tree in (observations, actions, rewards)]
+        arrays = Storage(*leaves, place=place, capacity=count + int(ends.sum()))
+        self._generator = new_generator()
+        self._attach(arrays, space, size)
+        names = arrays.observation_names
+        steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
+        last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
+        arrays.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
+        self.flush()
+
+
+def _flags(terminal: Array, ends: Array, *, known: bool) -> Array:
+    """Flags of all rows, final rows put in behind each end."""
+    rows = np.arange(len(ends)) + np.cumsum(ends) - ends
+    flags = np.full(len(ends) + int(ends.sum()), FINAL if known else FINAL | UNKNOWN, np.uint8)
+    cut = ends & ~terminal
+    flags[rows] = terminal * TERMINATED + cut * (TRUNCATED if known else TRUNCATED | NO_NEXT)
+    flags[rows[np.concatenate([[True], ends[:-1]])]] |= FIRST
+    return flags
+
+
+def _check_following(observations: Tree, following: Tree, ends: Array) -> None:
+    """Inside an episode the next observation is the observation of the next step."""
+    given, expected = tree_map(lambda leaf: leaf.shape, following), tree_map(lambda leaf: leaf.shape, observations)
+    if given != expected:
+        raise ShapeError(f"next_observations have shape {given}, expected is {expected}: give both the same shape")
+    for leaf, after in zip(tree_leaves(observations), tree_leaves(following), strict=True):
+        for begin in range(0, len(ends) - 1, _CHUNK):
+            stop = min(begin + _CHUNK, len(ends) - 1)
+            differs = (after[begin:stop] != leaf[begin + 1 : stop + 1]).reshape(stop - begin, -1).any(axis=1)
+            wrong = np.flatnonzero(differs & ~ends[begin:stop])
+            if wrong.size:
+                step = begin + int(wrong[0])
+                raise DataError(
+                    f"next_observations[{step}] is not observations[{step + 1}], but no episode ends there: mark the "
+                    "end with timeouts, or leave next_observations out"
+                )

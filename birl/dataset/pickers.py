@@ -1,0 +1,280 @@
+"""Transition pickers: from a step to a transition.
+
+A picker is called with one episode and an index, as in d3rlpy. The built-in ones also have ``batch``, which does the
+same for many rows of a storage at once; `pick_batch` uses it where it is there.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
+from birl.dataset.episodes import episode_at, locate
+from birl.dataset.mini_batch import TransitionMiniBatch
+from birl.dataset.storage import FINAL, HEAD, NO_NEXT, TERMINATED, Storage
+from birl.dataset.validation import whole_number
+from birl.errors import ConfigError
+from birl.types import Array, Shape, Tree, tree_leaves, tree_map
+
+__all__ = [
+    "BasicTransitionPicker",
+    "FrameStackTransitionPicker",
+    "MultiStepTransitionPicker",
+    "TransitionPickerProtocol",
+    "VectorisedPicker",
+    "is_vectorised",
+    "pick_batch",
+    "pick_one",
+    "stack_frames",
+]
+
+
+@runtime_checkable
+class TransitionPickerProtocol(Protocol):
+    """Makes a transition of a step."""
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        """Make the transition that begins at step ``index`` of ``episode``.
+
+        Args:
+            episode: the episode. If its final observation is known, ``episode.observations`` has it as one more row.
+            index: step, ``0 … episode.size() - 1``; its next observation is known.
+        """
+
+
+@runtime_checkable
+class VectorisedPicker(Protocol):
+    """A picker that makes many transitions at once."""
+
+    def observe(self, storage: Storage, rows: Any) -> Tree:
+        """Observations at ``rows`` ``[...]`` of a storage, as networks take them."""
+
+    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
+        """Transitions that begin at ``rows`` ``[B]`` of a storage."""
+
+    def observation_shape(self, shape: Shape) -> Shape:
+        """Shape of picked observations, from the stored shape."""
+
+
+def _at(observations: Observation, index: int) -> Observation:
+    return tree_map(lambda leaf: leaf[index], observations)
+
+
+def observation_after(episode: EpisodeBase, index: int) -> Observation:
+    """The observation after step ``index``: the final one at the end; zeros if that is unknown."""
+    if index + 1 < len(next(tree_leaves(episode.observations))):
+        return _at(episode.observations, index + 1)
+    final = getattr(episode, "final_observation", None)
+    return create_zero_observation(_at(episode.observations, index)) if final is None else final
+
+
+def _is_terminal(episode: EpisodeBase, index: int) -> bool:
+    return bool(episode.terminated) and index == episode.size() - 1
+
+
+class BasicTransitionPicker(TransitionPickerProtocol):
+    """One-step transitions."""
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        """See `TransitionPickerProtocol`."""
+        return Transition(
+            observation=_at(episode.observations, index),
+            action=episode.actions[index],
+            reward=episode.rewards[index],
+            next_observation=observation_after(episode, index),
+            terminal=float(_is_terminal(episode, index)),
+            interval=1,
+        )
+
+    def observe(self, storage: Storage, rows: Any) -> Tree:
+        """See `VectorisedPicker`."""
+        return storage.observation(rows)
+
+    def observation_shape(self, shape: Shape) -> Shape:
+        """See `VectorisedPicker`."""
+        return shape
+
+    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
+        """See `VectorisedPicker`."""
+        place = storage.place
+        return TransitionMiniBatch(
+            self.observe(storage, rows),
+            place.to_action(storage.take("action", rows)),
+            place.to_float(storage.take("reward", rows)),
+            self.observe(storage, storage.next(rows)),
+            place.to_float(storage.take_flags(rows, TERMINATED)[:, None]),
+            place.ones(len(rows)),
+            place.ones(len(rows)),
+            extra_columns(storage, rows),
+        )
+
+
+class FrameStackTransitionPicker(BasicTransitionPicker):
+    """Transitions whose observations are the last ``n_frames`` stored ones, oldest first, joined on their first axis.
+
+    Stored observations are single frames ``[C, H, W]``, channel first (or vectors); stacked they are ``[n_frames * C,
+    H, W]``. Before the first step of an episode there are zeros. Memory holds each frame once. Steps of which a frame
+    was evicted are not drawn.
+
+    Args:
+        n_frames: number of frames, at least 1.
+    """
+
+    def __init__(self, n_frames: int) -> None:
+        self.n_frames = whole_number("n_frames", n_frames)
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        """See `TransitionPickerProtocol`."""
+        following = tree_map(lambda leaf: leaf[None], observation_after(episode, index))
+        observations = tree_map(
+            lambda leaf, after: np.concatenate([leaf[: index + 1], after]), episode.observations, following
+        )
+        return Transition(
+            observation=stack_frames(observations, index, self.n_frames),
+            action=episode.actions[index],
+            reward=episode.rewards[index],
+            next_observation=stack_frames(observations, index + 1, self.n_frames),
+            terminal=float(_is_terminal(episode, index)),
+            interval=1,
+        )
+
+    def observe(self, storage: Storage, rows: Any) -> Tree:
+        """See `VectorisedPicker`."""
+        window, alive = storage.behind(rows, self.n_frames)
+
+        def stack(name: str) -> Any:
+            frames = storage.place.blank(storage.take(name, window), ~alive)  # [..., n, C, *]
+            lead, (channels, *rest) = window.shape[:-1], storage.leaves[name].shape
+            return storage.place.to_network(frames.reshape(*lead, self.n_frames * channels, *rest))
+
+        return tree_map(stack, storage.observation_names)
+
+    def complete(self, storage: Storage, rows: Any) -> Any:
+        """For ``rows`` ``[...]`` whether no frame of their stacks was evicted: bool ``[...]``."""
+        window, alive = storage.behind(rows, self.n_frames)
+        return alive[..., 0] | ~(storage.take_flags(window, HEAD) & alive).any(-1)
+
+    def observation_shape(self, shape: Shape) -> Shape:
+        """See `VectorisedPicker`."""
+        if isinstance(shape, dict):
+            return {key: self.observation_shape(item) for key, item in shape.items()}
+        if shape and isinstance(shape[0], tuple | dict):
+            return tuple(self.observation_shape(item) for item in shape)
+        return (self.n_frames * shape[0], *shape[1:])
+
+
+class MultiStepTransitionPicker(BasicTransitionPicker):
+    """Transitions over up to ``n_steps`` steps, shorter at the end of an episode.
+
+    The reward is ``sum_k gamma**k r_{t+k}`` over ``interval`` steps (Sutton 1988). A window ends with the step that
+    terminates; at a truncation it bootstraps from the final observation if that is known, else from the last one known.
+
+    Args:
+        n_steps: largest number of steps, at least 1.
+        gamma: discount factor, in [0, 1].
+    """
+
+    def __init__(self, n_steps: int, gamma: float) -> None:
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or not 0.0 <= gamma <= 1.0:
+            raise ConfigError(f"gamma={gamma!r:.80}, allowed are numbers from 0 to 1")
+        self.n_steps, self.gamma = whole_number("n_steps", n_steps), gamma
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        """See `TransitionPickerProtocol`."""
+        final_known = episode.terminated or len(next(tree_leaves(episode.observations))) > episode.size()
+        final_known = final_known or getattr(episode, "final_observation", None) is not None
+        stop = min(index + self.n_steps, episode.size() - (0 if final_known else 1))
+        rewards = np.asarray(episode.rewards[index:stop], np.float64)[:, 0]
+        total = np.sum(rewards * self.gamma ** np.arange(stop - index))
+        return Transition(
+            observation=_at(episode.observations, index),
+            action=episode.actions[index],
+            reward=np.array([total], np.float32),
+            next_observation=observation_after(episode, stop - 1),
+            terminal=float(_is_terminal(episode, stop - 1)),
+            interval=stop - index,
+        )
+
+    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
+        """See `VectorisedPicker`."""
+        place = storage.place
+        window, alive = storage.ahead(rows, self.n_steps, FINAL | NO_NEXT)
+        interval = alive.sum(-1)
+        last = storage.shift(rows, interval - 1)
+        gammas = place.to_float(self.gamma ** place.to_float(place.arange(0, self.n_steps)))
+        rewards = place.where(alive, place.to_float(storage.take("reward", window))[..., 0], 0.0)
+        return TransitionMiniBatch(
+            self.observe(storage, rows),
+            place.to_action(storage.take("action", rows)),
+            place.to_float((rewards * gammas).sum(-1)[:, None]),
+            self.observe(storage, storage.next(last)),
+            place.to_float(storage.take_flags(last, TERMINATED)[:, None]),
+            place.to_float(interval[:, None]),
+            place.ones(len(rows)),
+            extra_columns(storage, rows),
+        )
+
+
+def stack_frames(observations: Observation, index: int, n_frames: int) -> Observation:
+    """The last ``n_frames`` of ``observations`` ``[T, C, …]`` up to ``index``, as ``[n_frames * C, …]``."""
+
+    def stack(leaf: Array) -> Array:
+        frames = leaf[max(index + 1 - n_frames, 0) : index + 1]
+        missing = np.zeros((n_frames - len(frames), *leaf.shape[1:]), leaf.dtype)
+        return np.concatenate([missing, frames]).reshape(-1, *leaf.shape[2:])
+
+    return tree_map(stack, observations)
+
+
+def extra_columns(storage: Storage, rows: Any) -> dict[str, Any]:
+    """Extra columns at ``rows``, without the start states of recurrent networks."""
+    return {
+        name.removeprefix("extra."): storage.place.to_network(storage.take(name, rows))
+        for name in storage.extra_names
+        if not name.startswith("extra.state.")
+    }
+
+
+@lru_cache
+def _vectorised_class(cls: type, names: tuple[str, ...]) -> bool:
+    def depth(name: str) -> int:
+        return next((depth for depth, base in enumerate(cls.__mro__) if name in vars(base)), len(cls.__mro__))
+
+    return min(map(depth, names)) <= depth("__call__")
+
+
+def is_vectorised(part: Any, names: tuple[str, ...] = ("batch", "observe")) -> bool:
+    """Whether a picker or slicer makes batches itself.
+
+    A user's class that derives from a built-in one and changes only ``__call__`` does not: its change would be lost.
+    """
+    cls: type = type(part)
+    return hasattr(cls, "batch") and _vectorised_class(cls, names)
+
+
+def pick_one(storage: Storage, picker: TransitionPickerProtocol, row: int) -> Transition:
+    """One transition, through the per-item protocol."""
+    episode, index = locate(storage, np.array([row]))
+    return picker(episode_at(storage, int(episode[0]), copy=False, for_picker=True), int(index[0]))
+
+
+def pick_batch(storage: Storage, picker: TransitionPickerProtocol, rows: Any) -> TransitionMiniBatch:
+    """Transitions at ``rows`` ``[B]``: at once if the picker can, else one by one."""
+    if is_vectorised(picker):
+        batch: TransitionMiniBatch = picker.batch(storage, rows)  # type: ignore[attr-defined]
+        return batch
+    episodes, indices = locate(storage, storage.place.host(rows))
+    made = {int(e): episode_at(storage, int(e), copy=False, for_picker=True) for e in np.unique(episodes)}
+    pairs = zip(episodes.tolist(), indices.tolist(), strict=True)
+    batch = TransitionMiniBatch.from_transitions([picker(made[e], i) for e, i in pairs])
+    return batch if storage.place.device is None else to_device(batch, storage)
+
+
+def to_device(batch: Any, storage: Storage) -> Any:
+    """A minibatch of numpy arrays on the storage's device."""
+    move = storage.place.indices
+    values = {name: value if isinstance(value, int) else tree_map(move, value) for name, value in vars(batch).items()}
+    return type(batch)(**values)

@@ -1,0 +1,183 @@
+"""Trajectory slicers: from a step to the window of its episode that ends there. And sequences of steps."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from birl.dataset.episode import EpisodeBase, Observation, PartialTrajectory, batch_pad_array, batch_pad_observations
+from birl.dataset.episodes import episode_at, locate, timesteps_and_returns
+from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch
+from birl.dataset.pickers import (
+    BasicTransitionPicker,
+    FrameStackTransitionPicker,
+    extra_columns,
+    is_vectorised,
+    stack_frames,
+    to_device,
+)
+from birl.dataset.storage import FIRST, NO_NEXT, TERMINATED, Storage
+from birl.errors import UnsupportedError
+from birl.types import Tree, tree_map
+
+__all__ = [
+    "BasicTrajectorySlicer",
+    "FrameStackTrajectorySlicer",
+    "TrajectorySlicerProtocol",
+    "VectorisedSlicer",
+    "sequence_batch",
+    "slice_batch",
+    "slice_one",
+]
+
+
+@runtime_checkable
+class TrajectorySlicerProtocol(Protocol):
+    """Cuts a window out of an episode."""
+
+    def __call__(self, episode: EpisodeBase, end_index: int, size: int) -> PartialTrajectory:
+        """The ``size`` steps up to ``end_index``, that one included, padded with zeros at the front."""
+
+
+@runtime_checkable
+class VectorisedSlicer(Protocol):
+    """A slicer that cuts many windows at once."""
+
+    def batch(self, storage: Storage, rows: Any, length: int) -> TrajectoryMiniBatch:
+        """Windows of ``length`` steps that end with ``rows`` ``[B]`` of a storage."""
+
+
+class BasicTrajectorySlicer(TrajectorySlicerProtocol):
+    """Windows of the stored steps."""
+
+    _picker = BasicTransitionPicker()
+
+    def __call__(self, episode: EpisodeBase, end_index: int, size: int) -> PartialTrajectory:
+        """See `TrajectorySlicerProtocol`."""
+        end, start = end_index + 1, max(end_index + 1 - size, 0)
+        pad = size - (end - start)
+        terminals = np.zeros((size, 1), np.float32)
+        terminals[-1] = float(episode.terminated and end == episode.size())
+        to_go = np.cumsum(np.asarray(episode.rewards, np.float64)[::-1], axis=0)[::-1][start:end]
+        return PartialTrajectory(
+            observations=batch_pad_observations(self._observations(episode, start, end), pad),
+            actions=batch_pad_array(episode.actions[start:end], pad),
+            rewards=batch_pad_array(episode.rewards[start:end], pad),
+            returns_to_go=batch_pad_array(to_go.astype(np.float32), pad),
+            terminals=terminals,
+            timesteps=batch_pad_array(np.arange(start, end) + 1, pad),
+            masks=batch_pad_array(np.ones(end - start, np.float32), pad),
+            length=size,
+        )
+
+    def _observations(self, episode: EpisodeBase, start: int, end: int) -> Observation:
+        return tree_map(lambda leaf: leaf[start:end], episode.observations)
+
+    def batch(self, storage: Storage, rows: Any, length: int) -> TrajectoryMiniBatch:
+        """See `VectorisedSlicer`."""
+        place = storage.place
+        window, alive = storage.behind(rows, length)
+        if isinstance(self._picker, FrameStackTransitionPicker):
+            alive = alive & self._picker.complete(storage, window)
+        padding = ~alive
+        timesteps, to_go = timesteps_and_returns(storage)
+
+        def read(values: Any) -> Any:
+            return place.blank(values, padding)
+
+        return TrajectoryMiniBatch(
+            tree_map(read, self._picker.observe(storage, window)),
+            read(place.to_action(storage.take("action", window))),
+            read(place.to_float(storage.take("reward", window))),
+            read(place.take(to_go, window)[..., None]),
+            read(place.to_float(storage.take_flags(window, TERMINATED)[..., None])),
+            read(place.take(timesteps, window)),
+            place.to_float(alive),
+            length,
+        )
+
+
+class FrameStackTrajectorySlicer(BasicTrajectorySlicer):
+    """Windows whose observations are stacks of the last ``n_frames`` frames. See `FrameStackTransitionPicker`.
+
+    Args:
+        n_frames: number of frames, at least 1.
+    """
+
+    def __init__(self, n_frames: int) -> None:
+        self._picker = FrameStackTransitionPicker(n_frames)
+        self.n_frames = n_frames
+
+    def _observations(self, episode: EpisodeBase, start: int, end: int) -> Observation:
+        stacks = [stack_frames(episode.observations, index, self.n_frames) for index in range(start, end)]
+        return tree_map(lambda *leaves: np.stack(leaves), *stacks)
+
+
+def slice_one(storage: Storage, slicer: TrajectorySlicerProtocol, row: int, length: int) -> PartialTrajectory:
+    """One window, through the per-item protocol."""
+    episode, index = locate(storage, np.array([row]))
+    return slicer(episode_at(storage, int(episode[0]), copy=False), int(index[0]), length)
+
+
+def slice_batch(storage: Storage, slicer: TrajectorySlicerProtocol, rows: Any, length: int) -> TrajectoryMiniBatch:
+    """Windows that end with ``rows`` ``[B]``: at once if the slicer can, else one by one."""
+    if is_vectorised(slicer, ("batch",)):
+        batch: TrajectoryMiniBatch = slicer.batch(storage, rows, length)  # type: ignore[attr-defined]
+        return batch
+    episodes, indices = locate(storage, storage.place.host(rows))
+    made = {int(e): episode_at(storage, int(e), copy=False) for e in np.unique(episodes)}
+    pairs = zip(episodes.tolist(), indices.tolist(), strict=True)
+    batch = TrajectoryMiniBatch.from_partial_trajectories([slicer(made[e], i, length) for e, i in pairs])
+    return batch if storage.place.device is None else to_device(batch, storage)
+
+
+def sequence_batch(storage: Storage, picker: Any, rows: Any, length: int, burn_in: int) -> SequenceMiniBatch:
+    """Sequences whose first trained steps are ``rows`` ``[B]``.
+
+    The ``burn_in`` steps before it come first (Kapturowski et al. 2019, R2D2). Where the episode has fewer, padding
+    comes first and the state is reset at the first real step. Beyond the episode's end there is padding.
+    """
+    if not is_vectorised(picker) or getattr(type(picker), "batch", None) is not BasicTransitionPicker.batch:
+        raise UnsupportedError(
+            f"{type(picker).__name__} cannot be used for sequences, whose targets are of single steps: give the "
+            "dataset a BasicTransitionPicker or FrameStackTransitionPicker, or learn from transitions"
+        )
+    place = storage.place
+    before, alive_before = storage.behind(rows, burn_in + 1)
+    after, alive_after = storage.ahead(rows, length)
+    window = _time_first(before[:, :-1], after)
+    alive = _time_first(alive_before[:, :-1], alive_after)
+    if isinstance(picker, FrameStackTransitionPicker):
+        alive = alive & picker.complete(storage, window)
+    padding = ~alive
+    known = alive & ~storage.take_flags(window, NO_NEXT)
+    is_first = storage.take_flags(window, FIRST) & alive
+    # After padding the state is not the stored one: a head whose history was evicted starts from zero as well.
+    is_first[1:] |= alive[1:] & ~alive[:-1]
+    observe = picker.observe
+
+    def read(values: Tree, dead: Any = padding) -> Tree:
+        return tree_map(lambda leaf: place.blank(leaf, dead), values)
+
+    prefix = "extra.state."
+    states = {name.removeprefix(prefix): name for name in storage.extra_names if name.startswith(prefix)}
+    return SequenceMiniBatch(
+        read(observe(storage, window)),
+        read(place.to_action(storage.take("action", window))),
+        read(place.to_float(storage.take("reward", window))),
+        read(observe(storage, storage.shift(window, 1)), ~known),
+        read(place.to_float(storage.take_flags(window, TERMINATED)[..., None])),
+        place.to_float(known),
+        is_first,
+        {key: read(place.to_float(storage.take(name, window[0])), padding[0]) for key, name in states.items()},
+        burn_in,
+        read(extra_columns(storage, window)),
+    )
+
+
+def _time_first(*parts: Any) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.ascontiguousarray(np.concatenate(parts, axis=1).T)
+    return torch.cat(parts, dim=1).T

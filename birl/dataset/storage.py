@@ -1,0 +1,388 @@
+"""Steps as a struct of arrays: ``lanes`` rings of rows, one lane for each parallel environment.
+
+A lane is a sequence of positions ``start … end - 1``; position ``p`` lies in row ``p % capacity`` of its lane, and
+lane ``l`` owns the rows ``l * capacity … (l + 1) * capacity - 1``. An episode of T steps takes T + 1 positions: T
+steps and one *final* row that holds the observation after the last step. So the next observation of a step is
+always the observation of the following row, every observation is stored once, and truncation loses nothing.
+
+The episode that is being written ends with a final row too; the next step overwrites it. One byte of flags a row
+says what the row is. Rows that are not in use are flagged `FINAL`, so neither sampling nor a window that walks
+over rows needs to know where a lane starts or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from birl.dataset.episode import Leaf
+from birl.dataset.places import MemoryPlace, Place
+from birl.errors import ConfigError
+from birl.types import Array, Tree, tree_leaves, tree_map
+
+__all__ = [
+    "FINAL",
+    "FIRST",
+    "HEAD",
+    "NO_NEXT",
+    "NO_TRANSITION",
+    "TERMINATED",
+    "TRUNCATED",
+    "UNKNOWN",
+    "Storage",
+]
+
+TERMINATED = 1  # the environment ended the episode with this step
+TRUNCATED = 2  # the episode was cut after this step
+FINAL = 4  # no step: the row after the last step of an episode, or a row not in use
+NO_NEXT = 8  # the observation after this step is not known (yet): the step is no transition
+FIRST = 16  # first step of an episode
+HEAD = 32  # the steps before this one, in the same episode, have been evicted
+UNKNOWN = 64  # on final rows: the final observation is not known, zeros stand for it
+
+NO_TRANSITION = FINAL | NO_NEXT  # what cannot be drawn as a transition
+_MINIMUM_CAPACITY = 64
+
+
+class Storage:
+    """Growing or ring-shaped arrays of steps.
+
+    Args:
+        observation: tree of `Leaf`, what one observation is.
+        action: what one action is.
+        reward: what one reward is.
+        lanes: number of parallel environments.
+        limit: largest number of steps over all lanes, ``None`` for no limit.
+        place: where arrays lie.
+        capacity: rows a lane to begin with.
+    """
+
+    def __init__(
+        self,
+        observation: Tree,
+        action: Leaf,
+        reward: Leaf,
+        *,
+        lanes: int = 1,
+        limit: int | None = None,
+        place: Place | None = None,
+        capacity: int = 0,
+    ) -> None:
+        if lanes < 1 or (limit is not None and limit < lanes):
+            raise ConfigError(f"lanes={lanes} with limit={limit}: allowed are at least 1 lane and 1 step for each lane")
+        self.place: Place = MemoryPlace() if place is None else place
+        self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
+        self.leaves: dict[str, Leaf] = {"action": action, "reward": reward}
+        self.observation_names: Tree = self._name("observation", observation)
+        self.columns: dict[str, Any] = {}
+        self.torch_generator: torch.Generator | None = None
+        self._cache: dict[str, tuple[int, Any]] = {}
+        self.version = 0
+        self.reset_lanes()
+        for name in self.leaves:
+            self.columns[name] = self._allocate(name)
+        self._allocate_flags()
+
+    def _name(self, path: str, tree: Tree) -> Tree:
+        """Name the leaves of an observation tree by their path."""
+        if isinstance(tree, Leaf):
+            self.leaves[path] = tree
+            return path
+        if isinstance(tree, dict):
+            return {key: self._name(f"{path}.{key}", item) for key, item in tree.items()}
+        return tuple(self._name(f"{path}.{index}", item) for index, item in enumerate(tree))
+
+    def reset_lanes(self) -> None:
+        """Forget all rows."""
+        self.start, self.end = np.zeros((2, self.lanes), np.int64)
+        self.steps, self.offset = np.zeros((2, self.lanes), np.int64)  # offset: evicted steps of the oldest episode
+        self.open, self.pending = np.zeros((2, self.lanes), np.bool_)  # pending: newest step has no next observation
+        self.transition_count = self.episode_count = 0
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    def _allocate(self, name: str, capacity: int | None = None) -> Any:
+        leaf, rows = self.leaves[name], self.lanes * (capacity or self.capacity)
+        return self.place.allocate(f"column_{list(self.leaves).index(name)}", (rows, *leaf.shape), leaf.dtype)
+
+    def _allocate_flags(self) -> None:
+        # The host always has the flags: eviction and episode boundaries are found without asking a device.
+        place = self.place if isinstance(self.place, MemoryPlace) else MemoryPlace()
+        self.flags: Array = place.allocate("column_flags", (self.lanes * self.capacity,), np.dtype(np.uint8))
+        self.flags[:] = FINAL
+        self.copy_flags()
+
+    def copy_flags(self) -> None:
+        """Bring the flags to the device where indices are drawn."""
+        self.device_flags = self.flags if self.place.device is None else self.place.indices(self.flags.copy())
+
+    def _set_flags(self, rows: Array, values: Array | int) -> None:
+        self.flags[rows] = values
+        if self.device_flags is not self.flags:
+            self.place.put(self.device_flags, rows, values)
+
+    def reserve(self, rows: int) -> None:
+        """Make room for ``rows`` rows a lane: double, or go straight to the limit if that is enough."""
+        if rows <= self.capacity:
+            return
+        capacity = max(2 * self.capacity, _MINIMUM_CAPACITY)
+        if self.limit is not None:  # one final row for 64 steps, and then a quarter more if episodes are shorter
+            full = -(-self.limit // self.lanes) * 65 // 64 + 8
+            capacity = min(capacity, full) if self.capacity < full else self.capacity * 5 // 4
+        self.resize(max(capacity, rows))
+
+    def resize(self, capacity: int) -> None:
+        """Move all rows into arrays of ``capacity`` rows a lane (at least the rows in use)."""
+        lane, position = self.live()
+        old = self.rows(lane, position)
+        before, columns = self.flags[old], self.columns
+        self.capacity = capacity
+        new = self.rows(lane, position)
+        self.columns = {}
+        for name, column in columns.items():
+            moved = self._allocate(name)
+            if self.place.device is None:
+                moved[new] = column[old]
+            else:
+                moved[self.place.indices(new)] = column[self.place.indices(old)]
+            self.columns[name] = moved
+        self._allocate_flags()
+        self._set_flags(new, before)
+        self._changed()
+
+    def add_extra(self, name: str, leaf: Leaf) -> None:
+        """Add a column; steps that are already there get zeros."""
+        self.leaves[name] = leaf
+        self.columns[name] = self._allocate(name)
+
+    @property
+    def extra_names(self) -> list[str]:
+        """Names of the extra columns, with their prefix ``extra.``."""
+        return [name for name in self.leaves if name.startswith("extra.")]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, unused rows included."""
+        return int(self.flags.nbytes) + sum(int(column.nbytes) for column in self.columns.values())
+
+    def _changed(self) -> None:
+        self.version += 1
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def rows(self, lane: Array | int, position: Array) -> Array:
+        """Row numbers of positions."""
+        return lane * self.capacity + position % self.capacity
+
+    def live(self) -> tuple[Array, Array]:
+        """Lane and position of every row in use."""
+        counts = self.end - self.start
+        lane = np.repeat(np.arange(self.lanes), counts)
+        position = np.arange(len(lane)) + np.repeat(self.start - np.cumsum(counts) + counts, counts)
+        return lane, position
+
+    def shift(self, rows: Any, by: Any) -> Any:
+        """The rows ``by`` positions later, in the same lane. ``by`` is an integer or integers, broadcast."""
+        if self.lanes == 1:
+            return (rows + by) % self.capacity
+        inside = rows % self.capacity
+        return rows - inside + (inside + by) % self.capacity
+
+    def next(self, rows: Any) -> Any:
+        """The rows after steps ``rows``. Where nothing wraps around this is the next number."""
+        return rows + 1 if self.limit is None else self.shift(rows, 1)
+
+    def ahead(self, rows: Any, length: int, stop: int = FINAL) -> tuple[Any, Any]:
+        """Windows that begin at ``rows`` ``[...]``: rows ``[..., length]``, and which are before the first ``stop``."""
+        window = self.shift(rows[..., None], self.place.arange(0, length))
+        stopped = (self.place.take(self.device_flags, window) & stop) != 0
+        return window, stopped.cumsum(-1) == 0
+
+    def behind(self, rows: Any, length: int) -> tuple[Any, Any]:
+        """Windows that end with ``rows`` ``[...]``: rows ``[..., length]``, and whether each is in the same episode."""
+        window = self.shift(rows[..., None], self.place.arange(1 - length, 1))
+        begins = ((self.place.take(self.device_flags, window) & (FIRST | HEAD)) != 0).cumsum(-1)
+        return window, begins[..., -1:] - begins == 0
+
+    def take(self, name: str, rows: Any) -> Any:
+        """One column at ``rows``, in its own dtype."""
+        return self.place.take(self.columns[name], rows)
+
+    def take_flags(self, rows: Any, mask: int) -> Any:
+        """Whether a flag of ``mask`` is set."""
+        return (self.place.take(self.device_flags, rows) & mask) != 0
+
+    def observation(self, rows: Any) -> Tree:
+        """Observations at ``rows``, as networks take them."""
+        if isinstance(self.observation_names, str):
+            return self.place.to_network(self.place.take(self.columns["observation"], rows))
+        return tree_map(lambda name: self.place.to_network(self.take(name, rows)), self.observation_names)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def append(self, lanes: Array, values: Mapping[str, Array], following: Mapping[str, Array] | None = None) -> None:
+        """Add one step to each of ``lanes`` ``[k]``.
+
+        Args:
+            lanes: lane numbers, each at most once.
+            values: columns ``[k, …]``; extra columns that are missing become zeros.
+            following: observation columns ``[k, …]`` after the step, if known already.
+        """
+        was_open = self.open[lanes]
+        position = self.end[lanes] - was_open  # a running episode's final row makes way
+        self.reserve(int((position - self.start[lanes]).max()) + 2)
+        rows, after = self.rows(lanes, position), self.rows(lanes, position + 1)
+        waiting = self.pending[lanes]
+        if waiting.any():
+            self._resolve(lanes[waiting], position[waiting] - 1)
+        for name, column in self.columns.items():
+            self.place.put(column, rows, values.get(name, 0))
+            if following is not None and name in following:
+                self.place.put(column, after, following[name])
+        known = following is not None
+        first = np.where(was_open, 0, FIRST).astype(np.uint8)
+        self._set_flags(rows, first if known else first | np.uint8(NO_NEXT))
+        self._set_flags(after, FINAL if known else FINAL | UNKNOWN)
+        self.end[lanes] = position + 2
+        self.steps[lanes] += 1
+        self.open[lanes] = True
+        self.pending[lanes] = not known
+        self.transition_count += len(lanes) if known else 0
+        self.episode_count += len(lanes) - int(was_open.sum())
+        self._enforce_limit()
+        self._changed()
+
+    def _resolve(self, lanes: Array, position: Array) -> None:
+        """The next observation of steps has become known."""
+        rows = self.rows(lanes, position)
+        self._set_flags(rows, self.flags[rows] & np.uint8(255 - NO_NEXT))
+        self.transition_count += len(lanes)
+
+    def close(self, lanes: Array, terminated: Array, final: Mapping[str, Array] | None = None) -> None:
+        """End the running episodes of ``lanes`` ``[k]``: terminated, or else truncated."""
+        last = self.end[lanes] - 2
+        rows, after = self.rows(lanes, last), self.rows(lanes, last + 1)
+        ending = np.where(terminated, TERMINATED, TRUNCATED).astype(np.uint8)
+        self._set_flags(rows, self.flags[rows] | ending)
+        waiting = self.pending[lanes]
+        if final is not None:
+            for name, value in final.items():
+                self.place.put(self.columns[name], after, value)
+            self._set_flags(after, FINAL)
+        elif waiting.any():
+            for name in tree_leaves(self.observation_names):
+                self.place.put(self.columns[name], after[waiting], 0)
+        done = waiting & (np.asarray(terminated, bool) | (final is not None))
+        if done.any():
+            self._resolve(lanes[done], last[done])
+        self.open[lanes] = self.pending[lanes] = False
+        self._enforce_limit()
+        self._changed()
+
+    def extend(self, lane: int, flags: Array, steps: Mapping[str, Array], finals: Mapping[str, Array]) -> None:
+        """Add whole episodes to a lane that has none running.
+
+        Args:
+            lane: lane number.
+            flags: uint8 ``[R]``, one for each row, final rows included.
+            steps: columns for the rows that are steps.
+            finals: observation columns for the rows that are final.
+        """
+        is_step = (flags & FINAL) == 0
+        cut = 0
+        if self.limit is not None and np.count_nonzero(is_step) > self.limit:  # keep the newest steps
+            flags, keep, lost = flags.copy(), int(np.flatnonzero(is_step)[-self.limit]), np.flatnonzero(~is_step)
+            cut_steps = np.count_nonzero(is_step[:keep])
+            steps = {name: value[cut_steps:] for name, value in steps.items()}
+            finals = {name: value[keep - cut_steps :] for name, value in finals.items()}
+            if not flags[keep] & FIRST:
+                flags[keep] |= HEAD
+                previous = lost[lost < keep]
+                cut = keep - (int(previous[-1]) + 1 if len(previous) else 0)
+            flags, is_step = flags[keep:], is_step[keep:]
+            self._evict_run(lane, int(self.steps[lane]))
+        count = len(flags)
+        if self.limit is not None and self.lanes == 1:  # free rows first, so that the ring need not grow
+            self._evict_run(lane, int(self.steps[lane]) + int(np.count_nonzero(is_step)) - self.limit)
+        self.reserve(int(self.end[lane] - self.start[lane]) + count)
+        rows = self.rows(lane, self.end[lane] + np.arange(count))
+        step_rows, final_rows = rows[is_step], rows[~is_step]
+        for name, column in self.columns.items():
+            self.place.put(column, step_rows, steps.get(name, 0))
+            self.place.put(column, final_rows, finals.get(name, 0))  # a ring's rows hold old data
+        self._set_flags(rows, flags)
+        if self.start[lane] == self.end[lane]:
+            self.offset[lane] = cut
+        self.end[lane] += count
+        self.steps[lane] += len(step_rows)
+        self.episode_count += len(final_rows)
+        self.transition_count += int(np.count_nonzero((flags & NO_TRANSITION) == 0))
+        self._enforce_limit()
+        self._changed()
+
+    # -- eviction --------------------------------------------------------------------------------------------------
+
+    def _enforce_limit(self) -> None:
+        """Drop the oldest steps beyond the limit. The newest step counts once its next observation is there.
+
+        With several lanes the step is taken from the lane that has most: the oldest one if lanes are written in step.
+        """
+        if self.limit is None:
+            return
+        complete = self.steps - self.pending
+        excess = int(complete.sum()) - self.limit
+        if excess > 0 and self.lanes == 1:
+            self._evict_run(0, excess)
+            return
+        while excess > 0:
+            fullest = np.flatnonzero(complete == complete.max())[:excess]
+            self._evict_one(fullest)
+            complete[fullest] -= 1
+            excess -= len(fullest)
+
+    def _evict_one(self, lanes: Array) -> None:
+        rows = self.rows(lanes, self.start[lanes])
+        self.transition_count -= int(np.count_nonzero((self.flags[rows] & NO_TRANSITION) == 0))
+        self._set_flags(rows, FINAL)
+        self.start[lanes] += 1
+        self.steps[lanes] -= 1
+        head = self.rows(lanes, self.start[lanes])
+        flags = self.flags[head]
+        gone = (flags & FINAL) != 0
+        self._set_flags(head, np.where(gone, FINAL, flags | HEAD).astype(np.uint8))
+        self.offset[lanes] = np.where(gone, 0, self.offset[lanes] + 1)
+        self.start[lanes] += gone
+        self.episode_count -= int(gone.sum())
+
+    def _evict_run(self, lane: int, count: int) -> None:
+        """Drop the ``count`` oldest steps of one lane."""
+        if count < 2:
+            if count == 1:
+                self._evict_one(np.array([lane]))
+            return
+        rows = self.rows(lane, np.arange(self.start[lane], min(self.end[lane], self.start[lane] + 2 * count)))
+        flags = self.flags[rows]
+        steps = np.flatnonzero((flags & FINAL) == 0)[:count]
+        stop = int(steps[-1])  # the last step goes the ordinary way, which mends the new head
+        dropped = flags[:stop]
+        finals = np.flatnonzero(dropped & FINAL)
+        self.transition_count -= int(np.count_nonzero((dropped & NO_TRANSITION) == 0))
+        self._set_flags(rows[:stop], FINAL)
+        self.start[lane] += stop
+        self.steps[lane] -= count - 1
+        self.episode_count -= len(finals)
+        self.offset[lane] = stop - finals[-1] - 1 if len(finals) else self.offset[lane] + stop
+        self._evict_one(np.array([lane]))
+
+    # -- derived ---------------------------------------------------------------------------------------------------
+
+    def cached(self, key: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns, computed again only after a write."""
+        version, value = self._cache.get(key, (-1, None))
+        if version != self.version:
+            value = make()
+            self._cache[key] = (self.version, value)
+        return value

@@ -1,0 +1,171 @@
+"""Checks on data that comes from outside. Each says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
+from birl.types import ActionSpace, Array, Tree, tree_leaves
+
+__all__ = [
+    "as_array",
+    "as_column",
+    "as_flags",
+    "check_action_range",
+    "check_finite",
+    "check_length",
+    "detect_action_size",
+    "detect_action_space",
+    "prepare_actions",
+]
+
+
+def as_array(name: str, value: Any) -> Array:
+    """``value`` as an array of numbers or booleans.
+
+    Raises:
+        ShapeError: for ragged, text and object data.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(f"{name} cannot be made one array ({error}): give all steps the same shape") from error
+    if array.dtype.kind not in "biuf":
+        raise ShapeError(
+            f"{name} have dtype {array.dtype}, allowed are bool, integer and float: convert them with "
+            f"np.asarray({name}, dtype=np.float32) and give all steps the same shape"
+        )
+    return array
+
+
+def as_column(name: str, value: Any) -> Array:
+    """One number a step: ``[N]`` or ``[N, 1]``, returned as ``[N, 1]``."""
+    array = as_array(name, value)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] != 1:
+        raise ShapeError(f"{name} have shape {np.shape(value)}, allowed are (N,) and (N, 1): one number a step")
+    return array
+
+
+def as_flags(name: str, value: Any) -> Array:
+    """Zeros and ones ``[N]`` or ``[N, 1]`` as a new bool array ``[N]``."""
+    column = as_column(name, value)[:, 0]
+    wrong = np.flatnonzero((column != 0) & (column != 1))
+    if wrong.size:
+        raise DataError(f"{name}[{wrong[0]}] is {column[wrong[0]]}, allowed are 0 and 1: mark episode ends with 1")
+    return column.astype(bool)
+
+
+def check_finite(name: str, tree: Tree) -> None:
+    """Raise `NonFiniteError` naming the first step with NaN or infinity."""
+    for leaf in tree_leaves(tree):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            where = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(leaf)))
+            raise NonFiniteError(
+                f"{name}{list(where) if where else ''} is {leaf[where]}, allowed are finite numbers: "
+                "repair or drop the episode that holds it"
+            )
+
+
+def check_length(lengths: dict[str, int], *, minimum: int = 1) -> int:
+    """The common number of steps.
+
+    Raises:
+        ShapeError: if lengths differ.
+        EmptyDataError: if there are fewer than ``minimum`` steps.
+    """
+    if len(set(lengths.values())) > 1:
+        given = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ShapeError(f"numbers of steps differ: {given}. Give every array one row a step")
+    length = next(iter(lengths.values()))
+    if length < minimum:
+        raise EmptyDataError(f"there are {length} steps, at least {minimum} is needed: check how the data was read")
+    return length
+
+
+def detect_action_space(actions: Any) -> ActionSpace:
+    """Kind of logged actions, from their dtype.
+
+    Integers ``[N]`` or ``[N, 1]`` are discrete, floats are continuous. What could be either is not guessed.
+
+    Raises:
+        ActionError: for floats ``[N]`` that are all whole and non-negative, and for integers ``[N, A]`` with A > 1.
+    """
+    array = as_array("actions", actions)
+    advice = "say which with action_space=ActionSpace.DISCRETE or action_space=ActionSpace.CONTINUOUS"
+    if array.dtype.kind in "biu":
+        if array.ndim == 1 or array.shape[1:] == (1,):
+            return ActionSpace.DISCRETE
+        raise ActionError(f"actions are integers of shape {array.shape}, discrete ones have (N,) or (N, 1): {advice}")
+    if array.ndim == 1 and array.size and bool(np.all((array >= 0) & (array == np.floor(array)))):
+        raise ActionError(
+            f"actions are whole numbers of dtype {array.dtype} and shape {array.shape}, which could be discrete or "
+            f"continuous: {advice}, or give integers for discrete and (N, 1) floats for continuous actions"
+        )
+    return ActionSpace.CONTINUOUS
+
+
+def detect_action_size(actions: Any, action_space: ActionSpace) -> int:
+    """Number of dimensions (continuous) or the largest action plus one (discrete)."""
+    array = as_array("actions", actions)
+    if action_space is ActionSpace.DISCRETE:
+        return int(array.max()) + 1
+    return int(array.shape[1]) if array.ndim > 1 else 1
+
+
+def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Array, ActionSpace]:
+    """Actions as they are stored: integers ``[N, 1]`` or floats ``[N, A]``; and their kind.
+
+    Integers are converted to float32 only if ``action_space`` says continuous, whole floats to int64 only if it
+    says discrete.
+    """
+    array = as_array("actions", actions)
+    check_finite("actions", array)
+    if array.ndim == 0 or array.ndim > 2:
+        raise ShapeError(f"actions have shape {array.shape}, allowed are (N,) and (N, A): flatten each action")
+    space = detect_action_space(array) if action_space is None else action_space
+    if space not in (ActionSpace.DISCRETE, ActionSpace.CONTINUOUS):
+        raise ActionError(
+            f"action_space is {space}, allowed are ActionSpace.DISCRETE and CONTINUOUS: data have one kind"
+        )
+    if array.ndim == 1:
+        array = array[:, None]
+    if space is ActionSpace.CONTINUOUS:
+        return (array if array.dtype.kind == "f" else array.astype(np.float32)), space
+    if array.shape[1] != 1:
+        raise ActionError(f"discrete actions have shape {array.shape}, allowed are (N,) and (N, 1): give one a step")
+    if array.dtype.kind == "f" and not np.array_equal(array, np.floor(array)):
+        wrong = array[array != np.floor(array)][0]
+        raise ActionError(f"action_space is DISCRETE but there is an action {wrong}: whole numbers are allowed")
+    return (array if array.dtype.kind in "iu" else array.astype(np.int64)), space
+
+
+def check_action_range(actions: Array, action_size: int) -> None:
+    """Raise `ActionError` for discrete actions outside ``[0, action_size)``."""
+    if actions.size and (actions.min() < 0 or actions.max() >= action_size):
+        index = int(np.flatnonzero((actions < 0) | (actions >= action_size))[0])
+        raise ActionError(
+            f"action {actions.reshape(-1)[index]} at step {index} is outside 0 … {action_size - 1}: renumber the "
+            "actions from 0, or give action_size= the number of actions"
+        )
+
+
+def check_shape(name: str, given: Sequence[int], expected: Sequence[int]) -> None:
+    """Raise `ShapeError` unless the shapes are equal."""
+    if tuple(given) != tuple(expected):
+        raise ShapeError(f"{name} has shape {tuple(given)}, expected is {tuple(expected)}")
+
+
+def whole_number(name: str, value: Any, low: int = 1) -> int:
+    """``value`` as an int.
+
+    Raises:
+        ConfigError: if it is no integer of at least ``low``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+        raise ConfigError(f"{name}={value!r:.80}, allowed are integers from {low}: give such an integer")
+    return int(value)

@@ -1,0 +1,64 @@
+"""What is done to each step before it is stored."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from birl.dataset.episode import Observation, stack_trees
+from birl.types import Array, tree_map
+
+__all__ = ["BasicWriterPreprocess", "LastFrameWriterPreprocess", "WriterPreprocessProtocol", "process_batch"]
+
+
+@runtime_checkable
+class WriterPreprocessProtocol(Protocol):
+    """Changes one step on its way into a buffer."""
+
+    def process_observation(self, observation: Observation) -> Observation:
+        """The observation to store; final observations pass here too."""
+
+    def process_action(self, action: Array) -> Array:
+        """The action to store."""
+
+    def process_reward(self, reward: Array) -> Array:
+        """The reward to store."""
+
+
+class BasicWriterPreprocess(WriterPreprocessProtocol):
+    """Stores steps as they are."""
+
+    def process_observation(self, observation: Observation) -> Observation:
+        """The observation itself."""
+        return observation
+
+    def process_action(self, action: Array) -> Array:
+        """The action itself."""
+        return action
+
+    def process_reward(self, reward: Array) -> Array:
+        """The reward itself."""
+        return reward
+
+
+class LastFrameWriterPreprocess(BasicWriterPreprocess):
+    """Stores only the newest frame of stacked observations ``[n, …]``, as ``[1, …]``.
+
+    With `birl.dataset.FrameStackTransitionPicker` the stack is made again when it is sampled: a frame is stored once.
+    """
+
+    def process_observation(self, observation: Observation) -> Observation:
+        """The last item of the first axis, axis kept."""
+        return tree_map(lambda leaf: np.asarray(leaf)[-1:], observation)
+
+
+def process_batch(writer: WriterPreprocessProtocol, observations: Observation, count: int) -> Observation:
+    """`process_observation` for each of ``count`` observations ``[n, …]``."""
+    method = type(writer).process_observation
+    if method is BasicWriterPreprocess.process_observation:
+        return observations
+    if method is LastFrameWriterPreprocess.process_observation:
+        return tree_map(lambda leaf: np.asarray(leaf)[:, -1:], observations)
+    items = (tree_map(lambda leaf: np.asarray(leaf)[index], observations) for index in range(count))  # noqa: B023
+    return stack_trees(tree_map(np.asarray, writer.process_observation(item)) for item in items)

@@ -1,0 +1,238 @@
+"""Runs an algorithm's phases: gradients, optimiser steps, target updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from birl.engine.phase import Phase, interval
+from birl.engine.targets import TargetUpdate
+from birl.errors import CorruptFileError, NonFiniteError
+from birl.losses.loss import Loss
+from birl.models import is_recurrent
+from birl.types import Batch, Inputs, State
+
+__all__ = ["Engine"]
+
+Gradients = dict[str, Tensor]
+
+
+class Engine:
+    """Networks, optimisers and the update that moves them.
+
+    Args:
+        nets: module whose children are the networks, by name.
+        phases: the gradient steps of one update, in order.
+        targets: the target updates after them.
+        config: the algorithm's configuration.
+
+    Attributes:
+        grad_step: number of updates so far.
+        reduce: applied to each phase's gradients before the optimiser sees them; the identity by default. Distributed
+            training puts its all-reduce here.
+    """
+
+    def __init__(
+        self, nets: nn.Module, phases: Sequence[Phase], targets: Sequence[TargetUpdate], config: Any
+    ) -> None:
+        self.nets, self.phases, self.targets, self.config = nets, tuple(phases), tuple(targets), config
+        self.grad_step = 0
+        self.reduce: Callable[[Gradients], Gradients] = lambda gradients: gradients
+        for target in self.targets:
+            nets.get_submodule(target.target).requires_grad_(False)
+        for name, network in nets.named_children():
+            network.state_key = name  # type: ignore[assignment]
+        self.recurrent = tuple(name for name, network in nets.named_children() if is_recurrent(network))
+        self.parameters = {phase.name: self._parameters(phase) for phase in self.phases}
+        self._loss_and_gradients: dict[str, Callable[[Batch], tuple[list[Tensor], Loss]]] = {}
+        for phase in self.phases:
+            function = _differentiate(phase, nets, config, list(self.parameters[phase.name].values()))
+            if config.compile_graph:
+                function = _compiled(function)
+            self._loss_and_gradients[phase.name] = function
+        self.reset_optimizers()
+
+    def _parameters(self, phase: Phase) -> dict[str, Tensor]:
+        return {
+            f"{module}.{name}": parameter
+            for module in phase.trained
+            for name, parameter in self.nets.get_submodule(module).named_parameters()
+        }
+
+    def reset_optimizers(self) -> None:
+        """Make all optimisers and schedules anew."""
+        self.optimizers: dict[str, Any] = {}
+        self.schedulers: dict[str, Any] = {}
+        for phase in self.phases:
+            factory, rate = phase.setting(self.config, "optim_factory"), phase.setting(self.config, "learning_rate")
+            optimizer = factory.create(list(self.parameters[phase.name].items()), rate)
+            self.optimizers[phase.name] = optimizer
+            self.schedulers[phase.name] = factory.create_scheduler(optimizer)
+
+    def compute_gradients(self, phase: Phase, batch: Batch) -> tuple[Gradients, Loss]:
+        """Gradients of a phase's loss by parameter name, and the loss. Nothing is changed."""
+        gradients, loss = self._loss_and_gradients[phase.name](batch)
+        return dict(zip(self.parameters[phase.name], gradients, strict=True)), loss
+
+    def apply_gradients(self, phase: Phase, gradients: Mapping[str, Tensor]) -> None:
+        """Clip, step the phase's optimiser and its learning-rate schedule."""
+        parameters = self.parameters[phase.name]
+        for name, parameter in parameters.items():
+            parameter.grad = gradients[name]
+        limit = phase.setting(self.config, "optim_factory").clip_grad_norm
+        if limit is not None:
+            nn.utils.clip_grad_norm_(list(parameters.values()), limit)
+        self.optimizers[phase.name].step()
+        for parameter in parameters.values():
+            parameter.grad = None
+        if self.schedulers[phase.name] is not None:
+            self.schedulers[phase.name].step()
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """One update: every phase that is due, then every target update that is due.
+
+        Returns:
+            The losses and their metrics, as scalars on the device: reading one waits for the device.
+        """
+        self.grad_step += 1
+        metrics: dict[str, Tensor] = {}
+        for phase in self.phases:
+            if self.grad_step % interval(self.config, phase.every) == 0:
+                gradients, loss = self.compute_gradients(phase, batch)
+                self.apply_gradients(phase, self.reduce(gradients))
+                metrics[phase.logged] = loss.value
+                metrics.update(loss.metrics)
+        for target in self.targets:
+            if self.grad_step % interval(self.config, target.every) == 0:
+                target.apply(self.nets, self.config)
+        return metrics
+
+    @torch.no_grad()
+    def burn_in(self, batch: Batch, steps: int) -> Batch:
+        """Warm up recurrent states on the first ``steps`` steps of a sequence batch, and cut those steps off.
+
+        Each recurrent network, target networks included, starts from the stored state and gets a state of its own
+        (Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 3).
+        """
+        if steps == 0 or not self.recurrent:
+            return batch
+        states: dict[str, Tensor] = {}
+        head = batch.map(lambda x: x[:steps])
+        for name in self.recurrent:
+            inputs = Inputs(head.observation, batch.state, head.is_first, state_out=states)
+            self.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
+        return replace(batch.map(lambda x: x[steps:]), state=states)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def check_finite(self) -> None:
+        """Raise if a parameter is NaN or infinite.
+
+        Raises:
+            NonFiniteError: naming the parameter and the phase that trains it.
+        """
+        for name, tensor in self.nets.named_parameters():
+            if not bool(torch.isfinite(tensor).all()):
+                phases = [phase.name for phase in self.phases if name in self.parameters[phase.name]]
+                raise NonFiniteError(
+                    f"after {self.grad_step} updates the parameter {name!r} (phase: {', '.join(phases) or 'target'}) "
+                    "is NaN or infinite: lower its learning rate, clip its gradient (optim_factory=AdamFactory("
+                    "clip_grad_norm=1.0)) or scale rewards and observations"
+                )
+
+    def get_state(self) -> State:
+        """A copy of everything that an update reads or writes."""
+        return {
+            "grad_step": self.grad_step,
+            "nets": {name: tensor.detach().clone() for name, tensor in self.nets.state_dict().items()},
+            "optimizers": {name: _copied(optimizer.state_dict()) for name, optimizer in self.optimizers.items()},
+            "schedulers": {name: _scheduler_state(each) for name, each in self.schedulers.items() if each is not None},
+        }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`.
+
+        Raises:
+            CorruptFileError: if the state does not fit the networks.
+        """
+        if not isinstance(state["grad_step"], int) or state["grad_step"] < 0:
+            raise CorruptFileError(f"grad_step is {state['grad_step']!r}; it must be an int >= 0")
+        self.load_networks(state["nets"])
+        for name, optimizer in self.optimizers.items():
+            saved = _copied(state["optimizers"][name])  # load_state_dict would share the tensors
+            optimizer.load_state_dict(
+                {
+                    "state": {int(key): value for key, value in saved["state"].items()},
+                    "param_groups": [saved["param_groups"][key] for key in sorted(saved["param_groups"], key=int)],
+                }
+            )
+        for name, scheduler in self.schedulers.items():
+            if scheduler is not None:
+                scheduler.load_state_dict({**scheduler.state_dict(), **state["schedulers"][name]})
+        self.grad_step = int(state["grad_step"])
+
+    def load_networks(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load parameters and buffers by name; shapes and names must match exactly.
+
+        Raises:
+            CorruptFileError: naming what is missing, unexpected or of another shape.
+        """
+        own = self.nets.state_dict()
+        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        if missing or extra:
+            raise CorruptFileError(
+                f"the saved parameters do not belong to these networks: missing {missing[:3]}, unexpected {extra[:3]}. "
+                "Build the algorithm with the configuration and shapes it was saved with."
+            )
+        for name, tensor in tensors.items():
+            if tensor.shape != own[name].shape:
+                raise CorruptFileError(
+                    f"parameter {name!r} was saved with shape {tuple(tensor.shape)} but has shape "
+                    f"{tuple(own[name].shape)} here: use the observation shape and action size it was saved with"
+                )
+        self.nets.load_state_dict(dict(tensors))
+
+
+def _differentiate(
+    phase: Phase, nets: nn.Module, config: Any, parameters: list[Tensor]
+) -> Callable[[Batch], tuple[list[Tensor], Loss]]:
+    def function(batch: Batch) -> tuple[list[Tensor], Loss]:
+        loss = phase.loss(nets, batch, config)
+        gradients = torch.autograd.grad(loss.value, parameters)
+        detached = {name: value.detach() for name, value in loss.metrics.items()}
+        return list(gradients), replace(loss, value=loss.value.detach(), metrics=detached)
+
+    return function
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    compiled = torch.compile(function, fullgraph=True)
+
+    def call(batch: Batch) -> Any:
+        with torch._dynamo.config.patch(trace_autograd_ops=True):  # lets autograd.grad be part of the graph
+            return compiled(batch)
+
+    return call
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a state dict, with string keys only and lists of dicts as dicts."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {str(key): _copied(item) for key, item in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return {str(index): _copied(item) for index, item in enumerate(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _scheduler_state(scheduler: Any) -> State:
+    return {
+        key: value
+        for key, value in scheduler.state_dict().items()
+        if isinstance(value, int | float | list) and not (isinstance(value, list) and any(v is None for v in value))
+    }

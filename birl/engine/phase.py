@@ -1,0 +1,57 @@
+"""What an algorithm says about one of its gradient steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from birl.losses.loss import Loss
+from birl.types import Batch
+
+__all__ = ["LossFunction", "Phase", "interval"]
+
+
+LossFunction = Callable[[Any, Batch, Any], Loss]  # (networks, batch, config)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One gradient step of an update: a loss, and the networks that follow its gradient.
+
+    Attributes:
+        name: name of the step; it names the optimiser and is what errors call it.
+        loss: pure function ``(networks, batch, config) -> Loss``.
+        modules: names of the trained networks; by default the one called ``name``.
+        prefix: the optimiser is made from ``<prefix>_learning_rate`` and ``<prefix>_optim_factory`` of the config
+            (without the underscore if empty); by default ``name``.
+        metric: name under which the loss is logged; by default ``<name>_loss``.
+        every: the step is made in every ``every``-th update; an int or the name of a config field.
+    """
+
+    name: str
+    loss: LossFunction
+    modules: tuple[str, ...] = ()
+    prefix: str | None = None
+    metric: str = ""
+    every: int | str = 1
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the trained networks."""
+        return self.modules or (self.name,)
+
+    @property
+    def logged(self) -> str:
+        """Name under which the loss is logged."""
+        return self.metric or f"{self.name}_loss"
+
+    def setting(self, config: Any, name: str) -> Any:
+        """This phase's ``learning_rate`` or ``optim_factory`` in the config."""
+        prefix = self.name if self.prefix is None else self.prefix
+        return getattr(config, f"{prefix}_{name}" if prefix else name)
+
+
+def interval(config: Any, every: int | str) -> int:
+    """Resolve an interval that may be the name of a config field."""
+    return int(getattr(config, every)) if isinstance(every, str) else every

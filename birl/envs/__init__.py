@@ -1,0 +1,19 @@
+"""Environments: making, seeding, checking, and stepping one or many of them in the same way."""
+
+from birl.envs.checker import check_environment
+from birl.envs.making import make_env, reset_generator, seed_env
+from birl.envs.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
+from birl.envs.stepper import Step, Stepper
+
+__all__ = [
+    "Step",
+    "Stepper",
+    "check_environment",
+    "environment_spec",
+    "make_env",
+    "number_of_environments",
+    "reset_generator",
+    "sample_actions",
+    "seed_env",
+    "single_spaces",
+]

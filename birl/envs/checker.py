@@ -1,0 +1,62 @@
+"""Does an environment keep its own promises?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from birl.envs.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
+from birl.envs.stepper import Stepper
+from birl.errors import EnvironmentMismatchError
+from birl.types import Tree, tree_leaves
+
+__all__ = ["check_environment"]
+
+
+def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
+    """Step an environment (or vector environment) at random and compare what it gives with what it declares.
+
+    Checks that the spaces are supported, that observations lie in the observation space, that everything is finite,
+    and that the same seed and actions give the same observations (on which exact resume depends).
+
+    Args:
+        env: environment or vector environment. It is left in the middle of an episode.
+        n_steps: number of steps to try.
+        seed: for resets and actions.
+
+    Raises:
+        EnvironmentMismatchError: naming what does not hold.
+        NonFiniteError: if a reward or observation is NaN or infinite.
+    """
+    environment_spec(env)
+    space, _ = single_spaces(env)
+    stepper = Stepper(env, np.random.Generator(np.random.PCG64(seed)))
+    generator = np.random.Generator(np.random.PCG64(seed))
+    actions = [sample_actions(stepper.action_space, stepper.n, generator) for _ in range(n_steps)]
+    trace = []
+    for action in actions:
+        observation = stepper.observation
+        for index in range(number_of_environments(env)):
+            single = _at(observation, index)
+            if not space.contains(single):
+                raise EnvironmentMismatchError(f"the observation {single!r:.300} is not in the declared space {space}")
+        stepper.step(action)
+        trace.append(observation)
+
+    again = Stepper(env, np.random.Generator(np.random.PCG64(seed)))
+    for step, (action, expected) in enumerate(zip(actions, trace, strict=True)):
+        if not all(map(np.array_equal, tree_leaves(again.observation), tree_leaves(expected))):
+            raise EnvironmentMismatchError(
+                f"with the same seed and actions the observation of step {step} differs: the environment draws random "
+                "numbers elsewhere than from self.np_random, so runs cannot be repeated or resumed exactly"
+            )
+        again.step(action)
+
+
+def _at(tree: Tree, index: int) -> Tree:
+    if isinstance(tree, dict):
+        return {name: _at(value, index) for name, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_at(value, index) for value in tree)
+    return tree[index]

@@ -1,0 +1,91 @@
+"""Making and seeding environments."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from birl.envs.spaces import number_of_environments
+from birl.errors import ConfigError
+from birl.seeding import new_generator
+
+__all__ = ["make_env", "reset_generator", "seed_env"]
+
+_MARK = "_birl_seeds"
+
+
+def make_env(name: str, num_envs: int | None = None, asynchronous: bool = False, **options: Any) -> Any:
+    """Make an environment, or a vector of them.
+
+    Differs from d3rlpy, whose command line executes a string of Python (``--env-header``): here a name is looked up,
+    nothing is evaluated.
+
+    Args:
+        name: a Gymnasium id such as ``"CartPole-v1"`` (``"module:Id-v0"`` imports ``module`` first), or
+            ``"module:factory"`` for a function or class in an importable module, called with ``options``.
+        num_envs: number of parallel environments; ``None`` for a plain environment. Vector environments are reset by
+            birl (`AutoresetMode.DISABLED`), so no step is lost to resets.
+        asynchronous: whether each parallel environment gets a process of its own.
+        **options: passed to the environment.
+
+    Raises:
+        ConfigError: if there is no such environment.
+    """
+    if num_envs is not None and (not isinstance(num_envs, int) or num_envs < 1):
+        raise ConfigError(f"num_envs is {num_envs!r}; it must be an int >= 1, or None for a plain environment")
+    if num_envs is None:
+        return _make(name, options)
+    makers = [lambda: _make(name, options)] * num_envs
+    vector = gymnasium.vector.AsyncVectorEnv if asynchronous else gymnasium.vector.SyncVectorEnv
+    return vector(makers, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def _make(name: str, options: dict[str, Any]) -> Any:
+    module_name, _, attribute = name.rpartition(":")
+    try:
+        if module_name and (factory := getattr(importlib.import_module(module_name), attribute, None)) is not None:
+            env = factory(**options)
+        else:
+            env = gymnasium.make(name, **options)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ConfigError(
+            f"no environment can be made from {name!r}: {error}. Give a Gymnasium id such as 'CartPole-v1', or "
+            "'module:factory' for one of your own"
+        ) from error
+    number_of_environments(env)
+    return env
+
+
+def seed_env(env: Any, seed: int) -> None:
+    """Seed an environment (or vector environment) and its spaces.
+
+    Every later training, collection or evaluation with ``env`` draws the seeds of its resets from ``seed``.
+
+    Args:
+        env: environment or vector environment.
+        seed: integer >= 0.
+    """
+    number_of_environments(env)
+    env.reset(seed=seed)
+    env.action_space.seed(seed)
+    env.observation_space.seed(seed)
+    setattr(env.unwrapped, _MARK, np.random.SeedSequence(seed))
+
+
+def reset_generator(env: Any, seed: int | None = None) -> np.random.Generator:
+    """The generator that a loop draws the seeds of ``env``'s resets from.
+
+    Args:
+        env: environment or vector environment.
+        seed: fixes it; otherwise `seed_env` does, otherwise `birl.seed`.
+    """
+    if seed is not None:
+        return np.random.Generator(np.random.PCG64(seed))
+    sequence = getattr(env.unwrapped, _MARK, None)
+    if sequence is None:
+        return new_generator()
+    return np.random.Generator(np.random.PCG64(sequence.spawn(1)[0]))

@@ -1,0 +1,277 @@
+"""Stepping one environment or many in the same way, and restoring where they were.
+
+A plain environment is a vector environment of one. The three autoreset modes of Gymnasium look alike from here: a
+`Step` holds the true next observation, and says which environments made a real step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from birl.envs.spaces import number_of_environments, single_spaces
+from birl.errors import EnvironmentMismatchError, NonFiniteError
+from birl.types import Array, State, Tree, tree_leaves, tree_map
+
+__all__ = ["Step", "Stepper"]
+
+
+class Step(NamedTuple):
+    """What one step of ``n`` environments led to.
+
+    Attributes:
+        next_observation: tree of arrays ``[n, *shape]``: the final observation where an episode ended.
+        reward: float32 ``[n]``.
+        terminated: bool ``[n]``.
+        truncated: bool ``[n]``, never where ``terminated`` is.
+        valid: bool ``[n]``: False where the step was only a reset (`AutoresetMode.NEXT_STEP`).
+        returns: undiscounted returns of the episodes that ended, by environment number.
+    """
+
+    next_observation: Tree
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    returns: dict[int, float]
+
+
+class Stepper:
+    """Steps an environment or vector environment, resetting finished episodes.
+
+    Every reset that birl makes gets a seed from ``generator``. So the present state is a function of the generator and
+    of the actions since the last moment when all environments were reset together, and that is what `get_state` holds:
+    for a plain environment the actions of the current episode; for a vector environment that resets itself all actions
+    since the start. `set_state` repeats them.
+
+    Args:
+        env: environment or vector environment.
+        generator: source of reset seeds, used for nothing else.
+
+    Attributes:
+        n: number of environments.
+        action_space: of one environment.
+        observation: tree of arrays ``[n, *shape]``: what the next actions are chosen for.
+        is_first: bool ``[n]``: a new episode begins with ``observation``.
+        reward: float32 ``[n]``: of the step before, 0 where ``is_first``.
+        lost: set by `set_state` if the environment could not be brought back, so that new episodes began.
+    """
+
+    def __init__(self, env: Any, generator: np.random.Generator) -> None:
+        self.n = number_of_environments(env)
+        _, self.action_space = single_spaces(env)
+        self._env = env if isinstance(env, VectorEnv) else _Solo(env)
+        self._mode = _autoreset_mode(self._env)
+        self._generator = generator
+        size = self.action_space.n if isinstance(self.action_space, spaces.Discrete) else 0
+        self._log = _Log(np.min_scalar_type(size - 1) if size else np.dtype(np.float32))
+        self.lost = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin new episodes everywhere.
+
+        Raises:
+            NonFiniteError: if the environment gives NaN or infinity.
+        """
+        self._origin = self._generator.bit_generator.state
+        self._log.clear()
+        observation, _ = self._env.reset(seed=self._seed())
+        self.observation: Tree = tree_map(np.array, observation)
+        self._check(self.observation)
+        self.is_first = np.ones(self.n, dtype=bool)
+        self.reward = np.zeros(self.n, dtype=np.float32)
+        self._done = np.zeros(self.n, dtype=bool)
+        self._returns = np.zeros(self.n)
+
+    def _seed(self) -> int:
+        return int(self._generator.integers(2**31 - self.n))
+
+    def step(self, action: Array) -> Step:
+        """Make a step everywhere and reset what ended.
+
+        Args:
+            action: ``[n, action_size]`` or ``[n]``.
+
+        Raises:
+            NonFiniteError: if the environment gives NaN or infinity.
+        """
+        self._log.append(action)
+        result, reward, terminated, truncated, info = self._env.step(action)
+        observation: Tree = tree_map(np.array, result)
+        valid = ~self._done if self._mode is AutoresetMode.NEXT_STEP else np.ones(self.n, dtype=bool)
+        reward = np.where(valid, reward, 0.0)
+        terminated = np.asarray(terminated, dtype=bool) & valid
+        truncated = np.asarray(truncated, dtype=bool) & valid & ~terminated
+        done = terminated | truncated
+        self._check(observation, reward)
+
+        self._returns += reward
+        returns = {int(i): float(self._returns[i]) for i in np.flatnonzero(done)}
+        self._returns[done] = 0.0
+
+        following = observation
+        if self._mode is AutoresetMode.NEXT_STEP:
+            self.is_first = ~valid
+        else:
+            self.is_first = done
+            if done.any() and self._mode is AutoresetMode.SAME_STEP:
+                observation = _with_final(observation, info, done)
+                self._check(observation)
+            elif done.any():
+                following = self._reset_where(done)
+        self.observation, self._done = following, done
+        self.reward = np.where(self.is_first, 0.0, reward).astype(np.float32)
+        return Step(observation, reward.astype(np.float32), terminated, truncated, valid, returns)
+
+    def _reset_where(self, done: Array) -> Tree:
+        """Reset the environments in the mask. If those are all, earlier actions no longer matter."""
+        options = None if done.all() else {"reset_mask": done.copy()}
+        if options is None:
+            self._origin = self._generator.bit_generator.state
+            self._log.clear()
+        observation, _ = self._env.reset(seed=self._seed(), options=options)
+        following = tree_map(np.array, observation)
+        self._check(following)
+        return following
+
+    def _check(self, observation: Tree, reward: Array | None = None) -> None:
+        rewards = () if reward is None else (("reward", reward),)
+        for what, array in (*rewards, *(("observation", leaf) for leaf in tree_leaves(observation))):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                finite = np.isfinite(array).reshape(self.n, -1).all(1)
+                index = int(np.flatnonzero(~finite)[0])
+                raise NonFiniteError(
+                    f"environment {index} gave the {what} {array[index].tolist()!s:.100} after {len(self._log)} steps "
+                    "since its last recorded reset; only finite numbers can be learned from: mend the environment"
+                )
+
+    def get_state(self) -> State:
+        """Generator, actions to repeat, and the observation that must come out."""
+        return {
+            "origin": self._origin,
+            "generator": self._generator.bit_generator.state,
+            "actions": self._log.array(),
+            "observation": {str(i): leaf for i, leaf in enumerate(tree_leaves(self.observation))},
+        }
+
+    def set_state(self, state: State) -> None:
+        """Bring the environment back by repeating the recorded actions.
+
+        If the observation then differs from the recorded one (the environment is not determined by its seed), a
+        warning is given, new episodes begin, and ``lost`` is set.
+        """
+        self._generator.bit_generator.state = state["origin"]
+        self.reset()
+        for action in state["actions"]:
+            self.step(action if self._log.dtype.kind == "f" else action.astype(np.int64))
+        expected = [np.asarray(leaf) for leaf in state["observation"].values()]
+        self.lost = not all(map(np.array_equal, tree_leaves(self.observation), expected))
+        if self.lost:
+            warnings.warn(
+                "the environment could not be brought back to where it was: its steps are not determined by "
+                "reset(seed=…) and the actions. Training continues with new episodes, so this resume is not exact.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._generator.bit_generator.state = state["generator"]
+            self.reset()
+
+
+class _Solo:
+    """A plain environment behind the interface of a vector environment of one that does not reset itself."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._discrete = isinstance(env.action_space, spaces.Discrete)
+        self._structure = _structure(env.observation_space)
+        self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+
+    def reset(self, *, seed: int, options: Any = None) -> tuple[Tree, dict[str, Any]]:
+        observation, info = self._env.reset(seed=seed)
+        return tree_map(_lifted, self._structure, observation), info
+
+    def step(self, action: Array) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
+        chosen = int(action[0]) if self._discrete else action[0]
+        observation, reward, terminated, truncated, info = self._env.step(chosen)
+        flags = np.array([terminated]), np.array([truncated])
+        return tree_map(_lifted, self._structure, observation), np.array([reward], dtype=np.float64), *flags, info
+
+
+def _structure(space: Any) -> Tree:
+    """A tree like the space's observations, its dicts in the order of the space."""
+    if isinstance(space, spaces.Dict):
+        return {name: _structure(part) for name, part in space.items()}
+    return tuple(map(_structure, space)) if isinstance(space, spaces.Tuple) else None
+
+
+def _lifted(_: None, array: Any) -> Array:
+    return np.asarray(array)[None]
+
+
+class _Log:
+    """A growing array of actions, small in memory."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self._rows: Array | None = None
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def clear(self) -> None:
+        self._size = 0
+
+    def append(self, row: Array) -> None:
+        if self._rows is None:
+            self._rows = np.empty((256, *np.shape(row)), dtype=self.dtype)
+        elif self._size == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        self._rows[self._size] = row
+        self._size += 1
+
+    def array(self) -> Array:
+        return np.zeros(0, dtype=self.dtype) if self._rows is None else self._rows[: self._size].copy()
+
+
+def _autoreset_mode(env: Any) -> AutoresetMode:
+    try:
+        return AutoresetMode(env.metadata["autoreset_mode"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise EnvironmentMismatchError(
+            f"the vector environment does not say when it resets: metadata['autoreset_mode'] must be one of "
+            f"{', '.join(str(mode) for mode in AutoresetMode)}"
+        ) from error
+
+
+def _with_final(observation: Tree, info: dict[str, Any], done: Array) -> Tree:
+    """``observation`` with the true final observations where episodes are done (`AutoresetMode.SAME_STEP`)."""
+    if "final_obs" not in info:
+        raise EnvironmentMismatchError(
+            "the vector environment resets in the same step but does not give info['final_obs']: the last observation "
+            "of each episode would be lost. Use another autoreset mode"
+        )
+    final = tree_map(np.array, observation)
+    for index in np.flatnonzero(done).tolist():
+        source = _row(info["final_obs"], index)
+        for target, value in zip(tree_leaves(final), tree_leaves(_like(observation, source)), strict=True):
+            target[index] = value
+    return final
+
+
+def _row(final: Any, index: int) -> Any:
+    if isinstance(final, dict):
+        return {name: _row(value, index) for name, value in final.items()}
+    if isinstance(final, tuple):
+        return tuple(_row(value, index) for value in final)
+    return final[index]
+
+
+def _like(tree: Tree, other: Tree) -> Tree:
+    """``other`` with its dicts in the order of ``tree``."""
+    return tree_map(lambda _, value: value, tree, other)

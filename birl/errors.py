@@ -1,0 +1,133 @@
+"""Every error birl raises on purpose, as one tree.
+
+::
+
+    BirlError
+    ├── ConfigError                   (ValueError)    an option is unknown, of the wrong type or out of range
+    ├── DataError                     (ValueError)    data that cannot be learned from
+    │   ├── ShapeError                                a shape, length or dtype does not fit
+    │   ├── NonFiniteError                            NaN or infinity in data, a loss or a gradient
+    │   ├── ActionError                               an action outside its space, or a space that cannot be told
+    │   └── EmptyDataError                            nothing to sample from
+    ├── EnvironmentMismatchError      (ValueError)    an environment and a model do not belong together
+    ├── FileError                     (OSError)       a file that cannot be used
+    │   ├── CorruptFileError                          truncated, altered or damaged
+    │   ├── ForeignFileError                          not a file of the expected kind, or from a newer birl
+    │   └── WriteError                                could not be written; what was there before is untouched
+    ├── ResumeError                   (RuntimeError)  a run folder holds a run with other settings
+    ├── MissingExtraError             (ImportError)   an optional package is needed: the message names the extra
+    ├── NotBuiltError                 (RuntimeError)  an algorithm is used before its networks exist
+    └── UnsupportedError              (RuntimeError)  the algorithm cannot do this by nature
+
+    ActionRangeWarning                (UserWarning)   actions reach beyond what an unscaled policy can express
+
+A message says what was given, what is allowed and what to do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+__all__ = [
+    "ActionError",
+    "ActionRangeWarning",
+    "BirlError",
+    "ConfigError",
+    "CorruptFileError",
+    "DataError",
+    "EmptyDataError",
+    "EnvironmentMismatchError",
+    "FileError",
+    "ForeignFileError",
+    "MissingExtraError",
+    "NonFiniteError",
+    "NotBuiltError",
+    "ResumeError",
+    "ShapeError",
+    "UnsupportedError",
+    "WriteError",
+    "require",
+]
+
+
+class BirlError(Exception):
+    """Base of all errors that birl raises on purpose."""
+
+
+class ConfigError(BirlError, ValueError):
+    """A hyper-parameter or option is unknown, of the wrong type or out of range."""
+
+
+class DataError(BirlError, ValueError):
+    """Data that cannot be learned from."""
+
+
+class ShapeError(DataError):
+    """A shape, length or dtype does not fit."""
+
+
+class NonFiniteError(DataError):
+    """NaN or infinity in data, a loss or a gradient."""
+
+
+class ActionError(DataError):
+    """An action outside its space, or an action space that cannot be told from the data."""
+
+
+class EmptyDataError(DataError):
+    """Nothing to sample from."""
+
+
+class EnvironmentMismatchError(BirlError, ValueError):
+    """An environment and a model (or dataset) do not belong together."""
+
+
+class FileError(BirlError, OSError):
+    """A file that cannot be used."""
+
+
+class CorruptFileError(FileError):
+    """A file that is truncated, altered or damaged."""
+
+
+class ForeignFileError(FileError):
+    """A file of another kind than expected, or written by a newer birl."""
+
+
+class WriteError(FileError):
+    """A file could not be written; what was there before is untouched."""
+
+
+class ResumeError(BirlError, RuntimeError):
+    """A run folder holds a run with other settings than the ones given."""
+
+
+class MissingExtraError(BirlError, ImportError):
+    """An optional package is needed that is not installed."""
+
+
+class NotBuiltError(BirlError, RuntimeError):
+    """An algorithm is used before its networks exist."""
+
+
+class UnsupportedError(BirlError, RuntimeError):
+    """The algorithm cannot do what was asked by its nature."""
+
+
+class ActionRangeWarning(UserWarning):
+    """Actions reach beyond what a policy in ``[-1, 1]`` can express, and no action scaler is set."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional ``module``, or say which extra of birl brings it.
+
+    Raises:
+        MissingExtraError: if the module is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{module!r} is needed here and is not installed: run `pip install 'birl[{extra}]'`"
+        ) from error

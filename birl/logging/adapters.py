@@ -1,0 +1,89 @@
+"""Adapters that write nothing, or to several places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, _create
+from birl.types import State
+
+__all__ = ["CombineAdapter", "CombineAdapterFactory", "NoopAdapter", "NoopAdapterFactory"]
+
+
+class NoopAdapter(LoggerAdapter):
+    """Writes nothing."""
+
+
+class NoopAdapterFactory(LoggerAdapterFactory):
+    """Makes `NoopAdapter`."""
+
+    def create(self, experiment_name: str) -> NoopAdapter:
+        """Make the adapter."""
+        return NoopAdapter()
+
+
+class CombineAdapter(LoggerAdapter):
+    """Passes everything on to several adapters, in order.
+
+    Args:
+        adapters: the adapters.
+    """
+
+    def __init__(self, adapters: Sequence[LoggerAdapter]) -> None:
+        self._adapters = tuple(adapters)
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        for adapter in self._adapters:
+            adapter.write_params(params)
+
+    def before_write_metric(self, epoch: int, step: int) -> None:
+        for adapter in self._adapters:
+            adapter.before_write_metric(epoch, step)
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        for adapter in self._adapters:
+            adapter.write_metric(epoch, step, name, value)
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        for adapter in self._adapters:
+            adapter.after_write_metric(epoch, step)
+
+    def watch_model(self, epoch: int, step: int) -> None:
+        """Passed on to the adapters (written for d3rlpy) that have it."""
+        for adapter in self._adapters:
+            if hasattr(adapter, "watch_model"):
+                adapter.watch_model(epoch, step)
+
+    def save_model(self, epoch: int, algo: Any) -> None:
+        for adapter in self._adapters:
+            adapter.save_model(epoch, algo)
+
+    def close(self) -> None:
+        for adapter in self._adapters:
+            adapter.close()
+
+    def get_state(self) -> State:
+        """States of the adapters that have one, by position."""
+        return {str(i): a.get_state() for i, a in enumerate(self._adapters) if hasattr(a, "get_state")}
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        for index, adapter in enumerate(self._adapters):
+            if str(index) in state and hasattr(adapter, "set_state"):
+                adapter.set_state(state[str(index)])
+
+
+class CombineAdapterFactory(LoggerAdapterFactory):
+    """Makes a `CombineAdapter`.
+
+    Args:
+        adapter_factories: factories of the adapters.
+    """
+
+    def __init__(self, adapter_factories: Sequence[LoggerAdapterFactory]) -> None:
+        self._factories = tuple(adapter_factories)
+
+    def create(self, algo: Any, experiment_name: str, n_steps_per_epoch: int) -> CombineAdapter:  # type: ignore[override]
+        """Make all adapters."""
+        return CombineAdapter([_create(f, experiment_name, algo, n_steps_per_epoch) for f in self._factories])

@@ -1,0 +1,138 @@
+"""A run folder: CSV files, one JSON-lines file, the configuration and the models."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from birl.errors import WriteError
+from birl.files import atomic_write
+from birl.logging.logger import LOG, LoggerAdapter, LoggerAdapterFactory
+from birl.serialization import encode
+from birl.types import State
+
+__all__ = ["FileAdapter", "FileAdapterFactory"]
+
+_LINES = "metrics.jsonl"
+
+
+class FileAdapter(LoggerAdapter):
+    """Writes a run folder.
+
+    ``params.json``
+        shapes and hyper-parameters
+    ``<metric>.csv``
+        ``epoch,step,value`` without a header, one line an epoch
+    ``metrics.jsonl``
+        ``{"epoch": …, "step": …, "<metric>": value, …}``, one line an epoch; a value that is not finite is ``null``
+    ``model_<step>.d3``
+        models
+
+    Args:
+        logdir: the folder; it is made if it is not there.
+    """
+
+    def __init__(self, logdir: str | os.PathLike[str]) -> None:
+        self._folder = Path(logdir)
+        self._metrics: dict[str, float] = {}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WriteError(f"the run folder {self._folder} cannot be made: {error.strerror}") from error
+        self._names = self._written_after(0)
+
+    @property
+    def logdir(self) -> str:
+        """The run folder."""
+        return str(self._folder)
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        """Write ``params.json``."""
+        text = json.dumps(encode(params), indent=2).encode()
+
+        def write(file: BinaryIO) -> None:
+            file.write(text)
+
+        atomic_write(self._folder / "params.json", write)
+
+    def before_write_metric(self, epoch: int, step: int) -> None:
+        """Begin an epoch's metrics."""
+        self._metrics = {}
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        """Take a metric; it is written with the others of its epoch."""
+        self._metrics[name] = float(value)
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        """Write the epoch's metrics."""
+        self._names |= self._metrics.keys()
+        numbers = {name: value if math.isfinite(value) else None for name, value in self._metrics.items()}
+        # This line is written first: if the process dies in between, it tells which CSV files the epoch began.
+        self._append(_LINES, json.dumps({"epoch": epoch, "step": step, **numbers}))
+        for name, value in self._metrics.items():
+            self._append(_csv(name), f"{epoch},{step},{value}")
+
+    def _append(self, name: str, line: str) -> None:
+        try:
+            with open(self._folder / name, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise WriteError(f"{self._folder / name} cannot be written: {error.strerror}") from error
+
+    def save_model(self, epoch: int, algo: Any) -> None:
+        """Write ``model_<step>.d3``."""
+        path = self._folder / f"model_{epoch}.d3"
+        algo.save(str(path))
+        LOG.info("model saved to %s", path)
+
+    def get_state(self) -> State:
+        """Lengths of the files that grow."""
+        files = [_LINES, *map(_csv, sorted(self._names))]
+        return {"bytes": {n: (self._folder / n).stat().st_size for n in files if (self._folder / n).exists()}}
+
+    def set_state(self, state: State) -> None:
+        """Cut the files that grow back to the lengths they had; remove those that were not there."""
+        lengths: dict[str, int] = state["bytes"]
+        later = {_csv(name) for name in self._written_after(lengths.get(_LINES, 0))}
+        for name in sorted({_LINES, *lengths} | later):
+            path = self._folder / name
+            if not path.exists():
+                continue
+            if name not in lengths:
+                path.unlink()
+            elif path.stat().st_size > lengths[name]:
+                os.truncate(path, lengths[name])
+        self._names = {name.removesuffix(".csv") for name in lengths if name != _LINES}
+
+    def _written_after(self, offset: int) -> set[str]:
+        """Names of the metrics in the lines from ``offset`` on. A line cut off by a crash has no CSV files yet."""
+        path, names = self._folder / _LINES, set[str]()
+        if path.exists():
+            for line in path.read_bytes()[offset:].splitlines():
+                try:
+                    names |= json.loads(line).keys() - {"epoch", "step"}
+                except ValueError:
+                    continue
+        return names
+
+
+class FileAdapterFactory(LoggerAdapterFactory):
+    """Makes a `FileAdapter` on the folder ``<root_dir>/<experiment_name>``.
+
+    Args:
+        root_dir: folder of all runs.
+    """
+
+    def __init__(self, root_dir: str | os.PathLike[str] = "birl_logs") -> None:
+        self._root = Path(root_dir)
+
+    def create(self, experiment_name: str) -> FileAdapter:
+        """Make the folder and the adapter."""
+        return FileAdapter(self._root / experiment_name)
+
+
+def _csv(name: str) -> str:
+    return name.replace("/", "_").replace(os.sep, "_") + ".csv"

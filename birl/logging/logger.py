@@ -1,0 +1,154 @@
+"""The interface of logger adapters, and the logger that loops and users write to.
+
+Nothing but what is passed in is ever written: no environment variables, no command line, no host name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Protocol
+
+from birl.types import State
+
+__all__ = ["LOG", "BirlLogger", "LoggerAdapter", "LoggerAdapterFactory"]
+
+LOG = logging.getLogger("birl")
+
+
+class LoggerAdapter:
+    """Writes one run's metrics, parameters and models somewhere. What is not overridden does nothing.
+
+    Subclass it, or offer the same methods. Optional are ``get_state() -> dict`` and ``set_state(dict)``: if a run is
+    resumed from a checkpoint, ``set_state`` gets what ``get_state`` gave when the checkpoint was written, and should
+    drop whatever was written after it.
+    """
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        """Write shapes and hyper-parameters, once at the start."""
+
+    def before_write_metric(self, epoch: int, step: int) -> None:
+        """Called before the metrics of an epoch."""
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        """Write one metric."""
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        """Called after the metrics of an epoch."""
+
+    def save_model(self, epoch: int, algo: Any) -> None:
+        """Save a model.
+
+        Args:
+            epoch: total step, whatever the name says (it is d3rlpy's).
+            algo: has ``save(path)``.
+        """
+
+    def close(self) -> None:
+        """Called at the end of the run, however it ends."""
+
+
+class LoggerAdapterFactory(Protocol):
+    """Makes the adapter at the start of a run.
+
+    d3rlpy's newer form ``create(algo, experiment_name, n_steps_per_epoch)`` is understood too.
+    """
+
+    def create(self, experiment_name: str) -> LoggerAdapter:
+        """Make the adapter of the run ``experiment_name``."""
+
+
+class BirlLogger:
+    """Collects metrics and hands their means to an adapter.
+
+    Args:
+        adapter_factory: makes the adapter.
+        experiment_name: name of the run.
+        with_timestamp: whether the time is appended to the name.
+        algo, n_steps_per_epoch: for factories of d3rlpy's newer form.
+
+    Attributes:
+        experiment_name: the name with its timestamp.
+        adapter: what the factory made.
+    """
+
+    def __init__(
+        self,
+        adapter_factory: LoggerAdapterFactory,
+        experiment_name: str,
+        with_timestamp: bool = True,
+        *,
+        algo: Any = None,
+        n_steps_per_epoch: int = 1,
+    ) -> None:
+        if with_timestamp:
+            experiment_name += datetime.now().strftime("_%Y%m%d%H%M%S")
+        self.experiment_name = experiment_name
+        self.adapter = _create(adapter_factory, experiment_name, algo, n_steps_per_epoch)
+        self._sums: dict[str, list[float]] = {}
+
+    def add_params(self, params: dict[str, Any]) -> None:
+        """Write shapes and hyper-parameters."""
+        self.adapter.write_params(params)
+
+    def add_metric(self, name: str, value: float) -> None:
+        """Take a value into the mean of ``name`` that the next `commit` writes."""
+        total = self._sums.setdefault(name, [0.0, 0.0])
+        total[0] += value
+        total[1] += 1.0
+
+    @contextmanager
+    def measure_time(self, name: str) -> Iterator[None]:
+        """Add the seconds spent inside as the metric ``time_<name>``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_metric(f"time_{name}", time.perf_counter() - start)
+
+    def commit(self, epoch: int, step: int) -> dict[str, float]:
+        """Write the means of everything added since the last commit, and return them."""
+        metrics = {name: total / count for name, (total, count) in self._sums.items()}
+        self._sums.clear()
+        self.write(epoch, step, metrics)
+        return metrics
+
+    def write(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics that are means already."""
+        self.adapter.before_write_metric(epoch, step)
+        for name, value in metrics.items():
+            self.adapter.write_metric(epoch, step, name, value)
+        self.adapter.after_write_metric(epoch, step)
+        watch = getattr(self.adapter, "watch_model", None)  # adapters written for d3rlpy may have it
+        if watch is not None:
+            watch(epoch, step)
+        LOG.info("%s: epoch=%d step=%d %s", self.experiment_name, epoch, step, metrics)
+
+    def save_model(self, step: int, algo: Any) -> None:
+        """Save a model under the number of steps made."""
+        self.adapter.save_model(step, algo)
+
+    def close(self) -> None:
+        """Close the adapter."""
+        self.adapter.close()
+
+    def get_state(self) -> State:
+        """The adapter's state, if it has one (file lengths, for instance)."""
+        get = getattr(self.adapter, "get_state", None)
+        return {} if get is None else get()
+
+    def set_state(self, state: State) -> None:
+        """Drop what was written after `get_state`."""
+        put = getattr(self.adapter, "set_state", None)
+        if put is not None and state:
+            put(state)
+
+
+def _create(factory: Any, experiment_name: str, algo: Any, n_steps_per_epoch: int) -> LoggerAdapter:
+    if "algo" in inspect.signature(factory.create).parameters:
+        return factory.create(algo, experiment_name, n_steps_per_epoch)  # type: ignore[no-any-return]
+    return factory.create(experiment_name)  # type: ignore[no-any-return]

@@ -1,0 +1,82 @@
+"""TensorBoard."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from birl.errors import require
+from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
+from birl.types import State
+
+__all__ = ["TensorboardAdapter", "TensorboardAdapterFactory"]
+
+
+class TensorboardAdapter(LoggerAdapter):
+    """Writes metrics as the scalars ``metrics/<name>`` against the step, and the parameters as text. Saves no models.
+
+    Differs from d3rlpy, which counts epochs on the horizontal axis: steps stay comparable between runs.
+
+    Args:
+        root_dir: folder of all TensorBoard runs; this one is written to ``<root_dir>/runs/<experiment_name>``.
+        experiment_name: name of the run.
+
+    Raises:
+        MissingExtraError: if TensorBoard is not installed.
+    """
+
+    def __init__(self, root_dir: str | os.PathLike[str], experiment_name: str) -> None:
+        require("tensorboard", "tensorboard")
+        writer = require("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._step = 0
+        self._make = lambda **options: writer(Path(root_dir) / "runs" / experiment_name, **options)
+        self._writer = self._make()
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        """Write the parameters as a table."""
+        rows = [f"|{name}|{value}|" for name, value in _flat(params)]
+        self._writer.add_text("params", "\n".join(["|name|value|", "|-|-|", *rows]))
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        """Write a scalar."""
+        self._step = step
+        self._writer.add_scalar(f"metrics/{name}", value, step)
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        """Make the epoch visible."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+    def get_state(self) -> State:
+        """The last step written."""
+        return {"step": self._step}
+
+    def set_state(self, state: State) -> None:
+        """Tell TensorBoard to drop what was written after that step."""
+        self._writer.close()
+        self._writer = self._make(purge_step=state["step"] + 1)
+
+
+class TensorboardAdapterFactory(LoggerAdapterFactory):
+    """Makes `TensorboardAdapter`.
+
+    Args:
+        root_dir: folder of all TensorBoard runs.
+    """
+
+    def __init__(self, root_dir: str | os.PathLike[str] = "tensorboard_logs") -> None:
+        self._root = root_dir
+
+    def create(self, experiment_name: str) -> TensorboardAdapter:
+        """Make the adapter."""
+        return TensorboardAdapter(self._root, experiment_name)
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [row for key, item in value.items() for row in _flat(item, f"{prefix}.{key}" if prefix else str(key))]
+    return [(prefix, value)]

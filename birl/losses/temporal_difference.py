@@ -1,0 +1,24 @@
+"""The temporal-difference loss that every Q-learning algorithm ends in."""
+
+from __future__ import annotations
+
+from birl.losses.loss import Loss
+from birl.models.returns import Returns
+from birl.types import Batch, weighted_mean
+
+__all__ = ["td_loss"]
+
+
+def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = "", delta: float | None = None) -> Loss:
+    """Distance between predicted and target returns, summed over the ensemble, averaged over the batch.
+
+    Args:
+        prediction: returns ``[N, ...]`` of the taken actions.
+        target: returns ``[...]``, backed up.
+        batch: gives the weights ``[...]``.
+        metric: also log the loss under this name.
+        delta: Huber threshold for scalar returns; ``None`` for the squared error.
+    """
+    error = prediction.td_loss(target, delta)  # [N, ...]
+    value = weighted_mean(error, batch.weight).sum()
+    return Loss(value, {metric: value} if metric else {}, priority=error.detach().mean(0))

@@ -1,0 +1,30 @@
+"""Evaluators: one number about an algorithm, from data or from an environment."""
+
+from birl.metrics.environment import EnvironmentEvaluator, evaluate
+from birl.metrics.evaluators import (
+    AverageValueEstimationEvaluator,
+    CompareContinuousActionDiffEvaluator,
+    CompareDiscreteActionMatchEvaluator,
+    ContinuousActionDiffEvaluator,
+    DiscountedSumOfAdvantageEvaluator,
+    DiscreteActionMatchEvaluator,
+    EvaluatorProtocol,
+    InitialStateValueEstimationEvaluator,
+    SoftOPCEvaluator,
+    TDErrorEvaluator,
+)
+
+__all__ = [
+    "AverageValueEstimationEvaluator",
+    "CompareContinuousActionDiffEvaluator",
+    "CompareDiscreteActionMatchEvaluator",
+    "ContinuousActionDiffEvaluator",
+    "DiscountedSumOfAdvantageEvaluator",
+    "DiscreteActionMatchEvaluator",
+    "EnvironmentEvaluator",
+    "EvaluatorProtocol",
+    "InitialStateValueEstimationEvaluator",
+    "SoftOPCEvaluator",
+    "TDErrorEvaluator",
+    "evaluate",
+]

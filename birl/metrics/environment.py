@@ -1,0 +1,109 @@
+"""Evaluation in an environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from birl.envs import Stepper, reset_generator, sample_actions
+from birl.errors import ConfigError
+from birl.types import State
+
+__all__ = ["EnvironmentEvaluator", "evaluate"]
+
+
+def evaluate(
+    learner: Any,
+    env: Any,
+    n_episodes: int = 10,
+    epsilon: float = 0.0,
+    *,
+    seed: int | None = None,
+    actor: Any = None,
+) -> list[float]:
+    """Undiscounted returns of greedy episodes.
+
+    In a vector environment the first ``n_episodes`` episodes that *start* count. Counting the first that finish would
+    favour short ones.
+
+    Args:
+        learner: algorithm with networks.
+        env: environment or vector environment; not the one that is being trained in.
+        n_episodes: number of episodes.
+        epsilon: share of uniformly random actions, in [0, 1].
+        seed: fixes the environment's resets and the random actions.
+        actor: acts instead of ``learner.actor(greedy=True, n=number of environments)``.
+
+    Returns:
+        One return per episode, in the order in which the episodes started.
+
+    Raises:
+        ConfigError: if ``n_episodes`` or ``epsilon`` is out of range.
+        EnvironmentMismatchError: if the networks do not fit the environment.
+    """
+    _check("n_episodes", n_episodes, epsilon)
+    if hasattr(learner, "check_env"):
+        learner.check_env(env)
+    generator = reset_generator(env, seed)
+    stepper = Stepper(env, generator)
+    if actor is None:
+        actor = learner.actor(greedy=True, n=stepper.n)
+
+    returns: dict[int, float] = {}
+    episode = np.full(stepper.n, -1)
+    started = 0
+    while True:
+        for index in np.flatnonzero(stepper.is_first).tolist():
+            episode[index], started = started, started + 1
+        action = actor(stepper.observation, stepper.is_first, stepper.reward)
+        if epsilon > 0:
+            other = sample_actions(stepper.action_space, stepper.n, generator)
+            chosen = generator.random(stepper.n) < epsilon
+            action = np.where(chosen.reshape(-1, *[1] * (other.ndim - 1)), other, action)
+        for index, value in stepper.step(action).returns.items():
+            if episode[index] < n_episodes:
+                returns[int(episode[index])] = value
+        if len(returns) == n_episodes:
+            return [returns[index] for index in range(n_episodes)]
+
+
+class EnvironmentEvaluator:
+    """Mean undiscounted return of greedy episodes.
+
+    Every call resets the environment with the same seeds, so that the values of one run differ by the policy alone and
+    a resumed run logs the same ones.
+
+    Args:
+        env: environment or vector environment of its own.
+        n_trials: number of episodes.
+        epsilon: share of uniformly random actions, in [0, 1].
+        seed: fixes the episodes; by default drawn from `seed_env` or `birl.seed`.
+
+    Raises:
+        ConfigError: if ``n_trials`` or ``epsilon`` is out of range.
+    """
+
+    def __init__(self, env: Any, n_trials: int = 10, epsilon: float = 0.0, *, seed: int | None = None) -> None:
+        _check("n_trials", n_trials, epsilon)
+        self._env, self._n_trials, self._epsilon = env, n_trials, epsilon
+        self._seed = int(reset_generator(env).integers(2**31)) if seed is None else seed
+
+    def __call__(self, algo: Any, dataset: Any = None) -> float:
+        """Mean return of ``algo``; ``dataset`` is not used."""
+        return float(np.mean(evaluate(algo, self._env, self._n_trials, self._epsilon, seed=self._seed)))
+
+    def get_state(self) -> State:
+        """The seed of the episodes."""
+        return {"seed": self._seed}
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        self._seed = state["seed"]
+
+
+def _check(name: str, count: Any, epsilon: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ConfigError(f"{name} is {count!r}; it must be an int >= 1")
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float | np.number) or not 0 <= epsilon <= 1:
+        raise ConfigError(f"epsilon is {epsilon!r}; it must lie in [0, 1]")

@@ -1,0 +1,85 @@
+"""Networks and the factories that choose them."""
+
+from __future__ import annotations
+
+from birl.models.encoders import (
+    DefaultEncoderFactory,
+    EncoderFactory,
+    PixelEncoderFactory,
+    VectorEncoderFactory,
+    register_encoder_factory,
+)
+from birl.models.networks import Network, evaluating, is_recurrent, set_acting
+from birl.models.optimizers import (
+    AdamFactory,
+    AdamWFactory,
+    CosineAnnealingLRFactory,
+    GPTAdamWFactory,
+    LRSchedulerFactory,
+    OptimizerFactory,
+    RMSpropFactory,
+    SGDFactory,
+    WarmupSchedulerFactory,
+    register_optimizer_factory,
+)
+from birl.models.parameters import Scalar
+from birl.models.policies import CategoricalPolicy, DeterministicPolicy, NormalPolicy, SquashedNormalPolicy
+from birl.models.q_functions import (
+    C51QFunctionFactory,
+    ContinuousQFunction,
+    DiscreteQFunction,
+    IQNQFunctionFactory,
+    MeanQFunctionFactory,
+    QFunctionFactory,
+    QRQFunctionFactory,
+    register_q_func_factory,
+)
+from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
+from birl.models.returns import CategoricalReturns, MeanReturns, QuantileReturns, Returns
+from birl.models.transformer import CausalTransformer, ContinuousDecisionTransformer, PositionEncodingType
+from birl.models.values import ValueFunction
+
+__all__ = [
+    "AdamFactory",
+    "AdamWFactory",
+    "C51QFunctionFactory",
+    "CategoricalPolicy",
+    "CategoricalReturns",
+    "CausalTransformer",
+    "ContinuousDecisionTransformer",
+    "ContinuousQFunction",
+    "CosineAnnealingLRFactory",
+    "DefaultEncoderFactory",
+    "DeterministicPolicy",
+    "DiscreteQFunction",
+    "EncoderFactory",
+    "GPTAdamWFactory",
+    "GRUEncoderFactory",
+    "IQNQFunctionFactory",
+    "LRSchedulerFactory",
+    "LSTMEncoderFactory",
+    "MeanQFunctionFactory",
+    "MeanReturns",
+    "Network",
+    "NormalPolicy",
+    "OptimizerFactory",
+    "PixelEncoderFactory",
+    "PositionEncodingType",
+    "QFunctionFactory",
+    "QRQFunctionFactory",
+    "QuantileReturns",
+    "RMSpropFactory",
+    "Returns",
+    "SGDFactory",
+    "Scalar",
+    "SquashedNormalPolicy",
+    "ValueFunction",
+    "VectorEncoderFactory",
+    "WarmupSchedulerFactory",
+    "evaluating",
+    "is_recurrent",
+    "register_encoder_factory",
+    "register_optimizer_factory",
+    "register_q_func_factory",
+    "set_acting",
+]

@@ -1,0 +1,160 @@
+"""Encoders as modules: observations ``[M, *shape]`` (and actions ``[M, A]``) to features ``[M, F]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from birl.errors import ConfigError
+from birl.models.layers import DenseLayer, activation_named
+from birl.types import Tree, tree_leaves
+
+__all__ = ["PixelEncoder", "TreeEncoder", "VectorEncoder"]
+
+
+class VectorEncoder(nn.Module):
+    """Dense layers over a flattened observation, joined by the action if one is given.
+
+    With ``n`` members the output is ``[N, M, F]`` and every layer is one batched product.
+
+    Args:
+        in_features: size of the observation plus, if it is action-conditioned, of the action.
+        hidden_units: size of each layer.
+        activation: of every layer but the last.
+        last_activation: of the last layer; ``None`` for the same.
+        n: number of stacked members, or ``None`` for one plain encoder.
+        use_batch_norm, use_layer_norm, dropout_rate: see `DenseLayer`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_units: Sequence[int],
+        activation: str = "relu",
+        last_activation: str | None = None,
+        *,
+        n: int | None = None,
+        use_batch_norm: bool = False,
+        use_layer_norm: bool = False,
+        dropout_rate: float | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = [in_features, *hidden_units]
+        names = [activation] * len(hidden_units)
+        if last_activation is not None and names:
+            names[-1] = last_activation
+        self.feature_size = sizes[-1]
+        self.layers = nn.ModuleList(
+            DenseLayer(
+                size,
+                following,
+                name,
+                n=n,
+                use_batch_norm=use_batch_norm,
+                use_layer_norm=use_layer_norm,
+                dropout_rate=dropout_rate,
+            )
+            for size, following, name in zip(sizes[:-1], sizes[1:], names, strict=True)
+        )
+
+    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+        """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
+        x = observation if observation.dim() == 2 else observation.reshape(observation.shape[0], -1)
+        if action is not None:
+            x = torch.cat((x, action), -1)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class PixelEncoder(nn.Module):
+    """Convolutions and one dense layer over an image ``[C, H, W]`` (Mnih et al. 2015, doi:10.1038/nature14236).
+
+    An action joins before the dense layer.
+
+    Args:
+        observation_shape: ``(channels, height, width)``.
+        filters: ``(channels, kernel size, stride)`` of each convolution.
+        feature_size: size of the dense layer.
+        activation: of every layer but the last.
+        last_activation: of the dense layer; ``None`` for the same.
+        action_size: number of action dimensions, 0 without actions.
+        use_batch_norm, dropout_rate: after every layer.
+
+    Raises:
+        ConfigError: if the image is not three-dimensional or too small for the filters.
+    """
+
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        filters: Sequence[Sequence[int]],
+        feature_size: int,
+        activation: str = "relu",
+        last_activation: str | None = None,
+        *,
+        action_size: int = 0,
+        use_batch_norm: bool = False,
+        dropout_rate: float | None = None,
+    ) -> None:
+        super().__init__()
+        if len(observation_shape) != 3:
+            raise ConfigError(
+                f"observation_shape is {observation_shape!r}; a pixel encoder needs (channels, height, width)"
+            )
+        self.activation = activation_named(activation)
+        self.feature_size = feature_size
+        channels, height, width = observation_shape
+        convolutions: list[nn.Module] = []
+        afterwards: list[nn.Module] = []
+        for out_channels, kernel, stride in filters:
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            if height < 1 or width < 1:
+                raise ConfigError(
+                    f"images of shape {tuple(observation_shape)} are too small for the filters {filters!r}; "
+                    "give PixelEncoderFactory(filters=[[channels, kernel, stride], …]) with smaller kernels or "
+                    "strides, or flatten them with VectorEncoderFactory"
+                )
+            after: list[nn.Module] = [nn.BatchNorm2d(out_channels)] if use_batch_norm else []
+            after += [nn.Dropout2d(dropout_rate)] if dropout_rate else []
+            convolutions.append(nn.Conv2d(channels, out_channels, kernel, stride))
+            afterwards.append(nn.Sequential(*after))
+            channels = out_channels
+        self.convolutions, self.after = nn.ModuleList(convolutions), nn.ModuleList(afterwards)
+        self.dense = DenseLayer(
+            channels * height * width + action_size,
+            feature_size,
+            activation if last_activation is None else last_activation,
+            use_batch_norm=use_batch_norm,
+            dropout_rate=dropout_rate,
+        )
+
+    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+        """Features ``[M, F]``."""
+        x = observation
+        for convolution, after in zip(self.convolutions, self.after, strict=True):
+            x = after(self.activation(convolution(x)))
+        x = x.flatten(1)
+        return self.dense(x if action is None else torch.cat((x, action), -1))
+
+
+class TreeEncoder(nn.Module):
+    """One encoder for each leaf of a tuple or dict observation; their features (and the action) go through one layer.
+
+    Args:
+        leaves: an encoder with a ``feature_size`` for each leaf, in the order of `tree_leaves`.
+        joint: maps the concatenated features (and the action) to the final ones.
+    """
+
+    def __init__(self, leaves: Sequence[nn.Module], joint: VectorEncoder) -> None:
+        super().__init__()
+        self.leaves = nn.ModuleList(leaves)
+        self.joint = joint
+        self.feature_size = joint.feature_size
+
+    def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
+        """Features ``[M, F]``."""
+        features = [encoder(leaf) for encoder, leaf in zip(self.leaves, tree_leaves(observation), strict=True)]
+        return self.joint(torch.cat(features, -1), action)

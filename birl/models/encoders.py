@@ -1,0 +1,326 @@
+"""Encoder factories: which network turns an observation into features.
+
+Your own encoder is a dataclass that derives from `EncoderFactory` with ``create`` (and ``create_with_action`` for
+Q-functions of continuous actions) and ``get_type``. Its modules see flat batches ``[M, *observation_shape]`` and
+return ``[M, F]``; they need not know of sequences, ensembles or seeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from birl.errors import ConfigError, ShapeError, UnsupportedError
+from birl.models.encoder_modules import PixelEncoder, TreeEncoder, VectorEncoder
+from birl.models.layers import Members, activation_named
+from birl.serialization import Serializable
+from birl.types import Shape, is_shape, leaf_shapes
+
+__all__ = [
+    "DefaultEncoderFactory",
+    "EncoderFactory",
+    "PixelEncoderFactory",
+    "VectorEncoderFactory",
+    "feature_size_of",
+    "register_encoder_factory",
+]
+
+
+class EncoderFactory(Serializable):
+    """Base of encoder factories."""
+
+    def create(self, observation_shape: Shape) -> nn.Module:
+        """An encoder: ``forward(observation [M, *shape]) -> [M, F]``."""
+        raise UnsupportedError(f"{type(self).__name__} has no create method: give it one")
+
+    def create_with_action(
+        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
+    ) -> nn.Module:
+        """An action-conditioned encoder: ``forward(observation [M, *shape], action [M, A]) -> [M, F]``.
+
+        Args:
+            observation_shape: see `birl.types.Spec`.
+            action_size: number of action dimensions, or of discrete actions.
+            discrete_action: whether the action comes as a one-hot vector of ``action_size``.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} has no create_with_action method, which Q-functions of continuous actions need: "
+            "give it one, or use another encoder for the critic"
+        )
+
+    def create_ensemble(
+        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
+    ) -> nn.Module:
+        """``n`` independent encoders as one module with outputs ``[N, M, F]``.
+
+        Args:
+            n: number of members.
+            observation_shape: see `birl.types.Spec`.
+            action_size: as in `create_with_action`, or ``None`` for encoders of the observation alone.
+            discrete_action: see `create_with_action`.
+        """
+        if action_size is None:
+            return Members([self.create(observation_shape) for _ in range(n)])
+        return Members([self.create_with_action(observation_shape, action_size, discrete_action) for _ in range(n)])
+
+    def get_params(self) -> dict[str, Any]:
+        """The dataclass fields; nothing for a factory that is no dataclass."""
+        return super().get_params() if dataclasses.is_dataclass(self) else {}
+
+
+def register_encoder_factory(cls: type[EncoderFactory]) -> None:
+    """Kept for d3rlpy code: an encoder factory is known by its name as soon as its class is defined.
+
+    Raises:
+        ConfigError: if ``cls`` is not an encoder factory with a name.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, EncoderFactory) and cls.get_type()):
+        raise ConfigError(f"{cls!r} must be a class derived from EncoderFactory whose get_type returns a name")
+
+
+@dataclass(frozen=True)
+class VectorEncoderFactory(EncoderFactory):
+    """Dense layers; observations with more dimensions are flattened.
+
+    Attributes:
+        hidden_units: size of each layer.
+        activation: see `birl.models.layers.ACTIVATIONS`.
+        use_batch_norm: batch norm after each activation.
+        use_layer_norm: layer norm after each activation.
+        dropout_rate: dropout probability after each layer, or ``None``.
+        exclude_last_activation: whether the last layer is linear.
+        last_activation: activation of the last layer instead of ``activation``.
+    """
+
+    hidden_units: list[int] = field(default_factory=lambda: [256, 256])
+    activation: str = "relu"
+    use_batch_norm: bool = False
+    use_layer_norm: bool = False
+    dropout_rate: float | None = None
+    exclude_last_activation: bool = False
+    last_activation: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_layers(self)
+        if not isinstance(self.hidden_units, list | tuple) or not all(map(_is_count, self.hidden_units)):
+            raise ConfigError(f"hidden_units is {self.hidden_units!r}; it must be a list of ints >= 1")
+
+    def create(self, observation_shape: Shape) -> nn.Module:
+        """See `EncoderFactory.create`."""
+        return self._build(observation_shape, 0, None)
+
+    def create_with_action(
+        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
+    ) -> nn.Module:
+        """See `EncoderFactory.create_with_action`."""
+        return self._build(observation_shape, action_size, None)
+
+    def create_ensemble(
+        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
+    ) -> nn.Module:
+        """See `EncoderFactory.create_ensemble`; stacked weights unless there is batch norm or a single member."""
+        if self.use_batch_norm or n == 1:
+            return super().create_ensemble(n, observation_shape, action_size, discrete_action)
+        return self._build(observation_shape, action_size or 0, n)
+
+    def _build(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
+        if not is_shape(observation_shape):
+            raise ConfigError(
+                f"VectorEncoderFactory encodes one array, not observations of shape {observation_shape!r}; "
+                "use DefaultEncoderFactory or an encoder factory of your own"
+            )
+        _check_sizes(observation_shape)
+        return VectorEncoder(
+            math.prod(observation_shape) + action_size,
+            self.hidden_units,
+            self.activation,
+            _last_activation(self),
+            n=n,
+            use_batch_norm=self.use_batch_norm,
+            use_layer_norm=self.use_layer_norm,
+            dropout_rate=self.dropout_rate,
+        )
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "vector"
+
+
+@dataclass(frozen=True)
+class PixelEncoderFactory(EncoderFactory):
+    """Convolutions over images ``(channels, height, width)``; the defaults are those of the Nature DQN.
+
+    Attributes:
+        filters: ``[channels, kernel size, stride]`` of each convolution.
+        feature_size: size of the dense layer behind them.
+        activation: see `birl.models.layers.ACTIVATIONS`.
+        use_batch_norm: batch norm after each activation.
+        dropout_rate: dropout probability after each layer, or ``None``.
+        exclude_last_activation: whether the dense layer is linear.
+        last_activation: activation of the dense layer instead of ``activation``.
+    """
+
+    filters: list[list[int]] = field(default_factory=lambda: [[32, 8, 4], [64, 4, 2], [64, 3, 1]])
+    feature_size: int = 512
+    activation: str = "relu"
+    use_batch_norm: bool = False
+    dropout_rate: float | None = None
+    exclude_last_activation: bool = False
+    last_activation: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_layers(self)
+        rows = self.filters if isinstance(self.filters, list | tuple) else [None]
+        if not all(isinstance(row, list | tuple) and len(row) == 3 and all(map(_is_count, row)) for row in rows):
+            raise ConfigError(f"filters is {self.filters!r}; each must be [channels, kernel size, stride], ints >= 1")
+        if not _is_count(self.feature_size):
+            raise ConfigError(f"feature_size is {self.feature_size!r}; it must be an int >= 1")
+
+    def create(self, observation_shape: Shape) -> nn.Module:
+        """See `EncoderFactory.create`."""
+        return self.create_with_action(observation_shape, 0)
+
+    def create_with_action(
+        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
+    ) -> nn.Module:
+        """See `EncoderFactory.create_with_action`."""
+        _check_sizes(observation_shape)
+        return PixelEncoder(
+            observation_shape,
+            self.filters,
+            self.feature_size,
+            self.activation,
+            _last_activation(self),
+            action_size=action_size,
+            use_batch_norm=self.use_batch_norm,
+            dropout_rate=self.dropout_rate,
+        )
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "pixel"
+
+
+@dataclass(frozen=True)
+class DefaultEncoderFactory(EncoderFactory):
+    """`PixelEncoderFactory` for three-dimensional observations, `VectorEncoderFactory` for others.
+
+    Tuple and dict observations have one such encoder for each leaf; a layer of 256 units joins their features.
+
+    Attributes:
+        activation: see `birl.models.layers.ACTIVATIONS`.
+        use_batch_norm: batch norm after each activation.
+        dropout_rate: dropout probability after each layer, or ``None``.
+    """
+
+    activation: str = "relu"
+    use_batch_norm: bool = False
+    dropout_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_layers(self)
+
+    def create(self, observation_shape: Shape) -> nn.Module:
+        """See `EncoderFactory.create`."""
+        if is_shape(observation_shape):
+            return self._leaf(observation_shape).create(observation_shape)
+        return self._tree(observation_shape, 0)
+
+    def create_with_action(
+        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
+    ) -> nn.Module:
+        """See `EncoderFactory.create_with_action`."""
+        if is_shape(observation_shape):
+            return self._leaf(observation_shape).create_with_action(observation_shape, action_size, discrete_action)
+        return self._tree(observation_shape, action_size)
+
+    def create_ensemble(
+        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
+    ) -> nn.Module:
+        """See `EncoderFactory.create_ensemble`."""
+        if is_shape(observation_shape):
+            factory = self._leaf(observation_shape)
+            return factory.create_ensemble(n, observation_shape, action_size, discrete_action)
+        return super().create_ensemble(n, observation_shape, action_size, discrete_action)
+
+    def _leaf(self, shape: tuple[int, ...]) -> EncoderFactory:
+        factory: Callable[..., EncoderFactory] = PixelEncoderFactory if len(shape) == 3 else VectorEncoderFactory
+        return factory(activation=self.activation, use_batch_norm=self.use_batch_norm, dropout_rate=self.dropout_rate)
+
+    def _tree(self, observation_shape: Shape, action_size: int) -> TreeEncoder:
+        leaves = [self._leaf(shape).create(shape) for shape in leaf_shapes(observation_shape)]
+        joint = VectorEncoder(
+            sum(feature_size_of(leaf) for leaf in leaves) + action_size,
+            [256],
+            self.activation,
+            use_batch_norm=self.use_batch_norm,
+            dropout_rate=self.dropout_rate,
+        )
+        return TreeEncoder(leaves, joint)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "default"
+
+
+def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_size: int | None = None) -> int:
+    """Number of features that ``encoder`` returns: its ``feature_size``, or what comes out of a forward pass.
+
+    Args:
+        encoder: an encoder or an ensemble of encoders.
+        observation_shape: see `birl.types.Spec`; only needed if the encoder does not say its ``feature_size``.
+        action_size: size of the action vector for action-conditioned encoders.
+    """
+    member = encoder.members[0] if isinstance(encoder, Members) else encoder
+    size = getattr(member, "feature_size", None)
+    if isinstance(size, int):
+        return size
+    inputs = [_zeros(observation_shape)] + ([] if action_size is None else [torch.zeros(2, action_size)])
+    modes = [(module, module.training) for module in member.modules()]
+    member.eval()  # batch norm must not learn from zeros
+    with torch.no_grad():
+        size = int(member(*inputs).shape[-1])
+    for module, training in modes:
+        module.training = training
+    return size
+
+
+def _zeros(shape: Shape) -> Any:
+    if is_shape(shape):
+        return torch.zeros(2, *shape)
+    return {key: _zeros(item) for key, item in shape.items()} if isinstance(shape, dict) else tuple(map(_zeros, shape))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _check_sizes(shape: Shape) -> None:
+    if is_shape(shape) and not all(size >= 1 for size in shape):
+        raise ShapeError(f"observations have shape {shape!r}; each size must be >= 1: leave empty arrays out")
+
+
+def _last_activation(factory: VectorEncoderFactory | PixelEncoderFactory) -> str | None:
+    return "none" if factory.exclude_last_activation else factory.last_activation
+
+
+def _check_layers(factory: Any) -> None:
+    activation_named(factory.activation)
+    if getattr(factory, "last_activation", None) is not None:
+        activation_named(factory.last_activation)
+    for name in ("use_batch_norm", "use_layer_norm", "exclude_last_activation"):
+        if not isinstance(getattr(factory, name, False), bool):
+            raise ConfigError(f"{name} is {getattr(factory, name)!r:.80}; it must be True or False")
+    rate = factory.dropout_rate
+    number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if rate is not None and not (number and 0 <= rate < 1):
+        raise ConfigError(f"dropout_rate is {rate!r}; it must be a float >= 0 and < 1, or None")

@@ -1,0 +1,146 @@
+"""Heads: features of an ensemble to returns.
+
+Every head maps ``[N or 1, …, F]`` to a value of `birl.models.returns` with leading dimensions ``[N, …]``, or
+``[N, …, A]`` for ``n_actions`` discrete actions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from birl.models.layers import EnsembleLinear
+from birl.models.returns import CategoricalReturns, MeanReturns, QuantileReturns
+
+__all__ = ["CategoricalHead", "ImplicitQuantileHead", "MeanHead", "QuantileHead", "midpoints"]
+
+
+def midpoints(n: int) -> Tensor:
+    """The middles of ``n`` equal parts of [0, 1] (1710.10044 lemma 2)."""
+    return (torch.arange(n, dtype=torch.float32) + 0.5) / n
+
+
+class MeanHead(nn.Module):
+    """Expected returns.
+
+    Args:
+        n: number of members.
+        feature_size: size of the last input dimension.
+        n_actions: number of discrete actions, or ``None``.
+    """
+
+    def __init__(self, n: int, feature_size: int, n_actions: int | None) -> None:
+        super().__init__()
+        self.linear = EnsembleLinear(n, feature_size, n_actions or 1)
+        self.is_discrete = n_actions is not None
+
+    def forward(self, features: Tensor) -> MeanReturns:
+        """Returns of ``features``."""
+        values: Tensor = self.linear(features)
+        return MeanReturns(values if self.is_discrete else values.squeeze(-1))
+
+
+class QuantileHead(nn.Module):
+    """Quantiles at fixed midpoint levels (Dabney et al. 2017, arXiv:1710.10044).
+
+    Args:
+        n, feature_size, n_actions: see `MeanHead`.
+        n_quantiles: number of quantiles.
+    """
+
+    taus: Tensor
+
+    def __init__(self, n: int, feature_size: int, n_actions: int | None, n_quantiles: int) -> None:
+        super().__init__()
+        self.linear = EnsembleLinear(n, feature_size, (n_actions or 1) * n_quantiles)
+        self.n_actions = n_actions
+        self.register_buffer("taus", midpoints(n_quantiles), persistent=False)
+
+    def forward(self, features: Tensor) -> QuantileReturns:
+        """Returns of ``features``."""
+        values: Tensor = self.linear(features)
+        return QuantileReturns(_split(values, self.n_actions), self.taus)
+
+
+class CategoricalHead(nn.Module):
+    """Categorical distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
+
+    Args:
+        n, feature_size, n_actions: see `MeanHead`.
+        n_atoms: number of atoms.
+        v_min, v_max: the lowest and highest return.
+    """
+
+    support: Tensor
+
+    def __init__(
+        self, n: int, feature_size: int, n_actions: int | None, n_atoms: int, v_min: float, v_max: float
+    ) -> None:
+        super().__init__()
+        self.linear = EnsembleLinear(n, feature_size, (n_actions or 1) * n_atoms)
+        self.n_actions = n_actions
+        self.register_buffer("support", torch.linspace(v_min, v_max, n_atoms), persistent=False)
+
+    def forward(self, features: Tensor) -> CategoricalReturns:
+        """Returns of ``features``."""
+        return CategoricalReturns(self.support, logits=_split(self.linear(features), self.n_actions))
+
+
+class ImplicitQuantileHead(nn.Module):
+    """Quantiles at random levels (Dabney et al. 2018, arXiv:1806.06923 eq. 4, with cosines ``i = 1 … embed_size``).
+
+    All members of an ensemble see the same levels, so that their quantiles can be compared and mixed.
+
+    Args:
+        n, feature_size, n_actions: see `MeanHead`.
+        n_quantiles: number of levels drawn for each element.
+        n_greedy_quantiles: number of fixed levels while acting.
+        embed_size: number of cosines.
+
+    Attributes:
+        greedy: whether levels are fixed midpoints; see `birl.models.set_acting`.
+    """
+
+    frequencies: Tensor
+    greedy_taus: Tensor
+
+    def __init__(
+        self,
+        n: int,
+        feature_size: int,
+        n_actions: int | None,
+        n_quantiles: int,
+        n_greedy_quantiles: int,
+        embed_size: int,
+    ) -> None:
+        super().__init__()
+        self.embedding = EnsembleLinear(n, embed_size, feature_size)
+        self.linear = EnsembleLinear(n, feature_size, n_actions or 1)
+        self.n_quantiles = n_quantiles
+        self.is_discrete = n_actions is not None
+        self.greedy = False
+        self.register_buffer("frequencies", math.pi * torch.arange(1.0, embed_size + 1.0), persistent=False)
+        self.register_buffer("greedy_taus", midpoints(n_greedy_quantiles), persistent=False)
+
+    def forward(self, features: Tensor) -> QuantileReturns:
+        """Returns of ``features``."""
+        taus = self.greedy_taus
+        if not self.greedy:
+            size = (*features.shape[1:-1], self.n_quantiles)
+            taus = torch.rand(size, dtype=features.dtype, device=features.device)
+        embedding = torch.relu(self.embedding((taus.unsqueeze(-1) * self.frequencies).cos().unsqueeze(0)))
+        ones = (1,) * (features.dim() - 2)
+        if self.greedy:  # [N, Q, F]: one embedding for all elements
+            embedding = embedding.view(embedding.shape[0], *ones, *embedding.shape[1:])
+        # (features * embedding) @ weight, without a product as large as the embedding
+        weight: Tensor = self.linear.weight
+        bias = self.linear.bias
+        weight = features.unsqueeze(-1) * weight.view(weight.shape[0], *ones, *weight.shape[1:])
+        values = embedding @ weight + bias.view(bias.shape[0], *ones, 1, -1)
+        return QuantileReturns(values.transpose(-1, -2) if self.is_discrete else values.squeeze(-1), taus)
+
+
+def _split(values: Tensor, n_actions: int | None) -> Tensor:
+    return values if n_actions is None else values.view(*values.shape[:-1], n_actions, -1)

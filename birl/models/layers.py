@@ -1,0 +1,141 @@
+"""Layers that networks are made of: dense layers, single or stacked for a whole ensemble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from birl.errors import ConfigError
+
+__all__ = ["ACTIVATIONS", "Activation", "DenseLayer", "EnsembleLayerNorm", "EnsembleLinear", "Members"]
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": F.gelu,
+    "none": _identity,
+    "relu": torch.relu,
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+def activation_named(name: str) -> Activation:
+    """The function called ``name``.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"activation is {name!r}; it must be one of {', '.join(map(repr, ACTIVATIONS))}")
+    return ACTIVATIONS[name]
+
+
+class EnsembleLinear(nn.Module):
+    """``n`` linear layers as one batched product.
+
+    Each member starts as its own ``nn.Linear`` would: weights and biases uniform in ``±1 / sqrt(in_features)``.
+
+    Args:
+        n: number of members.
+        in_features: size of the last dimension of the input.
+        out_features: size of the last dimension of the output.
+    """
+
+    def __init__(self, n: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(max(in_features, 1))
+        self.weight = nn.Parameter(torch.empty(n, in_features, out_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(n, 1, out_features).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[M, in]`` (the same for all members) or ``[N or 1, …, in]`` to ``[N, …, out]``."""
+        if x.dim() > 3:
+            y = self.forward(x.flatten(1, -2))
+            return y.view(y.shape[0], *x.shape[1:-1], y.shape[-1])
+        n = self.weight.shape[0]
+        if n == 1:  # a plain product is faster than a batched one
+            x = x.squeeze(0) if x.dim() == 3 else x
+            return torch.addmm(self.bias.squeeze(0), x, self.weight.squeeze(0)).unsqueeze(0)
+        return torch.baddbmm(self.bias, x.expand(n, -1, -1), self.weight)
+
+
+class EnsembleLayerNorm(nn.Module):
+    """Layer normalisation of the last dimension with scale and shift for each member."""
+
+    def __init__(self, n: int, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n, 1, features))
+        self.bias = nn.Parameter(torch.zeros(n, 1, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``[N, M, features]``."""
+        return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:]), self.weight)
+
+
+class DenseLayer(nn.Module):
+    """Linear, activation, batch norm, layer norm, dropout: in this order, all but the first optional.
+
+    Args:
+        in_features: input size.
+        out_features: output size.
+        activation: name in `ACTIVATIONS`.
+        n: number of stacked members, or ``None`` for a single layer.
+        use_batch_norm: whether to normalise over the batch (single layers only).
+        use_layer_norm: whether to normalise over features.
+        dropout_rate: probability of zeroing a feature.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        activation: str = "relu",
+        *,
+        n: int | None = None,
+        use_batch_norm: bool = False,
+        use_layer_norm: bool = False,
+        dropout_rate: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.activation = activation_named(activation)
+        after: list[nn.Module] = []
+        if n is None:
+            self.linear: nn.Module = nn.Linear(in_features, out_features)
+            after += [nn.BatchNorm1d(out_features)] if use_batch_norm else []
+            after += [nn.LayerNorm(out_features)] if use_layer_norm else []
+        else:
+            self.linear = EnsembleLinear(n, in_features, out_features)
+            after += [EnsembleLayerNorm(n, out_features)] if use_layer_norm else []
+        after += [nn.Dropout(dropout_rate)] if dropout_rate else []
+        self.after = nn.ModuleList(after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[…, in_features]`` to ``[…, out_features]``."""
+        x = self.activation(self.linear(x))
+        for module in self.after:
+            x = module(x)
+        return x
+
+
+class Members(nn.Module):
+    """An ensemble as a loop, for encoders that know nothing of stacking."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Outputs of all members ``[N, M, F]``."""
+        outputs = [member(*inputs) for member in self.members]
+        return outputs[0].unsqueeze(0) if len(outputs) == 1 else torch.stack(outputs)

@@ -1,0 +1,153 @@
+"""What all networks share: an encoder in front, and any leading dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from birl.models.encoders import feature_size_of
+from birl.models.heads import ImplicitQuantileHead
+from birl.models.recurrent import Recurrent
+from birl.types import Inputs, Shape, Spec, Tree, is_shape, tree_leaves, tree_map
+
+__all__ = ["Network", "evaluating", "is_recurrent", "set_acting"]
+
+
+class Network(nn.Module):
+    """Base of networks: an encoder that reads `Inputs`.
+
+    Attributes:
+        encoder: sees flat batches only: ``[M, *shape]`` and, if it is action-conditioned, actions ``[M, A]``.
+        feature_size: size of the last dimension of `encode`'s result.
+        state_size: size of the recurrent state, 0 without recurrence.
+        state_key: name under which the state is looked up in `Inputs.state`; the engine sets it.
+    """
+
+    def __init__(self, spec: Spec, encoder: nn.Module, *, with_action: bool = False) -> None:
+        super().__init__()
+        self.spec = spec
+        self.encoder = encoder
+        self.state_key = ""
+        self.feature_size = feature_size_of(encoder, spec.observation_shape, spec.action_size if with_action else None)
+        self.state_size: int = getattr(encoder, "state_size", 0)
+        self._ranks = _ranks(spec.observation_shape)
+
+    def encode(self, inputs: Inputs, action: Tensor | None = None) -> Tensor:
+        """Features ``[..., F]``, or ``[N, ..., F]`` of an ensemble encoder.
+
+        Args:
+            inputs: observations with any leading dimensions; for recurrent encoders ``[T, B, …]`` or ``[B, …]``.
+            action: ``[..., action_size]``, or int64 ``[...]`` where actions are discrete. May have more leading
+                dimensions than the observation, which is then repeated: many actions for each state.
+        """
+        if action is not None and self.spec.discrete_action:
+            # one_hot() would look at the values on the host
+            action = (action.unsqueeze(-1) == torch.arange(self.spec.action_size, device=action.device)).float()
+        if isinstance(self.encoder, Recurrent):
+            return self._unroll(self.encoder, inputs, action)
+        observation = inputs.observation if inputs.following is None else inputs.following
+        leading = self._leading(observation)
+        if action is not None and action.shape[:-1] != leading:
+            leading = torch.broadcast_shapes(leading, action.shape[:-1])
+            observation = tree_map(lambda x, rank: _expand(x, rank, leading), observation, self._ranks)
+            action = _expand(action, 1, leading)
+        flat = self._flatten(observation)
+        features: Tensor = self.encoder(flat) if action is None else self.encoder(flat, action.flatten(0, -2))
+        return features if len(leading) == 1 else _unflatten(features, leading)
+
+    def _unroll(self, encoder: Recurrent, inputs: Inputs, action: Tensor | None) -> Tensor:
+        leading = self._leading(inputs.observation)
+        state = self._start_state(inputs, leading[-1])
+        is_first = inputs.is_first
+        if len(leading) == 1 and is_first is not None:
+            is_first = is_first.unsqueeze(0)
+        shape = leading if len(leading) == 2 else torch.Size((1, *leading))
+        sequence = _unflatten(encoder.embed(self._flatten(inputs.observation)), shape)
+        following = None
+        if inputs.following is not None:
+            following = _unflatten(encoder.embed(self._flatten(inputs.following)), shape)
+        features, final = encoder.unroll(sequence, state, is_first, following)
+        if inputs.state_out is not None:
+            inputs.state_out[self.state_key] = final
+        if len(leading) == 1:
+            features = features.squeeze(-3)
+        return features if action is None else encoder.join(features, action)
+
+    def _start_state(self, inputs: Inputs, batch_size: int) -> Tensor:
+        states = inputs.state or {}
+        state = states.get(self.state_key)
+        if state is None:
+            state = states.get(self.state_key.removesuffix("_target"))
+        if state is None:
+            leaf = next(tree_leaves(inputs.observation))
+            dtype = leaf.dtype if leaf.is_floating_point() else torch.float32
+            return torch.zeros(batch_size, self.state_size, dtype=dtype, device=leaf.device)
+        return state
+
+    def _leading(self, observation: Tree) -> torch.Size:
+        leaf, rank = next(tree_leaves(observation)), next(tree_leaves(self._ranks))
+        return leaf.shape[: leaf.dim() - rank]
+
+    def _flatten(self, observation: Tree) -> Tree:
+        return tree_map(_flatten, observation, self._ranks)
+
+
+def is_recurrent(module: nn.Module) -> bool:
+    """Whether ``module`` has a recurrent encoder in it."""
+    return any(isinstance(part, Recurrent) for part in module.modules())
+
+
+def set_acting(module: nn.Module, acting: bool) -> None:
+    """Switch between acting (no dropout, running batch statistics, fixed quantile levels) and training."""
+    for part in module.modules():
+        if type(part).train is nn.Module.train:
+            vars(part)["training"] = not acting  # what train() does, in a quarter of its time
+        else:
+            part.train(not acting)
+        if isinstance(part, ImplicitQuantileHead):
+            part.greedy = acting
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Dropout off and batch norm on running statistics inside the block.
+
+    Does nothing at all if ``module`` has neither, so that compiled losses stay in one graph.
+    """
+    parts = [part for part in _mode_dependent(module) if part.training]
+    for part in parts:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.training = True
+
+
+_MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+
+
+def _mode_dependent(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if isinstance(part, _MODE_DEPENDENT)]
+
+
+def _ranks(shape: Shape) -> Tree:
+    if is_shape(shape):
+        return len(shape)
+    return {key: _ranks(item) for key, item in shape.items()} if isinstance(shape, dict) else tuple(map(_ranks, shape))
+
+
+def _flatten(x: Tensor, rank: int) -> Tensor:
+    x = x if x.is_floating_point() else x.float()
+    return x if x.dim() == rank + 1 else x.reshape(-1, *x.shape[x.dim() - rank :])
+
+
+def _expand(x: Tensor, rank: int, leading: torch.Size) -> Tensor:
+    return x.expand(*leading, *x.shape[x.dim() - rank :])
+
+
+def _unflatten(features: Tensor, leading: torch.Size) -> Tensor:
+    return features.view(*features.shape[:-2], *leading, features.shape[-1])

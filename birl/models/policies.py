@@ -1,0 +1,100 @@
+"""Policies: observations to actions or to distributions over actions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from birl.distributions import Categorical, Normal, SquashedNormal
+from birl.models.encoders import EncoderFactory
+from birl.models.networks import Network
+from birl.types import Inputs, Spec
+
+__all__ = ["CategoricalPolicy", "DeterministicPolicy", "NormalPolicy", "SquashedNormalPolicy"]
+
+
+class DeterministicPolicy(Network):
+    """Actions in [-1, 1] through a tanh.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the encoder.
+    """
+
+    def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
+        super().__init__(spec, encoder_factory.create(spec.observation_shape))
+        self.linear = nn.Linear(self.feature_size, spec.action_size)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Actions ``[..., action_size]``."""
+        return self.linear(self.encode(inputs)).tanh()
+
+
+class SquashedNormalPolicy(Network):
+    """Tanh-squashed Gaussian whose mean and standard deviation depend on the observation (arXiv:1812.05905).
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the encoder.
+        log_std_range: clamp of the natural logarithm of the standard deviation.
+    """
+
+    def __init__(
+        self, spec: Spec, encoder_factory: EncoderFactory, log_std_range: tuple[float, float] = (-20.0, 2.0)
+    ) -> None:
+        super().__init__(spec, encoder_factory.create(spec.observation_shape))
+        self.linear = nn.Linear(self.feature_size, 2 * spec.action_size)
+        self.log_std_range = log_std_range
+
+    def forward(self, inputs: Inputs) -> SquashedNormal:
+        """Distribution with parameters ``[..., action_size]``."""
+        mean, log_std = self.linear(self.encode(inputs)).chunk(2, -1)
+        return SquashedNormal(mean, log_std.clamp(*self.log_std_range))
+
+
+class NormalPolicy(Network):
+    """Gaussian whose standard deviation is a parameter of its own, the same for all observations.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the encoder.
+        tanh_mean: whether the mean is squashed to [-1, 1].
+        log_std_range: clamp of the natural logarithm of the standard deviation.
+        initial_log_std: its value at the start.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        encoder_factory: EncoderFactory,
+        tanh_mean: bool = True,
+        log_std_range: tuple[float, float] = (-20.0, 2.0),
+        initial_log_std: float = 0.0,
+    ) -> None:
+        super().__init__(spec, encoder_factory.create(spec.observation_shape))
+        self.linear = nn.Linear(self.feature_size, spec.action_size)
+        self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std))
+        self.tanh_mean = tanh_mean
+        self.log_std_range = log_std_range
+
+    def forward(self, inputs: Inputs) -> Normal:
+        """Distribution with mean ``[..., action_size]`` and ``log_std`` ``[action_size]``."""
+        mean = self.linear(self.encode(inputs))
+        return Normal(mean.tanh() if self.tanh_mean else mean, self.log_std.clamp(*self.log_std_range))
+
+
+class CategoricalPolicy(Network):
+    """Distribution over discrete actions.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the encoder.
+    """
+
+    def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
+        super().__init__(spec, encoder_factory.create(spec.observation_shape))
+        self.linear = nn.Linear(self.feature_size, spec.action_size)
+
+    def forward(self, inputs: Inputs) -> Categorical:
+        """Distribution with logits ``[..., action_size]``."""
+        return Categorical(self.linear(self.encode(inputs)))

@@ -1,0 +1,266 @@
+"""Q-functions: ensembles of an encoder and a head, and the factories that choose the head."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from birl.errors import ConfigError, ShapeError
+from birl.models.encoders import EncoderFactory
+from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
+from birl.models.networks import Network
+from birl.models.returns import Returns
+from birl.serialization import Serializable
+from birl.types import Inputs, Spec
+
+__all__ = [
+    "C51QFunctionFactory",
+    "ContinuousQFunction",
+    "DiscreteQFunction",
+    "IQNQFunctionFactory",
+    "MeanQFunctionFactory",
+    "QFunctionFactory",
+    "QRQFunctionFactory",
+    "register_q_func_factory",
+]
+
+
+class QFunctionFactory(Serializable):
+    """Base of Q-function factories.
+
+    Attributes:
+        share_encoder: whether the members of an ensemble share one encoder.
+    """
+
+    share_encoder: bool
+
+    @abstractmethod
+    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
+        """A head for ``n`` members: ``forward(features [N or 1, …, feature_size]) -> Returns``.
+
+        Args:
+            n: number of members.
+            feature_size: size of the last input dimension.
+            n_actions: number of discrete actions, or ``None`` if the action is part of the features.
+        """
+
+    def get_params(self) -> dict[str, Any]:
+        """The dataclass fields; nothing for a factory that is no dataclass."""
+        return super().get_params() if dataclasses.is_dataclass(self) else {}
+
+
+def register_q_func_factory(cls: type[QFunctionFactory]) -> None:
+    """Kept for d3rlpy code: a factory is known by its name as soon as its class is defined.
+
+    Raises:
+        ConfigError: if ``cls`` is not a Q-function factory with a name.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, QFunctionFactory) and cls.get_type()):
+        raise ConfigError(f"{cls!r} must be a class derived from QFunctionFactory whose get_type returns a name")
+
+
+@dataclass(frozen=True)
+class MeanQFunctionFactory(QFunctionFactory):
+    """Expected returns (Mnih et al. 2015, doi:10.1038/nature14236).
+
+    Attributes:
+        share_encoder: whether the members of an ensemble share one encoder.
+    """
+
+    share_encoder: bool = False
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+
+    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
+        """See `QFunctionFactory.create_head`."""
+        return MeanHead(n, feature_size, n_actions)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "mean"
+
+
+@dataclass(frozen=True)
+class QRQFunctionFactory(QFunctionFactory):
+    """Quantile regression (Dabney et al. 2017, arXiv:1710.10044).
+
+    Attributes:
+        share_encoder: whether the members of an ensemble share one encoder.
+        n_quantiles: number of quantiles.
+    """
+
+    share_encoder: bool = False
+    n_quantiles: int = 32
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "n_quantiles")
+
+    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
+        """See `QFunctionFactory.create_head`."""
+        return QuantileHead(n, feature_size, n_actions, self.n_quantiles)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "qr"
+
+
+@dataclass(frozen=True)
+class IQNQFunctionFactory(QFunctionFactory):
+    """Implicit quantile networks (Dabney et al. 2018, arXiv:1806.06923).
+
+    Attributes:
+        share_encoder: whether the members of an ensemble share one encoder.
+        n_quantiles: number of random quantile levels in training.
+        n_greedy_quantiles: number of fixed quantile levels while acting.
+        embed_size: number of cosines in the embedding of a level.
+    """
+
+    share_encoder: bool = False
+    n_quantiles: int = 64
+    n_greedy_quantiles: int = 32
+    embed_size: int = 64
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "n_quantiles", "n_greedy_quantiles", "embed_size")
+
+    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
+        """See `QFunctionFactory.create_head`."""
+        return ImplicitQuantileHead(
+            n, feature_size, n_actions, self.n_quantiles, self.n_greedy_quantiles, self.embed_size
+        )
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "iqn"
+
+
+@dataclass(frozen=True)
+class C51QFunctionFactory(QFunctionFactory):
+    """Categorical distribution over returns (Bellemare et al. 2017, arXiv:1707.06887).
+
+    Attributes:
+        share_encoder: whether the members of an ensemble share one encoder.
+        n_atoms: number of atoms, at least 2.
+        v_min, v_max: lowest and highest return that can be told; returns outside count as these.
+    """
+
+    share_encoder: bool = False
+    n_atoms: int = 51
+    v_min: float = -10.0
+    v_max: float = 10.0
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "n_atoms", low=2)
+        numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in (self.v_min, self.v_max))
+        if not (numbers and self.v_min < self.v_max):
+            raise ConfigError(
+                f"v_min is {self.v_min!r} and v_max is {self.v_max!r}; v_min must be below v_max, both finite"
+            )
+
+    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
+        """See `QFunctionFactory.create_head`."""
+        return CategoricalHead(n, feature_size, n_actions, self.n_atoms, self.v_min, self.v_max)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "c51"
+
+
+class _QFunction(Network):
+    def __init__(
+        self,
+        spec: Spec,
+        encoder_factory: EncoderFactory,
+        q_func_factory: QFunctionFactory,
+        n_ensembles: int,
+        n_actions: int | None,
+    ) -> None:
+        shape, discrete, with_action = spec.observation_shape, spec.discrete_action, n_actions is None
+        if not q_func_factory.share_encoder:
+            size = spec.action_size if with_action else None
+            encoder = encoder_factory.create_ensemble(n_ensembles, shape, size, discrete)
+        elif with_action:
+            encoder = encoder_factory.create_with_action(shape, spec.action_size, discrete)
+        else:
+            encoder = encoder_factory.create(shape)
+        super().__init__(spec, encoder, with_action=with_action)
+        self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions)
+        self.share_encoder = q_func_factory.share_encoder
+
+    def _returns(self, inputs: Inputs, action: Tensor | None) -> Returns:
+        features = self.encode(inputs, action)
+        features = features.unsqueeze(0) if self.share_encoder else features
+        if features.dim() < 3:  # [N, F] could be read as N elements
+            raise ShapeError("a Q-function got one observation without a batch dimension: use observation[None]")
+        return cast(Returns, self.head(features))
+
+
+class DiscreteQFunction(_QFunction):
+    """Returns of every discrete action, for an ensemble.
+
+    Args:
+        spec: what it is built for; ``action_size`` is the number of actions.
+        encoder_factory: makes the encoders.
+        q_func_factory: makes the head.
+        n_ensembles: number of members ``N``.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        encoder_factory: EncoderFactory,
+        q_func_factory: QFunctionFactory,
+        n_ensembles: int = 1,
+    ) -> None:
+        super().__init__(spec, encoder_factory, q_func_factory, n_ensembles, spec.action_size)
+
+    def forward(self, inputs: Inputs) -> Returns:
+        """Returns with leading dimensions ``[N, …, A]``."""
+        return self._returns(inputs, None)
+
+
+class ContinuousQFunction(_QFunction):
+    """Returns of a given action, for an ensemble.
+
+    Args:
+        spec: what it is built for; a discrete action is read as a one-hot vector.
+        encoder_factory: makes the action-conditioned encoders.
+        q_func_factory: makes the head.
+        n_ensembles: number of members ``N``.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        encoder_factory: EncoderFactory,
+        q_func_factory: QFunctionFactory,
+        n_ensembles: int = 1,
+    ) -> None:
+        super().__init__(spec, encoder_factory, q_func_factory, n_ensembles, None)
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Returns:
+        """Returns with leading dimensions ``[N, …]``.
+
+        ``action`` may have more leading dimensions than the observation (many actions for each state).
+        """
+        return self._returns(inputs, action)
+
+
+def _check_counts(factory: QFunctionFactory, *names: str, low: int = 1) -> None:
+    share = factory.share_encoder
+    if not isinstance(share, bool):
+        raise ConfigError(f"{type(factory).__name__}.share_encoder is {share!r:.80}; it must be True or False")
+    for name in names:
+        value = getattr(factory, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise ConfigError(f"{type(factory).__name__}.{name} is {value!r}; it must be an int >= {low}")

@@ -1,0 +1,248 @@
+"""Recurrent encoders: recurrence is a choice of encoder, the losses do not know of it.
+
+A sequence is unrolled step by step, so that the state can be reset wherever an episode starts. The state is one
+tensor ``[B, state_size]`` (for an LSTM the output and the cell, side by side).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from birl.errors import ConfigError
+from birl.models.encoder_modules import VectorEncoder
+from birl.models.encoders import (
+    DefaultEncoderFactory,
+    EncoderFactory,
+    PixelEncoderFactory,
+    VectorEncoderFactory,
+    feature_size_of,
+)
+from birl.types import Shape, Tree, is_shape
+
+__all__ = ["GRUEncoderFactory", "LSTMEncoderFactory", "Recurrent", "RecurrentEncoder", "RecurrentMembers"]
+
+
+class Recurrent(nn.Module):
+    """Base of recurrent encoders.
+
+    Attributes:
+        state_size: size of the state.
+        feature_size: size of the features.
+    """
+
+    state_size: int
+    feature_size: int
+
+    def embed(self, observation: Tree) -> Tensor:
+        """What the core reads, ``[M, P]`` or ``[N, M, P]``, for observations ``[M, *shape]``."""
+        raise NotImplementedError
+
+    def unroll(
+        self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Run over a sequence.
+
+        Args:
+            sequence: embedded observations ``[(N,) T, B, P]``.
+            state: start state ``[B, state_size]``.
+            is_first: bool ``[T, B]``: the state is zero before this step.
+            following: embedded observations ``[(N,) T, B, P]`` or ``None``: see `birl.types.Inputs`.
+
+        Returns:
+            Features ``[(N,) T, B, F]`` (at ``following`` if it is given) and the state after the last step of
+            ``sequence``.
+        """
+        raise NotImplementedError
+
+    def join(self, features: Tensor, action: Tensor) -> Tensor:
+        """Join features ``[(N,) …, F]`` with actions ``[…, A]``, which may have further leading dimensions."""
+        raise NotImplementedError
+
+
+class RecurrentEncoder(Recurrent):
+    """An embedding, a recurrent cell and, if it is action-conditioned, a layer that joins the action.
+
+    Args:
+        embedding: encoder of single observations.
+        cell: ``nn.LSTMCell`` or ``nn.GRUCell``.
+        joint: reads the cell's output and the action, or ``None``.
+    """
+
+    def __init__(
+        self, embedding: nn.Module, cell: nn.LSTMCell | nn.GRUCell, joint: VectorEncoder | None = None
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.cell = cell
+        self.joint = joint
+        self.is_lstm = isinstance(cell, nn.LSTMCell)
+        self.state_size = cell.hidden_size * (2 if self.is_lstm else 1)
+        self.feature_size = cell.hidden_size if joint is None else joint.feature_size
+
+    def embed(self, observation: Tree) -> Tensor:
+        """See `Recurrent.embed`."""
+        return self.embedding(observation)
+
+    def unroll(
+        self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See `Recurrent.unroll`."""
+        keep = None if is_first is None else (~is_first).to(state.dtype).unsqueeze(-1)
+        states = []
+        for t, x in enumerate(sequence.unbind(0)):
+            state = self._step(x, state if keep is None else state * keep[t])
+            states.append(state)
+        visited = torch.stack(states)
+        if following is not None:  # one more step from every state, all at once
+            visited = self._step(following.flatten(0, 1), visited.flatten(0, 1)).view_as(visited)
+        return visited[..., : self.cell.hidden_size], state
+
+    def join(self, features: Tensor, action: Tensor) -> Tensor:
+        """See `Recurrent.join`."""
+        if self.joint is None:
+            raise ConfigError("an action is given to an encoder that was made by `create`; use `create_with_action`")
+        leading = torch.broadcast_shapes(features.shape[:-1], action.shape[:-1])
+        features, action = features.expand(*leading, -1), action.expand(*leading, -1)
+        joined: Tensor = self.joint(features.flatten(0, -2), action.flatten(0, -2))
+        return joined.view(*leading, -1)
+
+    def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
+        """Features ``[M, F]`` of single observations ``[M, *shape]`` seen from the zero state."""
+        x = self.embed(observation)
+        features = self._step(x, x.new_zeros(x.shape[0], self.state_size))[..., : self.cell.hidden_size]
+        return features if action is None else self.join(features, action)
+
+    def _step(self, x: Tensor, state: Tensor) -> Tensor:
+        if self.is_lstm:
+            output, cell = state.chunk(2, -1)
+            return torch.cat(self.cell(x, (output, cell)), -1)
+        return cast(Tensor, self.cell(x, state))
+
+
+class RecurrentMembers(Recurrent):
+    """An ensemble of recurrent encoders, each with its own part of the state."""
+
+    def __init__(self, members: Sequence[RecurrentEncoder]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.state_size = len(members) * members[0].state_size
+        self.feature_size = members[0].feature_size
+
+    def embed(self, observation: Tree) -> Tensor:
+        """See `Recurrent.embed`."""
+        return torch.stack([member.embed(observation) for member in self.members])  # type: ignore[operator]
+
+    def unroll(
+        self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See `Recurrent.unroll`."""
+        results = [
+            member.unroll(x, start, is_first, None if following is None else following[index])  # type: ignore[operator]
+            for index, (member, x, start) in enumerate(
+                zip(self.members, sequence, state.chunk(len(self.members), -1), strict=True)
+            )
+        ]
+        return torch.stack([features for features, _ in results]), torch.cat([final for _, final in results], -1)
+
+    def join(self, features: Tensor, action: Tensor) -> Tensor:
+        """See `Recurrent.join`."""
+        return torch.stack(
+            [member.join(part, action) for member, part in zip(self.members, features, strict=True)]  # type: ignore[operator]
+        )
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Features ``[N, M, F]`` of single observations seen from the zero state."""
+        return torch.stack([member(*inputs) for member in self.members])
+
+
+class _RecurrentEncoderFactory(EncoderFactory):
+    hidden_size: int
+    hidden_units: list[int]
+    activation: str
+
+    def __post_init__(self) -> None:
+        VectorEncoderFactory(self.hidden_units, self.activation)  # checks both
+        if not isinstance(self.hidden_size, int) or self.hidden_size < 1:
+            raise ConfigError(f"hidden_size is {self.hidden_size!r}; it must be an int >= 1")
+
+    def create(self, observation_shape: Shape) -> RecurrentEncoder:
+        """See `EncoderFactory.create`."""
+        return self._build(observation_shape, None)
+
+    def create_with_action(
+        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
+    ) -> RecurrentEncoder:
+        """See `EncoderFactory.create_with_action`: the action joins behind the core."""
+        joint = VectorEncoder(self.hidden_size + action_size, [self.hidden_size], self.activation)
+        return self._build(observation_shape, joint)
+
+    def create_ensemble(
+        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
+    ) -> RecurrentMembers:
+        """See `EncoderFactory.create_ensemble`."""
+        if action_size is None:
+            return RecurrentMembers([self.create(observation_shape) for _ in range(n)])
+        return RecurrentMembers([self.create_with_action(observation_shape, action_size) for _ in range(n)])
+
+    def _build(self, observation_shape: Shape, joint: VectorEncoder | None) -> RecurrentEncoder:
+        factory: EncoderFactory = VectorEncoderFactory(self.hidden_units, self.activation)
+        if not is_shape(observation_shape):
+            factory = DefaultEncoderFactory(self.activation)
+        elif len(observation_shape) == 3:
+            factory = PixelEncoderFactory(activation=self.activation)
+        embedding = factory.create(observation_shape)
+        return RecurrentEncoder(embedding, self._cell(feature_size_of(embedding)), joint)
+
+    def _cell(self, in_features: int) -> nn.LSTMCell | nn.GRUCell:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LSTMEncoderFactory(_RecurrentEncoderFactory):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735).
+
+    Attributes:
+        hidden_size: size of the core's output; the state is twice as large.
+        hidden_units: dense layers in front of the core. Images and trees have their default encoders instead.
+        activation: of these layers and of the one that joins an action.
+    """
+
+    hidden_size: int = 128
+    hidden_units: list[int] = field(default_factory=lambda: [128])
+    activation: str = "relu"
+
+    def _cell(self, in_features: int) -> nn.LSTMCell:
+        return nn.LSTMCell(in_features, self.hidden_size)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "lstm"
+
+
+@dataclass(frozen=True)
+class GRUEncoderFactory(_RecurrentEncoderFactory):
+    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
+
+    Attributes:
+        hidden_size: size of the core's output and of the state.
+        hidden_units: dense layers in front of the core. Images and trees have their default encoders instead.
+        activation: of these layers and of the one that joins an action.
+    """
+
+    hidden_size: int = 128
+    hidden_units: list[int] = field(default_factory=lambda: [128])
+    activation: str = "relu"
+
+    def _cell(self, in_features: int) -> nn.GRUCell:
+        return nn.GRUCell(in_features, self.hidden_size)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "gru"

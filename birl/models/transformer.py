@@ -1,0 +1,210 @@
+"""Causal transformers over trajectories: the decision transformer."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from birl.errors import ConfigError
+from birl.models.encoders import EncoderFactory, feature_size_of
+from birl.models.layers import activation_named
+from birl.models.networks import Network
+from birl.models.recurrent import Recurrent
+from birl.types import Inputs, Spec, Tree
+
+__all__ = ["CausalTransformer", "ContinuousDecisionTransformer", "PositionEncodingType"]
+
+
+class PositionEncodingType(Enum):
+    """How a decision transformer knows where a token is."""
+
+    SIMPLE = "simple"
+    """A learned vector for each time step, the same for its three tokens (the paper's, for continuous control)."""
+
+    GLOBAL = "global"
+    """A learned vector for the window's newest time step plus one for each token of the window."""
+
+
+class CausalTransformer(nn.Module):
+    """Pre-norm transformer whose tokens see themselves and earlier ones only (as in GPT-2).
+
+    Args:
+        size: features of a token, a multiple of ``num_heads``.
+        num_heads: number of attention heads.
+        num_layers: number of blocks.
+        attn_dropout: dropout probability of attention weights.
+        resid_dropout: dropout probability of what a block adds.
+        activation: between the two linear layers of a block; see `birl.models.layers.ACTIVATIONS`.
+
+    Raises:
+        ConfigError: if ``num_heads`` does not divide ``size``.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        num_heads: int,
+        num_layers: int,
+        attn_dropout: float = 0.1,
+        resid_dropout: float = 0.1,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__()
+        if size % num_heads != 0:
+            raise ConfigError(
+                f"num_heads is {num_heads}, which does not divide the encoder's {size} features; "
+                "choose another number of heads or encoder size"
+            )
+        self.blocks = nn.ModuleList(
+            _Block(size, num_heads, attn_dropout, resid_dropout, activation) for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(size)
+
+    def forward(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Map ``[B, K, size]`` to ``[B, K, size]``.
+
+        Args:
+            tokens: embedded tokens.
+            valid: bool ``[B, K]``, false at padding, which no other token sees; ``None`` for no padding.
+        """
+        visible = None
+        if valid is not None:
+            length = tokens.shape[1]
+            earlier = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
+            # padding sees itself: a row without any visible token would be a softmax over nothing, which is NaN
+            itself = torch.eye(length, dtype=torch.bool, device=tokens.device)
+            visible = (earlier & (valid.unsqueeze(1) | itself)).unsqueeze(1)  # [B, 1, K, K]
+        for block in self.blocks:
+            tokens = block(tokens, visible)
+        return self.norm(tokens)
+
+
+class _Block(nn.Module):
+    def __init__(self, size: int, num_heads: int, attn_dropout: float, resid_dropout: float, activation: str) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.attn_dropout = attn_dropout
+        self.activation = activation_named(activation)
+        self.attention_norm = nn.LayerNorm(size)
+        self.query_key_value = nn.Linear(size, 3 * size)
+        self.attention_out = nn.Linear(size, size)
+        self.mlp_norm = nn.LayerNorm(size)
+        self.mlp_in = nn.Linear(size, 4 * size)
+        self.mlp_out = nn.Linear(4 * size, size)
+        self.dropout = nn.Dropout(resid_dropout)
+
+    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        x = x + self.dropout(self._attend(self.attention_norm(x), visible))
+        return x + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x)))))
+
+    def _attend(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        # [B, K, 3 * size] -> three of [B, heads, K, size / heads]
+        packed: Tensor = self.query_key_value(x)
+        query, key, value = packed.view(*x.shape[:2], 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=visible,
+            dropout_p=self.attn_dropout if self.training else 0.0,
+            is_causal=visible is None,
+        )
+        return self.attention_out(attended.transpose(1, 2).flatten(2))
+
+
+class ContinuousDecisionTransformer(Network):
+    """Actions from returns-to-go, observations and earlier actions (Chen et al. 2021, arXiv:2106.01345).
+
+    A step is three tokens: return-to-go, observation, action. The action is read off behind the observation's token.
+
+    Differs from the paper's Atari code: the ``GLOBAL`` position encoding is told the newest step of the window, not
+    the first one, because the first may be padding; block positions are counted from the end for the same reason.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the encoder of observations; its feature size is the size of all tokens.
+        context_size: largest number of steps in a window.
+        max_timestep: largest step number; later steps share its encoding.
+        num_heads, num_layers, attn_dropout, resid_dropout, activation: see `CausalTransformer`.
+        embed_dropout: dropout probability of the tokens.
+        position_encoding_type: see `PositionEncodingType`.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        encoder_factory: EncoderFactory,
+        context_size: int,
+        max_timestep: int,
+        num_heads: int = 1,
+        num_layers: int = 3,
+        attn_dropout: float = 0.1,
+        resid_dropout: float = 0.1,
+        embed_dropout: float = 0.1,
+        activation: str = "relu",
+        position_encoding_type: PositionEncodingType = PositionEncodingType.SIMPLE,
+    ) -> None:
+        encoder = encoder_factory.create(spec.observation_shape)
+        if isinstance(encoder, Recurrent):
+            raise ConfigError(
+                f"encoder_factory is {type(encoder_factory).__name__}; a transformer takes encoders without memory: "
+                "use VectorEncoderFactory, PixelEncoderFactory or DefaultEncoderFactory"
+            )
+        size = feature_size_of(encoder, spec.observation_shape)
+        transformer = CausalTransformer(size, num_heads, num_layers, attn_dropout, resid_dropout, activation)
+        super().__init__(spec, encoder)
+        self.context_size = context_size
+        self.max_timestep = max_timestep
+        self.return_token = nn.Linear(1, size)
+        self.action_token = nn.Linear(spec.action_size, size)
+        self.position_embedding = nn.Embedding(max_timestep + 1, size)
+        self.block_embedding: nn.Parameter | None = None
+        if position_encoding_type is PositionEncodingType.GLOBAL:
+            self.block_embedding = nn.Parameter(torch.zeros(3 * context_size, size))
+        self.token_norm = nn.LayerNorm(size)
+        self.dropout = nn.Dropout(embed_dropout)
+        self.transformer = transformer
+        self.linear = nn.Linear(size, spec.action_size)
+        self.apply(_initialize)
+
+    def forward(
+        self,
+        observations: Tree,
+        actions: Tensor,
+        returns_to_go: Tensor,
+        timesteps: Tensor,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Actions ``[B, L, action_size]`` in [-1, 1], each from what comes before it in the window.
+
+        Args:
+            observations: tree of tensors ``[B, L, *shape]`` with ``L`` up to ``context_size``.
+            actions: ``[B, L, action_size]``; the last one is not read.
+            returns_to_go: sums of rewards from each step on, ``[B, L, 1]`` or ``[B, L]``.
+            timesteps: int64 ``[B, L]``: number of each step in its episode.
+            mask: ``[B, L]``, 0 at padding; ``None`` for no padding.
+        """
+        batch_size, length = timesteps.shape
+        states = self.encode(Inputs(observations))
+        returns = self.return_token(returns_to_go.reshape(batch_size, length, 1))
+        tokens = torch.stack((returns, states, self.action_token(actions)), 2)  # [B, L, 3, size]
+        steps = timesteps.clamp(0, self.max_timestep)
+        if self.block_embedding is None:
+            tokens = (tokens + self.position_embedding(steps).unsqueeze(2)).flatten(1, 2)
+        else:
+            newest = self.position_embedding(steps[:, -1:])
+            tokens = tokens.flatten(1, 2) + newest + self.block_embedding[-3 * length :]
+        valid = None if mask is None else (mask > 0).repeat_interleave(3, 1)
+        tokens = self.transformer(self.dropout(self.token_norm(tokens)), valid)
+        return self.linear(tokens[:, 1::3]).tanh()
+
+
+def _initialize(module: nn.Module) -> None:
+    """GPT-2's initial weights: normal with standard deviation 0.02, biases 0."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,29 @@
+"""Optimiser and learning-rate schedule factories, under d3rlpy's newer import path."""
+
+from __future__ import annotations
+
+from birl.models.optimizers import (
+    AdamFactory,
+    AdamWFactory,
+    CosineAnnealingLRFactory,
+    GPTAdamWFactory,
+    LRSchedulerFactory,
+    OptimizerFactory,
+    RMSpropFactory,
+    SGDFactory,
+    WarmupSchedulerFactory,
+    register_optimizer_factory,
+)
+
+__all__ = [
+    "AdamFactory",
+    "AdamWFactory",
+    "CosineAnnealingLRFactory",
+    "GPTAdamWFactory",
+    "LRSchedulerFactory",
+    "OptimizerFactory",
+    "RMSpropFactory",
+    "SGDFactory",
+    "WarmupSchedulerFactory",
+    "register_optimizer_factory",
+]

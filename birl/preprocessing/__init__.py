@@ -1,0 +1,38 @@
+"""Scaling of observations, actions and rewards between what data hold and what networks see."""
+
+from __future__ import annotations
+
+from birl.preprocessing.action_scalers import ActionScaler, MinMaxActionScaler
+from birl.preprocessing.base import Scaler
+from birl.preprocessing.observation_scalers import (
+    MinMaxObservationScaler,
+    ObservationScaler,
+    PixelObservationScaler,
+    StandardObservationScaler,
+)
+from birl.preprocessing.reward_scalers import (
+    ClipRewardScaler,
+    ConstantShiftRewardScaler,
+    MinMaxRewardScaler,
+    MultiplyRewardScaler,
+    ReturnBasedRewardScaler,
+    RewardScaler,
+    StandardRewardScaler,
+)
+
+__all__ = [
+    "ActionScaler",
+    "ClipRewardScaler",
+    "ConstantShiftRewardScaler",
+    "MinMaxActionScaler",
+    "MinMaxObservationScaler",
+    "MinMaxRewardScaler",
+    "MultiplyRewardScaler",
+    "ObservationScaler",
+    "PixelObservationScaler",
+    "ReturnBasedRewardScaler",
+    "RewardScaler",
+    "Scaler",
+    "StandardObservationScaler",
+    "StandardRewardScaler",
+]

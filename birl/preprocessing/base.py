@@ -1,0 +1,303 @@
+"""What all scalers share: fitting in one pass, and affine maps in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from birl.errors import (
+    ConfigError,
+    EmptyDataError,
+    NonFiniteError,
+    NotBuiltError,
+    ShapeError,
+    UnsupportedError,
+)
+from birl.types import Array, tree_map
+
+__all__ = ["Affine", "MinMax", "Scaler", "Statistics", "as_float", "finite", "row_statistics"]
+
+_ROWS_AT_ONCE: Final = 1024
+_UNBOUNDED: Final = 1e30  # environments also write "no bound" as the largest float
+_RELATIVE_RESOLUTION: Final = 1e-6  # of float32, rounded up: a narrower spread is a constant
+
+
+class Scaler:
+    """A reversible map. Parameters that were not given are found by one of the ``fit`` methods.
+
+    ``transform`` and ``reverse_transform`` are plain torch operations, so that they can be differentiated,
+    compiled and exported; they take any leading dimensions. The data itself is never changed.
+    """
+
+    @property
+    def built(self) -> bool:
+        """Whether all parameters are known."""
+        return True
+
+    def fit_with_dataset(self, dataset: Any) -> None:
+        """Find the parameters from all episodes of a dataset."""
+        self.fit_with_episodes(dataset.episodes)
+
+    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
+        """Find the parameters from episodes, in one pass.
+
+        Raises:
+            EmptyDataError: if there is no step.
+        """
+
+    def fit_with_env(self, env: Any) -> None:
+        """Find the parameters from the bounds of an environment's spaces.
+
+        Raises:
+            UnsupportedError: if bounds do not determine them.
+        """
+        if not self.built:
+            raise UnsupportedError(
+                f"{type(self).__name__} cannot be fitted with an environment: give its parameters, or fit it "
+                "with data (fit_with_dataset, fit_with_episodes)"
+            )
+
+    def transform(self, x: Any) -> Any:
+        """From the units of the data to those of the networks, as float tensors."""
+        raise NotImplementedError
+
+    def reverse_transform(self, x: Any) -> Any:
+        """Inverse of `transform`."""
+        raise NotImplementedError
+
+    def transform_numpy(self, x: Any) -> Any:
+        """`transform` for numpy arrays."""
+        return tree_map(lambda y: y.numpy(), self.transform(tree_map(_tensor, x)))
+
+    def reverse_transform_numpy(self, x: Any) -> Any:
+        """`reverse_transform` for numpy arrays."""
+        return tree_map(lambda y: y.numpy(), self.reverse_transform(tree_map(_tensor, x)))
+
+    def _values(self, episode: Any) -> Array:
+        """What is scaled, of one episode: ``[steps, …]``."""
+        raise NotImplementedError
+
+    def _space(self, env: Any) -> Any:
+        """The environment's space of what is scaled."""
+        raise NotImplementedError
+
+    def _missing(self) -> NotBuiltError:
+        return NotBuiltError(
+            f"{type(self).__name__} has no parameters yet: fit it (fit_with_dataset, fit_with_episodes, "
+            "fit_with_env) or give them when it is made"
+        )
+
+
+def _tensor(array: Any) -> Tensor:
+    array = np.asarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def as_float(x: Tensor) -> Tensor:
+    """float64 as it is, everything else as float32."""
+    return x if x.dtype == torch.float64 else x.to(torch.float32)
+
+
+def finite(owner: Any, name: str, value: Any) -> Array:
+    """A parameter as float64 array.
+
+    Raises:
+        ConfigError: if it is not numeric or not finite.
+    """
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{type(owner).__name__}: {name}={value!r:.100} is not an array of numbers") from error
+    if not np.isfinite(array).all():
+        raise ConfigError(f"{type(owner).__name__}: {name} holds NaN or infinity: {value!r:.100}")
+    return array
+
+
+@dataclass
+class Statistics:
+    """Count, mean, sum of squared deviations and bounds of rows, in float64."""
+
+    count: int
+    mean: Array
+    squares: Array
+    minimum: Array
+    maximum: Array
+
+    @property
+    def std(self) -> Array:
+        """Population standard deviation."""
+        return np.sqrt(self.squares / self.count)
+
+    def merge(self, other: Statistics) -> Statistics:
+        """Statistics of both sets of rows together (Chan, Golub, LeVeque 1983: stable in one pass)."""
+        count = self.count + other.count
+        difference = other.mean - self.mean
+        return Statistics(
+            count,
+            self.mean + difference * (other.count / count),
+            self.squares + other.squares + difference**2 * (self.count * other.count / count),
+            np.minimum(self.minimum, other.minimum),
+            np.maximum(self.maximum, other.maximum),
+        )
+
+
+def row_statistics(arrays: Iterable[Any]) -> Statistics:
+    """Statistics over the rows of all ``arrays`` ``[rows, …]``, with memory for a thousand rows.
+
+    Raises:
+        EmptyDataError: if there are none.
+        UnsupportedError: for tuples and dicts of arrays.
+        ShapeError: if the arrays do not have rows of one shape.
+    """
+    total: Statistics | None = None
+    for rows in _chunks(arrays):
+        if total is not None and rows.shape[1:] != total.mean.shape:
+            raise ShapeError(f"rows of shape {rows.shape[1:]} among rows of shape {total.mean.shape}")
+        mean = rows.mean(axis=0)
+        if not np.isfinite(mean).all():
+            raise NonFiniteError("the data to fit a scaler with holds NaN or infinity: clean it first")
+        squares = ((rows - mean) ** 2).sum(axis=0)
+        part = Statistics(len(rows), mean, squares, rows.min(axis=0), rows.max(axis=0))
+        total = part if total is None else total.merge(part)
+    if total is None:
+        raise EmptyDataError("a scaler was to be fitted with no steps at all: give a dataset that holds some")
+    return total
+
+
+def _chunks(arrays: Iterable[Any]) -> Iterator[Array]:
+    for array in arrays:
+        if isinstance(array, tuple | dict):
+            raise UnsupportedError(
+                "this scaler is for observations of one array each, the data has tuples or dicts of arrays"
+            )
+        if isinstance(array, Tensor):
+            array = array.cpu().numpy()
+        for start in range(0, len(array), _ROWS_AT_ONCE):
+            yield np.asarray(array[start : start + _ROWS_AT_ONCE], dtype=np.float64)
+
+
+class Affine(Scaler):
+    """``transform(x) = (x - shift) / scale``, elementwise over the last dimensions.
+
+    Parameters of shape ``[n, …]`` also scale stacks of frames ``[k * n, …]``: each frame alike.
+    """
+
+    _cache: dict[Any, tuple[Tensor, ...]]
+
+    def _constants(self) -> tuple[Array, ...]:
+        """shift, a scale that is nowhere 0, and whatever else a subclass uses: arrays of one shape."""
+        raise NotImplementedError
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Shape of the parameters."""
+        raise NotImplementedError
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        object.__setattr__(self, "_cache", {})
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.serialize() == other.serialize()  # type: ignore[attr-defined]
+
+    def transform(self, x: Any) -> Any:
+        """From the units of the data to those of the networks: float tensor of the shape of ``x``."""
+        x = as_float(x)
+        shift, scale, *_ = self._tensors(x)
+        return (x - shift) / scale
+
+    def reverse_transform(self, x: Any) -> Any:
+        """Inverse of `transform`."""
+        x = as_float(x)
+        shift, scale, *_ = self._tensors(x)
+        return x * scale + shift
+
+    def _tensors(self, like: Tensor) -> tuple[Tensor, ...]:
+        """The result of `_constants` on the device and in the dtype of ``like``, once for each frame."""
+        if not self.built:
+            raise self._missing()
+        own = self._shape
+        # int: while TorchScript traces, sizes are tensors.
+        given = tuple(int(size) for size in like.shape[max(like.dim() - len(own), 0) :]) if own else ()
+        if len(given) != len(own) or given[1:] != own[1:] or (own and given[0] % own[0] != 0):
+            raise ShapeError(
+                f"{type(self).__name__} is for values of shape {own} or stacks of them, got {tuple(like.shape)}"
+            )
+        key = (like.device, like.dtype, given)
+        tensors = self._cache.get(key)
+        if tensors is None:
+            tensors = self._make_tensors(like, given)
+            if not torch.compiler.is_compiling():  # what is made in there is no real tensor and must not be kept
+                self._cache[key] = tensors
+        return tensors
+
+    def _make_tensors(self, like: Tensor, given: tuple[int, ...]) -> tuple[Tensor, ...]:
+        repeats = (given[0] // self._shape[0],) + (1,) * (len(given) - 1) if given else ()
+        tiled = (np.tile(array, repeats) for array in self._constants())
+        return tuple(torch.as_tensor(array).to(like.device, like.dtype) for array in tiled)
+
+
+@dataclass(eq=False)
+class MinMax(Affine):
+    """Map ``[minimum, maximum]`` to ``[-1, 1]``.
+
+    Args:
+        minimum: lower bounds, of the shape of one observation or action, or ``None`` to be fitted.
+        maximum: upper bounds.
+    """
+
+    minimum: Any = None
+    maximum: Any = None
+
+    def __post_init__(self) -> None:
+        if (self.minimum is None) != (self.maximum is None):
+            raise ConfigError(f"{type(self).__name__} takes minimum and maximum together, or neither")
+        if self.minimum is not None:
+            self._set(self.minimum, self.maximum)
+
+    def _set(self, minimum: Any, maximum: Any) -> None:
+        self.minimum, self.maximum = finite(self, "minimum", minimum), finite(self, "maximum", maximum)
+        if self.minimum.shape != self.maximum.shape:
+            raise ConfigError(f"minimum has shape {self.minimum.shape}, maximum {self.maximum.shape}")
+        if (self.minimum > self.maximum).any():
+            raise ConfigError(f"minimum {self.minimum} is above maximum {self.maximum} somewhere")
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.minimum.shape  # type: ignore[no-any-return]
+
+    @property
+    def built(self) -> bool:
+        """Whether the bounds are known."""
+        return self.minimum is not None
+
+    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
+        """Take the least and greatest values of all steps."""
+        statistics = row_statistics(self._values(episode) for episode in episodes)
+        self._set(statistics.minimum, statistics.maximum)
+
+    def fit_with_env(self, env: Any) -> None:
+        """Take the bounds of the environment's space.
+
+        Raises:
+            ConfigError: if the space is not a box with finite bounds.
+        """
+        space = self._space(env)
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        if low is None or high is None or not (np.abs([low, high]) < _UNBOUNDED).all():
+            raise ConfigError(
+                f"{type(self).__name__} needs a box with finite bounds, the environment has {space}: give "
+                "minimum and maximum, or fit it with data"
+            )
+        self._set(low, high)
+
+    def _constants(self) -> tuple[Array, ...]:
+        centre, half = (self.maximum + self.minimum) / 2, (self.maximum - self.minimum) / 2
+        constant = half <= np.maximum(_RELATIVE_RESOLUTION * np.abs(centre), np.finfo(np.float32).tiny)
+        scale = np.where(constant, 1.0, half)
+        return centre, scale

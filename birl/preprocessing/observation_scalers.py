@@ -1,0 +1,123 @@
+"""Observation scalers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from birl.errors import ConfigError
+from birl.preprocessing.base import Affine, MinMax, Scaler, as_float, finite, row_statistics
+from birl.serialization import Serializable
+from birl.types import Array, tree_map
+
+__all__ = [
+    "MinMaxObservationScaler",
+    "ObservationScaler",
+    "PixelObservationScaler",
+    "StandardObservationScaler",
+]
+
+
+class ObservationScaler(Scaler, Serializable):
+    """Base of observation scalers. Derive from it and give ``get_type`` a name to add one."""
+
+    def _values(self, episode: Any) -> Array:
+        return episode.observations  # type: ignore[no-any-return]
+
+    def _space(self, env: Any) -> Any:
+        return env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space
+
+
+@dataclass
+class PixelObservationScaler(ObservationScaler):
+    """Map bytes ``0 … 255`` to ``[0, 1]``; tuples and dicts of images too."""
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "pixel"
+
+    def transform(self, x: Any) -> Any:
+        """Divide by 255."""
+        return tree_map(lambda leaf: as_float(leaf) / 255.0, x)
+
+    def reverse_transform(self, x: Any) -> Any:
+        """Back to uint8, rounded."""
+
+        def to_byte(leaf: Tensor) -> Tensor:
+            return (leaf * 255.0).round().clamp(0.0, 255.0).byte()
+
+        return tree_map(to_byte, x)
+
+
+@dataclass(eq=False)
+class MinMaxObservationScaler(MinMax, ObservationScaler):
+    """Map ``[minimum, maximum]`` to ``[-1, 1]``, each feature by itself.
+
+    A feature that is constant is only shifted, to 0.
+
+    Args:
+        minimum: lower bounds, of the shape of one observation, or ``None`` to be fitted.
+        maximum: upper bounds.
+    """
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "min_max"
+
+
+@dataclass(eq=False)
+class StandardObservationScaler(Affine, ObservationScaler):
+    """Standardise: ``(x - mean) / (std + eps)``, each feature by itself.
+
+    Args:
+        mean: of the shape of one observation, or ``None`` to be fitted.
+        std: standard deviation, likewise.
+        eps: positive constant that keeps constant features finite.
+    """
+
+    mean: Any = None
+    std: Any = None
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps < np.inf:
+            raise ConfigError(f"eps={self.eps!r}: a positive number")
+        if (self.mean is None) != (self.std is None):
+            raise ConfigError("StandardObservationScaler takes mean and std together, or neither")
+        if self.mean is not None:
+            self._set(self.mean, self.std)
+
+    def _set(self, mean: Any, std: Any) -> None:
+        self.mean, self.std = finite(self, "mean", mean), finite(self, "std", std)
+        if self.mean.shape != self.std.shape:
+            raise ConfigError(f"mean has shape {self.mean.shape}, std {self.std.shape}")
+        if (self.std < 0).any():
+            raise ConfigError(f"std={self.std}: no standard deviation is negative")
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "standard"
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.mean.shape  # type: ignore[no-any-return]
+
+    @property
+    def built(self) -> bool:
+        """Whether mean and standard deviation are known."""
+        return self.mean is not None
+
+    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
+        """Take mean and population standard deviation over all steps."""
+        statistics = row_statistics(self._values(episode) for episode in episodes)
+        self._set(statistics.mean, statistics.std)
+
+    def _constants(self) -> tuple[Array, ...]:
+        return self.mean, self.std + self.eps

@@ -1,0 +1,22 @@
+"""The loops: training on data and in environments, collecting, evaluating, and resuming.
+
+One module per loop: `offline`, `online`, `on_policy`, `collect`, `evaluate`. Each loop is a generator of epochs; what
+surrounds it (logging, models, progress, checkpoints, signals) is in `session`.
+"""
+
+from birl.run.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
+from birl.run.protocols import Actor, Learner, OnPolicyLearner, Rollout, Stateful
+from birl.run.session import Options
+
+__all__ = [
+    "Actor",
+    "ConstantEpsilonGreedy",
+    "Explorer",
+    "Learner",
+    "LinearDecayEpsilonGreedy",
+    "NormalNoise",
+    "OnPolicyLearner",
+    "Options",
+    "Rollout",
+    "Stateful",
+]

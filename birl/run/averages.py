@@ -1,0 +1,94 @@
+"""Running means of metrics that do not wait for the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from birl.errors import NonFiniteError
+from birl.types import State
+
+__all__ = ["Averages"]
+
+
+class Averages:
+    """Means of metrics over many steps.
+
+    Tensors are summed on their device and read now and then in `check`, so a step costs one addition. A sum is
+    finite only if all its terms are: checking the sum checks every step.
+    """
+
+    def __init__(self) -> None:
+        self._total: dict[str, float] = {}
+        self._count: dict[str, int] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._checked_at = 0
+
+    def add(self, metrics: Mapping[str, Tensor | float]) -> None:
+        """Take in the metrics of one step."""
+        sums, values = [], []
+        for name, value in metrics.items():
+            self._count[name] = self._count.get(name, 0) + 1
+            if not isinstance(value, Tensor):
+                self._total[name] = self._total.get(name, 0.0) + value
+            elif name in self._sums:
+                if self._sums[name].device != value.device:  # a resumed sum
+                    self._sums[name] = self._sums[name].to(value.device)
+                sums.append(self._sums[name])
+                values.append(value.detach())
+            else:
+                self._sums[name] = value.detach().to(torch.float32, copy=True)
+        if sums:
+            torch._foreach_add_(sums, values)
+
+    def check(self, step: int, flush: bool = True) -> None:
+        """Read the sums from the device and stop if something was not finite.
+
+        Args:
+            step: total step now, for the message.
+            flush: whether the sums on the device begin anew, which keeps them exact over long epochs.
+
+        Raises:
+            NonFiniteError: naming the metrics and the steps between which it happened.
+        """
+        values = {name: float(value) for name, value in self._sums.items()}
+        bad = [name for name, value in values.items() if not math.isfinite(value)]
+        if bad:
+            raise NonFiniteError(
+                f"{', '.join(bad)} became NaN or infinite between step {self._checked_at + 1} and step {step}. "
+                "Training has stopped; the last checkpoint is from before. Lower the learning rate, clip gradients "
+                "(clip_grad_norm of the optimiser factory), or scale observations and rewards"
+            )
+        if flush:
+            for name, value in values.items():
+                self._total[name] = self._total.get(name, 0.0) + value
+            self._sums.clear()
+            self._checked_at = step
+
+    def means(self) -> dict[str, float]:
+        """The means of what was checked, in the order in which the names came up."""
+        return {name: self._total.get(name, math.nan) / count for name, count in self._count.items()}
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._total.clear()
+        self._count.clear()
+        self._sums.clear()
+
+    def get_state(self) -> State:
+        """Sums and counts. Those on the device are kept as they are, so that reading them does not change the means."""
+        return {
+            "total": dict(self._total),
+            "count": dict(self._count),
+            "sums": {name: value.clone() for name, value in self._sums.items()},
+            "checked_at": self._checked_at,
+        }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`; the sums continue on the CPU until the next `check`."""
+        self._total, self._count = dict(state["total"]), dict(state["count"])
+        self._sums = dict(state["sums"])
+        self._checked_at = state["checked_at"]

@@ -1,0 +1,153 @@
+"""Acting in environments and storing what happens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from birl.envs import Step, Stepper, reset_generator, sample_actions
+from birl.envs.spaces import check_actions
+from birl.run.protocols import Environment, ExplorerProtocol, Learner
+from birl.types import Array, State, Tree
+
+__all__ = ["Collector", "Measure"]
+
+Measure = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+class Collector:
+    """Lets an actor, an explorer or chance act in an environment, and stores the steps in a replay buffer.
+
+    Args:
+        learner: gives the actor.
+        env: environment or vector environment.
+        buffer: replay buffer with one lane per environment.
+        explorer: changes greedy actions; ``None`` for the policy's own (sampled, or greedy) ones.
+        greedy: whether the policy acts greedily where there is no explorer.
+        seed: fixes resets and random actions.
+
+    Attributes:
+        pending: steps that are in the buffer and not yet counted (see `count`).
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        env: Environment,
+        buffer: Any,
+        explorer: ExplorerProtocol | None = None,
+        *,
+        greedy: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        resets, self._generator = reset_generator(env, seed).spawn(2)
+        self.stepper = Stepper(env, resets)
+        self._learner, self._buffer = learner, buffer
+        self._explorer: Any = explorer
+        self._actor = learner.actor(greedy=greedy or explorer is not None, n=self.stepper.n)
+        self._unbounded = not getattr(learner, "bounded_policy", True)
+        self.pending = 0
+        bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
+        if bind is not None:
+            bind(self.stepper.action_space)
+
+    def count(self, step: int, random: bool, measure: Measure) -> list[float]:
+        """Count one more step, making it first if need be.
+
+        A vector environment makes several steps at once. They are counted one by one, so that updates, epochs and the
+        end of a run fall on exact numbers of steps.
+
+        Args:
+            step: steps counted so far, for the explorer.
+            random: whether to act uniformly at random.
+            measure: ``measure(name)`` times what is inside.
+
+        Returns:
+            Returns of the episodes that have ended.
+        """
+        ended: list[float] = []
+        while self.pending == 0:  # a step may be nothing but a reset
+            result = self.interact(step, random, measure)
+            self.pending = int(result.valid.sum())
+            ended += result.returns.values()
+        self.pending -= 1
+        return ended
+
+    def interact(self, step: int, random: bool, measure: Measure, most: int | None = None) -> Step:
+        """Make one step in every environment and store it; those beyond ``most`` are marked as not valid, left out."""
+        stepper = self.stepper
+        observation = stepper.observation
+        with measure("inference"):
+            action = self._actor(observation, stepper.is_first, stepper.reward)
+            if self._unbounded and isinstance(stepper.action_space, spaces.Box):
+                action = np.clip(action, stepper.action_space.low, stepper.action_space.high)
+            if random:
+                action = sample_actions(stepper.action_space, stepper.n, self._generator)
+            elif self._explorer is not None:
+                action = self._explorer.sample(_Chosen(self._learner, action), observation, step)
+        check_actions(stepper.action_space, action)
+        with measure("environment_step"):
+            result = stepper.step(action)
+        if most is not None:
+            result.valid[np.flatnonzero(result.valid)[most:]] = False
+        self._buffer.append_batch(
+            observation,
+            action,
+            result.reward,
+            result.terminated,
+            result.truncated,
+            result.next_observation,
+            extra=self._actor.extra,
+            mask=result.valid,
+        )
+        return result
+
+    def close_episodes(self) -> None:
+        """End the episodes that are under way: what comes next in the buffer does not follow on them."""
+        for lane in range(self.stepper.n):
+            self._buffer.clip_episode(False, truncated=True, lane=lane)
+
+    def get_state(self) -> State:
+        """Environment, actor, explorer, generator and count; the buffer is not included."""
+        state = {
+            "stepper": self.stepper.get_state(),
+            "actor": self._actor.get_state(),
+            "generator": self._generator.bit_generator.state,
+            "pending": self.pending,
+        }
+        if hasattr(self._explorer, "get_state"):
+            state["explorer"] = self._explorer.get_state()
+        return state
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`; call it after the buffer's."""
+        self.stepper.set_state(state["stepper"])
+        self._actor.set_state(state["actor"])
+        self._generator.bit_generator.state = state["generator"]
+        self.pending = state["pending"]
+        if "explorer" in state and hasattr(self._explorer, "set_state"):
+            self._explorer.set_state(state["explorer"])
+        if self.stepper.lost:
+            self.close_episodes()
+
+
+class _Chosen:
+    """Stands in for the algorithm before an explorer.
+
+    The greedy actions have been chosen already, by an actor that remembers its episode; all else is the algorithm's.
+    """
+
+    def __init__(self, learner: Learner, action: Array) -> None:
+        self._learner, self._action = learner, action
+
+    def predict(self, x: Tree) -> Array:
+        return self._action
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._learner, name)

@@ -1,0 +1,26 @@
+"""Evaluation during and after training."""
+
+from __future__ import annotations
+
+from birl.errors import ConfigError
+from birl.metrics import EnvironmentEvaluator, evaluate
+from birl.run.protocols import Environment, Evaluator
+from birl.run.session import at_least
+
+__all__ = ["evaluate", "online_evaluators"]
+
+
+def online_evaluators(
+    env: Environment, eval_env: Environment | None, n_trials: int, epsilon: float
+) -> dict[str, Evaluator]:
+    """The evaluator of online training, if there is an environment for it.
+
+    Raises:
+        ConfigError: if it is the training environment: evaluating there would tear the episode that is under way.
+    """
+    if eval_env is None:
+        return {}
+    if eval_env.unwrapped is env.unwrapped:
+        raise ConfigError("eval_env is the training environment; it must be one of its own: make a second one")
+    at_least(1, n_trials=n_trials)
+    return {"evaluation": EnvironmentEvaluator(eval_env, n_trials, epsilon)}

@@ -1,0 +1,75 @@
+"""Training on logged data."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any, Unpack
+
+from birl.run.protocols import Evaluator, Learner
+from birl.run.session import Options, Session, dataset_settings, evaluator_parts, run_settings
+from birl.types import State
+
+__all__ = ["fit", "fitter"]
+
+
+def fitter(
+    learner: Learner,
+    dataset: Any,
+    n_steps: int,
+    *,
+    evaluators: Mapping[str, Evaluator] | None = None,
+    **options: Unpack[Options],
+) -> Generator[tuple[int, dict[str, float]], None, None]:
+    """Train on a dataset, one epoch per iteration.
+
+    Args:
+        learner: algorithm; its networks are made if they do not exist.
+        dataset: replay buffer. Its sampling generator is part of a checkpoint, its contents are not.
+        n_steps: number of updates. Exactly so many are made: the last epoch may be shorter.
+        evaluators: called with ``(learner, dataset)`` after each epoch; the results are metrics.
+        **options: see `Options`.
+
+    Yields:
+        Number of the epoch (from 1) and its metrics.
+
+    Raises:
+        NonFiniteError: if a loss or a parameter becomes NaN or infinite.
+        ResumeError: if ``checkpoint`` holds a run with other settings.
+    """
+    data = {} if options.get("checkpoint") is None else dataset_settings(dataset)
+    settings = run_settings(learner, "offline", **data)
+    learner.build_with_dataset(dataset)
+    parts = {"sampler": _Sampler(dataset), **evaluator_parts(evaluators)}
+    session = Session(learner, type(learner).__name__, n_steps, parts, settings, **options)
+    with session:
+        while session.unfinished:
+            with session.interrupt.held_back():
+                while session.in_epoch:
+                    with session.time("step"):
+                        with session.time("sample_batch"):
+                            batch = learner.sample_minibatch(dataset)
+                        with session.time("algorithm_update"):
+                            metrics = learner.update(batch)
+                    session.averages.add(metrics)
+                    session.tick()
+                result = session.end_epoch(evaluators, dataset)
+            yield result
+
+
+class _Sampler:
+    """The part of a dataset that a checkpoint holds: its random generators."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def get_state(self) -> State:
+        state: State = self._dataset.get_state(contents=False)
+        return state
+
+    def set_state(self, state: State) -> None:
+        self._dataset.set_state(state)
+
+
+def fit(learner: Learner, dataset: Any, n_steps: int, **options: Any) -> list[tuple[int, dict[str, float]]]:
+    """Train on a dataset; see `fitter`. Returns the number and the metrics of each epoch."""
+    return list(fitter(learner, dataset, n_steps, **options))

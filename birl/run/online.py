@@ -1,0 +1,127 @@
+"""Off-policy training in environments."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Unpack
+
+from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
+from birl.errors import ConfigError
+from birl.run.collector import Collector
+from birl.run.evaluate import online_evaluators
+from birl.run.protocols import Environment, ExplorerProtocol, Learner
+from birl.run.session import (
+    Options,
+    Session,
+    at_least,
+    environment_settings,
+    evaluator_parts,
+    part_settings,
+    run_settings,
+)
+
+__all__ = ["fit_online", "online_fitter"]
+
+DEFAULT_BUFFER_LIMIT = 1_000_000
+
+
+def online_fitter(
+    learner: Learner,
+    env: Environment,
+    buffer: Any = None,
+    explorer: ExplorerProtocol | None = None,
+    n_steps: int = 1_000_000,
+    *,
+    update_interval: int = 1,
+    n_updates: int = 1,
+    update_start_step: int = 0,
+    random_steps: int = 0,
+    eval_env: Environment | None = None,
+    eval_epsilon: float = 0.0,
+    n_trials: int = 10,
+    seed: int | None = None,
+    **options: Unpack[Options],
+) -> Generator[tuple[int, dict[str, float]], None, None]:
+    """Train in an environment or vector environment, one epoch per iteration.
+
+    Steps are counted over all environments. Where a vector environment makes ``n`` steps at once, the updates that are
+    due for them follow one by one: the ratio of updates to steps does not depend on ``n``.
+
+    Args:
+        learner: off-policy algorithm; its networks are made if they do not exist.
+        env: environment, or vector environment in any autoreset mode.
+        buffer: replay buffer with one lane per environment; by default the newest million steps are kept.
+        explorer: chooses actions instead of the policy's own samples.
+        n_steps: number of environment steps that are trained on, exactly. (A vector environment may have made up to
+            ``n - 1`` more.)
+        update_interval, n_updates: ``n_updates`` updates after every ``update_interval`` steps, once the buffer holds a
+            minibatch.
+        update_start_step: number of steps before the first update.
+        random_steps: number of steps with uniformly random actions at the start of the run. A resumed run does not
+            begin with them again.
+        eval_env: environment of its own for the metric ``evaluation``: the mean greedy return.
+        eval_epsilon: share of random actions in it.
+        n_trials: number of its episodes.
+        seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
+        **options: see `Options`.
+
+    Yields:
+        Number of the epoch (from 1) and its metrics.
+
+    Raises:
+        ConfigError: if the buffer can never hold a minibatch.
+        ActionError: if the policy or the explorer chooses an action outside of the environment's space.
+    """
+    at_least(1, update_interval=update_interval, n_updates=n_updates)
+    at_least(0, update_start_step=update_start_step, random_steps=random_steps)
+    batch_size = learner.config.batch_size
+    limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
+    if limit is not None and limit < batch_size:
+        raise ConfigError(
+            f"the buffer keeps {limit} steps, fewer than a minibatch of {batch_size}, so that nothing would ever be "
+            f"learned; give a buffer with limit >= {batch_size}, or a smaller batch_size"
+        )
+    settings = run_settings(
+        learner,
+        "online",
+        update_interval=update_interval,
+        n_updates=n_updates,
+        update_start_step=update_start_step,
+        random_steps=random_steps,
+        explorer=part_settings(explorer),
+        **environment_settings(env, seed),
+    )
+    learner.build_with_env(env)
+    if buffer is None:
+        buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env)
+    settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
+    collector = Collector(learner, env, buffer, explorer, seed=seed)
+    evaluators = online_evaluators(env, eval_env, n_trials, eval_epsilon)
+    parts = {"buffer": buffer, "collector": collector, **evaluator_parts(evaluators)}
+    session = Session(learner, f"{type(learner).__name__}_online", n_steps, parts, settings, **options)
+    with session:
+        while session.unfinished:
+            with session.interrupt.held_back():
+                while session.in_epoch:
+                    with session.time("step"):
+                        returns = collector.count(session.step, session.step < random_steps, session.time)
+                        for value in returns:
+                            session.averages.add({"rollout_return": value})
+                        step = session.step + 1
+                        due = step > update_start_step and step % update_interval == 0
+                        if due and buffer.transition_count >= batch_size:
+                            for _ in range(n_updates):
+                                with session.time("sample_batch"):
+                                    batch = learner.sample_minibatch(buffer)
+                                with session.time("algorithm_update"):
+                                    metrics = learner.update(batch)
+                                session.averages.add(metrics)
+                    session.tick()
+                result = session.end_epoch(evaluators, buffer)
+            yield result
+    collector.close_episodes()
+
+
+def fit_online(learner: Learner, env: Environment, *args: Any, **options: Any) -> list[tuple[int, dict[str, float]]]:
+    """Train in an environment; see `online_fitter`. Returns the number and the metrics of each epoch."""
+    return list(online_fitter(learner, env, *args, **options))

@@ -1,0 +1,53 @@
+"""The progress bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+
+from tqdm import tqdm
+
+__all__ = ["Progress"]
+
+_HIDDEN_PREFIX = "time_"
+_MOST_SHOWN = 4
+
+
+class Progress:
+    """A bar with rate, remaining time and key metrics. Silent if standard error is not a terminal.
+
+    Args:
+        total: number of steps of the whole run.
+        done: number of steps made before.
+        show: whether to show anything at all.
+    """
+
+    def __init__(self, total: int, done: int = 0, show: bool = True) -> None:
+        self._bar: tqdm[None] | None = None
+        self._shown_at = 0.0
+        if show and sys.stderr is not None and sys.stderr.isatty():
+            self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, smoothing=0.1)
+
+    def advance(self) -> None:
+        """Count one step."""
+        if self._bar is not None:
+            self._bar.update()
+
+    def show(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Show the epoch and its first metrics that are not times."""
+        if self._bar is not None:
+            shown = [(k, v) for k, v in metrics.items() if not k.startswith(_HIDDEN_PREFIX)][:_MOST_SHOWN]
+            self._bar.set_description(f"epoch {epoch}", refresh=False)
+            self._bar.set_postfix({name: f"{value:.4g}" for name, value in shown})
+            self._shown_at = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether the metrics shown are more than a second old, and someone looks at them."""
+        return self._bar is not None and time.monotonic() - self._shown_at > 1.0
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()

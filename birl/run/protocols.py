@@ -1,0 +1,180 @@
+"""What the loops need from the objects they drive. Nothing here imports an algorithm.
+
+An algorithm is a `Learner` (and, if it learns from rollouts, an `OnPolicyLearner`); what it acts with is an `Actor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from torch import Tensor
+
+from birl.types import Array, State, Tree
+
+__all__ = [
+    "Actor",
+    "Callback",
+    "Environment",
+    "Evaluator",
+    "ExplorerProtocol",
+    "Learner",
+    "LearnerConfig",
+    "OnPolicyLearner",
+    "Rollout",
+    "Stateful",
+]
+
+Environment: TypeAlias = Any  # gymnasium.Env or gymnasium.vector.VectorEnv
+Callback: TypeAlias = Callable[[Any, int, int], None]  # (learner, epoch, total_step)
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that a checkpoint can hold."""
+
+    def get_state(self) -> State:
+        """Everything that later behaviour depends on."""
+
+    def set_state(self, state: State) -> None:
+        """Continue from what `get_state` returned, bit for bit."""
+
+
+class Actor(Protocol):
+    """Chooses actions in ``n`` environments at once and remembers what it needs (recurrent states, contexts).
+
+    An actor reads the learner's current networks: it need not be made again after an update.
+
+    Attributes:
+        extra: values to be stored with the step that was chosen last, by name, each ``[n, …]``: for recurrent
+            networks ``"state.<network>"``, the state *before* the observation; on-policy learners may add
+            ``"log_prob"`` and the like. Empty for feed-forward off-policy algorithms.
+    """
+
+    extra: dict[str, Array]
+
+    def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
+        """Choose actions.
+
+        Args:
+            observation: tree of arrays ``[n, *shape]`` as the environment gave them.
+            is_first: bool ``[n]``: a new episode begins here, what is remembered of the old one is dropped first.
+            reward: float32 ``[n]``: reward of the step before (0 where ``is_first``).
+
+        Returns:
+            Actions in the environment's units: float32 ``[n, action_size]`` or int64 ``[n]``.
+        """
+
+    def get_state(self) -> State:
+        """What is remembered of the current episodes, and random generators of its own."""
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+
+
+class LearnerConfig(Protocol):
+    """The part of an algorithm's configuration that loops and evaluators read."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def gamma(self) -> float: ...
+    def serialize(self) -> dict[str, Any]:
+        """JSON form ``{"type": …, "params": …}``: written to ``params.json``, compared when a run is resumed."""
+
+
+class Learner(Protocol):
+    """An algorithm as the loops see it."""
+
+    @property
+    def config(self) -> LearnerConfig: ...
+    def describe(self) -> dict[str, Any]:
+        """Shapes and configuration in JSON form: what ``params.json`` holds."""
+
+    def build_with_dataset(self, dataset: Any) -> None:
+        """Make the networks for a dataset, or check that they fit if they exist."""
+
+    def build_with_env(self, env: Environment) -> None:
+        """Make the networks for an environment (or vector environment), or check that they fit if they exist."""
+
+    def sample_minibatch(self, dataset: Any) -> Any:
+        """Draw the minibatch that `update` takes. Any randomness is the dataset's own generator."""
+
+    def update(self, batch: Any) -> dict[str, Tensor]:
+        """One gradient step. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
+
+    def actor(self, *, greedy: bool, n: int = 1) -> Actor: ...
+
+    def predict(self, x: Tree) -> Array: ...
+    def sample_action(self, x: Tree) -> Array: ...
+
+    def save(self, fname: str | Path) -> None: ...
+    def get_state(self) -> State:
+        """All that training depends on: networks, targets, optimisers, schedules, grad_step, own generators.
+
+        Raises:
+            NonFiniteError: if a parameter is NaN or infinite: such a state is never written.
+        """
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`, on a learner with the same configuration whose networks are built."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Consecutive steps of ``N`` environments, time first. All numpy, in the environment's units.
+
+    Attributes:
+        observation: tree ``[T, N, *shape]``: what the action was chosen for.
+        action: ``[T, N, action_size]`` float32 or ``[T, N]`` int64, as the actor gave it (the environment was
+            given the action clipped to its bounds).
+        reward: float32 ``[T, N]``.
+        next_observation: tree ``[T, N, *shape]``: what the step led to; at episode ends the final observation,
+            never the first one of the next episode.
+        terminated: bool ``[T, N]``.
+        truncated: bool ``[T, N]``: never where ``terminated`` is.
+        is_first: bool ``[T, N]``: the step begins an episode.
+        valid: bool ``[T, N]``: False where no real step was made (the reset step of `AutoresetMode.NEXT_STEP`,
+            or environments beyond ``n_steps`` in the last row): not to be learned from, and a break for any
+            recursion over time.
+        extra: the actor's ``extra`` at every step, by name, each ``[T, N, …]``.
+    """
+
+    observation: Tree
+    action: Array
+    reward: Array
+    next_observation: Tree
+    terminated: Array
+    truncated: Array
+    is_first: Array
+    valid: Array
+    extra: dict[str, Array]
+
+    @property
+    def start_state(self) -> dict[str, Array]:
+        """Recurrent states ``[N, size]`` before the first step, by network name."""
+        prefix = "state."
+        return {k.removeprefix(prefix): v[0] for k, v in self.extra.items() if k.startswith(prefix)}
+
+
+class OnPolicyLearner(Learner, Protocol):
+    """An algorithm that learns from rollouts and throws them away."""
+
+    @property
+    def rollout_length(self) -> int:
+        """Number of steps that each environment makes between updates."""
+
+    def update_rollout(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Learn from a rollout. It may be shorter than `rollout_length` at the end of training, never empty."""
+
+
+class ExplorerProtocol(Protocol):
+    """Changes greedy actions into exploring ones. `Stateful` explorers resume exactly."""
+
+    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+        """Actions ``[n]`` or ``[n, action_size]`` for observations ``x`` ``[n, …]`` at environment step ``step``."""
+
+
+Evaluator: TypeAlias = Callable[[Any, Any], float]  # (learner, dataset) -> metric

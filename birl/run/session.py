@@ -1,0 +1,353 @@
+"""What every training loop has around it: epochs, logging, models, progress, checkpoints, signals.
+
+A loop makes a `Session` and looks like this::
+
+    with session:
+        while session.unfinished:
+            with session.interrupt.held_back():
+                while session.in_epoch:
+                    ...one step...
+                    session.tick()
+                result = session.end_epoch(evaluators, dataset)
+            yield result
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict
+
+import numpy as np
+
+from birl.envs import number_of_environments
+from birl.errors import ConfigError, ResumeError
+from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
+from birl.run.averages import Averages
+from birl.run.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
+from birl.run.progress import Progress
+from birl.run.protocols import Callback, Environment, Evaluator, Learner, Stateful
+from birl.run.signals import Abandoned, Interrupt
+from birl.types import State
+
+__all__ = [
+    "Options",
+    "Session",
+    "at_least",
+    "dataset_settings",
+    "environment_settings",
+    "evaluator_parts",
+    "part_settings",
+    "run_settings",
+]
+
+CHECK_INTERVAL = 100
+"""Steps between two looks at the metrics on the device."""
+
+
+class Options(TypedDict, total=False):
+    """Options of every training loop.
+
+    Attributes:
+        n_steps_per_epoch: steps between evaluations, logging and models; epochs end at its multiples and at the end.
+        experiment_name: name of the run; by default the algorithm's.
+        with_timestamp: whether the time is appended to it. A resumed run keeps its name.
+        logger_adapter: makes the adapter that metrics are written to; by default `FileAdapterFactory`.
+        show_progress: whether to show a progress bar (on a terminal only).
+        save_interval: epochs between saved models and checkpoints. Both are also written at the end.
+        callback: called with ``(learner, epoch, total_step)`` after every step.
+        epoch_callback: called with ``(learner, epoch, total_step)`` after every epoch.
+        checkpoint: folder that the whole state of the run is kept in. If it holds one, the run goes on from there and
+            ends up bit for bit where it would have without the interruption.
+    """
+
+    n_steps_per_epoch: int
+    experiment_name: str | None
+    with_timestamp: bool
+    logger_adapter: LoggerAdapterFactory | None
+    show_progress: bool
+    save_interval: int
+    callback: Callback | None
+    epoch_callback: Callback | None
+    checkpoint: str | Path | None
+
+
+def at_least(low: int, **values: Any) -> None:
+    """Check that the arguments are integers not below ``low``.
+
+    Raises:
+        ConfigError: naming the argument.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+            raise ConfigError(f"{name} is {value!r}; it must be an int >= {low}")
+
+
+class Session:
+    """One run of one loop.
+
+    Args:
+        learner: built algorithm.
+        name: name of the run if ``experiment_name`` does not say otherwise.
+        n_steps: total number of steps, those before a resume included.
+        parts: what a checkpoint holds beside the learner, by name.
+        settings: JSON values that a resumed run must share, by name. See `run_settings`.
+        n_steps_per_epoch, …: see `Options`.
+
+    Attributes:
+        step: steps made so far.
+        averages: metrics of the current epoch.
+        interrupt: signals that came.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        name: str,
+        n_steps: int,
+        parts: Mapping[str, Stateful],
+        settings: dict[str, Any],
+        *,
+        n_steps_per_epoch: int = 10_000,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+        save_interval: int = 1,
+        callback: Callback | None = None,
+        epoch_callback: Callback | None = None,
+        checkpoint: str | Path | None = None,
+    ) -> None:
+        at_least(1, n_steps=n_steps, n_steps_per_epoch=n_steps_per_epoch, save_interval=save_interval)
+        self._learner, self._n_steps, self._epoch_length = learner, n_steps, n_steps_per_epoch
+        self._parts: dict[str, Stateful] = {"learner": learner, **parts}
+        self._settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch}
+        self._save_interval, self._checkpoint = save_interval, checkpoint
+        self._callback, self._epoch_callback = callback, epoch_callback
+        self.step = 0
+        self._closed = 0  # the step at which the last finished epoch ended
+        self.averages = Averages()
+        self.interrupt = Interrupt()
+
+        state = None if checkpoint is None else load_checkpoint(checkpoint, self._settings)
+        self.resumed = state is not None
+        if state is not None:
+            experiment_name, with_timestamp = self._set_state(state), False
+        self._logger = BirlLogger(
+            logger_adapter or FileAdapterFactory(),
+            experiment_name or name,
+            with_timestamp,
+            algo=learner,
+            n_steps_per_epoch=n_steps_per_epoch,
+        )
+        if state is not None:
+            self._logger.set_state(state["session"]["logger"])
+            set_random_state(state["random"])
+        self._logger.add_params(learner.describe())
+        self._progress = Progress(n_steps, self.step, show_progress)
+        if state is None:
+            self._write_checkpoint()  # a run that dies in its first epoch begins again with the same random numbers
+
+    # -- where the run is ------------------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an epoch is left."""
+        return self._closed < self._n_steps
+
+    @property
+    def in_epoch(self) -> bool:
+        """Whether a step is left in the present epoch."""
+        return self.step < min(self._n_steps, (self._closed // self._epoch_length + 1) * self._epoch_length)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the present epoch, from 1. Epochs end at multiples of their length, whatever ``n_steps`` is."""
+        return max(self.step - 1, 0) // self._epoch_length + 1
+
+    @property
+    def left(self) -> int:
+        """Steps left in the run."""
+        return self._n_steps - self.step
+
+    # -- the steps -------------------------------------------------------------------------------------------------
+
+    def time(self, name: str) -> _Timer:
+        """Context that adds the seconds inside to the metric ``time_<name>``."""
+        return _Timer(self.averages, f"time_{name}")
+
+    def tick(self) -> None:
+        """Finish a step: count it, look at the metrics now and then, call back, obey signals."""
+        self.step += 1
+        self._progress.advance()
+        if self.step % CHECK_INTERVAL == 0:
+            self.averages.check(self.step)
+            if self._progress.due:
+                self._progress.show(self.epoch, self.averages.means())
+        if self._callback is not None:
+            self._callback(self._learner, self.epoch, self.step)
+        self._obey()
+
+    def end_epoch(self, evaluators: Mapping[str, Evaluator] | None, dataset: Any) -> tuple[int, dict[str, float]]:
+        """Evaluate, log, save.
+
+        Returns:
+            Number of the epoch and its metrics.
+        """
+        epoch = self.epoch
+        self.averages.check(self.step)
+        metrics = self.averages.means()
+        try:
+            with _global_randomness_kept(), self.interrupt.abandonable():
+                for name, evaluator in (evaluators or {}).items():
+                    metrics[name] = float(evaluator(self._learner, dataset))
+        except Abandoned:
+            self._obey()
+        self._logger.write(epoch, self.step, metrics)
+        self._progress.show(epoch, metrics)
+        self.averages.clear()
+        self._closed = self.step
+        if self._epoch_callback is not None:
+            self._epoch_callback(self._learner, epoch, self.step)
+        if epoch % self._save_interval == 0 or not self.unfinished:
+            self._logger.save_model(self.step, self._learner)
+            self._write_checkpoint()
+        self._obey()
+        return epoch, metrics
+
+    def _obey(self) -> None:
+        if self.interrupt.signal is not None:
+            self._write_checkpoint()
+            self.interrupt.stop()
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def _write_checkpoint(self) -> None:
+        if self._checkpoint is None:
+            return
+        self.averages.check(self.step, flush=False)
+        state = {
+            "session": {
+                "step": self.step,
+                "closed": self._closed,
+                "averages": self.averages.get_state(),
+                "experiment_name": self._logger.experiment_name,
+                "logger": self._logger.get_state(),
+            },
+            "parts": {name: part.get_state() for name, part in self._parts.items()},
+        }
+        save_checkpoint(self._checkpoint, self._settings, state)
+
+    def _set_state(self, state: State) -> str:
+        """Continue from a checkpoint; returns the run's name."""
+        session = state["session"]
+        if session["step"] > self._n_steps:
+            raise ResumeError(
+                f"the run in {self._checkpoint} has made {session['step']} steps already, more than n_steps="
+                f"{self._n_steps}: ask for at least as many, or use another folder to start anew"
+            )
+        self.step, self._closed = session["step"], session["closed"]
+        self.averages.set_state(session["averages"])
+        for name, part in self._parts.items():
+            if name in state["parts"]:  # evaluators may have been added since
+                part.set_state(state["parts"][name])
+        return str(session["experiment_name"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.close()
+        self._logger.close()
+
+
+class _Timer:
+    """Adds the seconds spent inside to a metric."""
+
+    __slots__ = ("_averages", "_name", "_start")
+
+    def __init__(self, averages: Averages, name: str) -> None:
+        self._averages, self._name, self._start = averages, name, 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._averages.add({self._name: time.perf_counter() - self._start})
+
+
+@contextlib.contextmanager
+def _global_randomness_kept() -> Iterator[None]:
+    """Whatever is drawn from the global generators inside is put back: evaluation never changes training."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+
+
+def evaluator_parts(evaluators: Mapping[str, Evaluator] | None) -> dict[str, Stateful]:
+    """The evaluators that have a state: parts of a checkpoint."""
+    named: dict[str, Any] = {f"evaluator {name}": evaluator for name, evaluator in (evaluators or {}).items()}
+    return {name: evaluator for name, evaluator in named.items() if isinstance(evaluator, Stateful)}
+
+
+def run_settings(learner: Learner, loop: str, **values: Any) -> dict[str, Any]:
+    """The settings that a run and its resumption must share. Take them before the networks are built."""
+    return {"loop": loop, "algorithm": learner.config.serialize(), **values}
+
+
+def part_settings(part: Any) -> dict[str, Any] | None:
+    """What tells one explorer, picker or slicer from another in `run_settings`: its class and its plain numbers."""
+    if part is None:
+        return None
+    own = getattr(part, "__dict__", {})
+    numbers = {key: value for key, value in own.items() if isinstance(value, bool | int | float | str)}
+    return {"type": type(part).__name__, **numbers}
+
+
+def dataset_settings(dataset: Any) -> dict[str, Any]:
+    """What tells one dataset from another in `run_settings`: size, picker, slicer, and a digest of some rewards."""
+    return {
+        "transitions": dataset.transition_count,
+        "picker": part_settings(getattr(dataset, "transition_picker", None)),
+        "slicer": part_settings(getattr(dataset, "trajectory_slicer", None)),
+        "content": _digest(dataset),
+    }
+
+
+def _digest(dataset: Any) -> str:
+    """Digest of the shapes and of the rewards at the beginning, in the middle and at the end."""
+    if hasattr(dataset, "primary_replay_buffer"):
+        return f"{_digest(dataset.primary_replay_buffer)} {_digest(dataset.secondary_replay_buffer)}"
+    episodes, info = dataset.episodes, dataset.dataset_info
+    count = len(episodes)
+    digest = hashlib.sha256(repr((dataset.observation_shape, info.action_size, info.action_space, count)).encode())
+    for order in (range(count), range(count // 2, count), range(count - 1, -1, -1)):
+        for rewards in _some_rewards(episodes, order):
+            digest.update(rewards.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _some_rewards(episodes: Any, order: Iterable[int], most: int = 1000) -> Iterator[Any]:
+    """Rewards of the first episodes in the order given, so many steps in all."""
+    left = most
+    for index in order:
+        rewards = np.ascontiguousarray(episodes[index].rewards[:left])
+        left -= len(rewards)
+        yield rewards
+        if left <= 0:
+            return
+
+
+def environment_settings(env: Environment, seed: int | None) -> dict[str, Any]:
+    """What tells one training environment from another in `run_settings`."""
+    specification = getattr(env, "spec", None)
+    name = type(env.unwrapped).__name__ if specification is None else specification.id
+    return {"environment": name, "environments": number_of_environments(env), "seed": seed}

@@ -1,0 +1,38 @@
+"""One seed for everything that draws random numbers."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+from birl.errors import ConfigError
+
+__all__ = ["new_generator", "seed"]
+
+_root = np.random.SeedSequence()
+
+
+def seed(value: int) -> None:
+    """Seed Python, numpy, torch and every generator that birl makes from now on.
+
+    Args:
+        value: any integer in ``[0, 2**32 - 1]``.
+
+    Raises:
+        ConfigError: if it is not.
+    """
+    global _root
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**32:
+        raise ConfigError(f"seed is {value!r:.80}; it must be an int in [0, 2**32 - 1]")
+    value = int(value)
+    _root = np.random.SeedSequence(value)
+    random.seed(value)
+    np.random.seed(value)  # users and environments may draw from the global generator
+    torch.manual_seed(value)
+
+
+def new_generator() -> np.random.Generator:
+    """A generator of its own, independent of all others, fixed by the last `seed` and the order of calls."""
+    return np.random.Generator(np.random.PCG64(_root.spawn(1)[0]))

@@ -1,0 +1,38 @@
+"""Public test kit: probe environments, tasks that are solved in seconds, goldens, and a contract for algorithms.
+
+::
+
+    from birl.testing import check_algorithm
+    check_algorithm(MyConfig())       # raises AssertionError, and says what is wrong
+"""
+
+from birl.testing.contract import CHECKS, SLOW_CHECKS, check_algorithm
+from birl.testing.environments import PROBES, ChainEnv, MemoryEnv, Probe, ProbeEnv, collect_dataset
+from birl.testing.golden import (
+    GoldenReport,
+    Reference,
+    compare_with_reference,
+    double_precision,
+    plain_parameters,
+)
+from birl.testing.learning import average_return, probe_errors, train
+
+__all__ = [
+    "CHECKS",
+    "PROBES",
+    "SLOW_CHECKS",
+    "ChainEnv",
+    "GoldenReport",
+    "MemoryEnv",
+    "Probe",
+    "ProbeEnv",
+    "Reference",
+    "average_return",
+    "check_algorithm",
+    "collect_dataset",
+    "compare_with_reference",
+    "double_precision",
+    "plain_parameters",
+    "probe_errors",
+    "train",
+]

@@ -1,0 +1,180 @@
+"""Golden tests: compare an algorithm with an independent reference, update by update.
+
+A reference is an object with ``parameters``, a dict of float64 tensors, and ``update(batch)``, which changes them and
+may return losses. It should be written from the paper and share no code with the algorithm. Both see the same batches
+and, as torch is seeded alike before each update, the same random draws.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from birl.types import Batch
+
+__all__ = ["GoldenReport", "Reference", "compare_with_reference", "double_precision", "plain_parameters"]
+
+
+class Reference(Protocol):
+    """An independent implementation."""
+
+    parameters: dict[str, Tensor]
+
+    def update(self, batch: Any) -> Mapping[str, float]:
+        """One update; returns the losses that are to be compared, by the names of the algorithm's metrics."""
+
+
+@dataclass
+class GoldenReport:
+    """What a comparison found.
+
+    Attributes:
+        parameters: largest absolute difference of each parameter over all updates.
+        metrics: likewise of each loss.
+        moved: how far each parameter is from its start in the end: a golden in which nothing moves shows nothing.
+    """
+
+    parameters: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def largest(self) -> float:
+        """Largest difference of all."""
+        return max([*self.parameters.values(), *self.metrics.values()])
+
+    @property
+    def worst(self) -> str:
+        """Where it is."""
+        both = {**self.parameters, **{f"metric {name}": value for name, value in self.metrics.items()}}
+        return max(both, key=lambda name: both[name])
+
+
+class _Double(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.float:
+            func = Tensor.double
+        args = tuple(torch.float64 if value is torch.float32 else value for value in args)
+        kwargs = {key: torch.float64 if value is torch.float32 else value for key, value in (kwargs or {}).items()}
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Inside, networks are made in float64 and every explicit conversion to float32 goes to float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Double():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def compare_with_reference(
+    algorithm: Any,
+    reference: Reference,
+    batches: Iterable[Any],
+    *,
+    parameters: Callable[[nn.Module], dict[str, Tensor]] | None = None,
+    update: Callable[[Any], Mapping[str, Tensor]] | None = None,
+    seed: int = 0,
+) -> GoldenReport:
+    """Let both learn from the same batches and compare them after every update.
+
+    Args:
+        algorithm: built inside `double_precision`.
+        reference: made from the same parameters.
+        batches: `Batch`es, or pairs of what the algorithm and what the reference is given.
+        parameters: networks to the reference's names; `plain_parameters` by default.
+        update: how the algorithm updates; ``algorithm.engine.update`` by default.
+        seed: of the random draws.
+    """
+    named, learn = parameters or plain_parameters, update or algorithm.engine.update
+    report, start = GoldenReport(), named(algorithm.nets)
+    if set(start) != set(reference.parameters):
+        raise ValueError(f"names differ: {sorted(set(start) ^ set(reference.parameters))}")
+    for index, batch in enumerate(batches):
+        own, others = batch if isinstance(batch, tuple) else (batch, _plain_batch(batch))
+        torch.manual_seed(seed + index)
+        metrics = learn(own)
+        torch.manual_seed(seed + index)
+        for name, value in reference.update(others).items():
+            if name in metrics:
+                _raise(report.metrics, name, abs(float(metrics[name]) - value))
+        for name, tensor in named(algorithm.nets).items():
+            expected = reference.parameters[name]
+            if tensor.shape != expected.shape:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, in the reference {tuple(expected.shape)}")
+            _raise(report.parameters, name, float((tensor - expected).abs().max()))
+    for name, tensor in named(algorithm.nets).items():
+        report.moved[name] = float((tensor - start[name]).abs().max())
+    return report
+
+
+def _raise(table: dict[str, float], name: str, value: float) -> None:
+    # a NaN must not be lost in a maximum
+    table[name] = value if not value <= table.get(name, 0.0) else table.get(name, 0.0)
+
+
+def _plain_batch(batch: Batch) -> dict[str, Tensor]:
+    names = ("observation", "action", "reward", "next_observation", "discount", "weight", "is_first")
+    plain = {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}
+    return {**plain, **batch.extra}
+
+
+_RULES: tuple[tuple[str, str], ...] = (
+    # birl's name without its network -> plain name; {k} is the member
+    (r"encoder\.(?:members\.(?P<k>\d+)\.)?layers\.(?P<i>\d+)\.linear\.weight", "w{i}"),
+    (r"encoder\.(?:members\.(?P<k>\d+)\.)?layers\.(?P<i>\d+)\.linear\.bias", "b{i}"),
+    (r"encoder\.(?:members\.(?P<k>\d+)\.)?embedding\.layers\.(?P<i>\d+)\.linear\.weight", "w{i}"),
+    (r"encoder\.(?:members\.(?P<k>\d+)\.)?embedding\.layers\.(?P<i>\d+)\.linear\.bias", "b{i}"),
+    (r"encoder\.(?:members\.(?P<k>\d+)\.)?cell\.weight_ih", "cell.w_x"),
+    (r"encoder\.(?:members\.(?P<k>\d+)\.)?cell\.weight_hh", "cell.w_h"),
+    (r"encoder\.(?:members\.(?P<k>\d+)\.)?cell\.bias_ih", "cell.b_x"),
+    (r"encoder\.(?:members\.(?P<k>\d+)\.)?cell\.bias_hh", "cell.b_h"),
+    (r"(?:head\.)?linear\.weight", "out.w"),
+    (r"(?:head\.)?linear\.bias", "out.b"),
+    (r"head\.embedding\.weight", "embed.w"),
+    (r"head\.embedding\.bias", "embed.b"),
+)
+
+
+def plain_parameters(nets: nn.Module) -> dict[str, Tensor]:
+    """Copies of all parameters under plain names, in float64, one entry for each ensemble member.
+
+    Layer ``i`` of member ``k`` of network ``critic`` is ``critic.k.w{i}`` ``[in, out]`` and ``critic.k.b{i}``
+    ``[out]``, the last layer ``critic.k.out.w`` and ``critic.k.out.b``; networks without members have ``k = 0``. A
+    learned scalar has the name of its network.
+    """
+    result: dict[str, Tensor] = {}
+    for name, tensor in nets.state_dict().items():
+        network, _, rest = name.partition(".")
+        value = tensor.detach().to(torch.float64).clone()
+        if rest == "raw":
+            result[network] = value
+            continue
+        if rest == "log_std":
+            result[f"{network}.log_std"] = value
+            continue
+        for pattern, plain in _RULES:
+            match = re.fullmatch(pattern, rest)
+            if match:
+                groups = match.groupdict()
+                label = plain.format(i=groups.get("i"))
+                if value.dim() == 3:  # stacked: [N, in, out], biases [N, 1, out]
+                    for k, member in enumerate(value):
+                        result[f"{network}.{k}.{label}"] = member[0] if rest.endswith("bias") else member
+                else:
+                    result[f"{network}.{groups.get('k') or 0}.{label}"] = value.T if value.dim() == 2 else value
+                break
+        else:
+            raise ValueError(f"no plain name is known for {name!r}: pass a function of your own as `parameters`")
+    return result

@@ -1,0 +1,117 @@
+"""Does an algorithm learn? Probes with known values, and tasks that are solved in seconds or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from birl.logging import NoopAdapterFactory
+from birl.testing.environments import Probe, collect_dataset
+from birl.types import Array, Inputs
+
+__all__ = ["average_return", "probe_errors", "train"]
+
+
+def train(
+    algorithm: Any, env: Any, n_steps: int, dataset: Any = None, callback: Callable[..., None] | None = None
+) -> None:
+    """Train in the way the algorithm learns: ``n_steps`` updates on a dataset, or steps in the environment."""
+    if algorithm.data == "rollout":
+        algorithm.fit_online(
+            env,
+            n_steps=n_steps,
+            n_steps_per_epoch=n_steps,
+            show_progress=False,
+            logger_adapter=NoopAdapterFactory(),
+            callback=callback,
+            save_interval=n_steps,
+        )
+        return
+    algorithm.build_with_dataset(dataset)
+    for step in range(n_steps):
+        algorithm.update(algorithm.sample_minibatch(dataset))
+        if callback is not None:
+            callback(algorithm, 1, step + 1)
+
+
+def probe_errors(
+    config: Any, kind: str, discrete: bool, n_steps: int, *, seed: int = 0, n_data: int = 200, expert: bool = False
+) -> dict[str, float]:
+    """Train on a probe and measure what is still wrong.
+
+    Args:
+        config: configuration of the algorithm; its ``gamma`` sets the true values.
+        kind: one of `birl.testing.PROBES`.
+        discrete: the kind of actions.
+        n_steps: number of updates (environment steps for on-policy algorithms).
+        seed: of everything.
+        n_data: number of steps in the dataset.
+        expert: whether the data are the best actions instead of random ones (for imitation).
+
+    Returns:
+        Largest absolute error by what was measured: ``"action_value"``, ``"state_value"`` and ``"action"`` (0 or 1 for
+        discrete actions), as far as the algorithm has them.
+    """
+    from birl.seeding import seed as seed_everything
+
+    seed_everything(seed)
+    probe = Probe(kind, discrete)
+    env = probe.make()
+    dataset = None
+    algorithm = config.create()
+    if algorithm.data != "rollout":
+        skill = 1.0 if expert else 0.0
+        dataset = collect_dataset(env, n_data, seed, policy=env.best_action, skill=skill)
+    train(algorithm, env, n_steps, dataset)
+    errors: dict[str, float] = {}
+    if type(algorithm).action_value is not None:
+        rows = probe.action_values(config.gamma)
+        x = np.array([[row[0]] for row in rows], np.float32)
+        a = np.array([row[1] for row in rows])
+        got = algorithm.predict_value(x, a.astype(np.int64) if discrete else a[:, None].astype(np.float32))
+        errors["action_value"] = float(np.abs(got - np.array([row[2] for row in rows])).max())
+    if hasattr(algorithm.nets, "value") and probe.state_values(config.gamma):
+        states = probe.state_values(config.gamma)
+        with torch.no_grad():
+            got = algorithm.nets.value(Inputs(torch.tensor([[row[0]] for row in states]))).numpy()
+        errors["state_value"] = float(np.abs(got - np.array([row[1] for row in states])).max())
+    if probe.has_best_action:
+        best = probe.best_actions()
+        chosen = [_greedy(algorithm, np.array([x], np.float32), 1.0) for x, _ in best]
+        errors["action"] = max(abs(float(np.ravel(c)[0]) - b) for c, (_, b) in zip(chosen, best, strict=True))
+    return errors
+
+
+def _greedy(algorithm: Any, observation: Array, target_return: float) -> Array:
+    if algorithm.data == "trajectory":
+        return algorithm.as_stateful_wrapper(target_return).predict(observation, 0.0)  # type: ignore[no-any-return]
+    return algorithm.predict(observation[None])[0]  # type: ignore[no-any-return]
+
+
+def average_return(
+    algorithm: Any, env: Any, n_episodes: int = 1, *, seed: int = 0, target_return: float = 1.0
+) -> float:
+    """Mean undiscounted return of the greedy policy.
+
+    Args:
+        algorithm: built; recurrent policies keep their state over an episode.
+        env: environment.
+        n_episodes: number of episodes.
+        seed: of the first reset.
+        target_return: what a decision transformer aims at.
+    """
+    source = algorithm.as_stateful_wrapper(target_return) if algorithm.data == "trajectory" else algorithm
+    actor = source.actor(greedy=True, n=1)
+    total = 0.0
+    observation, _ = env.reset(seed=seed)
+    for _ in range(n_episodes):
+        first, reward, done = True, 0.0, False
+        while not done:
+            action = actor(observation[None], np.array([first]), np.array([reward], np.float32))[0]
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, first, done = total + float(reward), False, terminated or truncated
+        observation, _ = env.reset()
+    return total / n_episodes

@@ -1,0 +1,184 @@
+"""Spaces, trees and batches: the words that every layer shares.
+
+A *tree* is an array, or a tuple or dict of trees. Observations are trees; a plain array is the common case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "ActionSpace",
+    "Array",
+    "Batch",
+    "Inputs",
+    "Shape",
+    "Spec",
+    "State",
+    "Tree",
+    "is_shape",
+    "leaf_shapes",
+    "tree_leaves",
+    "tree_map",
+    "weighted_mean",
+]
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; recursive aliases are beyond our type checker
+Shape: TypeAlias = Any  # Tree of tuple[int, ...]
+State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values
+
+
+class ActionSpace(Enum):
+    """The kind of actions an algorithm or a dataset has."""
+
+    CONTINUOUS = 1
+    DISCRETE = 2
+    BOTH = 3
+
+
+def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """Apply ``function`` to every leaf of ``tree`` (and the matching leaves of ``rest``), keeping the structure."""
+    if isinstance(tree, dict):
+        return {key: tree_map(function, tree[key], *(other[key] for other in rest)) for key in tree}
+    if isinstance(tree, tuple):
+        return tuple(tree_map(function, *leaves) for leaves in zip(tree, *rest, strict=True))
+    return function(tree, *rest)
+
+
+def tree_leaves(tree: Tree) -> Iterator[Any]:
+    """Yield the leaves of ``tree`` in a fixed order (dicts by insertion)."""
+    if isinstance(tree, dict):
+        for value in tree.values():
+            yield from tree_leaves(value)
+    elif isinstance(tree, tuple):
+        for value in tree:
+            yield from tree_leaves(value)
+    else:
+        yield tree
+
+
+def is_shape(shape: Shape) -> bool:
+    """Whether ``shape`` is one array's shape, not a tree of several."""
+    return isinstance(shape, tuple) and all(isinstance(size, int | np.integer) for size in shape)
+
+
+def leaf_shapes(shape: Shape) -> Iterator[tuple[int, ...]]:
+    """Yield the array shapes in a tree of shapes, in the order of `tree_leaves`."""
+    if is_shape(shape):
+        yield shape
+    elif isinstance(shape, dict):
+        for value in shape.values():
+            yield from leaf_shapes(value)
+    else:
+        for value in shape:
+            yield from leaf_shapes(value)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What networks are built for.
+
+    Attributes:
+        observation_shape: a shape such as ``(17,)`` or ``(4, 84, 84)``, or a tuple or dict of shapes.
+        action_size: number of action dimensions (continuous) or of actions (discrete).
+        discrete_action: whether actions are integers ``0 … action_size - 1``.
+    """
+
+    observation_shape: Shape
+    action_size: int
+    discrete_action: bool
+
+
+class Inputs(NamedTuple):
+    """What a network sees: observations and, for recurrent networks, their history.
+
+    Feed-forward networks read ``observation`` alone, with any leading dimensions. Recurrent networks read
+    sequences ``[T, B, …]``.
+
+    Attributes:
+        observation: tree of tensors ``[..., *shape]``; for sequences ``[T, B, *shape]``.
+        state: start states ``[B, state_size]`` by network name, ``None`` for zeros.
+        is_first: bool ``[T, B]``: the state is reset to zero *before* this step. ``None`` for never.
+        following: tree like ``observation``, or ``None``. If given, a recurrent network is evaluated at
+            ``following[t]`` with the state it has after ``observation[t]``: the value of a next observation
+            that is right at every time limit and episode end inside the sequence.
+        state_out: if a dict, a recurrent network writes its final state into it under its own name.
+    """
+
+    observation: Tree
+    state: Mapping[str, Tensor] | None = None
+    is_first: Tensor | None = None
+    following: Tree = None
+    state_out: dict[str, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One minibatch on the training device: transitions ``[B, …]`` or sequences ``[T, B, …]``.
+
+    Attributes:
+        observation: tree of tensors ``[..., *shape]``, scaled.
+        action: float ``[..., action_size]`` in the policy's range, or int64 ``[...]``.
+        reward: ``[...]``, scaled, n-step sums already taken.
+        next_observation: tree like ``observation``; ``None`` for trajectories.
+        discount: ``[...]``: ``gamma**n * (1 - terminated)``. A time limit does not end the bootstrap.
+        weight: ``[...]`` importance weight times mask: 0 where a step is padding. Ones by default.
+        is_first: bool ``[T, B]`` or ``None``: a new episode starts at this step (sequences only).
+        state: start states ``[B, size]`` by network name, or ``None`` (sequences only).
+        extra: further tensors by name: ``advantage``, ``returns_to_go``, ``timestep``, ``log_prob`` …
+    """
+
+    observation: Tree
+    action: Tensor
+    reward: Tensor
+    next_observation: Tree
+    discount: Tensor
+    weight: Tensor
+    is_first: Tensor | None = None
+    state: Mapping[str, Tensor] | None = None
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> Inputs:
+        """Network inputs at ``observation``."""
+        return Inputs(self.observation, self.state, self.is_first)
+
+    @property
+    def next_inputs(self) -> Inputs:
+        """Network inputs at ``next_observation``."""
+        if self.is_first is None:
+            return Inputs(self.next_observation)
+        return Inputs(self.observation, self.state, self.is_first, following=self.next_observation)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """Apply ``function`` to every tensor with the batch's leading dimensions (start states excluded)."""
+        return replace(
+            self,
+            observation=tree_map(function, self.observation),
+            action=function(self.action),
+            reward=function(self.reward),
+            next_observation=None if self.next_observation is None else tree_map(function, self.next_observation),
+            discount=function(self.discount),
+            weight=function(self.weight),
+            is_first=None if self.is_first is None else function(self.is_first),
+            extra={name: function(value) for name, value in self.extra.items()},
+        )
+
+
+def weighted_mean(value: Tensor, weight: Tensor) -> Tensor:
+    """Mean of ``value`` over all dimensions of ``weight`` (matched from the right), counting only real steps.
+
+    ``weight`` is 0 at padding. For plain transitions with unit weights this is ``value.mean()`` over the batch;
+    extra leading dimensions of ``value`` (an ensemble) are kept.
+    """
+    dims = tuple(range(-weight.dim(), 0))
+    count = (weight > 0).sum().clamp(min=1)
+    return (value * weight).sum(dims) / torch.as_tensor(count, dtype=value.dtype)

@@ -1,0 +1,91 @@
+"""From logged data to a deployed policy in a few minutes: what ``make demo`` runs.
+
+A policy is trained from ``cartpole-replay`` alone, never in the environment; then it is evaluated in CartPole-v1,
+its learning curve is drawn, and it is exported to ONNX and compared with itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import birl
+from birl.cli.plot import draw
+from birl.dataset import ReplayBuffer
+from birl.errors import require
+from birl.models import AdamFactory, CosineAnnealingLRFactory
+
+GOAL = 450.0
+
+
+def main() -> int:
+    """Run the demo; the exit status is 0 only if the goal is reached and the exported policy agrees."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("birl_demo"), help="folder for everything that is written")
+    parser.add_argument("--n-steps", type=int, default=5000, help="updates")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    birl.seed(options.seed)
+    dataset, env = birl.datasets.get_dataset("cartpole-replay")
+    returns = [episode.compute_return() for episode in dataset.episodes]
+    print(f"1. data      cartpole-replay: {dataset.transition_count} transitions in {len(returns)} episodes,")
+    print(f"             mean return {np.mean(returns):.0f} (what an online DQN saw while it learned)")
+
+    folder = options.out / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    cql = birl.algos.DiscreteCQLConfig(
+        alpha=4.0,  # how strongly actions that the data lacks are held down
+        batch_size=64,
+        learning_rate=1e-3,
+        optim_factory=AdamFactory(lr_scheduler_factory=CosineAnnealingLRFactory(T_max=options.n_steps)),
+        target_update_interval=500,
+    ).create()
+    print(f"2. training  DiscreteCQL, {options.n_steps} updates, from the data alone …", flush=True)
+    start = time.perf_counter()
+    cql.fit(
+        dataset,
+        n_steps=options.n_steps,
+        n_steps_per_epoch=max(1, options.n_steps // 5),
+        experiment_name="run",
+        with_timestamp=False,
+        logger_adapter=birl.logging.FileAdapterFactory(root_dir=options.out),
+        evaluators={"environment": birl.metrics.EnvironmentEvaluator(env, n_trials=10, seed=0)},
+        epoch_callback=lambda algo, epoch, step: print(f"             epoch {epoch}, update {step}", flush=True),
+    )
+    print(f"             {time.perf_counter() - start:.0f} s; run folder {folder}")
+
+    scores = birl.metrics.evaluate(cql, env, n_episodes=50, seed=12345)
+    mean = float(np.mean(scores))
+    print(f"3. evaluated 50 new episodes of CartPole-v1: mean return {mean:.1f} of 500 (goal: {GOAL:.0f})")
+
+    curve = options.out / "curve.png"
+    words = {"ylabel": "return of 500", "title": "CartPole-v1, learned from logged data"}
+    figure = draw([folder / "environment.csv"], ["DiscreteCQL"], show_steps=True, **words)
+    figure.savefig(curve, dpi=150)
+    print(f"4. plotted   {curve}")
+
+    onnx = options.out / "policy.onnx"
+    cql.save_policy(onnx)
+    agree = compare(cql, onnx, dataset)
+    print(f"5. exported  {onnx}: agrees with the policy on {agree:.2%} of the data's observations")
+    ok = mean >= GOAL and agree == 1.0
+    print("done" if ok else f"FAILED: the goal is a mean return of {GOAL:.0f} and full agreement")
+    return 0 if ok else 1
+
+
+def compare(algorithm: birl.algos.Algorithm, file: Path, dataset: ReplayBuffer) -> float:
+    """Share of the first 20 episodes' observations for which the exported policy chooses the same action."""
+    session = require("onnxruntime", "onnx").InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    observations = np.concatenate([episode.observations for episode in dataset.episodes[:20]])
+    (exported,) = session.run(None, {"input_0": observations})
+    return float(np.mean(exported == algorithm.predict(observations)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Write docs/algorithms/: one page for each algorithm, from its docstrings and its configuration.
+
+Run it after changing a configuration or a loss; a test compares the pages with what it would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from birl import algos
+from birl.algorithm import Algorithm
+from birl.serialization import Serializable
+from birl.types import ActionSpace
+
+PAGES = Path(__file__).resolve().parent.parent / "docs" / "algorithms"
+KINDS = {ActionSpace.CONTINUOUS: "continuous", ActionSpace.DISCRETE: "discrete", ActionSpace.BOTH: "both"}
+SOURCES = {
+    "transition": "logged data, or live environments through a replay buffer",
+    "trajectory": "logged data",
+    "rollout": "live environments (its own fresh experience)",
+    "nothing": "nothing: it does not learn",
+}
+
+
+def algorithms() -> list[type[Algorithm[Any, Any]]]:
+    """All algorithms, by name."""
+    values = (getattr(algos, name) for name in algos.__all__)
+    found = {v for v in values if inspect.isclass(v) and issubclass(v, Algorithm) and hasattr(v, "config_class")}
+    return sorted(found, key=lambda cls: cls.__name__)
+
+
+def markdown(text: str) -> str:
+    """Docstring markup as Markdown."""
+    text = re.sub(r"``([^`]+)``", r"`\1`", inspect.cleandoc(text))
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+
+
+def value(default: Any) -> str:
+    """A default as it would be written in code."""
+    if isinstance(default, Serializable):
+        plain = type(default)()
+        changed = {key: item for key, item in default.get_params().items() if item != plain.get_params()[key]}
+        return f"`{type(default).__name__}({', '.join(f'{key}={item!r}' for key, item in changed.items())})`"
+    return f"`{getattr(default, 'value', default)!r}`"
+
+
+def source(cls: type[Algorithm[Any, Any]]) -> str:
+    """What an algorithm learns from."""
+    return SOURCES["trajectory" if cls.imitates else cls.data]
+
+
+def page(cls: type[Algorithm[Any, Any]]) -> str:
+    """One algorithm's page."""
+    config = cls.config_class
+    lines = [f"# {cls.__name__}", "", "<!-- written by scripts/make_algorithm_pages.py -->", ""]
+    lines += [markdown(config.__doc__ or ""), ""]
+    lines += [f"- actions: {KINDS[cls.action_space]}", f"- learns from: {source(cls)}", ""]
+    phases = cls().phases_for(config())
+    if phases:
+        lines += ["## An update", "", "In this order:", ""]
+        for phase in phases:
+            every = f" (every `{phase.every}` updates)" if phase.every != 1 else ""
+            trained = ", ".join(f"`{name}`" for name in phase.trained)
+            lines += [f"1. {trained}{every}, logged as `{phase.logged}`: {markdown(phase.loss.__doc__ or '')}"]
+        for target in cls.targets:
+            every = f" every `{target.every}` updates" if target.every != 1 else ""
+            kind = type(target).__name__
+            lines += [f"1. `{target.target}` follows `{target.source}` ({kind}{every})"]  # type: ignore[attr-defined]
+        lines += [""]
+    lines += ["## Hyper-parameters", "", "| field | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, default, allowed, meaning in config.documentation():
+        lines += [f"| `{name}` | {value(default)} | {allowed} | {markdown(meaning)} |"]
+    file = inspect.getsourcefile(cls)
+    assert file is not None
+    lines += ["", f"Code: [birl/algos/{Path(file).name}](../../birl/algos/{Path(file).name})", ""]
+    return "\n".join(lines)
+
+
+def pages() -> dict[str, str]:
+    """File name to content, the index included."""
+    made = {f"{cls.__name__}.md": page(cls) for cls in algorithms()}
+    index = ["# Algorithms", "", "| algorithm | actions | learns from |", "|---|---|---|"]
+    for cls in algorithms():
+        index += [f"| [{cls.__name__}]({cls.__name__}.md) | {KINDS[cls.action_space]} | {source(cls)} |"]
+    return {"README.md": "\n".join([*index, ""]), **made}
+
+
+if __name__ == "__main__":
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (PAGES / name).write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{len(pages())} pages in {PAGES}\n")

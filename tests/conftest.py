@@ -1,0 +1,20 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from birl.seeding import seed
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> Iterator[None]:
+    """Every test begins from the same random state, on one thread, whatever ran before it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    seed(0)
+    yield
+    torch.set_num_threads(threads)

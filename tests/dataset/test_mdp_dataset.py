@@ -1,0 +1,304 @@
+"""Logged data: faults known from elsewhere, trees, dtypes, and bad input."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from data_reference import all_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birl.dataset import (
+    DatasetInfo,
+    Episode,
+    FIFOBuffer,
+    FrameStackTransitionPicker,
+    InfiniteBuffer,
+    MDPDataset,
+    ReplayBuffer,
+    Signature,
+    batch_pad_array,
+    batch_pad_observations,
+    create_fifo_replay_buffer,
+    create_zero_observation,
+    detect_action_size,
+    detect_action_space,
+)
+from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
+from birl.types import ActionSpace
+
+
+def steps(count: int) -> dict[str, Any]:
+    observations = np.arange(count * 2, dtype=np.float32).reshape(count, 2)
+    return {
+        "observations": observations,
+        "actions": np.linspace(-1, 1, count * 3).reshape(count, 3),
+        "rewards": np.arange(count, dtype=np.float64),
+        "terminals": np.zeros(count),
+    }
+
+
+# -- faults of d3rlpy 2.8.1 (numbers as in the list of its faults) ----------------------------------------------------
+
+
+def test_fault_01_truncation_loses_no_transition() -> None:
+    data = steps(10)
+    timeouts = np.zeros(10)
+    timeouts[[4, 9]] = 1
+    after = data["observations"] + 2
+    after[[4, 9]] = 77
+    dataset = MDPDataset(**data, timeouts=timeouts, next_observations=after)
+    assert dataset.transition_count == 10
+    batch = dataset.sample_transition_batch(300)
+    assert set(batch.rewards[:, 0].tolist()) == set(range(10))
+    assert (batch.next_observations[batch.rewards[:, 0] == 4] == 77).all()
+    assert batch.terminals.sum() == 0
+
+
+def test_fault_01_online_truncation_loses_no_transition() -> None:
+    buffer = create_fifo_replay_buffer(100, env=gymnasium.make("CartPole-v1"))
+    for step in range(10):
+        buffer.append(np.full(4, step, np.float32), step % 2, 1.0)
+        if step % 5 == 4:
+            buffer.clip_episode(False, final_observation=np.full(4, -1, np.float32))
+    assert buffer.transition_count == 10
+    assert buffer.size() == 2
+
+
+def test_fault_02_a_limit_counts_steps_and_frees_them() -> None:
+    episodes = [Episode(np.zeros((100, 3), np.uint8), np.zeros((100, 1), int), np.zeros(100), True) for _ in range(2)]
+    buffer = ReplayBuffer(FIFOBuffer(150), episodes=episodes)
+    assert buffer.transition_count == buffer.step_count == 150
+    assert [episode.size() for episode in buffer.episodes] == [50, 100]
+    assert buffer.storage.capacity < 170
+
+
+def test_fault_02_a_limit_of_one_works() -> None:
+    buffer = create_fifo_replay_buffer(1, env=gymnasium.make("CartPole-v1"))
+    for step in range(5):
+        buffer.append(np.full(4, step, np.float32), 0, float(step))
+        if step:
+            assert buffer.transition_count == 1
+            assert buffer.sample_transition_batch(3).rewards[:, 0].tolist() == [step - 1] * 3
+
+
+def test_fault_03_an_episode_may_have_any_length() -> None:
+    buffer = create_fifo_replay_buffer(20_000, env=gymnasium.make("CartPole-v1"))
+    observation = np.zeros(4, np.float32)
+    for _ in range(10_050):
+        buffer.append(observation, 1, 1.0)
+    buffer.clip_episode(True)
+    assert buffer.episodes[0].size() == buffer.transition_count == 10_050
+
+
+def test_fault_05_one_step_episodes_stay_apart_and_the_tail_is_kept() -> None:
+    data = steps(7)
+    data["terminals"][[0, 3]] = 1
+    dataset = MDPDataset(**data)
+    assert [episode.size() for episode in dataset.episodes] == [1, 3, 3]
+    assert [episode.terminated for episode in dataset.episodes] == [True, True, False]
+    assert dataset.episodes[2].truncated
+    assert dataset.episodes[2].final_observation is None
+    assert dataset.step_count == 7
+    assert dataset.transition_count == 6
+    only = MDPDataset(**{**steps(1), "terminals": [1]})
+    assert only.sample_transition_batch(2).terminals[:, 0].tolist() == [1, 1]
+
+
+def test_fault_06_terminal_and_timeout_on_one_step() -> None:
+    data, timeouts = steps(4), np.array([0.0, 1, 0, 0])
+    data["terminals"][1] = 1
+    copies = {name: value.copy() for name, value in data.items()}
+    dataset = MDPDataset(**data, timeouts=timeouts)
+    assert [(episode.terminated, episode.truncated) for episode in dataset.episodes] == [(True, False), (False, True)]
+    for name, value in data.items():
+        np.testing.assert_array_equal(value, copies[name])
+    assert timeouts.tolist() == [0, 1, 0, 0]
+
+
+def test_fault_09_whole_numbers_are_not_taken_for_discrete_actions() -> None:
+    data = steps(4)
+    assert (
+        MDPDataset(**{**data, "actions": np.array([[0.0], [1], [1], [0]])}).dataset_info.action_space
+        is ActionSpace.CONTINUOUS
+    )
+    with pytest.raises(ActionError, match="action_space=ActionSpace.DISCRETE"):
+        MDPDataset(**{**data, "actions": np.array([0.0, 1, 1, 0])})
+    discrete = MDPDataset(**{**data, "actions": np.array([0.0, 1, 1, 0])}, action_space=ActionSpace.DISCRETE)
+    assert discrete.dataset_info.action_size == 2
+    assert discrete.sample_transition_batch(2).actions.dtype == np.int64
+    continuous = MDPDataset(**{**data, "actions": np.array([0, 1, 1, 0])}, action_space=ActionSpace.CONTINUOUS)
+    assert continuous.sample_transition_batch(2).actions.dtype == np.float32
+    assert (
+        MDPDataset(**{**data, "actions": np.array([-1.0, 1, 1, 0])}).dataset_info.action_space is ActionSpace.CONTINUOUS
+    )
+
+
+def test_fault_13_a_long_episode_is_one_episode() -> None:
+    data = steps(3000)
+    data["terminals"][-1] = 1
+    dataset = MDPDataset(**data)
+    assert dataset.size() == len(dataset.episodes) == 1
+    buffer = create_fifo_replay_buffer(5000, episodes=dataset.episodes)
+    assert buffer.size() == 1
+
+
+def test_fault_15_pixels_stay_bytes() -> None:
+    data = {**steps(6), "observations": np.random.randint(256, size=(6, 1, 8, 8), dtype=np.uint8)}
+    dataset = MDPDataset(**data, transition_picker=FrameStackTransitionPicker(4))
+    assert dataset.sample_transition_batch(5).observations.dtype == np.uint8
+    assert dataset.sample_transition_batch(5).next_observations.dtype == np.uint8
+    assert dataset.sample_trajectory_batch(5, 3).observations.dtype == np.uint8
+    assert dataset.sample_sequence_batch(5, 3).observations.dtype == np.uint8
+
+
+# -- what is kept --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(flags=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30), known=st.booleans())
+def test_every_step_is_kept_in_order(flags: list[tuple[bool, bool]], known: bool) -> None:
+    data = steps(len(flags))
+    data["terminals"], timeouts = (np.array(column) for column in zip(*flags, strict=True))
+    dataset = MDPDataset(**data, timeouts=timeouts, next_observations=data["observations"] + 2 if known else None)
+    for name in ("observations", "actions", "rewards"):
+        joined = np.concatenate([getattr(episode, name) for episode in dataset.episodes])
+        np.testing.assert_array_equal(joined.reshape(data[name].shape), data[name])
+        assert joined.dtype == data[name].dtype
+    ends = [terminal or timeout for terminal, timeout in flags[:-1]]
+    assert dataset.size() == sum(ends) + 1
+    unknown = sum(
+        not terminal and (timeout or last)
+        for (terminal, timeout), last in zip(flags, [False] * (len(flags) - 1) + [True], strict=True)
+    )
+    assert dataset.transition_count == len(flags) - (0 if known else unknown)
+    assert dataset.transition_count == sum(episode.transition_count for episode in dataset.episodes)
+
+
+@pytest.mark.parametrize("storage", ["memory", "cpu"])
+def test_trees_of_observations(storage: str) -> None:
+    count = 9
+    images, vectors = (
+        np.arange(count * 4, dtype=np.uint8).reshape(count, 1, 2, 2),
+        np.arange(count * 2.0).reshape(count, 2),
+    )
+    data = {**steps(count), "actions": np.arange(count) % 2}
+    as_tuple = MDPDataset(**{**data, "observations": (images, vectors)}, storage=storage)
+    as_dict = MDPDataset(
+        **{**data, "observations": {"camera": images, "joints": (vectors, vectors[:, 0])}}, storage=storage
+    )
+    assert as_tuple.observation_shape == ((1, 2, 2), (2,))
+    assert as_dict.observation_shape == {"camera": (1, 2, 2), "joints": ((2,), ())}
+    batch, other = as_tuple.sample_transition_batch(4), as_dict.sample_transition_batch(4)
+    assert batch.observation_shape == ((4, 1, 2, 2), (4, 2))
+    assert other.observations["joints"][1].shape == (4,)
+    assert str(batch.observations[1].dtype).endswith("float32")
+    assert as_tuple.dataset_info.observation_signature.shape == [(1, 2, 2), (2,)]
+    assert as_dict.sample_sequence_batch(3, 2).observations["camera"].shape == (2, 3, 1, 2, 2)
+    np.testing.assert_array_equal(as_dict.episodes[0].observations["joints"][0], vectors)
+    copied = create_fifo_replay_buffer(100, episodes=as_dict.episodes)
+    copied.append({"camera": images[0], "joints": (vectors[0], vectors[0, 0])}, 1, 1.0)
+    for wrong in (images[0], {"camera": images[0]}, {"camera": images[0], "joints": (vectors[0],)}):
+        with pytest.raises(ShapeError, match="observation"):
+            copied.append(wrong, 1, 1.0)
+    assert copied.step_count == count + 1
+
+
+def test_doubles_are_kept_and_sampled_as_floats() -> None:
+    data = {**steps(4), "observations": np.full((4, 1), 1 / 3)}
+    dataset = MDPDataset(**data)
+    assert dataset.episodes[0].observations[0, 0] == 1 / 3
+    assert dataset.dataset_info.observation_signature == Signature([np.float64], [(1,)])
+    assert dataset.sample_transition_batch(2).observations.dtype == np.float32
+
+
+def test_lists_and_columns_are_taken() -> None:
+    dataset = MDPDataset([[1.0], [2.0]], [0, 1], [[1], [2]], [[False], [True]])
+    assert dataset.dataset_info.action_size == 2
+    assert dataset.sample_transition_batch(3).rewards.dtype == np.float32
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+def bad(**changes: Any) -> dict[str, Any]:
+    return {**steps(4), **changes}
+
+
+NAN = np.array([[0.0, 0], [0, np.nan], [0, 0], [0, 0]])
+BAD = [
+    (bad(rewards=np.zeros(3)), ShapeError, "rewards 3"),
+    (bad(terminals=np.zeros(5)), ShapeError, "terminals 5"),
+    (bad(timeouts=np.zeros(5)), ShapeError, "timeouts 5"),
+    (bad(actions=np.zeros((2, 1))), ShapeError, "actions 2"),
+    (bad(rewards=np.zeros((4, 2))), ShapeError, r"\(4, 2\)"),
+    (bad(observations=np.array(["a", "b", "c", "d"])), ShapeError, "dtype <U1"),
+    (bad(observations=np.array([None] * 4)), ShapeError, "dtype object"),
+    (bad(observations=[[1.0], [1.0, 2.0], [1.0], [1.0]]), ShapeError, "observations"),
+    (bad(observations=(np.zeros((4, 1)),)), ShapeError, "tuple of fewer than two"),
+    (bad(observations=NAN), NonFiniteError, r"observations\[1, 1\] is nan"),
+    (bad(rewards=[0, np.inf, 0, 0]), NonFiniteError, r"rewards\[1, 0\] is inf"),
+    (bad(actions=NAN), NonFiniteError, "actions"),
+    (bad(terminals=[0, 0.5, 0, 0]), DataError, r"terminals\[1\] is 0.5"),
+    (bad(timeouts=[0, 0, 2, 0]), DataError, r"timeouts\[2\] is 2"),
+    (bad(actions=[0, -1, 0, 1]), ActionError, "action -1 at step 1"),
+    (bad(actions=[0, 3, 0, 1], action_size=3), ActionError, r"outside 0 … 2"),
+    (bad(actions=np.zeros((4, 2), int)), ActionError, "integers of shape"),
+    (bad(actions=[0, 0.5, 0, 1], action_space=ActionSpace.DISCRETE), ActionError, "0.5"),
+    (bad(actions=np.zeros((4, 2)), action_space=ActionSpace.DISCRETE), ActionError, r"\(4, 2\)"),
+    (bad(action_space=ActionSpace.BOTH), ActionError, "BOTH"),
+    (bad(actions=np.zeros((4, 2, 2))), ShapeError, r"\(4, 2, 2\)"),
+    (bad(action_size=7), ShapeError, "action_size=7"),
+    (bad(next_observations=np.zeros((4, 3))), ShapeError, "next_observations"),
+    (bad(next_observations=np.zeros((4, 2))), DataError, r"next_observations\[0\]"),
+    (bad(storage="cuda:77"), ConfigError, "cuda:77"),
+    (bad(storage=7), ConfigError, "storage=7"),
+    ({name: value[:0] for name, value in steps(4).items()}, EmptyDataError, "0 steps"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD, ids=itertools.count())
+def test_bad_data_is_refused_with_the_value(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        MDPDataset(**arguments)
+    assert type(caught.value) is error
+    assert ": " in str(caught.value) or ". " in str(caught.value)  # the remedy
+
+
+def test_episodes_check_themselves() -> None:
+    with pytest.raises(ShapeError, match="rewards 3"):
+        Episode(np.zeros((4, 1)), np.zeros((4, 1)), np.zeros(3), True)
+    with pytest.raises(EmptyDataError):
+        Episode(np.zeros((0, 1)), np.zeros((0, 1)), np.zeros(0), True)
+    full = Episode(np.arange(5.0)[:, None], np.zeros((4, 1)), np.ones(4), False, truncated=True)  # T + 1 observations
+    assert full.final_observation == [4.0]
+    assert full.size() == full.transition_count == 4
+    assert full.compute_return() == 4
+    again = Episode.deserialize(full.serialize())
+    assert again.final_observation == [4.0]
+    assert again.truncated
+    with pytest.raises(NonFiniteError):
+        ReplayBuffer(InfiniteBuffer(), episodes=[Episode(NAN, np.zeros((4, 1)), np.zeros(4), True)])
+    with pytest.raises(EmptyDataError):
+        DatasetInfo.from_episodes([])
+
+
+def test_small_helpers() -> None:
+    assert create_zero_observation((np.ones(2), np.ones(1, np.uint8)))[1].dtype == np.uint8
+    assert batch_pad_array(np.ones((2, 1), np.int32), 1).tolist() == [[0], [1], [1]]
+    assert batch_pad_observations({"a": np.ones((1, 2))}, 2)["a"].tolist() == [[0, 0], [0, 0], [1, 1]]
+    assert detect_action_space(np.zeros((3, 2))) is ActionSpace.CONTINUOUS
+    assert detect_action_size(np.array([0, 4]), ActionSpace.DISCRETE) == 5
+    assert Signature([np.float32, "f4"], [[1], (2, 3)]) == Signature([np.dtype("f4")] * 2, [(1,), (2, 3)])
+    dataset = MDPDataset(**steps(4))
+    assert DatasetInfo.from_episodes(dataset.episodes) == dataset.dataset_info
+    assert len(all_rows(dataset)) == 3
+    assert "4 steps" in repr(dataset)
+    assert "4 steps" in repr(dataset.episodes)
+    assert [episode.size() for episode in dataset.episodes + dataset.episodes] == [4, 4]
+    with pytest.raises(IndexError):
+        dataset.episodes[1]

@@ -1,0 +1,302 @@
+"""Pickers, slicers and sequences: the batched form against the per-item form, and against numbers by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from data_reference import all_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birl.dataset import (
+    BasicTrajectorySlicer,
+    BasicTransitionPicker,
+    Episode,
+    EpisodeBase,
+    FIFOBuffer,
+    FrameStackTrajectorySlicer,
+    FrameStackTransitionPicker,
+    InfiniteBuffer,
+    MDPDataset,
+    MultiStepTransitionPicker,
+    ReplayBuffer,
+    TrajectoryMiniBatch,
+    Transition,
+    TransitionMiniBatch,
+)
+from birl.dataset.episodes import episode_at, locate
+from birl.dataset.slicers import sequence_batch
+from birl.errors import ConfigError
+
+EPISODES = st.lists(st.tuples(st.integers(1, 7), st.booleans(), st.booleans()), min_size=1, max_size=6)
+PICKERS = [
+    BasicTransitionPicker(),
+    MultiStepTransitionPicker(1, 0.9),
+    MultiStepTransitionPicker(3, 0.5),
+    MultiStepTransitionPicker(20, 0.9),
+    FrameStackTransitionPicker(1),
+    FrameStackTransitionPicker(3),
+    FrameStackTransitionPicker(10),
+]
+
+
+def make(
+    kinds: list[tuple[int, bool, bool]], limit: int | None = None, storage: str = "memory", **parts: Any
+) -> ReplayBuffer:
+    """Image-like observations [2, 1, 1]; observation n of episode e is 20 e + n + 1."""
+    episodes = []
+    for number, (length, terminated, known) in enumerate(kinds):
+        pixels = (
+            np.zeros((length + known, 2, 1, 1), np.uint8)
+            + (20 * number + 1 + np.arange(length + known))[:, None, None, None]
+        )
+        pixels[:, 1] += 100
+        actions = np.arange(length) % 3
+        rewards = np.linspace(-1, 1, length) + number
+        episodes.append(Episode(pixels.astype(np.uint8), actions, rewards, terminated, truncated=not terminated))
+    return ReplayBuffer(
+        InfiniteBuffer() if limit is None else FIFOBuffer(limit),
+        episodes=episodes,
+        action_size=3,
+        storage=storage,
+        **parts,
+    )
+
+
+def equal(one: Any, other: Any) -> None:
+    for name, value in vars(one).items():
+        if isinstance(value, dict):
+            assert value == getattr(other, name) == {}
+            continue
+        a, b = np.asarray(value), np.asarray(getattr(other, name))
+        assert a.dtype == b.dtype, name
+        assert a.shape == b.shape, name
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def one_by_one(buffer: ReplayBuffer, rows: Any, call: Any, *, for_picker: bool) -> list[Any]:
+    episodes, indices = locate(buffer.storage, rows)
+    made = [episode_at(buffer.storage, int(e), for_picker=for_picker) for e in episodes]
+    return [call(episode, int(index)) for episode, index in zip(made, indices, strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kinds=EPISODES,
+    picker=st.sampled_from(PICKERS),
+    limit=st.sampled_from([None, 3, 9]),
+    storage=st.sampled_from(["memory", "cpu"]),
+    for_picker=st.booleans(),
+)
+def test_batches_equal_single_transitions(
+    kinds: list[tuple[int, bool, bool]], picker: Any, limit: int | None, storage: str, for_picker: bool
+) -> None:
+    buffer = make(kinds, limit, storage, transition_picker=picker)
+    rows = all_rows(buffer)
+    if not len(rows):
+        return
+    batch = picker.batch(buffer.storage, buffer.storage.place.indices(rows))
+    single = one_by_one(buffer, rows, picker, for_picker=for_picker)
+    equal(TransitionMiniBatch.from_transitions(single), batch)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kinds=EPISODES,
+    slicer=st.sampled_from([BasicTrajectorySlicer(), FrameStackTrajectorySlicer(3)]),
+    length=st.integers(1, 9),
+    storage=st.sampled_from(["memory", "cpu"]),
+)
+def test_batches_equal_single_trajectories(
+    kinds: list[tuple[int, bool, bool]], slicer: Any, length: int, storage: str
+) -> None:
+    buffer = make(kinds, None, storage, trajectory_slicer=slicer)
+    rows = all_rows(buffer, any_step=True)
+    batch = slicer.batch(buffer.storage, buffer.storage.place.indices(rows), length)
+    single = one_by_one(buffer, rows, lambda episode, index: slicer(episode, index, length), for_picker=False)
+    equal(TrajectoryMiniBatch.from_partial_trajectories(single), batch)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kinds=EPISODES,
+    length=st.integers(1, 5),
+    burn_in=st.integers(0, 4),
+    limit=st.sampled_from([None, 6]),
+    storage=st.sampled_from(["memory", "cpu"]),
+)
+def test_sequences_never_leave_their_episode(
+    kinds: list[tuple[int, bool, bool]], length: int, burn_in: int, limit: int | None, storage: str
+) -> None:
+    buffer = make(kinds, limit, storage)
+    rows = all_rows(buffer)
+    if not len(rows):
+        return
+    batch = sequence_batch(
+        buffer.storage, buffer.transition_picker, buffer.storage.place.indices(rows), length, burn_in
+    )
+    observations, following = (np.asarray(x)[..., 0, 0, 0] for x in (batch.observations, batch.next_observations))
+    masks, first, terminals = np.asarray(batch.masks), np.asarray(batch.is_first), np.asarray(batch.terminals)[..., 0]
+    assert observations.shape == (burn_in + length, len(rows))
+    numbers, indices = locate(buffer.storage, rows)
+    for column, (number, index) in enumerate(zip(numbers, indices, strict=True)):
+        episode = buffer.episodes[int(number)]
+        whole = episode.observations[0, 0, 0, 0] % 20 == 1  # its first step has not been evicted
+        for time in range(burn_in + length):
+            step = int(index) + time - burn_in
+            if not 0 <= step < episode.size():
+                assert masks[time, column] == observations[time, column] == 0
+                assert not first[time, column]
+                continue
+            assert observations[time, column] == episode.observations[step, 0, 0, 0]
+            known = step + 1 < episode.size() or episode.terminated or episode.final_observation is not None
+            assert masks[time, column] == known
+            if known and step + 1 < episode.size():
+                assert following[time, column] == episode.observations[step + 1, 0, 0, 0]
+            elif known and episode.final_observation is not None:
+                assert following[time, column] == episode.final_observation[0, 0, 0]
+            assert first[time, column] == (step == 0 and (bool(whole) or time > 0))
+            assert terminals[time, column] == (episode.terminated and step == episode.size() - 1)
+    assert (masks[burn_in] == 1).all()
+
+
+def test_multi_step_by_hand() -> None:
+    rewards, observations = np.array([1.0, 2.0, 4.0, 8.0, 16.0]), np.arange(1.0, 6.0)[:, None]
+    data = MDPDataset(
+        observations,
+        np.full((5, 1), 0.5),
+        rewards,
+        [0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1],
+        MultiStepTransitionPicker(2, 0.5),
+        next_observations=np.array([[2.0], [3.0], [9.0], [5.0], [7.0]]),
+    )
+    batch = data.transition_picker.batch(data.storage, all_rows(data))  # type: ignore[attr-defined]
+    assert batch.rewards[:, 0].tolist() == [2, 4, 4, 16, 16]
+    assert batch.next_observations[:, 0].tolist() == [3, 9, 9, 7, 7]
+    assert batch.terminals[:, 0].tolist() == [0, 1, 1, 0, 0]
+    assert batch.intervals[:, 0].tolist() == [2, 2, 1, 2, 1]
+
+
+def test_multi_step_bootstraps_from_the_last_observation_that_is_known() -> None:
+    data = MDPDataset(
+        np.arange(1.0, 4.0)[:, None],
+        np.full((3, 1), 0.5),
+        [1, 2, 4],
+        np.zeros(3),
+        None,
+        MultiStepTransitionPicker(5, 0.5),
+    )
+    batch = data.transition_picker.batch(data.storage, all_rows(data))  # type: ignore[attr-defined]
+    assert batch.rewards[:, 0].tolist() == [2, 2]  # the third reward has no state after it
+    assert batch.next_observations[:, 0].tolist() == [3, 3]
+    assert batch.intervals[:, 0].tolist() == [2, 1]
+
+
+def test_frame_stacks_by_hand() -> None:
+    frames = np.arange(1, 6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 2, 2), np.uint8)
+    data = MDPDataset(
+        frames, np.zeros(5, int), np.zeros(5), [0, 0, 1, 0, 1], transition_picker=FrameStackTransitionPicker(3)
+    )
+    batch = data.transition_picker.batch(data.storage, all_rows(data))  # type: ignore[attr-defined]
+    assert batch.observations.dtype == np.uint8
+    assert batch.observations[:, :, 0, 0].tolist() == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 4], [0, 4, 5]]
+    assert batch.next_observations[0, :, 1, 1].tolist() == [0, 1, 2]
+    assert data.observation_shape == data.sample_transition().observation.shape == (3, 2, 2)
+
+
+def test_trajectory_by_hand() -> None:
+    data = MDPDataset(np.arange(1.0, 6.0)[:, None], np.full((5, 1), 0.5), [1, 2, 4, 8, 16], [0, 0, 0, 1, 1])
+    batch = BasicTrajectorySlicer().batch(data.storage, all_rows(data)[[1, 3, 4]], 3)
+    assert batch.observations[..., 0].tolist() == [[0, 1, 2], [2, 3, 4], [0, 0, 5]]
+    assert batch.returns_to_go[..., 0].tolist() == [[0, 15, 14], [14, 12, 8], [0, 0, 16]]  # the own reward is in
+    assert batch.timesteps.tolist() == [[0, 1, 2], [2, 3, 4], [0, 0, 1]]
+    assert batch.masks.tolist() == [[0, 1, 1], [1, 1, 1], [0, 0, 1]]
+    assert batch.terminals[..., 0].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 1]]
+
+
+def test_evicted_steps_leave_the_timesteps_alone() -> None:
+    buffer = make([(7, True, False)], 3)
+    batch = buffer.sample_trajectory_batch(50, 2)
+    assert set(batch.timesteps[:, 1].tolist()) == {5, 6, 7}
+    steps = batch.observations[:, 1, 0, 0, 0] == 5
+    assert batch.masks[steps].tolist() == [[0, 1]] * int(steps.sum())
+
+
+def test_start_states_come_with_sequences() -> None:
+    buffer = make([(2, True, False)])
+    for step in range(4):
+        pixels = np.full((2, 1, 1), step, np.uint8)
+        extra = {"state.actor": np.full(3, step, np.float32), "log_prob": np.float32(-step)}
+        buffer.append(pixels, 0, 0.0, extra=extra)
+    buffer.clip_episode(True)
+    rows = all_rows(buffer)
+    batch = sequence_batch(buffer.storage, buffer.transition_picker, rows, 2, 1)
+    assert batch.start_states["actor"][:, 0].tolist() == [0, 0, 0, 0, 1, 2]  # before row 0; older episodes have zeros
+    assert batch.extra["log_prob"][1].tolist() == [0, 0, 0, -1, -2, -3]
+    transitions = buffer.sample_transition_batch(5)
+    assert set(transitions.extra) == {"log_prob"}
+    assert buffer.episodes[1].extra is not None
+
+
+class Shifted(BasicTransitionPicker):
+    """Changes the per-item form only."""
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        one = super().__call__(episode, index)
+        return Transition(
+            one.observation, one.action, one.reward + 100, one.next_observation, one.terminal, one.interval
+        )
+
+
+class FromDocumentation:
+    """As in d3rlpy's documentation: knows nothing of final observations."""
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        terminal = episode.terminated and index == episode.size() - 1
+        observation = episode.observations[index]
+        following = np.zeros_like(observation) if terminal else episode.observations[index + 1]
+        return Transition(observation, episode.actions[index], episode.rewards[index], following, float(terminal), 1)
+
+
+@pytest.mark.parametrize("storage", ["memory", "cpu"])
+@pytest.mark.parametrize("limit", [None, 9])
+def test_custom_pickers_work_one_by_one(limit: int | None, storage: str) -> None:
+    kinds = [(5, False, True), (1, False, False), (4, True, False), (3, False, False)]
+    custom = make(kinds, limit, storage, transition_picker=FromDocumentation())
+    builtin = make(kinds, limit, storage)
+    custom._generator.bit_generator.state = builtin._generator.bit_generator.state
+    equal(custom.sample_transition_batch(64), builtin.sample_transition_batch(64))
+    assert custom.observation_shape == (2, 1, 1)
+    shifted = make(kinds, limit, storage, transition_picker=Shifted())
+    assert float(shifted.sample_transition_batch(8).rewards.min()) > 50
+
+
+def test_custom_slicers_work_one_by_one() -> None:
+    class Custom:
+        def __call__(self, episode: EpisodeBase, end_index: int, size: int) -> Any:
+            return BasicTrajectorySlicer()(episode, end_index, size)
+
+    custom, builtin = make([(5, True, False)], trajectory_slicer=Custom()), make([(5, True, False)])
+    custom._generator.bit_generator.state = builtin._generator.bit_generator.state
+    equal(custom.sample_trajectory_batch(9, 3), builtin.sample_trajectory_batch(9, 3))
+    assert custom.sample_trajectory(3).get_transition_count() <= 3
+
+
+@pytest.mark.parametrize(
+    "make_it",
+    [
+        lambda: FrameStackTransitionPicker(0),
+        lambda: MultiStepTransitionPicker(0, 0.9),
+        lambda: MultiStepTransitionPicker(3, 1.5),
+        lambda: FIFOBuffer(0),
+        lambda: make([(3, True, False)]).sample_transition_batch(0),
+        lambda: make([(3, True, False)]).sample_sequence_batch(1, 0),
+        lambda: make([(3, True, False)]).sample_sequence_batch(1, 2, -1),
+    ],
+)
+def test_options_out_of_range(make_it: Any) -> None:
+    with pytest.raises(ConfigError, match="allowed are"):
+        make_it()

@@ -1,0 +1,420 @@
+"""The replay buffer as loops and users see it: environments, writers, mixing, folders, state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from data_reference import all_rows
+
+import birl.seeding
+from birl.dataset import (
+    BasicTransitionPicker,
+    BasicWriterPreprocess,
+    Episode,
+    FIFOBuffer,
+    FrameStackTransitionPicker,
+    InfiniteBuffer,
+    LastFrameWriterPreprocess,
+    MDPDataset,
+    MixedReplayBuffer,
+    MultiStepTransitionPicker,
+    ReplayBuffer,
+    Signature,
+    create_fifo_replay_buffer,
+    create_infinite_replay_buffer,
+)
+from birl.errors import (
+    ActionError,
+    ConfigError,
+    CorruptFileError,
+    DataError,
+    ForeignFileError,
+    NonFiniteError,
+    ShapeError,
+)
+from birl.types import ActionSpace
+
+
+def episode(length: int, terminated: bool = True, value: float = 0.0) -> Episode:
+    return Episode(np.full((length, 3), value, np.float32), np.full((length, 1), 0.5), np.arange(length), terminated)
+
+
+class Env:
+    """Only spaces."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+
+BOX = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+
+
+def test_the_documented_ways_to_make_one() -> None:
+    env = gymnasium.make("Pendulum-v1")
+    buffer = FIFOBuffer(limit=100000)
+    first = ReplayBuffer(buffer=buffer, env=env)
+    assert first.dataset_info.action_space is ActionSpace.CONTINUOUS
+    assert first.dataset_info.observation_signature == Signature(shape=[(3,)], dtype=[np.float32])
+    second = ReplayBuffer(buffer=InfiniteBuffer(), episodes=[episode(4), episode(5)])
+    assert second.size() == 2
+    third = ReplayBuffer(
+        buffer=buffer,
+        observation_signature=Signature(shape=[(3,)], dtype=[np.float32]),
+        action_signature=Signature(shape=[(1,)], dtype=[np.float32]),
+        reward_signature=Signature(shape=[(1,)], dtype=[np.float32]),
+    )
+    third.append(np.zeros(3), 0.5, 1.0)
+    third.append(np.zeros(3), [0.5], [1.0])
+    assert buffer.transition_count == 1
+    assert len(buffer.episodes) == third.size() == 1
+    assert create_infinite_replay_buffer(env=gymnasium.make("CartPole-v1")).dataset_info.action_size == 2
+    with pytest.raises(ConfigError, match="give env="):
+        ReplayBuffer(InfiniteBuffer())
+    with pytest.raises(ConfigError, match="action_size"):
+        discrete = Signature([np.int64], [(1,)])
+        ReplayBuffer(InfiniteBuffer(), observation_signature=Signature([np.float32], [(3,)]), action_signature=discrete)
+    with pytest.raises(ConfigError, match="InfiniteBuffer"):
+        ReplayBuffer([], env=env)  # type: ignore[arg-type]
+
+
+def test_spaces() -> None:
+    nested = gymnasium.spaces.Dict({"a": BOX, "b": gymnasium.spaces.Tuple((BOX, gymnasium.spaces.Discrete(3)))})
+    buffer = create_fifo_replay_buffer(10, env=Env(nested, gymnasium.spaces.Discrete(4)))
+    assert buffer.observation_shape == {"a": (3,), "b": ((3,), ())}
+    assert buffer.dataset_info.action_size == 4
+    observation = nested.sample()
+    buffer.append(observation, np.int64(3), 1)
+    buffer.clip_episode(False, final_observation=nested.sample())
+    np.testing.assert_array_equal(buffer.sample_transition().observation["a"], observation["a"])
+    for space in (gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.Discrete(3, start=1)):
+        with pytest.raises(ActionError, match="wrap"):
+            create_fifo_replay_buffer(10, env=Env(BOX, space))
+    with pytest.raises(ShapeError, match="fixed shape"):
+        create_fifo_replay_buffer(10, env=Env(gymnasium.spaces.Text(3), gymnasium.spaces.Discrete(2)))
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "message"),
+    [
+        ((np.zeros(2), 0.0, 1.0), ShapeError, r"shape \(2,\), expected is float32 of shape \(3,\)"),
+        ((np.full(3, np.nan), 0.0, 1.0), NonFiniteError, r"observation\[0, 0\] is nan"),
+        ((np.zeros(3), [0.0, 1.0], 1.0), ShapeError, "action has shape"),
+        ((np.zeros(3), np.inf, 1.0), NonFiniteError, "action"),
+        ((np.zeros(3), 0.0, np.nan), NonFiniteError, "reward"),
+        ((np.zeros(3), 0.0, [1.0, 2.0]), ShapeError, "reward has shape"),
+        (((np.zeros(3),), 0.0, 1.0), ShapeError, "observation"),
+    ],
+)
+def test_a_bad_step_is_refused_and_nothing_is_stored(step: Any, error: type[Exception], message: str) -> None:
+    buffer = create_fifo_replay_buffer(10, env=Env(BOX, gymnasium.spaces.Box(-1, 1, (1,), np.float32)))
+    buffer.append(np.zeros(3), 0.0, 1.0)
+    with pytest.raises(error, match=message):
+        buffer.append(*step, extra={"log_prob": 1.0})
+    assert buffer.step_count == 1
+    assert buffer.storage.extra_names == []
+
+
+def test_bad_calls() -> None:
+    buffer = create_fifo_replay_buffer(
+        10, env=Env(gymnasium.spaces.Box(0, 255, (1,), np.uint8), gymnasium.spaces.Discrete(2))
+    )
+    with pytest.raises(ActionError, match="outside 0 … 1"):
+        buffer.append([1], 2, 0.0)
+    with pytest.raises(ShapeError, match="without loss"):
+        buffer.append([300], 1, 0.0)
+    with pytest.raises(ShapeError, match="without loss"):
+        buffer.append([1], 0.5, 0.0)
+    with pytest.raises(ShapeError, match="lane=1"):
+        buffer.append([1], 1, 0.0, lane=1)
+    buffer.clip_episode(True)  # nothing is running: nothing happens
+    assert buffer.size() == 0
+    buffer.append([1], 1, 0.0)
+    with pytest.raises(DataError, match="clip_episode"):
+        buffer.append_episode(Episode(np.zeros((2, 1), np.uint8), [0, 1], [0, 1], True))
+    with pytest.raises(ShapeError, match="3 steps were given"):
+        buffer.append_batch(np.zeros((3, 1)), [0] * 3, [0] * 3, [0] * 3, [0] * 3, np.zeros((3, 1)))
+    with pytest.raises(ShapeError, match="2 rows for 1 steps"):
+        buffer.append_batch([[1]], [0], [0], [0], [0], [[1]], {"x": np.zeros(2)})
+    with pytest.raises(ConfigError, match="lanes=4 with limit=2"):
+        create_fifo_replay_buffer(2, env=gymnasium.make("CartPole-v1"), lanes=4)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_vector_environments(mode: str) -> None:
+    envs = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode})
+    buffer = create_fifo_replay_buffer(500, env=envs)
+    assert buffer.storage.lanes == 3
+    observation, _ = envs.reset(seed=1)
+    envs.action_space.seed(1)
+    over, finals, steps = np.zeros(3, bool), 0, 0
+    for _ in range(100):
+        action = envs.action_space.sample()
+        following, reward, terminated, truncated, info = envs.step(action)
+        after = following.copy()
+        if mode == "SameStep" and "final_obs" in info:
+            for lane in np.flatnonzero(terminated | truncated):
+                after[lane] = info["final_obs"][lane]
+        buffer.append_batch(observation, action, reward, terminated, truncated, after, mask=~over)
+        steps += int((~over).sum())
+        finals += int(((terminated | truncated) & ~over).sum())
+        over = (terminated | truncated) if mode == "NextStep" else np.zeros(3, bool)
+        observation = following
+    envs.close()
+    assert buffer.step_count == buffer.transition_count == steps
+    assert sum(episode.terminated for episode in buffer.episodes) == finals > 5
+    batch = buffer.transition_picker.batch(buffer.storage, all_rows(buffer))  # type: ignore[attr-defined]
+    fell = (np.abs(batch.next_observations[:, 2]) > 0.2095) | (np.abs(batch.next_observations[:, 0]) > 2.4)
+    np.testing.assert_array_equal(fell, batch.terminals[:, 0] == 1)
+    np.testing.assert_allclose(  # CartPole's own dynamics: a next observation from another episode would not fit
+        batch.next_observations[:, 0], batch.observations[:, 0] + 0.02 * batch.observations[:, 1], atol=1e-6
+    )
+
+
+def test_last_frames_are_stored_once() -> None:
+    env = Env(gymnasium.spaces.Box(0, 255, (4, 2, 2), np.uint8), gymnasium.spaces.Discrete(2))
+    picker = FrameStackTransitionPicker(4)
+    buffer = create_fifo_replay_buffer(
+        50, transition_picker=picker, writer_preprocessor=LastFrameWriterPreprocess(), env=env
+    )
+    assert buffer.dataset_info.observation_signature.shape == [(1, 2, 2)]
+    assert buffer.observation_shape == (4, 2, 2)
+    frames = np.zeros((12, 2, 2), np.uint8) + np.arange(12, dtype=np.uint8)[:, None, None]
+    for step in range(3, 8):
+        buffer.append(frames[step - 3 : step + 1], 0, float(step))
+    buffer.clip_episode(False, final_observation=frames[5:9])
+    batch = buffer.sample_transition_batch(60)
+    full = batch.rewards[:, 0] >= 6  # four frames are there
+    assert batch.observations[full][:, :, 0, 0].tolist() == [[r - 3, r - 2, r - 1, r] for r in batch.rewards[full, 0]]
+    assert batch.next_observations[full][:, -1, 0, 0].tolist() == [r + 1 for r in batch.rewards[full, 0]]
+
+
+def test_custom_writers_see_every_step() -> None:
+    class Halved(BasicWriterPreprocess):
+        def process_observation(self, observation: Any) -> Any:
+            return observation / 2
+
+        def process_action(self, action: Any) -> Any:
+            return -action
+
+        def process_reward(self, reward: Any) -> Any:
+            return reward + 1
+
+    envs = gymnasium.make_vec("Pendulum-v1", 2)
+    buffer = create_fifo_replay_buffer(50, writer_preprocessor=Halved(), env=envs)
+    ones = np.ones((2, 3), np.float32)
+    buffer.append_batch(ones, [[1.0], [1.0]], [3, 3], [False, False], [True, True], ones * 4)
+    buffer.append(ones[0], np.array([1.0]), 3.0, lane=1)
+    buffer.clip_episode(False, final_observation=ones[0] * 4, lane=1)
+    batch = buffer.sample_transition_batch(20)
+    assert set(np.unique(batch.observations)) == {0.5}
+    assert set(np.unique(batch.next_observations)) == {2.0}
+    assert set(np.unique(batch.actions)) == {-1.0}
+    assert set(np.unique(batch.rewards)) == {4.0}
+
+
+def test_device_storage_gives_tensors_there() -> None:
+    buffer = ReplayBuffer(
+        InfiniteBuffer(), MultiStepTransitionPicker(2, 0.9), episodes=[episode(9), episode(3)], storage="cpu"
+    )
+    for batch in (
+        buffer.sample_transition_batch(5),
+        buffer.sample_trajectory_batch(5, 4),
+        ReplayBuffer(InfiniteBuffer(), episodes=[episode(9)], storage="cpu").sample_sequence_batch(5, 4, 2),
+    ):
+        for name, value in vars(batch).items():
+            assert isinstance(value, torch.Tensor | int | dict), name
+    assert isinstance(buffer.episodes[0].observations, np.ndarray)
+    assert isinstance(buffer.sample_transition().observation, np.ndarray)
+
+
+def test_one_seed_gives_one_sequence_of_draws() -> None:
+    draws = []
+    for _ in range(2):
+        birl.seeding.seed(5)
+        buffer = ReplayBuffer(InfiniteBuffer(), episodes=[episode(90)])
+        draws.append(buffer.sample_transition_batch(20).rewards)
+    np.testing.assert_array_equal(*draws)
+    assert len(np.unique(draws[0])) > 5
+
+
+def test_state_without_contents_is_small_and_continues_the_draws() -> None:
+    buffer = ReplayBuffer(InfiniteBuffer(), episodes=[episode(90)])
+    state = buffer.get_state(contents=False)
+    first = buffer.sample_transition_batch(20).rewards
+    buffer.set_state(state)
+    np.testing.assert_array_equal(buffer.sample_transition_batch(20).rewards, first)
+    assert set(state) == {"generator"}
+    other = ReplayBuffer(FIFOBuffer(7), episodes=[episode(90)])
+    with pytest.raises(ShapeError, match="limit None"):
+        other.set_state(buffer.get_state())
+
+
+def test_state_survives_an_archive(tmp_path: Path) -> None:
+    from birl.files import load_archive, save_archive
+
+    buffer = ReplayBuffer(FIFOBuffer(20), episodes=[episode(9), episode(15, False)])
+    buffer.append(np.ones(3), 0.5, 7.0, extra={"state.actor": np.ones(4, np.float32)})
+    save_archive(tmp_path / "state", "test", {}, buffer.get_state())
+    other = ReplayBuffer(FIFOBuffer(20), episodes=[episode(1)])
+    other.set_state(load_archive(tmp_path / "state", "test")[1])
+    assert [e.size() for e in other.episodes] == [e.size() for e in buffer.episodes]
+    np.testing.assert_array_equal(other.sample_transition_batch(9).rewards, buffer.sample_transition_batch(9).rewards)
+    other.append(np.ones(3), 0.5, 8.0)
+    other.clip_episode(True)
+    assert other.episodes[-1].rewards[:, 0].tolist() == [7, 8]
+
+
+# -- mixing --------------------------------------------------------------------------------------------------------
+
+
+def test_mixing() -> None:
+    online = ReplayBuffer(FIFOBuffer(50), episodes=[episode(9, value=1)])
+    logged = ReplayBuffer(InfiniteBuffer(), episodes=[episode(9, value=2), episode(4, value=2)])
+    mixed = MixedReplayBuffer(online, logged, 0.25)
+    batch = mixed.sample_transition_batch(32)
+    assert (batch.observations[:, 0] == 2).sum() == 8
+    assert batch.weights.shape == (32, 1)
+    assert (mixed.sample_trajectory_batch(32, 1).observations[:, 0, 0] == 2).sum() == 8
+    sequences = mixed.sample_sequence_batch(32, 1, 2)
+    assert sequences.observations.shape == (3, 32, 3)
+    assert (sequences.observations[2, :, 0] == 2).sum() == 8
+    assert sequences.burn_in == 2
+    singles = np.mean([mixed.sample_transition().observation[0] == 2 for _ in range(400)])
+    assert 0.15 < singles < 0.35
+    assert mixed.size() == len(mixed.episodes) == 3
+    assert mixed.transition_count == mixed.step_count == 22
+    mixed.append(np.ones(3), 0.5, 1.0)
+    mixed.clip_episode(True)
+    assert online.size() == 2
+    assert mixed.dataset_info == online.dataset_info
+    state = mixed.get_state()
+    first = mixed.sample_transition_batch(12).rewards
+    mixed.set_state(state)
+    np.testing.assert_array_equal(mixed.sample_transition_batch(12).rewards, first)
+    assert (MixedReplayBuffer(online, logged, 1.0).sample_transition_batch(5).observations == 2).all()
+    assert (MixedReplayBuffer(online, logged, 0.0).sample_transition_batch(5).observations == 1).all()
+    with pytest.raises(ConfigError, match="1.5"):
+        MixedReplayBuffer(online, logged, 1.5)
+    with pytest.raises(ShapeError, match="must agree"):
+        MixedReplayBuffer(online, MDPDataset(np.zeros((3, 5)), np.zeros((3, 1)), np.zeros(3), [0, 0, 1]), 0.5)
+
+
+# -- folders -------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_opened_again(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    data = MDPDataset(
+        np.arange(60.0).reshape(30, 2), np.arange(30) % 3, np.arange(30), np.arange(30) % 7 == 6, storage=folder
+    )
+    with pytest.raises(ConfigError, match="open"):
+        MDPDataset(np.zeros((3, 5)), np.zeros((3, 1)), np.zeros(3), [0, 0, 1], storage=folder)
+    again = ReplayBuffer.open(folder, MultiStepTransitionPicker(3, 0.9))
+    assert again.dataset_info == data.dataset_info
+    for one, other in zip(data.episodes, again.episodes, strict=True):
+        np.testing.assert_array_equal(one.observations, other.observations)
+        assert (one.terminated, one.truncated) == (other.terminated, other.truncated)
+    for step in range(500):  # grows: new files, the old ones go
+        again.append([step, step], 1, float(step))
+    again.clip_episode(False, final_observation=[-1, -1])
+    again.flush()
+    third = ReplayBuffer.open(folder)
+    assert third.step_count == 530
+    assert third.episodes[-1].final_observation.tolist() == [-1, -1]
+    assert len(list(folder.glob("column_*.npy"))) == 4
+    assert all_rows(third).tolist() == all_rows(again).tolist()
+
+
+def test_a_folder_goes_back_to_a_checkpoint(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(InfiniteBuffer(), episodes=[episode(5)], storage=tmp_path / "data")
+    for step in range(4):
+        buffer.append(np.full(3, step), 0.5, float(step))
+    state = buffer.get_state()
+    assert "columns" not in state["storage"]
+    expected = buffer.sample_transition_batch(30).rewards
+    for step in range(4, 300):
+        buffer.append(np.full(3, step), 0.5, float(step))
+    buffer.clip_episode(True)
+    reopened = ReplayBuffer.open(tmp_path / "data")  # as after a kill: the index is the checkpoint's
+    assert reopened.step_count == 9
+    for one in (buffer, reopened):
+        one.set_state(state)
+        assert one.step_count == 9
+        assert one.transition_count == 8
+        np.testing.assert_array_equal(one.sample_transition_batch(30).rewards, expected)
+        one.append(np.full(3, 4), 0.5, 4.0)
+        one.clip_episode(True)
+        assert one.episodes[1].rewards[:, 0].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ConfigError, match="folder"):
+        ReplayBuffer(InfiniteBuffer(), episodes=[episode(5)]).set_state(state)
+
+
+def test_a_ring_on_disk_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "ring"
+    code = (
+        "import sys, os, numpy as np\n"
+        "from birl.dataset import *\n"
+        "e = Episode(np.zeros((9, 3), np.float32), np.zeros((9, 1)), np.zeros(9), True)\n"
+        "b = ReplayBuffer(FIFOBuffer(20), episodes=[e], storage=sys.argv[1])\n"
+        "b.append_episode(e); b.append_episode(e)\n"
+        "if sys.argv[2] == 'saved': b.flush()\n"
+        "os._exit(0)\n"
+    )
+    root = Path(birl.seeding.__file__).parent.parent
+    subprocess.run([sys.executable, "-c", code, str(folder), "killed"], check=True, cwd=root)
+    with pytest.raises(CorruptFileError, match="overwritten"):
+        ReplayBuffer.open(folder)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "saved"), "saved"], check=True, cwd=root)
+    again = ReplayBuffer.open(tmp_path / "saved")
+    assert again.step_count == 20
+    assert again.buffer.limit == 20
+    again.append(np.zeros(3), 0.0, 1.0)
+    again.clip_episode(True)
+    assert again.step_count == 20
+
+
+def test_damaged_folders(tmp_path: Path) -> None:
+    with pytest.raises(ForeignFileError, match=r"storage\.json"):
+        ReplayBuffer.open(tmp_path)
+    folder = tmp_path / "data"
+    ReplayBuffer(InfiniteBuffer(), episodes=[episode(5)], storage=folder)
+    index = (folder / "storage.json").read_text()
+    column = next(folder.glob("column_0.*.npy"))
+    content = column.read_bytes()
+    column.write_bytes(content[:-4])
+    with pytest.raises(CorruptFileError):
+        ReplayBuffer.open(folder)
+    column.unlink()
+    with pytest.raises(CorruptFileError):
+        ReplayBuffer.open(folder)
+    column.write_bytes(content)
+    for broken in (
+        "{",
+        "[]",
+        index.replace('"capacity": 6', '"capacity": 7'),
+        index.replace('"end": [6]', '"end": [600]'),
+    ):
+        assert broken != index
+        (folder / "storage.json").write_text(broken)
+        with pytest.raises(CorruptFileError):
+            ReplayBuffer.open(folder)
+    (folder / "storage.json").write_text(index.replace('"version": 1', '"version": 2'))
+    with pytest.raises(ForeignFileError, match="newer"):
+        ReplayBuffer.open(folder)
+    (folder / "storage.json").write_text(index)
+    assert ReplayBuffer.open(folder).size() == 1
+
+
+def test_the_default_picker_is_the_basic_one() -> None:
+    buffer = ReplayBuffer(InfiniteBuffer(), episodes=[episode(5)])
+    assert type(buffer.transition_picker) is BasicTransitionPicker
+    transition = buffer.sample_transition()
+    assert transition.interval == 1
+    assert transition.reward_signature == Signature([np.int64], [(1,)])

@@ -1,0 +1,122 @@
+"""PPO with the clipped objective (1707.06347) and generalised advantage estimation (1506.02438)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tests.golden.reference_parts import Adam, BatchOf, Parameters, gradients_of, normal_log_density, number
+
+
+def network(p: Parameters, net: str, x: Tensor) -> Tensor:
+    """Dense layers with tanh."""
+    layer = 0
+    while f"{net}.w{layer}" in p:
+        x = torch.tanh(x @ p[f"{net}.w{layer}"] + p[f"{net}.b{layer}"])
+        layer += 1
+    return x @ p[f"{net}.out.w"] + p[f"{net}.out.b"]
+
+
+class PPOReference:
+    """Learning from one rollout ``[T, N, …]``: advantages once, then passes of shuffled minibatches."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        *,
+        rate: float,
+        eps: float,
+        max_norm: float,
+        gamma: float,
+        gae_lambda: float,
+        clip: float,
+        value_clip: float | None,
+        value_coefficient: float,
+        entropy_coefficient: float,
+        epochs: int,
+        batch_size: int,
+        normalize: bool,
+        discrete: bool,
+    ) -> None:
+        self.parameters = dict(parameters)
+        self.optimizer = Adam(rate, eps=eps, max_norm=max_norm)
+        self.gamma, self.gae_lambda, self.clip, self.value_clip = gamma, gae_lambda, clip, value_clip
+        self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
+        self.epochs, self.batch_size, self.normalize, self.discrete = epochs, batch_size, normalize, discrete
+
+    def _log_prob(self, p: Parameters, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of one action and the policy's entropy."""
+        out = network(p, "actor.0", x)
+        if self.discrete:
+            log_probs = out - torch.log(torch.exp(out).sum())
+            return log_probs[int(action)], -(torch.exp(log_probs) * log_probs).sum()
+        log_std = p["actor.log_std"]
+        entropy = (0.5 * math.log(2 * math.pi * math.e) + log_std).sum()
+        return normal_log_density(action, out, log_std).sum(), entropy
+
+    def advantages(self, rollout: BatchOf) -> dict[tuple[int, int], float]:
+        """1506.02438 eq. 16, written as the sum over the rest of the episode inside the rollout."""
+        p = self.parameters
+        length, lanes = rollout["reward"].shape
+        result = {}
+        for n in range(lanes):
+            for t in range(length):
+                total, factor = 0.0, 1.0
+                for later in range(t, length):
+                    if not rollout["valid"][later, n]:
+                        break
+                    v = number(network(p, "value.0", rollout["observation"][later, n]))
+                    after = number(network(p, "value.0", rollout["next_observation"][later, n]))
+                    if rollout["terminated"][later, n]:
+                        after = 0.0
+                    total += factor * (number(rollout["reward"][later, n]) + self.gamma * after - v)
+                    if rollout["terminated"][later, n] or rollout["truncated"][later, n]:
+                        break
+                    factor *= self.gamma * self.gae_lambda
+                result[t, n] = total
+        return result
+
+    def update(self, rollout: BatchOf) -> dict[str, float]:
+        """All passes."""
+        start = dict(self.parameters)
+        length, lanes = rollout["reward"].shape
+        steps = [(t, n) for t in range(length) for n in range(lanes) if rollout["valid"][t, n]]
+        advantage = self.advantages(rollout)
+        old_log_prob, old_value = {}, {}
+        for t, n in steps:
+            x, a = rollout["observation"][t, n], rollout["action"][t, n]
+            old_log_prob[t, n] = number(self._log_prob(start, x, a)[0])
+            old_value[t, n] = number(network(start, "value.0", x))
+        losses = []
+        for _ in range(self.epochs):
+            order = torch.randperm(len(steps)).tolist()
+            for first in range(0, len(order), self.batch_size):
+                chosen = [steps[i] for i in order[first : first + self.batch_size]]
+                mean, std = 0.0, 1.0
+                if self.normalize:
+                    mean = sum(advantage[s] for s in chosen) / len(chosen)
+                    std = math.sqrt(sum((advantage[s] - mean) ** 2 for s in chosen) / len(chosen)) + 1e-8
+
+                def loss(p: Parameters, chosen=chosen, mean=mean, std=std) -> Tensor:  # type: ignore[no-untyped-def]
+                    total = torch.zeros((), dtype=torch.float64)
+                    for t, n in chosen:
+                        x, a = rollout["observation"][t, n], rollout["action"][t, n]
+                        scaled = (advantage[t, n] - mean) / std
+                        log_prob, entropy = self._log_prob(p, x, a)
+                        ratio = torch.exp(log_prob - old_log_prob[t, n])
+                        bounded = torch.clamp(ratio, 1 - self.clip, 1 + self.clip)
+                        surrogate = torch.minimum(ratio * scaled, bounded * scaled)
+                        value, goal = network(p, "value.0", x)[0], advantage[t, n] + old_value[t, n]
+                        error = (value - goal) ** 2
+                        if self.value_clip is not None:
+                            moved = torch.clamp(value - old_value[t, n], -self.value_clip, self.value_clip)
+                            error = torch.maximum(error, (old_value[t, n] + moved - goal) ** 2)
+                        total = total - surrogate + self.value_coefficient * error - self.entropy_coefficient * entropy
+                    return total / len(chosen)
+
+                gradients, value = gradients_of(loss, self.parameters, ["actor", "value"])
+                self.optimizer.step(self.parameters, gradients)
+                losses.append(value)
+        return {"loss": sum(losses) / len(losses)}

@@ -1,0 +1,243 @@
+"""Encoders and their factories: shapes, ensembles, user encoders, JSON, errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from birl.errors import ConfigError, UnsupportedError
+from birl.models import (
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    DiscreteQFunction,
+    EncoderFactory,
+    GRUEncoderFactory,
+    LSTMEncoderFactory,
+    MeanQFunctionFactory,
+    PixelEncoderFactory,
+    QRQFunctionFactory,
+    VectorEncoderFactory,
+    register_encoder_factory,
+)
+from birl.models.encoder_modules import VectorEncoder
+from birl.models.layers import EnsembleLinear, Members
+from birl.serialization import decode, encode
+from birl.types import Inputs, Spec
+
+SMALL_FILTERS = [[4, 3, 2], [8, 2, 1]]
+
+
+class UserEncoder(nn.Module):
+    def __init__(self, size: int, features: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(size, features)
+        self.norm = nn.BatchNorm1d(features)
+
+    def forward(self, x: Tensor, action: Tensor | None = None) -> Tensor:
+        assert x.dim() == 2 and (action is None or action.dim() == 2)
+        return torch.relu(self.norm(self.fc(x if action is None else torch.cat([x, action], dim=1))))
+
+
+@dataclasses.dataclass()
+class UserEncoderFactory(EncoderFactory):
+    features: int
+
+    def create(self, observation_shape: Any) -> nn.Module:
+        return UserEncoder(observation_shape[0], self.features)
+
+    def create_with_action(self, observation_shape: Any, action_size: int, discrete_action: bool = False) -> nn.Module:
+        return UserEncoder(observation_shape[0] + action_size, self.features)
+
+    @staticmethod
+    def get_type() -> str:
+        return "test_user"
+
+
+class BareEncoderFactory(EncoderFactory):
+    def create(self, observation_shape: Any) -> nn.Module:
+        return nn.Linear(observation_shape[0], 7)
+
+    @staticmethod
+    def get_type() -> str:
+        return "test_bare"
+
+
+def test_default_vector_encoder_is_d3rlpys() -> None:
+    encoder = VectorEncoderFactory().create((17,))
+    assert [tuple(p.shape) for p in encoder.parameters()] == [(256, 17), (256,), (256, 256), (256,)]
+    x = torch.randn(3, 17)
+    h = x
+    for weight, bias in zip(*[iter(encoder.parameters())] * 2, strict=True):
+        h = torch.relu(h @ weight.T + bias)
+    assert torch.allclose(encoder(x), h, atol=1e-6)
+
+
+def test_default_pixel_encoder_is_the_nature_dqn() -> None:
+    encoder = DefaultEncoderFactory().create((4, 84, 84))
+    shapes = [tuple(p.shape) for p in encoder.parameters() if p.dim() > 1]
+    assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
+    assert encoder(torch.rand(2, 4, 84, 84)).shape == (2, 512)
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        (VectorEncoderFactory([8], exclude_last_activation=True), lambda x: x),
+        (VectorEncoderFactory([8], last_activation="tanh"), torch.tanh),
+        (VectorEncoderFactory([8], activation="swish"), lambda x: x * x.sigmoid()),
+        (VectorEncoderFactory([8], activation="gelu"), nn.functional.gelu),
+        (VectorEncoderFactory([8], use_layer_norm=True), lambda x: nn.functional.layer_norm(x.relu(), (8,))),
+    ],
+)
+def test_last_layer_options(factory: VectorEncoderFactory, expected: Callable[[Tensor], Tensor]) -> None:
+    encoder = factory.create((3,))
+    x = torch.randn(5, 3)
+    weight, bias = list(encoder.parameters())[:2]
+    assert torch.allclose(encoder(x), expected(x @ weight.T + bias), atol=1e-5)
+
+
+@pytest.mark.parametrize("with_action", [False, True])
+@pytest.mark.parametrize("use_layer_norm", [False, True])
+def test_stacked_ensemble_equals_a_loop_with_the_same_weights(use_layer_norm: bool, with_action: bool) -> None:
+    factory = VectorEncoderFactory([6, 5], "tanh", use_layer_norm=use_layer_norm, last_activation="relu")
+    action_size = 2 if with_action else None
+    stacked = factory.create_ensemble(3, (4,), action_size)
+    members = [factory.create_with_action((4,), 2) if with_action else factory.create((4,)) for _ in range(3)]
+    with torch.no_grad():
+        for parameter in stacked.parameters():
+            parameter.add_(torch.randn_like(parameter))  # scale and shift of the layer norm too
+        for index, member in enumerate(members):
+            for own, parameter in zip(member.parameters(), stacked.parameters(), strict=True):
+                value = parameter[index]
+                own.copy_(value.T if own.dim() == 2 else value.reshape(own.shape))
+    inputs = [torch.randn(7, 4)] + ([torch.randn(7, 2)] if with_action else [])
+    assert isinstance(stacked, VectorEncoder)
+    assert torch.allclose(stacked(*inputs), Members(members)(*inputs), atol=1e-5)
+
+
+def test_members_start_apart_and_like_separate_linear_layers() -> None:
+    torch.manual_seed(0)
+    layer = EnsembleLinear(4, 64, 64)
+    bound = 1 / math.sqrt(64)
+    assert len({round(member.sum().item(), 4) for member in layer.weight}) == 4
+    single = nn.Linear(64, 64)
+    for values, reference in ((layer.weight, single.weight), (layer.bias, single.bias)):
+        assert values.abs().max() <= bound and values.abs().max() > 0.97 * bound
+        assert values.abs().max().item() == pytest.approx(reference.abs().max().item(), rel=0.05)
+        assert values.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_ensemble_linear_takes_shared_and_separate_inputs_with_any_leading_dimensions(n: int) -> None:
+    layer = EnsembleLinear(n, 4, 5)
+    x = torch.randn(n, 2, 3, 4)
+    expected = torch.einsum("n...i,nio->n...o", x, layer.weight) + layer.bias.unsqueeze(1)
+    assert torch.allclose(layer(x), expected, atol=1e-6)
+    shared = torch.einsum("mi,nio->nmo", x[0, 0], layer.weight) + layer.bias
+    assert torch.allclose(layer(x[0, 0]), shared, atol=1e-6)
+    assert torch.allclose(layer(x[:1, 0]), shared, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        VectorEncoderFactory([8], use_batch_norm=True, dropout_rate=0.1),
+        VectorEncoderFactory([8]),
+        DefaultEncoderFactory(),
+        UserEncoderFactory(9),
+        LSTMEncoderFactory(5, [6]),
+        GRUEncoderFactory(5, [6]),
+    ],
+    ids=lambda factory: type(factory).__name__,
+)
+@pytest.mark.parametrize("n", [1, 2])
+def test_ensembles_of_all_encoders(factory: EncoderFactory, n: int) -> None:
+    critic = ContinuousQFunction(Spec((4,), 2, False), factory, MeanQFunctionFactory(), n)
+    values = critic(Inputs(torch.randn(6, 4)), torch.randn(6, 2)).mean()
+    assert values.shape == (n, 6)
+    if n == 2:
+        assert not torch.allclose(values[0], values[1])
+    discrete = DiscreteQFunction(Spec((4,), 3, True), factory, QRQFunctionFactory(n_quantiles=5), n)
+    assert discrete(Inputs(torch.randn(6, 4))).mean().shape == (n, 6, 3)
+
+
+def test_user_encoder_without_feature_size_keeps_its_batch_statistics() -> None:
+    critic = DiscreteQFunction(Spec((4,), 3, True), UserEncoderFactory(9), MeanQFunctionFactory(), 2)
+    assert critic.feature_size == 9
+    assert all(not buffer.any() for name, buffer in critic.named_buffers() if name.endswith("running_mean"))
+    assert all(part.training for part in critic.modules())
+
+
+def test_user_factory_without_a_dataclass_and_without_an_action_encoder() -> None:
+    factory = BareEncoderFactory()
+    assert isinstance(decode(encode(factory)), BareEncoderFactory)
+    assert DiscreteQFunction(Spec((4,), 3, True), factory, MeanQFunctionFactory(), 1).feature_size == 7
+    with pytest.raises(UnsupportedError, match="create_with_action"):
+        ContinuousQFunction(Spec((4,), 3, False), factory, MeanQFunctionFactory(), 1)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        VectorEncoderFactory([3, 4], "tanh", dropout_rate=0.5, last_activation="gelu"),
+        PixelEncoderFactory(SMALL_FILTERS, 32, use_batch_norm=True),
+        DefaultEncoderFactory("silu", dropout_rate=0.25),
+        LSTMEncoderFactory(16, [8, 8]),
+        GRUEncoderFactory(16, []),
+        UserEncoderFactory(3),
+    ],
+    ids=lambda factory: type(factory).__name__,
+)
+def test_factories_survive_json(factory: EncoderFactory) -> None:
+    assert decode(encode(factory)) == factory
+    assert EncoderFactory.deserialize(factory.serialize()) == factory
+
+
+def test_registering_is_allowed_and_checked() -> None:
+    register_encoder_factory(UserEncoderFactory)
+    with pytest.raises(ConfigError, match="EncoderFactory"):
+        register_encoder_factory(dict)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [tuple, dict])
+def test_trees_of_observations(kind: type) -> None:
+    vector, pixels = torch.randn(3, 2, 4), torch.randint(0, 255, (3, 2, 1, 36, 36), dtype=torch.uint8)
+    shape: Any = ((4,), (1, 36, 36)) if kind is tuple else {"a": (4,), "b": (1, 36, 36)}
+    observation: Any = (vector, pixels) if kind is tuple else {"a": vector, "b": pixels}
+    critic = ContinuousQFunction(Spec(shape, 2, False), DefaultEncoderFactory(), MeanQFunctionFactory(), 2)
+    action = torch.randn(3, 2, 2)
+    values = critic(Inputs(observation), action).mean()
+    assert values.shape == (2, 3, 2)
+    moved = critic(Inputs(observation), action + 1.0).mean()
+    assert not torch.allclose(values, moved)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: VectorEncoderFactory(activation="rleu"), "rleu.*relu"),
+        (lambda: VectorEncoderFactory([0]), "hidden_units.*>= 1"),
+        (lambda: VectorEncoderFactory(dropout_rate=1.0), "dropout_rate is 1.0"),
+        (lambda: VectorEncoderFactory(last_activation="?"), "activation"),
+        (lambda: PixelEncoderFactory([[1, 2]]), "filters"),
+        (lambda: PixelEncoderFactory(feature_size=0), "feature_size"),
+        (lambda: PixelEncoderFactory().create((1, 10, 10)), "too small"),
+        (lambda: PixelEncoderFactory().create((4,)), "channels, height, width"),
+        (lambda: VectorEncoderFactory().create(((4,), (2,))), "one array"),
+        (lambda: LSTMEncoderFactory(0), "hidden_size"),
+    ],
+)
+def test_wrong_settings_are_named(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_other_ranks_are_flattened() -> None:
+    assert DefaultEncoderFactory().create((3, 5))(torch.randn(2, 3, 5)).shape == (2, 256)
+    assert DefaultEncoderFactory().create(())(torch.randn(2)).shape == (2, 256)

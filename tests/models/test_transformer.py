@@ -1,0 +1,138 @@
+"""The decision transformer: causality, padding, positions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from birl.errors import ConfigError
+from birl.models import CausalTransformer, ContinuousDecisionTransformer, PositionEncodingType, VectorEncoderFactory
+from birl.types import Spec
+
+B, L, A = 3, 5, 2
+
+
+@pytest.fixture(params=list(PositionEncodingType), ids=lambda kind: kind.value)
+def model(request: pytest.FixtureRequest) -> ContinuousDecisionTransformer:
+    torch.manual_seed(0)
+    model = ContinuousDecisionTransformer(
+        Spec((4,), A, False),
+        VectorEncoderFactory([16], exclude_last_activation=True),
+        context_size=L,
+        max_timestep=20,
+        num_heads=2,
+        num_layers=2,
+        position_encoding_type=request.param,
+    )
+    for parameter in model.parameters():  # large enough that every path shows
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def window() -> dict[str, Tensor]:
+    return {
+        "observations": torch.randn(B, L, 4),
+        "actions": torch.randn(B, L, A),
+        "returns_to_go": torch.randn(B, L, 1),
+        "timesteps": torch.arange(1, L + 1).repeat(B, 1),
+    }
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+@pytest.mark.parametrize(
+    ("changed", "first"), [("observations", 3), ("returns_to_go", 3), ("actions", 4)], ids=lambda value: str(value)
+)
+def test_an_action_depends_on_the_past_and_not_on_the_future(
+    model: ContinuousDecisionTransformer, changed: str, first: int, with_mask: bool
+) -> None:
+    inputs = window()
+    mask = torch.ones(B, L) if with_mask else None
+    before = model(**inputs, mask=mask)
+    inputs[changed] = inputs[changed].clone()
+    inputs[changed][:, 3] += 1.0
+    after = model(**inputs, mask=mask)
+    assert before.shape == (B, L, A) and before.abs().max() <= 1
+    assert torch.allclose(before[:, :first], after[:, :first], atol=1e-6)
+    assert all(not torch.allclose(before[:, t], after[:, t], atol=1e-4) for t in range(first, L))
+
+
+def test_padding_is_not_seen_and_a_shorter_window_is_the_same(model: ContinuousDecisionTransformer) -> None:
+    inputs = window()
+    mask = torch.ones(B, L)
+    mask[:, :2] = 0
+    padded = model(**inputs, mask=mask)
+    assert torch.isfinite(padded).all()
+    other = {name: value.clone() for name, value in inputs.items()}
+    for name in ("observations", "actions", "returns_to_go"):
+        other[name][:, :2] = 100.0
+    other["timesteps"][:, :2] = 0
+    assert torch.allclose(padded[:, 2:], model(**other, mask=mask)[:, 2:], atol=1e-5)
+    short = model(**{name: value[:, 2:] for name, value in inputs.items()})
+    assert torch.allclose(padded[:, 2:], short, atol=1e-5)
+    (gradient,) = torch.autograd.grad(padded[:, 2:].sum(), model.linear.weight)
+    assert torch.isfinite(gradient).all()
+
+
+def test_a_full_mask_is_no_mask(model: ContinuousDecisionTransformer) -> None:
+    inputs = window()
+    assert torch.allclose(model(**inputs), model(**inputs, mask=torch.ones(B, L)), atol=1e-5)
+
+
+def test_timesteps_matter_and_late_ones_share_an_encoding(model: ContinuousDecisionTransformer) -> None:
+    inputs = window()
+    steps = inputs.pop("timesteps")
+    assert not torch.allclose(model(**inputs, timesteps=steps), model(**inputs, timesteps=steps + 1), atol=1e-4)
+    last = torch.full_like(steps, 20)
+    assert torch.equal(model(**inputs, timesteps=last), model(**inputs, timesteps=last + 1000))
+
+
+def test_the_order_of_equal_tokens_matters_by_position_only() -> None:
+    torch.manual_seed(0)
+    model = ContinuousDecisionTransformer(Spec((4,), A, False), VectorEncoderFactory([8]), L, 20).eval()
+    inputs = window()
+    for name in ("observations", "actions", "returns_to_go"):
+        inputs[name] = inputs[name][:, :1].expand_as(inputs[name])
+    inputs["timesteps"] = torch.ones(B, L, dtype=torch.int64)
+    same = model(**inputs)
+    inputs["timesteps"] = torch.arange(L).repeat(B, 1)
+    assert not torch.allclose(same, model(**inputs), atol=1e-6)
+
+
+def test_dropout_only_in_training(model: ContinuousDecisionTransformer) -> None:
+    inputs = window()
+    assert torch.equal(model(**inputs), model(**inputs))
+    model.train()
+    assert not torch.equal(model(**inputs), model(**inputs))
+
+
+def test_loss_is_one_graph_and_reaches_every_parameter(model: ContinuousDecisionTransformer) -> None:
+    inputs, mask = window(), torch.ones(B, L)
+    mask[0, :2] = 0
+
+    def loss() -> Tensor:
+        error = (model(**inputs, mask=mask) - inputs["actions"]).square().mean(-1)
+        return (error * mask).sum() / mask.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")()
+    assert torch.allclose(compiled, loss(), atol=1e-6)
+    gradients = torch.autograd.grad(loss(), list(model.parameters()))
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)
+
+
+def test_heads_must_divide_the_features() -> None:
+    with pytest.raises(ConfigError, match="num_heads is 3.*16 features"):
+        ContinuousDecisionTransformer(Spec((4,), A, False), VectorEncoderFactory([16]), L, 20, num_heads=3)
+
+
+def test_padding_sees_itself_alone() -> None:
+    # exported graphs have a plain softmax, which gives NaN for a token that sees nothing
+    torch.manual_seed(0)
+    model = CausalTransformer(8, 2, 2).eval()
+    tokens = torch.randn(B, L, 8)
+    valid = torch.ones(B, L, dtype=torch.bool)
+    valid[:, :2] = False
+    padded = model(tokens, valid)
+    assert torch.allclose(padded[:, :1], model(tokens[:, :1]), atol=1e-6)
+    assert torch.allclose(padded[:, 1:2], model(tokens[:, 1:2]), atol=1e-6)

@@ -1,0 +1,167 @@
+"""A learner and environments small enough to see through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from birl.envs import environment_spec
+from birl.errors import NonFiniteError
+from birl.types import tree_leaves
+
+
+class Drift(gymnasium.Env):
+    """A random walk. Observations hold the position and the step; it ends at random or after ``limit`` steps."""
+
+    def __init__(self, discrete: bool = True, limit: int = 7, end: float = 0.1, kind: str = "box") -> None:
+        box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        flag = spaces.Box(0, 255, (1,), np.uint8)
+        kinds = {"box": box, "dict": spaces.Dict({"b": box, "a": flag}), "tuple": spaces.Tuple((box, flag))}
+        self.observation_space = kinds[kind]
+        self.action_space = spaces.Discrete(3) if discrete else spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.kind, self.limit, self.end = kind, limit, end
+        self.seeds: list[Any] = []
+
+    def _observation(self) -> Any:
+        vector, flag = np.array([self.position, self.steps], np.float32), np.array([self.steps], np.uint8)
+        # the dict is out of order on purpose: spaces sort their keys
+        return {"box": vector, "dict": {"b": vector, "a": flag}, "tuple": (vector, flag)}[self.kind]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.position, self.steps = float(self.np_random.normal()), 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self.position += float(np.sum(action)) * 0.1 + float(self.np_random.normal()) * 0.01
+        terminated = bool(self.np_random.random() < self.end)
+        return self._observation(), self.position, terminated, self.steps >= self.limit, {}
+
+
+class FakeConfig:
+    batch_size = 4
+    gamma = 0.9
+
+    def __init__(self, rate: float = 0.01) -> None:
+        self.rate = rate
+
+    def serialize(self) -> dict[str, Any]:
+        return {"type": "Fake", "params": {"batch_size": self.batch_size, "rate": self.rate}}
+
+
+class FakeActor:
+    """Adds up what it sees in an episode, so that losing its memory changes its actions."""
+
+    def __init__(self, learner: FakeLearner, greedy: bool, n: int) -> None:
+        self.learner, self.greedy, self.memory = learner, greedy, np.zeros((n, 1), np.float32)
+        self.extra: dict[str, Any] = {}
+
+    def __call__(self, observation: Any, is_first: Any, reward: Any) -> Any:
+        assert (reward[is_first] == 0).all()
+        self.memory[is_first] = 0.0
+        self.extra = {"state.actor": self.memory.copy()} if self.learner.remembers else {}
+        vector = self.learner.vector(observation)
+        self.memory += vector[:, :1]
+        value = vector @ self.learner.weight.numpy()[:2] + self.memory[:, 0]
+        if not self.greedy:
+            value = value + torch.rand(len(value)).numpy()
+        if self.learner.discrete:
+            return np.floor(np.abs(value) * 10).astype(np.int64) % 3
+        return np.tanh(np.stack([value, -value], 1)).astype(np.float32)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"memory": self.memory.copy()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.memory = np.array(state["memory"])
+
+
+class FakeLearner:
+    """Pulls a vector towards what it samples, with noise from torch's global generator."""
+
+    rollout_length = 5
+
+    def __init__(self, rate: float = 0.01, discrete: bool = True, remembers: bool = False) -> None:
+        self.config = FakeConfig(rate)
+        self.discrete, self.remembers = discrete, remembers
+        self.weight = torch.zeros(3)
+        self.grad_step = 0
+        self.poison_at = -1
+        self.rollouts: list[Any] = []
+        self.checked: list[Any] = []
+        self.spec: Any = None
+        self.action_size = 3 if discrete else 2
+        self.action_scaler = None
+
+    @property
+    def gamma(self) -> float:
+        return self.config.gamma
+
+    reward_scaler = None
+
+    def describe(self) -> dict[str, Any]:
+        return {"observation_shape": (2,), "action_size": self.action_size, "config": self.config.serialize()}
+
+    def build_with_dataset(self, dataset: Any) -> None:
+        self.spec = "dataset"
+
+    def build_with_env(self, env: Any) -> None:
+        self.spec = environment_spec(env)
+
+    def check_env(self, env: Any) -> None:
+        self.checked.append(env)
+
+    @staticmethod
+    def vector(observation: Any) -> Any:
+        """The two-dimensional leaf, whatever the tree."""
+        return next(leaf for leaf in tree_leaves(observation) if leaf.shape[-1] == 2).astype(np.float32)
+
+    def sample_minibatch(self, dataset: Any) -> Any:
+        return dataset.sample_transition_batch(self.config.batch_size)
+
+    def update(self, batch: Any) -> dict[str, torch.Tensor]:
+        target = torch.cat(
+            [torch.as_tensor(self.vector(batch.observations)).mean(0), torch.as_tensor(batch.rewards).mean(0)]
+        )
+        return self._move(target)
+
+    def update_rollout(self, rollout: Any) -> dict[str, torch.Tensor]:
+        self.rollouts.append(rollout)
+        valid = rollout.valid
+        vector = self.vector(rollout.observation)[valid].mean(0)
+        return self._move(torch.tensor([*vector, rollout.reward[valid].mean()]))
+
+    def _move(self, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.grad_step += 1
+        error = target + 0.1 * torch.randn(3) - self.weight
+        self.weight = self.weight + self.config.rate * error
+        loss = (error**2).sum()
+        metrics = {"loss": loss * float("nan") if self.grad_step == self.poison_at else loss}
+        return metrics if self.grad_step % 2 else {**metrics, "actor_loss": -loss}
+
+    def actor(self, *, greedy: bool, n: int = 1) -> FakeActor:
+        return FakeActor(self, greedy, n)
+
+    def predict(self, x: Any) -> Any:
+        value = self.vector(x).sum(1)
+        return (value > 0).astype(np.int64) if self.discrete else np.stack([value, value], 1)
+
+    sample_action = predict
+
+    def save(self, fname: Any) -> None:
+        with open(fname, "wb") as file:
+            file.write(self.weight.numpy().tobytes())
+
+    def get_state(self) -> dict[str, Any]:
+        if not torch.isfinite(self.weight).all():
+            raise NonFiniteError("the weight is not finite")
+        return {"weight": self.weight.clone(), "grad_step": self.grad_step}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.weight, self.grad_step = state["weight"].clone(), state["grad_step"]

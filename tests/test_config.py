@@ -1,0 +1,116 @@
+"""Configurations check themselves, say what is wrong, and survive JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+import birl
+from birl import algos
+from birl.config import HYPERPARAMETERS, AlgorithmConfig
+from birl.errors import BirlError, ConfigError
+from birl.models import AdamFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory, WarmupSchedulerFactory
+from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
+
+CONFIGS = sorted((getattr(algos, name) for name in algos.__all__ if name.endswith("Config")), key=lambda c: c.__name__)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.__name__)
+def test_every_field_is_described_and_its_default_is_allowed(config):
+    for name, default, allowed, meaning in config.documentation():
+        assert HYPERPARAMETERS[name].accepts(default), name
+        assert allowed
+        assert meaning.endswith(".")
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.__name__)
+def test_json_round_trip(config):
+    original = config(gamma=0.5, observation_scaler=StandardObservationScaler(mean=[1.0, 2.0], std=[3.0, 4.0]))
+    text = json.dumps(original.serialize())
+    again = AlgorithmConfig.deserialize(json.loads(text))
+    assert type(again) is config
+    assert json.dumps(again.serialize()) == text
+    assert again.gamma == 0.5
+
+
+def test_nested_factories_come_back_as_what_they_were():
+    config = algos.SACConfig(
+        actor_encoder_factory=GRUEncoderFactory(hidden_size=7),
+        critic_encoder_factory=VectorEncoderFactory(hidden_units=[3, 4], activation="tanh"),
+        q_func_factory=QRQFunctionFactory(n_quantiles=5),
+        critic_optim_factory=AdamFactory(clip_grad_norm=0.1, lr_scheduler_factory=WarmupSchedulerFactory(9)),
+        action_scaler=MinMaxActionScaler(minimum=[-2.0], maximum=[2.0]),
+    )
+    again = AlgorithmConfig.deserialize(json.loads(json.dumps(config.serialize())))
+    for name in ("actor_encoder_factory", "critic_encoder_factory", "q_func_factory", "critic_optim_factory"):
+        assert getattr(again, name) == getattr(config, name), name
+    assert again.action_scaler == config.action_scaler
+
+
+def test_files_that_do_not_name_the_kind_of_a_factory_are_read():
+    data = algos.DQNConfig().serialize()
+    for value in data["params"].values():
+        if isinstance(value, dict):
+            value.pop("kind")
+    assert AlgorithmConfig.deserialize(data) == algos.DQNConfig()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"learning_rat": 1.0}, ["learning_rat", "did you mean 'learning_rate'", "gamma"]),
+        ({"gamma": 1.5}, ["gamma", "1.5", ">= 0 and <= 1"]),
+        ({"gamma": float("nan")}, ["gamma", "nan"]),
+        ({"batch_size": 0}, ["batch_size", "0", "an int >= 1"]),
+        ({"batch_size": 32.0}, ["batch_size", "32.0", "an int"]),
+        ({"batch_size": True}, ["batch_size", "True"]),
+        ({"n_critics": -1}, ["n_critics", "-1"]),
+        ({"learning_rate": -1e-3}, ["learning_rate", "-0.001", ">= 0"]),
+        ({"encoder_factory": "vector"}, ["encoder_factory", "'vector'", "EncoderFactory"]),
+        ({"q_func_factory": None}, ["q_func_factory", "None"]),
+        ({"target_update_interval": 0}, ["target_update_interval"]),
+    ],
+)
+def test_bad_fields_are_refused_with_value_range_and_remedy(fields, words):
+    with pytest.raises(ConfigError) as error:
+        algos.DQNConfig(**fields)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_positional_arguments_are_refused():
+    with pytest.raises(ConfigError, match="keyword"):
+        algos.DQNConfig(32)
+
+
+def test_choices_are_listed():
+    with pytest.raises(ConfigError, match="'deterministic', 'stochastic'"):
+        algos.BCConfig(policy_type="greedy")
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        algos.DQNConfig().gamma = 0.1
+
+
+def test_an_algorithm_leaves_the_users_scaler_alone():
+    scaler = MinMaxActionScaler()
+    config = algos.SACConfig(action_scaler=scaler)
+    sac = config.create()
+    sac.action_scaler._set([-1.0], [1.0])
+    assert not scaler.built
+    assert sac.action_scaler.built
+
+
+def test_an_unknown_type_lists_the_known_ones():
+    with pytest.raises(ConfigError, match="DiscreteCQL"):
+        AlgorithmConfig.deserialize({"type": "Nonsense", "params": {}})
+
+
+def test_all_public_names_exist_and_are_sorted():
+    for module in (birl, algos):
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+    assert issubclass(ConfigError, BirlError)

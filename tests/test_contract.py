@@ -1,0 +1,293 @@
+"""Every algorithm keeps the contract, and every check of the contract finds what it is there to find."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from birl import algos
+from birl.engine import HardCopy, Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.models import GRUEncoderFactory, LSTMEncoderFactory, VectorEncoderFactory
+from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm
+
+ENCODER = VectorEncoderFactory(hidden_units=[8, 8])
+GRU = GRUEncoderFactory(hidden_size=6, hidden_units=[6])
+LSTM = LSTMEncoderFactory(hidden_size=6, hidden_units=[6])
+VALUE = {"encoder_factory": ENCODER, "batch_size": 16}
+ACTOR = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER, "batch_size": 16}
+SEQUENCES = {"batch_size": 8, "sequence_length": 4, "burn_in": 2}
+ON_POLICY: dict[str, Any] = {"batch_size": 16, "n_epochs": 2, "rollout_length": 20}
+FEED_FORWARD = {"actor_encoder_factory": ENCODER, "value_encoder_factory": ENCODER}
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    config: Any
+    action_size: int = 2
+    discrete: bool | None = None
+
+
+ROWS = (
+    Row("DQN", algos.DQNConfig(**VALUE), 3),
+    Row("DoubleDQN", algos.DoubleDQNConfig(**VALUE), 3),
+    Row("DiscreteCQL", algos.DiscreteCQLConfig(**VALUE), 3),
+    Row("DiscreteSAC", algos.DiscreteSACConfig(**ACTOR), 3),
+    Row("DiscreteBC", algos.DiscreteBCConfig(**VALUE), 3),
+    Row("TD3", algos.TD3Config(**ACTOR)),
+    Row("SAC", algos.SACConfig(**ACTOR)),
+    Row("CQL", algos.CQLConfig(**ACTOR, n_action_samples=3)),
+    Row("IQL", algos.IQLConfig(**ACTOR, value_encoder_factory=ENCODER)),
+    Row("BC", algos.BCConfig(**VALUE)),
+    Row("BC stochastic", algos.BCConfig(**VALUE, policy_type="stochastic")),
+    Row("PPO continuous", algos.PPOConfig(**ON_POLICY, **FEED_FORWARD), 2, False),
+    Row("PPO discrete", algos.PPOConfig(**ON_POLICY, **FEED_FORWARD), 3, True),
+    Row(
+        "DecisionTransformer",
+        algos.DecisionTransformerConfig(
+            **VALUE,
+            context_size=6,
+            max_timestep=20,
+            num_layers=1,
+            attn_dropout=0.0,
+            resid_dropout=0.0,
+            embed_dropout=0.0,
+            warmup_steps=10,
+        ),
+    ),
+    Row("DQN GRU", algos.DQNConfig(encoder_factory=GRU, **SEQUENCES), 3),
+    Row("SAC LSTM", algos.SACConfig(actor_encoder_factory=LSTM, critic_encoder_factory=LSTM, **SEQUENCES)),
+    Row(
+        "PPO GRU",
+        algos.PPOConfig(
+            **{**ON_POLICY, "batch_size": 40}, actor_encoder_factory=GRU, value_encoder_factory=GRU, sequence_length=10
+        ),
+        3,
+        True,
+    ),
+)
+
+
+def check(row: Row, name: str) -> None:
+    check_algorithm(row.config, action_size=row.action_size, discrete_action=row.discrete, checks=[name])
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_contract(row: Row, name: str) -> None:
+    check(row, name)
+
+
+def test_compiled_dqn_equals_eager() -> None:
+    check(ROWS[0], "compiled_equals_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_CHECKS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_slow_contract(row: Row, name: str) -> None:
+    check(row, name)
+
+
+def test_every_learning_algorithm_has_a_row() -> None:
+    known = {cls for _, cls in inspect.getmembers(algos, inspect.isclass) if issubclass(cls, algos.Algorithm)}
+    learning = {cls.__name__ for cls in known if "config_class" in vars(cls) and cls.data != "nothing"}
+    assert learning == {type(row.config).__name__.removesuffix("Config") for row in ROWS}
+
+
+@pytest.mark.parametrize("shape", [(4, 4), ((3,), (2,)), {"near": (3,), "far": (2, 2)}], ids=str)
+def test_contract_with_other_observations(shape: Any) -> None:
+    config = algos.SACConfig(batch_size=8)
+    names = [
+        "actions_in_bounds",
+        "export_torchscript",
+        "export_torch",
+        "gradient_split",
+        "padding_is_ignored",
+        "same_seed_same_result",
+        "save_load_continue",
+    ]
+    assert check_algorithm(config, observation_shape=shape, checks=names) == names
+
+
+def test_an_unknown_check_is_refused() -> None:
+    with pytest.raises(ValueError, match="no check is called 'everything'"):
+        check_algorithm(ROWS[0].config, checks=["everything"])
+
+
+# -- every check finds its fault --------------------------------------------------------------------------------
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+def dqn_loss(change: Callable[[Any, Any, Any], Any]) -> Fault:
+    """A DQN whose loss is ``change(nets, batch, right loss)``."""
+
+    def loss(nets: Any, batch: Any, cfg: Any) -> Loss:
+        with torch.no_grad():
+            target = nets.critic_target(batch.next_inputs).average()
+            target = target.gather(batch.action).backup(batch.reward, batch.discount)
+        right = td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
+        return change(nets, batch, right)  # type: ignore[no-any-return]
+
+    return lambda patch: patch.setattr(algos.DQN, "phases", (Phase("critic", loss, prefix="", metric="loss"),))
+
+
+def _write_a_parameter(nets: Any, batch: Any, right: Loss) -> Loss:
+    with torch.no_grad():
+        nets.critic.head.linear.bias.mul_(1.5)
+    return right
+
+
+def _write_the_batch(nets: Any, batch: Any, right: Loss) -> Loss:
+    batch.reward.mul_(2)
+    return right
+
+
+def _count(nets: Any, batch: Any, right: Loss) -> Loss:
+    nets.count = getattr(nets, "count", 0) + 1  # a state that no file holds
+    return replace(right, value=right.value * (1.0 + nets.count))
+
+
+def _unseeded(nets: Any, batch: Any, right: Loss) -> Loss:
+    return replace(right, value=right.value * float(np.random.default_rng().uniform(0.5, 1)))
+
+
+def _ignores_weights(nets: Any, batch: Any, right: Loss) -> Loss:
+    return Loss((nets.critic(batch.inputs).gather(batch.action).mean() - batch.reward).square().mean())
+
+
+def _one_head_only(nets: Any, batch: Any, right: Loss) -> Loss:
+    return replace(right, value=right.value + 0 * nets.critic(batch.inputs).values.mean())
+
+
+def _equal_members(patch: pytest.MonkeyPatch) -> None:
+    build = algos.DQN.networks
+
+    def networks(spec: Any, cfg: Any) -> Any:
+        nets = build(spec, cfg)
+        with torch.no_grad():
+            nets.critic.head.linear.weight.copy_(nets.critic.head.linear.weight[:1].clone())
+        return nets
+
+    patch.setattr(algos.DQN, "networks", staticmethod(networks))
+
+
+def _stale_export(patch: pytest.MonkeyPatch) -> None:
+    save = algos.DQN.save_policy
+
+    def save_policy(self: Any, fname: Any) -> None:
+        other = self.config.create()
+        other.create_impl(self.observation_shape, self.action_size)
+        with torch.no_grad():
+            other.nets.critic.head.linear.bias.add_(torch.tensor([9.0, 0.0, 0.0]))
+        save(other, fname)
+
+    patch.setattr(algos.DQN, "save_policy", save_policy)
+
+
+def _copies_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Polyak, "apply", lambda self, nets, config: HardCopy(self.source, self.target).apply(nets, config))
+
+
+def _unsynced_target(patch: pytest.MonkeyPatch) -> None:
+    build = algos.DQN.networks
+
+    def networks(spec: Any, cfg: Any) -> Any:
+        nets = build(spec, cfg)
+        nets.critic_target = build(spec, cfg).critic  # fault 11 of d3rlpy
+        return nets
+
+    patch.setattr(algos.DQN, "networks", staticmethod(networks))
+
+
+def _leaks(patch: pytest.MonkeyPatch) -> None:
+    from birl.algos import ppo
+
+    right = ppo.generalized_advantage
+    wrong = lambda reward, value, following, discount, ended, lam: right(  # noqa: E731
+        reward, value, following, discount, torch.zeros_like(ended), lam
+    )
+    patch.setattr(ppo, "generalized_advantage", wrong)
+
+
+def _ends_at_time_limits(patch: pytest.MonkeyPatch) -> None:
+    import birl.algorithm
+
+    right = birl.algorithm.to_batch
+
+    def wrong(minibatch: Any, units: Any, gamma: float) -> Any:
+        batch = right(minibatch, units, gamma)
+        return replace(batch, discount=torch.where(batch.observation[..., 1] == 4, 0.0, batch.discount))
+
+    patch.setattr(birl.algorithm, "to_batch", wrong)
+
+
+def _unbounded(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(algos.TD3, "policy_mode", staticmethod(lambda nets, inputs: 3 * nets.actor(inputs)))
+
+
+def _branches(nets: Any, batch: Any, right: Loss) -> Loss:
+    return right if bool(right.value > 1e6) else replace(right, value=2 * right.value)
+
+
+def _not_recorded(patch: pytest.MonkeyPatch) -> None:
+    def loss(nets: Any, batch: Any, cfg: Any) -> Loss:
+        action = nets.actor(batch.inputs)
+        return Loss(-nets.critic(batch.inputs, action.detach()).mean()[0].mean() + 0 * action.sum())
+
+    phases = (algos.TD3.phases[0], Phase("actor", loss, every="update_actor_interval"))
+    patch.setattr(algos.TD3, "phases", phases)
+
+
+FAULTS: dict[str, tuple[str, str, Fault]] = {
+    "actions out of bounds": ("actions_in_bounds", "TD3", _unbounded),
+    "a loss changes its batch": ("batches_stay_as_they_are", "DQN", dqn_loss(_write_the_batch)),
+    "advantages leak": ("episodes_stay_apart", "PPO discrete", _leaks),
+    "a time limit ends the bootstrap": ("episodes_stay_apart", "DQN", _ends_at_time_limits),
+    "a time limit ends the bootstrap of sequences": ("episodes_stay_apart", "DQN GRU", _ends_at_time_limits),
+    "the export is another policy": ("export_torchscript", "DQN", _stale_export),
+    "the pt2 export is another policy": ("export_torch", "DQN", _stale_export),
+    "a sum over the batch": (
+        "gradient_split",
+        "DQN",
+        dqn_loss(lambda nets, batch, right: replace(right, value=right.value * len(batch.reward))),
+    ),
+    "a loss branches": ("losses_read_nothing", "DQN", dqn_loss(_branches)),
+    "members are equal": ("members_differ", "DQN", _equal_members),
+    "a metric is a float": (
+        "metrics",
+        "DQN",
+        dqn_loss(lambda nets, batch, right: replace(right, metrics={"size": torch.zeros(2)})),
+    ),
+    "weights are ignored": ("padding_is_ignored", "DQN", dqn_loss(_ignores_weights)),
+    "a loss writes a parameter": ("phases_stay_in_their_networks", "DQN", dqn_loss(_write_a_parameter)),
+    "the actor gets no gradient": ("phases_stay_in_their_networks", "TD3", _not_recorded),
+    "one head only": ("q_functions", "DQN", dqn_loss(_one_head_only)),
+    "unseeded noise": ("same_seed_same_result", "DQN", dqn_loss(_unseeded)),
+    "a state is not saved": ("save_load_continue", "DQN", dqn_loss(_count)),
+    "a target copies at once": ("targets_follow", "SAC", _copies_at_once),
+    "a target begins elsewhere": ("targets_follow", "DQN", _unsynced_target),
+    "a parameter moves by itself": ("zero_learning_rate", "DQN", dqn_loss(_write_a_parameter)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_checks_find_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, algorithm, plant = FAULTS[fault]
+    row = next(row for row in ROWS if row.name == algorithm)
+    check(row, name)
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, AttributeError), match=f"check '{name}'|has no attribute 'values'"):
+        check(row, name)
+
+
+def test_every_check_has_a_fault() -> None:
+    assert {name for name, _, _ in FAULTS.values()} == set(CHECKS)

@@ -1,0 +1,173 @@
+"""The house rules of ARCHITECTURE.md, checked: layers, style, types, and what must be absent."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import birl.algos
+import birl.errors
+from birl.config import HYPERPARAMETERS, AlgorithmConfig
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "birl").rglob("*.py"))
+LEARNING = ("algos", "engine", "losses", "models", "distributions.py")
+
+
+def parts(path: Path) -> tuple[str, ...]:
+    return path.relative_to(ROOT / "birl").parts
+
+
+def trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Parsed files, all of them or those in some folders of birl/."""
+    for path in FILES:
+        if not folders or parts(path)[0] in folders:
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def called(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of every call: ``"name"`` for functions, ``".name"`` for methods."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                yield node.lineno, node.func.id
+            elif isinstance(node.func, ast.Attribute):
+                yield node.lineno, f".{node.func.attr}"
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def tool(name: str, *arguments: str) -> None:
+    command = [str(Path(sys.executable).with_name(name)), *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{name}:\n{done.stdout[-4000:]}\n{done.stderr[-1000:]}"
+
+
+def test_layers() -> None:
+    tool("lint-imports")
+
+
+def test_style() -> None:
+    tool("ruff", "check", ".")
+
+
+def test_types() -> None:
+    tool("mypy")
+
+
+def test_nothing_on_a_load_path_can_run_code() -> None:
+    modules = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+    for name, tree in trees():
+        assert not modules & {module.split(".")[0] for module in imported(tree)}, name
+        assert not {"exec", "eval", "compile", "__import__"} & {call for _, call in called(tree)}, name
+        loads = [
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr == "load" and ast.unparse(node.value) == "torch"
+        ]
+        assert not loads, f"{name}:{loads} torch.load"
+
+
+def test_learning_never_waits_for_the_device() -> None:
+    waiting = {".item", ".cpu", ".numpy", ".tolist"}
+    calls = [(f"{name}:{line}", call) for name, tree in trees(*LEARNING) for line, call in called(tree)]
+    found = [(place, call) for place, call in calls if call in waiting]
+    assert not found
+
+
+def test_item_only_in_loops_and_logs() -> None:
+    elsewhere = [path for path in {parts(file)[0] for file in FILES} if path not in ("run", "logging")]
+    found = [f"{name}:{line}" for name, tree in trees(*elsewhere) for line, call in called(tree) if call == ".item"]
+    assert not found
+
+
+def test_no_algorithm_subclasses_another() -> None:
+    from birl.algorithm import Algorithm
+
+    concrete = {value for value in vars(birl.algos).values() if inspect.isclass(value) and issubclass(value, Algorithm)}
+    concrete = {value for value in concrete if "config_class" in vars(value)}
+    assert len(concrete) >= 14
+    for algorithm in concrete:
+        assert not concrete & set(algorithm.__mro__[1:]), algorithm
+        assert getattr(algorithm, "__final__", False), f"{algorithm.__name__} is not marked @final"
+
+
+def test_every_hyperparameter_is_described_once() -> None:
+    configs = [value for value in vars(birl.algos).values() if inspect.isclass(value)]
+    configs = [value for value in configs if issubclass(value, AlgorithmConfig)]
+    used = {field.name for config in configs for field in dataclasses.fields(config)}
+    assert used == set(HYPERPARAMETERS)
+    meanings = [row.meaning for row in HYPERPARAMETERS.values()]
+    assert len(meanings) == len(set(meanings))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))
+def test_public_names_are_listed_and_exist(path: Path) -> None:
+    if path.name == "__main__.py":
+        return
+    words = ["birl", *parts(path)]
+    words[-1] = words[-1].removesuffix(".py")
+    module = importlib.import_module(".".join(word for word in words if word != "__init__"))
+    names = module.__all__  # its order is ruff's RUF022
+    assert len(names) == len(set(names))
+    missing = [name for name in names if not hasattr(module, name)]
+    assert not missing
+    defined = ast.parse(path.read_text(encoding="utf-8")).body
+    star = [node for node in defined if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"]
+    assert not star
+
+
+def test_core_imports_only_what_is_declared() -> None:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        project = tomllib.load(file)["project"]
+    declared = {word.split(">")[0].split("[")[0] for word in project["dependencies"]}
+    allowed = declared | set(sys.stdlib_module_names) | {"birl"}
+    for name, tree in trees(*{parts(path)[0] for path in FILES} - {"testing"}):  # the test kit needs `dev`
+        outside = {module.split(".")[0] for module in imported(tree)} - allowed
+        assert not outside, f"{name} imports {outside}: optional packages go through birl.errors.require"
+
+
+def test_version_is_told_once_and_the_same() -> None:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        assert tomllib.load(file)["project"]["version"] == birl.__version__
+
+
+def test_importing_loads_no_optional_package() -> None:
+    code = (
+        "import sys, birl.algos, birl.datasets, birl.metrics, birl.logging\n"
+        "heavy = {'matplotlib', 'onnx', 'onnxruntime', 'onnxscript', 'tensorboard', 'h5py', 'pygame'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_error_tree_in_the_docstring_is_complete() -> None:
+    own = {name: value for name, value in vars(birl.errors).items() if inspect.isclass(value)}
+    classes = [name for name, value in own.items() if value.__module__ == "birl.errors"]
+    assert classes
+    for name in classes:
+        assert issubclass(getattr(birl.errors, name), birl.errors.BirlError | Warning)
+        assert name in (birl.errors.__doc__ or ""), f"{name} is missing in the tree of birl.errors"
+
+
+def test_no_test_is_skipped() -> None:
+    marks = ("pytest.mark." + "skip", "pytest.mark." + "xfail", "pytest." + "skip(")
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not [mark for mark in marks if mark in text], path

@@ -1,0 +1,384 @@
+"""Scalers: hand-computed maps, exact ways back, fits, JSON, and life inside compiled and exported code."""
+
+from __future__ import annotations
+
+import copy
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from birl.dataset import MDPDataset
+from birl.errors import ConfigError, EmptyDataError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
+from birl.preprocessing import (
+    ActionScaler,
+    ClipRewardScaler,
+    ConstantShiftRewardScaler,
+    MinMaxActionScaler,
+    MinMaxObservationScaler,
+    MinMaxRewardScaler,
+    MultiplyRewardScaler,
+    ObservationScaler,
+    PixelObservationScaler,
+    ReturnBasedRewardScaler,
+    RewardScaler,
+    Scaler,
+    StandardObservationScaler,
+    StandardRewardScaler,
+)
+from birl.preprocessing.base import row_statistics
+from birl.serialization import decode, encode
+
+
+def episode(observations: Any = ((0.0,),), actions: Any = ((0.0,),), rewards: Any = (0.0,)) -> Any:
+    return SimpleNamespace(
+        observations=np.array(observations, np.float32),
+        actions=np.array(actions, np.float32),
+        rewards=np.array(rewards, np.float32),
+    )
+
+
+# ----------------------------------------------------------------------- the maps, in numbers from hand
+
+MAPS: list[tuple[Scaler, list[float], list[float]]] = [
+    (PixelObservationScaler(), [0, 51, 255], [0, 0.2, 1]),
+    (MinMaxObservationScaler([0.0, -1.0], [10.0, 3.0]), [5, 3], [0, 1]),
+    (StandardObservationScaler([1.0, 2.0], [0.5, 3.0], eps=0.5), [2, 9], [1, 2]),
+    (MinMaxActionScaler([-2.0, 0.0], [2.0, 1.0]), [1, 0.25], [0.5, -0.5]),
+    (MinMaxRewardScaler(minimum=-1.0, maximum=3.0, multiplier=2.0), [-1, 1, 3], [0, 1, 2]),
+    (StandardRewardScaler(mean=1.0, std=1.5, eps=0.5, multiplier=4.0), [1, 2], [0, 2]),
+    (MultiplyRewardScaler(3.0), [1, -2], [3, -6]),
+    (ReturnBasedRewardScaler(return_max=9.0, return_min=-1.0, multiplier=1000.0), [1, -2], [100, -200]),
+    (ConstantShiftRewardScaler(shift=-1.0, multiplier=2.0), [3], [4]),
+    (ConstantShiftRewardScaler(shift=-1.0, multiplier=2.0, multiply_first=True), [3], [5]),
+]
+
+
+@pytest.mark.parametrize(("scaler", "x", "y"), MAPS, ids=lambda value: getattr(value, "get_type", str)())
+def test_maps_both_ways(scaler: Scaler, x: list[float], y: list[float]) -> None:
+    given, expected = torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32)
+    torch.testing.assert_close(scaler.transform(given), expected)
+    torch.testing.assert_close(scaler.reverse_transform(expected).float(), given)
+    np.testing.assert_allclose(scaler.transform_numpy(given.numpy()), expected, rtol=1e-6)
+    np.testing.assert_allclose(scaler.reverse_transform_numpy(expected.numpy()), given, rtol=1e-6)
+    # Any leading dimensions; the input stays as it is.
+    batch = given.expand(4, 3, -1).contiguous()
+    before = batch.clone()
+    torch.testing.assert_close(scaler.transform(batch), expected.expand(4, 3, -1))
+    assert torch.equal(batch, before)
+
+
+def test_clipping() -> None:
+    x = torch.tensor([-5.0, 0.5, 5.0])
+    assert ClipRewardScaler(low=-1.0, high=1.0, multiplier=2.0).transform(x).tolist() == [-2, 1, 2]
+    assert ClipRewardScaler(high=1.0).transform(x).tolist() == [-5, 0.5, 1]
+    assert ClipRewardScaler().transform(x).tolist() == x.tolist()
+    assert ClipRewardScaler(low=-1.0, high=1.0, multiplier=2.0).reverse_transform(torch.tensor([2.0])).tolist() == [1]
+
+
+def test_pixels_stay_bytes_until_here_and_come_back_rounded() -> None:
+    scaler = PixelObservationScaler()
+    every = torch.arange(256, dtype=torch.uint8)
+    scaled = scaler.transform(every)
+    assert scaled.dtype == torch.float32 and scaled.max() == 1
+    assert torch.equal(scaler.reverse_transform(scaled), every)
+    tree = scaler.transform({"left": every, "right": (every,)})
+    assert torch.equal(tree["right"][0], scaled)
+
+
+@pytest.mark.parametrize(("scaler", "x", "_"), MAPS, ids=lambda value: getattr(value, "get_type", str)())
+def test_dtypes(scaler: Scaler, x: list[float], _: list[float]) -> None:
+    for dtype in (torch.uint8, torch.int64, torch.float16, torch.float32):
+        assert scaler.transform(torch.tensor(x).abs().to(dtype)).dtype == torch.float32
+    assert scaler.transform(torch.tensor(x, dtype=torch.float64)).dtype == torch.float64
+
+
+# ------------------------------------------------------------------------------------- constant features
+
+
+@pytest.mark.parametrize("value", [0.0, 7.0, -1e-20, 1e30, 3e38])
+def test_constant_features_are_finite(value: float) -> None:
+    x = torch.tensor([[value]])
+    for scaler in (MinMaxObservationScaler(), StandardObservationScaler(), MinMaxActionScaler()):
+        data = [episode(observations=[[value]] * 3, actions=[[value]] * 3)]
+        scaler.fit_with_episodes(data)
+        assert scaler.transform(x).abs().item() < 1e-3
+        torch.testing.assert_close(scaler.reverse_transform(scaler.transform(x)), x)
+    for reward_scaler in (MinMaxRewardScaler(), StandardRewardScaler(), ReturnBasedRewardScaler()):
+        reward_scaler.fit_with_episodes([episode(rewards=[value])] * 2)
+        assert torch.isfinite(reward_scaler.transform(x)).all()
+
+
+def test_a_spread_below_the_resolution_of_float32_is_constant() -> None:
+    scaler = MinMaxObservationScaler([7.0], [7.0 + 1e-8])
+    next_above = np.nextafter(np.float32([7]), np.float32(8))
+    assert abs(scaler.transform_numpy(next_above)[0]) < 1e-3
+
+
+def test_a_constant_action_stays_constant_whatever_the_policy_says() -> None:
+    scaler = MinMaxActionScaler([0.25, -1.0], [0.25, 1.0])
+    action = scaler.reverse_transform(torch.tensor([[-1.0, -1.0], [0.3, 0.5], [1.0, 1.0]]))
+    assert action.tolist() == [[0.25, -1.0], [0.25, 0.5], [0.25, 1.0]]
+
+
+def test_tiny_features_are_not_constant() -> None:
+    scaler = MinMaxObservationScaler([-1e-12], [1e-12])
+    assert scaler.transform(torch.tensor([5e-13])).item() == pytest.approx(0.5)
+
+
+@given(
+    hnp.arrays(np.float32, (2, 4), elements=st.floats(-(2.0**99), 2.0**99, width=32)),
+    hnp.arrays(np.float32, (5, 4), elements=st.floats(-1, 1, width=32)),
+)
+@settings(max_examples=100, deadline=None)
+def test_actions_never_leave_their_bounds(bounds: Any, policy: Any) -> None:
+    low, high = bounds.min(0), bounds.max(0)
+    action = MinMaxActionScaler(low, high).reverse_transform_numpy(policy)
+    assert (action >= low).all() and (action <= high).all()
+    assert np.array_equal(MinMaxActionScaler(low, high).reverse_transform_numpy(np.float32([[-1] * 4]))[0], low)
+
+
+# ------------------------------------------------------------------------------------------------ fitting
+
+
+def test_fit_from_episodes() -> None:
+    data = [episode([[0.0], [2.0]], [[5.0], [1.0]], [1.0, 2.0]), episode([[7.0]], [[-3.0]], [-9.0])]
+    values = np.array([0.0, 2.0, 7.0])
+    standard, bounds, action = StandardObservationScaler(), MinMaxObservationScaler(), MinMaxActionScaler()
+    reward, standard_reward, returns = MinMaxRewardScaler(), StandardRewardScaler(), ReturnBasedRewardScaler()
+    for scaler in (standard, bounds, action, reward, standard_reward, returns):
+        assert not scaler.built
+        scaler.fit_with_episodes(iter(data))  # one pass
+        assert scaler.built
+    assert standard.mean == pytest.approx(values.mean()) and standard.std == pytest.approx(values.std())
+    assert (bounds.minimum, bounds.maximum) == (0, 7) and (action.minimum, action.maximum) == (-3, 5)
+    assert (reward.minimum, reward.maximum) == (-9, 2)
+    assert standard_reward.mean == pytest.approx(-2) and standard_reward.std == pytest.approx(np.std([1, 2, -9]))
+    assert (returns.return_min, returns.return_max) == (-9, 3)
+
+
+@given(st.lists(st.integers(1, 1500), min_size=1, max_size=4), st.floats(-1e4, 1e4), st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_streamed_statistics_equal_those_of_all_rows(lengths: list[int], offset: float, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    arrays = [generator.normal(offset, 1.0, (length, 2)) for length in lengths]
+    rows = np.concatenate(arrays)
+    statistics = row_statistics(arrays)
+    assert statistics.count == len(rows)
+    np.testing.assert_allclose(statistics.mean, rows.mean(0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(statistics.std, rows.std(0), rtol=1e-9, atol=1e-9)
+    assert np.array_equal(statistics.minimum, rows.min(0)) and np.array_equal(statistics.maximum, rows.max(0))
+
+
+def test_fit_with_a_dataset() -> None:
+    generator = np.random.default_rng(0)
+    observations = generator.normal(size=(20, 3)).astype(np.float32)
+    actions, rewards = generator.normal(size=(20, 2)).astype(np.float32), generator.normal(size=20)
+    dataset = MDPDataset(observations, actions, rewards, np.arange(20) % 5 == 4)
+    scaler, reward_scaler = StandardObservationScaler(), ReturnBasedRewardScaler()
+    scaler.fit_with_dataset(dataset)
+    reward_scaler.fit_with_dataset(dataset)
+    np.testing.assert_allclose(scaler.mean, observations.mean(0), rtol=1e-5)
+    assert scaler.transform(torch.from_numpy(observations)).std(0, correction=0).tolist() == pytest.approx(
+        [1] * 3, 0.01
+    )
+    returns = rewards.reshape(4, 5).sum(1)
+    assert reward_scaler.return_max == pytest.approx(returns.max(), 1e-5)
+
+
+def test_pixels_are_summed_without_overflow() -> None:
+    frames = np.full((3000, 1, 2, 2), 200, np.uint8)
+    scaler = StandardObservationScaler()
+    scaler.fit_with_episodes([SimpleNamespace(observations=frames)])
+    assert scaler.mean.shape == (1, 2, 2) and (scaler.mean == 200).all() and (scaler.std == 0).all()
+
+
+def test_fit_with_an_environment() -> None:
+    box = gymnasium.spaces.Box(np.float32([-1, 0]), np.float32([1, 4]))
+    single = SimpleNamespace(observation_space=box, action_space=box)
+    many = SimpleNamespace(
+        single_observation_space=box, single_action_space=box, observation_space=None, action_space=None
+    )
+    for env in (single, many):
+        for scaler in (MinMaxActionScaler(), MinMaxObservationScaler()):
+            scaler.fit_with_env(env)
+            assert scaler.minimum.tolist() == [-1, 0] and scaler.maximum.tolist() == [1, 4]
+    with pytest.raises(UnsupportedError, match="cannot be fitted with an environment.*fit it with data"):
+        StandardObservationScaler().fit_with_env(single)
+    PixelObservationScaler().fit_with_env(single)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Box(-np.inf, 1, (2,)),
+        gymnasium.spaces.Box(np.float32([-1, -1]), np.float32([1, np.finfo(np.float32).max])),
+        gymnasium.spaces.Discrete(3),
+    ],
+)
+def test_an_environment_without_bounds(space: Any) -> None:
+    with pytest.raises(ConfigError, match="box with finite bounds"):
+        MinMaxActionScaler().fit_with_env(SimpleNamespace(action_space=space))
+
+
+def test_data_that_cannot_be_fitted() -> None:
+    scalers = (StandardObservationScaler, MinMaxActionScaler, MinMaxRewardScaler, ReturnBasedRewardScaler)
+    for scaler in scalers:
+        with pytest.raises(EmptyDataError):
+            scaler().fit_with_episodes([])
+    with pytest.raises(NonFiniteError):
+        StandardObservationScaler().fit_with_episodes([episode([[np.nan]])])
+    with pytest.raises(NonFiniteError):
+        StandardRewardScaler().fit_with_episodes([episode(rewards=[np.inf])])
+    with pytest.raises(ShapeError, match=r"\(2,\).*\(1,\)"):
+        MinMaxObservationScaler().fit_with_episodes([episode([[0.0]]), episode([[0.0, 1.0]])])
+    with pytest.raises(UnsupportedError, match="tuples or dicts"):
+        MinMaxObservationScaler().fit_with_episodes([SimpleNamespace(observations=(np.zeros((2, 1)),))])
+
+
+# ----------------------------------------------------------------------------------------- wrong use
+
+
+@pytest.mark.parametrize(
+    "scaler",
+    [
+        MinMaxObservationScaler(),
+        StandardObservationScaler(),
+        MinMaxActionScaler(),
+        MinMaxRewardScaler(),
+        StandardRewardScaler(),
+        ReturnBasedRewardScaler(),
+    ],
+)
+def test_scalers_that_are_not_fitted(scaler: Scaler) -> None:
+    for method in (scaler.transform, scaler.reverse_transform):
+        with pytest.raises(NotBuiltError, match="fit it"):
+            method(torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MinMaxObservationScaler(minimum=[0.0]), "together"),
+        (lambda: MinMaxActionScaler([0.0], [1.0, 2.0]), "shape"),
+        (lambda: MinMaxActionScaler([2.0], [1.0]), "above"),
+        (lambda: MinMaxActionScaler([np.nan], [1.0]), "NaN"),
+        (lambda: MinMaxActionScaler(["a"], [1.0]), "not an array of numbers"),
+        (lambda: StandardObservationScaler(mean=[0.0]), "together"),
+        (lambda: StandardObservationScaler([0.0], [-1.0]), "negative"),
+        (lambda: StandardObservationScaler([0.0], [1.0, 1.0]), "shape"),
+        (lambda: StandardObservationScaler(eps=0.0), "eps=0.0"),
+        (lambda: MultiplyRewardScaler(0.0), "multiplier=0"),
+        (lambda: MultiplyRewardScaler(float("inf")), "not a finite number"),
+        (lambda: MultiplyRewardScaler("2"), "not a finite number"),
+        (lambda: ConstantShiftRewardScaler(None), "not a finite number"),
+        (lambda: ClipRewardScaler(low=2.0, high=1.0), "above"),
+        (lambda: MinMaxRewardScaler(minimum=1.0), "together"),
+        (lambda: MinMaxRewardScaler(minimum=1.0, maximum=0.0), "above"),
+        (lambda: StandardRewardScaler(mean=1.0), "together"),
+        (lambda: StandardRewardScaler(mean=1.0, std=-1.0), "std=-1.0"),
+        (lambda: StandardRewardScaler(eps=0.0), "eps=0.0"),
+        (lambda: ReturnBasedRewardScaler(return_max=1.0), "together"),
+    ],
+)
+def test_parameters_out_of_range(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_values_of_another_shape() -> None:
+    scaler = MinMaxObservationScaler([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
+    for shape in ((2,), (5, 4), ()):
+        with pytest.raises(ShapeError, match=r"shape \(3,\)"):
+            scaler.transform(torch.zeros(shape))
+
+
+def test_frame_stacks_are_scaled_frame_by_frame() -> None:
+    scaler = StandardObservationScaler(np.arange(8.0).reshape(2, 2, 2), np.ones((2, 2, 2)))
+    frame = torch.randn(5, 2, 2, 2)
+    stack = torch.cat([frame, frame + 1, frame - 1], dim=1)
+    expected = torch.cat([scaler.transform(x) for x in (frame, frame + 1, frame - 1)], dim=1)
+    torch.testing.assert_close(scaler.transform(stack), expected)
+
+
+# --------------------------------------------------------------------------------- JSON, copies, equality
+
+ALL = [scaler for scaler, _, _ in MAPS] + [
+    ClipRewardScaler(low=-1.0),
+    MinMaxObservationScaler(),
+    StandardRewardScaler(),
+]
+KINDS = (ObservationScaler, ActionScaler, RewardScaler)
+
+
+@pytest.mark.parametrize("scaler", ALL, ids=lambda scaler: type(scaler).__name__)
+def test_json_there_and_back(scaler: Any) -> None:
+    back = decode(json.loads(json.dumps(encode(scaler), allow_nan=False)))
+    assert type(back) is type(scaler) and back == scaler and back.built == scaler.built
+    kind = next(kind for kind in KINDS if isinstance(scaler, kind))
+    assert kind.deserialize(json.loads(json.dumps(scaler.serialize()))) == scaler
+
+
+def test_names_in_files() -> None:
+    assert [sorted(kind._known) for kind in KINDS] == [
+        ["min_max", "pixel", "standard"],
+        ["min_max"],
+        ["clip", "min_max", "multiply", "return", "shift", "standard"],
+    ]
+
+
+def test_equality_sees_parameters_and_types() -> None:
+    assert MinMaxActionScaler([0.0], [1.0]) == MinMaxActionScaler([0.0], [1.0])
+    assert MinMaxActionScaler([0.0], [1.0]) != MinMaxActionScaler([0.0], [2.0])
+    assert MinMaxActionScaler([0.0], [1.0]) != MinMaxObservationScaler([0.0], [1.0])
+
+
+def test_copies_are_fitted_apart_and_refits_take_effect() -> None:
+    scaler = MinMaxObservationScaler([0.0], [1.0])
+    x = torch.tensor([1.0])
+    assert scaler.transform(x).item() == 1
+    other = copy.deepcopy(scaler)
+    other.fit_with_episodes([episode([[0.0], [2.0]])])
+    assert other.transform(x).item() == 0 and scaler.transform(x).item() == 1
+    scaler.maximum = np.array([4.0])
+    assert scaler.transform(x).item() == -0.5
+
+
+def test_the_callers_arrays_are_not_kept() -> None:
+    minimum = np.zeros(2)
+    scaler = MinMaxActionScaler(minimum, np.ones(2))
+    minimum[:] = -5
+    assert scaler.minimum.tolist() == [0, 0]
+
+
+# -------------------------------------------------------------------------------------- in other programs
+
+
+@pytest.mark.parametrize("scaler", [scaler for scaler, _, _ in MAPS], ids=lambda scaler: type(scaler).__name__)
+def test_compiles_in_one_graph(scaler: Any) -> None:
+    x = torch.rand(3, 2)
+    fresh = copy.deepcopy(scaler)
+
+    def there_and_back(x: torch.Tensor) -> torch.Tensor:
+        return scaler.reverse_transform(scaler.transform(x) * 0.5) * 1
+
+    for _ in range(2):  # without and with constants that eager code has made before
+        torch.compiler.reset()
+        compiled = torch.compile(there_and_back, fullgraph=True, backend="eager")
+        first = compiled(x)
+        torch.testing.assert_close(first, there_and_back(x))
+        torch.testing.assert_close(compiled(x), first)
+    assert scaler == fresh
+
+
+def test_gradients_flow() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    MinMaxActionScaler([-2.0, 0.0], [2.0, 1.0]).reverse_transform(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2.0, 0.5]
