@@ -38,6 +38,14 @@ from birl.metrics import (
 )
 
 RNG = np.random.Generator(np.random.PCG64(0))
+START = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """Every test draws the same data, whichever tests ran before it in its process."""
+    RNG.bit_generator.state = START
+
 GAMMA = 0.9
 
 
@@ -190,6 +198,16 @@ def test_frame_stacks_and_custom_pickers() -> None:
         assert AverageValueEstimationEvaluator(made)(algo, dataset(episodes(True, (4,)), picker)) == pytest.approx(
             value
         )
+
+
+def test_own_episodes_may_take_actions_the_dataset_never_took() -> None:
+    actions = np.array([[0], [1], [2], [2]])
+    rare = [Episode(np.zeros((4, 2), np.float32), actions, np.zeros((4, 1), np.float32), False, truncated=True)]
+    common = [Episode(np.zeros((4, 2), np.float32), actions % 2, np.zeros((4, 1), np.float32), False, truncated=True)]
+    assert dataset(common).dataset_info.action_size == 2
+    for picker in (None, FrameStackTransitionPicker(2)):
+        own = AverageValueEstimationEvaluator(rare)(Algo(True), dataset(common, picker))
+        assert own == AverageValueEstimationEvaluator()(Algo(True), dataset(rare, picker))
 
 
 def test_mixed_and_device_datasets() -> None:

@@ -114,11 +114,12 @@ def _storage(dataset: ReplayBufferBase, episodes: Sequence[EpisodeBase] | None) 
     if episodes is None and isinstance(dataset, ReplayBuffer):
         return dataset.storage
     seen, info = _Seen(), dataset.dataset_info
+    # Given episodes may take actions that the dataset, whose number of actions may be a guess, never took.
     ReplayBuffer(
         seen,
         episodes=dataset.episodes if episodes is None else episodes,
         action_space=info.action_space,
-        action_size=info.action_size,
+        action_size=info.action_size if episodes is None else None,
     )
     return seen.storage
 
