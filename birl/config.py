@@ -36,6 +36,7 @@ class Hyperparameter:
         open: which ends are excluded: ``""``, ``"low"``, ``"high"`` or ``"both"``.
         choices: allowed values, if there are only some.
         optional: whether ``None`` is allowed.
+        besides: a further value, not of ``type``.
     """
 
     meaning: str
@@ -45,6 +46,7 @@ class Hyperparameter:
     open: str = ""
     choices: tuple[str, ...] = ()
     optional: bool = False
+    besides: str | None = None
 
     @property
     def allowed(self) -> str:
@@ -58,12 +60,15 @@ class Hyperparameter:
         if self.high < math.inf:
             joint = " and" if self.low > -math.inf else ""
             words += f"{joint} {'<' if self.open in ('high', 'both') else '<='} {self.high:g}"
+        words += f" or {self.besides!r}" if self.besides is not None else ""
         return words + (" or None" if self.optional else "")
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is allowed."""
         if value is None:
             return self.optional
+        if self.besides is not None and value == self.besides:
+            return True
         if self.type in (int, float):
             if isinstance(value, bool) or not isinstance(value, int if self.type is int else (int, float)):
                 return False
@@ -101,7 +106,12 @@ HYPERPARAMETERS: dict[str, Hyperparameter] = {
     "observation_scaler": Hyperparameter("Scaling of observations.", ObservationScaler, optional=True),
     "action_scaler": Hyperparameter("Scaling of continuous actions to [-1, 1].", ActionScaler, optional=True),
     "reward_scaler": Hyperparameter("Scaling of rewards.", RewardScaler, optional=True),
-    "compile_graph": Hyperparameter("Whether the update runs through torch.compile.", bool),
+    "compile_graph": Hyperparameter(
+        "Whether the whole update is compiled into one program, which takes up to a minute and is left out of short "
+        "runs by `'auto'`.",
+        bool,
+        besides="auto",
+    ),
     # learning rates, optimisers, encoders
     "learning_rate": _rate("the network"),
     "actor_learning_rate": _rate("the policy"),
@@ -225,7 +235,7 @@ class AlgorithmConfig(Serializable):
     observation_scaler: ObservationScaler | None = None
     action_scaler: ActionScaler | None = None
     reward_scaler: RewardScaler | None = None
-    compile_graph: bool = False
+    compile_graph: bool | str = "auto"
     sequence_length: int = 20
     burn_in: int = 0
 

@@ -3,6 +3,7 @@
 ::
 
     BirlError
+    ├── CompileError                  (RuntimeError)  an update cannot be compiled
     ├── ConfigError                   (ValueError)    an option is unknown, of the wrong type or out of range
     ├── DataError                     (ValueError)    data that cannot be learned from
     │   ├── ShapeError                                a shape, length or dtype does not fit
@@ -33,6 +34,7 @@ __all__ = [
     "ActionError",
     "ActionRangeWarning",
     "BirlError",
+    "CompileError",
     "ConfigError",
     "CorruptFileError",
     "DataError",
@@ -109,6 +111,10 @@ class MissingExtraError(BirlError, ImportError):
 
 class NotBuiltError(BirlError, RuntimeError):
     """An algorithm is used before its networks exist."""
+
+
+class CompileError(BirlError, RuntimeError):
+    """An update cannot be compiled: the compiler is missing, or it does not take a user's module."""
 
 
 class UnsupportedError(BirlError, RuntimeError):

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from birl.acting import mode_action, q_action, q_action_value, q_value, sampled_action
 from birl.algorithm import Algorithm
-from birl.algos.dqn import DQNConfig, DQNNets, double_q_loss
+from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss
 from birl.config import config, default
 from birl.engine import HardCopy, Loss, Phase, Polyak
-from birl.losses import td_loss
-from birl.models import AdamFactory, OptimizerFactory, Scalar
+from birl.losses import carried, td_loss
+from birl.models import AdamFactory, OptimizerFactory, Returns, Scalar
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 __all__ = ["CQL", "CQLConfig", "DiscreteCQL", "DiscreteCQLConfig"]
@@ -55,8 +55,13 @@ class CQLNets(SACNets):
         self.uniform_log_density = -spec.action_size * math.log(2.0)  # of the box [-1, 1]^A
 
 
-def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Tensor:
-    """Eq. 4 with the importance-sampled log-sum-exp of appendix F, minus the data's Q, for each critic ``[N]``."""
+def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor) -> Tensor:
+    """Eq. 4 with the importance-sampled log-sum-exp of appendix F, minus the data's Q, for each critic ``[N]``.
+
+    Args:
+        nets, batch, cfg: as in every loss.
+        taken: Q-values ``[N, B]`` of the data's actions.
+    """
     count = cfg.n_action_samples
     with torch.no_grad():
         now, log_now = nets.actor(batch.inputs).sample(count)  # [count, B, A], [count, B]
@@ -66,12 +71,15 @@ def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Tensor:
         log_density = torch.cat([log_now, log_later, torch.full_like(log_now, nets.uniform_log_density)])
     value = nets.critic(batch.inputs, action).mean()  # [N, 3 * count, B]
     log_sum = torch.logsumexp(value - log_density, dim=1) - math.log(3 * count)
-    return weighted_mean(log_sum - nets.critic(batch.inputs, batch.action).mean(), batch.weight)
+    return weighted_mean(log_sum - taken, batch.weight)
 
 
-def conservative_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Tensor:
-    """Gap above its threshold (appendix F, eq. 30), weighted, summed over the critics, without ``alpha``."""
-    return cfg.conservative_weight * (conservative_gap(nets, batch, cfg) - cfg.alpha_threshold).sum()
+def conservative_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, returns: Returns) -> Tensor:
+    """Gap above its threshold (appendix F, eq. 30), weighted, summed over the critics, without ``alpha``.
+
+    ``returns`` ``[N, B]`` are those of the data's actions.
+    """
+    return cfg.conservative_weight * (conservative_gap(nets, batch, cfg, returns.mean()) - cfg.alpha_threshold).sum()
 
 
 def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
@@ -80,15 +88,20 @@ def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
         action, log_prob = nets.actor(batch.next_inputs).sample()
         bonus = -nets.temperature() * log_prob if cfg.soft_q_backup else None
         target = nets.critic_target(batch.next_inputs, action).min().backup(batch.reward, batch.discount, bonus)
-    td = td_loss(nets.critic(batch.inputs, batch.action), target, batch)
-    penalty = nets.alpha().detach().clamp(max=1e6) * conservative_loss(nets, batch, cfg)
-    return Loss(td.value + penalty, {"conservative_loss": penalty}, td.priority)
+    returns = nets.critic(batch.inputs, batch.action)
+    td = td_loss(returns, target, batch)
+    gap = conservative_loss(nets, batch, cfg, returns)
+    penalty = nets.alpha().detach().clamp(max=1e6) * gap
+    return Loss(td.value + penalty, {"conservative_loss": penalty}, td.priority, {"conservative_gap": gap})
 
 
 def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
-    """Dual ascent on ``alpha``."""
-    with torch.no_grad():
-        gap = conservative_loss(nets, batch, cfg)
+    """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
+    gap = carried(
+        batch,
+        "conservative_gap",
+        lambda: conservative_loss(nets, batch, cfg, nets.critic(batch.inputs, batch.action)),
+    )
     alpha = nets.alpha()
     return Loss(-alpha.clamp(max=1e6) * gap, {"alpha": alpha})
 
@@ -102,10 +115,10 @@ class CQL(Algorithm[CQLConfig, CQLNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     phases = (
-        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
-        Phase("alpha", alpha_loss),
         Phase("critic", critic_loss),
+        Phase("alpha", alpha_loss),
         Phase("actor", actor_loss),
+        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
     )
     targets = (Polyak("critic", "critic_target"),)
     policy_mode = staticmethod(mode_action)
@@ -127,8 +140,10 @@ class DiscreteCQLConfig(DQNConfig):
 
 def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
     """Double DQN's loss plus ``alpha * E[log sum_a exp Q(s, a) - Q(s, a_data)]`` (eq. 4)."""
-    td = double_q_loss(nets, batch, cfg)
-    value = nets.critic(batch.inputs).mean()  # [N, B, A]
+    target = double_q_target(nets, batch)
+    returns = nets.critic(batch.inputs)
+    td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
+    value = returns.mean()  # [N, B, A]
     taken = value.gather(-1, batch.action.unsqueeze(-1).expand(*value.shape[:-1], 1)).squeeze(-1)
     gap = weighted_mean(torch.logsumexp(value, -1) - taken, batch.weight).sum()
     return Loss(td.value + cfg.alpha * gap, {"td_loss": td.value, "conservative_loss": gap}, td.priority)

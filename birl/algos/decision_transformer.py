@@ -58,7 +58,7 @@ class DecisionTransformerConfig(AlgorithmConfig):
         if factory.lr_scheduler_factory is None and self.warmup_steps > 0:
             factory = factory.replace(lr_scheduler_factory=WarmupSchedulerFactory(self.warmup_steps))
         object.__setattr__(self, "optim_factory", factory)
-        object.__setattr__(self, "compile_graph", self.compile_graph or self.compile)
+        object.__setattr__(self, "compile_graph", self.compile or self.compile_graph)
 
 
 class DecisionTransformerNets(nn.Module):

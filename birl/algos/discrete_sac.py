@@ -13,7 +13,7 @@ from birl.acting import mode_action, q_action_value, sampled_action
 from birl.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import HardCopy, Loss, Phase
-from birl.losses import td_loss
+from birl.losses import carried, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import (
     AdamFactory,
@@ -81,14 +81,15 @@ def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     policy = nets.actor(batch.inputs)
     with torch.no_grad():
         value = nets.critic(batch.inputs).min().mean()
-    value = (policy.probs * (nets.temperature().detach() * policy.log_probs - value)).sum(-1)
-    return Loss(weighted_mean(value, batch.weight))
+    log_probs = policy.log_probs
+    probs = log_probs.exp()
+    value = (probs * (nets.temperature().detach() * log_probs - value)).sum(-1)
+    return Loss(weighted_mean(value, batch.weight), carry={"policy_entropy": -(probs * log_probs).sum(-1)})
 
 
 def temperature_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
-    """Eq. 11."""
-    with torch.no_grad():
-        entropy = nets.actor(batch.inputs).entropy()
+    """Eq. 11, with the policy that the actor's loss saw."""
+    entropy = carried(batch, "policy_entropy", lambda: nets.actor(batch.inputs).entropy())
     return temperature_step(nets.temperature(), entropy, nets.target_entropy, batch.weight)
 
 

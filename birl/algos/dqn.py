@@ -21,11 +21,12 @@ from birl.models import (
     MeanQFunctionFactory,
     OptimizerFactory,
     QFunctionFactory,
+    Returns,
     evaluating,
 )
 from birl.types import ActionSpace, Batch, Spec
 
-__all__ = ["DQN", "DQNConfig", "DQNNets", "DoubleDQN", "DoubleDQNConfig", "double_q_loss"]
+__all__ = ["DQN", "DQNConfig", "DQNNets", "DoubleDQN", "DoubleDQNConfig", "double_q_target"]
 
 
 @config
@@ -75,12 +76,17 @@ def q_loss(nets: DQNNets, batch: Batch, cfg: DQNConfig) -> Loss:
     return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
 
 
-def double_q_loss(nets: DQNNets, batch: Batch, cfg: Any) -> Loss:
+def double_q_target(nets: DQNNets, batch: Batch) -> Returns:
     """Eq. 4: ``y = r + discount * Q'(s', argmax_a Q(s', a))``."""
     with torch.no_grad():
         with evaluating(nets.critic):
             best = nets.critic(batch.next_inputs).mean().mean(0).argmax(-1)
-        target = nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
+        return nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
+
+
+def double_q_loss(nets: DQNNets, batch: Batch, cfg: DoubleDQNConfig) -> Loss:
+    """Huber loss with threshold 1 against `double_q_target`."""
+    target = double_q_target(nets, batch)
     return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
 
 

@@ -12,7 +12,7 @@ from birl.acting import mode_action, q_value, sampled_action
 from birl.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase, Polyak
-from birl.losses import td_loss
+from birl.losses import carried, td_loss
 from birl.models import (
     AdamFactory,
     ContinuousQFunction,
@@ -65,19 +65,17 @@ class IQLNets(nn.Module):
         self.value = ValueFunction(spec, cfg.value_encoder_factory)
 
 
-def advantage(nets: IQLNets, batch: Batch) -> Tensor:
-    """``A(s, a) = min_j Q'_j(s, a) - V(s)`` ``[B]``."""
-    with torch.no_grad():
-        q = nets.critic_target(batch.inputs, batch.action).min().mean()
-    value: Tensor = nets.value(batch.inputs)
-    return q - value
+def target_value(nets: IQLNets, batch: Batch) -> Tensor:
+    """``min_j Q'_j(s, a)`` ``[B]`` of the taken actions, computed once in an update."""
+    return carried(batch, "target_value", lambda: nets.critic_target(batch.inputs, batch.action).min().mean())
 
 
 def value_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
     """Eq. 5: expectile regression of V on the target Q."""
-    difference = advantage(nets, batch)
+    target = target_value(nets, batch)
+    difference = target - nets.value(batch.inputs)
     expectile = torch.where(difference > 0, cfg.expectile, 1 - cfg.expectile)
-    return Loss(weighted_mean(expectile * difference.square(), batch.weight))
+    return Loss(weighted_mean(expectile * difference.square(), batch.weight), carry={"target_value": target})
 
 
 def critic_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
@@ -88,9 +86,10 @@ def critic_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
 
 
 def actor_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
-    """Eq. 7: log-likelihood weighted with ``exp(beta * A)``, at most ``max_weight``."""
+    """Eq. 7: log-likelihood weighted with ``exp(beta * (Q - V))``, at most ``max_weight``."""
     with torch.no_grad():
-        weight = (cfg.weight_temp * advantage(nets, batch)).exp().clamp(max=cfg.max_weight)
+        advantage = target_value(nets, batch) - nets.value(batch.inputs)
+        weight = (cfg.weight_temp * advantage).exp().clamp(max=cfg.max_weight)
     log_prob = nets.actor(batch.inputs).log_prob(batch.action)
     return Loss(-weighted_mean(weight * log_prob, batch.weight))
 

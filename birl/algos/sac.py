@@ -12,7 +12,7 @@ from birl.acting import mode_action, q_value, sampled_action
 from birl.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase, Polyak
-from birl.losses import td_loss
+from birl.losses import carried, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import (
     AdamFactory,
@@ -78,13 +78,13 @@ def actor_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
     """Eq. 9: ``E[alpha * log pi(a|s) - min_j Q_j(s, a)]`` with reparametrised ``a``."""
     action, log_prob = nets.actor(batch.inputs).sample()
     value = nets.critic(batch.inputs, action).min().mean()
-    return Loss(weighted_mean(nets.temperature().detach() * log_prob - value, batch.weight))
+    value = weighted_mean(nets.temperature().detach() * log_prob - value, batch.weight)
+    return Loss(value, carry={"policy_log_prob": log_prob})
 
 
 def temperature_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
-    """Eq. 18, with the entropy estimated by ``-log pi(a|s)``."""
-    with torch.no_grad():
-        _, log_prob = nets.actor(batch.inputs).sample()
+    """Eq. 18, with the entropy estimated by ``-log pi(a|s)`` of the actions that the actor's loss sampled."""
+    log_prob = carried(batch, "policy_log_prob", lambda: nets.actor(batch.inputs).sample()[1])
     return temperature_step(nets.temperature(), -log_prob, nets.target_entropy, batch.weight)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from birl.engine.capture import record_cuda_graph
 from birl.engine.phase import Phase, interval
+from birl.engine.program import Due, Graphs, Program, check_compiler, has_compiler, supports
 from birl.engine.targets import TargetUpdate
-from birl.errors import CorruptFileError, NonFiniteError
+from birl.errors import CompileError, CorruptFileError, NonFiniteError
 from birl.losses.loss import Loss
 from birl.models import is_recurrent
 from birl.types import Batch, Inputs, State
@@ -41,19 +44,16 @@ class Engine:
     ) -> None:
         self.nets, self.phases, self.targets, self.config = nets, tuple(phases), tuple(targets), config
         self.grad_step = 0
-        self.reduce: Callable[[Gradients], Gradients] = lambda gradients: gradients
+        self.reduce: Callable[[Gradients], Gradients] = _identity
         for target in self.targets:
             nets.get_submodule(target.target).requires_grad_(False)
         for name, network in nets.named_children():
             network.state_key = name  # type: ignore[assignment]
         self.recurrent = tuple(name for name, network in nets.named_children() if is_recurrent(network))
         self.parameters = {phase.name: self._parameters(phase) for phase in self.phases}
-        self._loss_and_gradients: dict[str, Callable[[Batch], tuple[list[Tensor], Loss]]] = {}
-        for phase in self.phases:
-            function = _differentiate(phase, nets, config, list(self.parameters[phase.name].values()))
-            if config.compile_graph:
-                function = _compiled(function)
-            self._loss_and_gradients[phase.name] = function
+        self._program: Program | None = None
+        self._graphs: Graphs | None = None
+        self._compile_required = True
         self.reset_optimizers()
 
     def _parameters(self, phase: Phase) -> dict[str, Tensor]:
@@ -72,14 +72,55 @@ class Engine:
             optimizer = factory.create(list(self.parameters[phase.name].items()), rate)
             self.optimizers[phase.name] = optimizer
             self.schedulers[phase.name] = factory.create_scheduler(optimizer)
+        self.steps = dict.fromkeys(self.optimizers, 0)
+        if self._program is not None:
+            self._program.refresh()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are compiled."""
+        return self._graphs is not None or self._program is not None
+
+    @property
+    def records(self) -> bool:
+        """Whether updates are recorded and replayed, so that several can be made in one call."""
+        return self._program is not None and self._program.records
+
+    def compile(self, required: bool = True) -> None:
+        """Compile updates from now on. The first update of each kind, which compiles, takes up to a minute.
+
+        The whole update is one program if every optimiser has a form for that (`birl.engine.rules`) and gradients are
+        not reduced between processes. Otherwise losses and gradients are compiled, phase by phase.
+
+        Args:
+            required: whether to raise where compiling is not possible, instead of going on without it.
+
+        Raises:
+            CompileError: if there is no compiler, now; if the compiler does not take a module, in the first update.
+        """
+        if self.compiled:
+            return
+        device = next(self.nets.parameters()).device
+        if not required and not has_compiler(device):
+            return
+        check_compiler(device)
+        self._compile_required = required
+        if supports(self) and self.reduce is _identity:
+            self._program = Program(self, record_cuda_graph if device.type == "cuda" else None)
+        else:
+            self._graphs = Graphs()
 
     def compute_gradients(self, phase: Phase, batch: Batch) -> tuple[Gradients, Loss]:
         """Gradients of a phase's loss by parameter name, and the loss. Nothing is changed."""
-        gradients, loss = self._loss_and_gradients[phase.name](batch)
-        return dict(zip(self.parameters[phase.name], gradients, strict=True)), loss
+        parameters = self.parameters[phase.name]
+        function = _differentiate(phase, self.nets, self.config, list(parameters.values()))
+        gradients, loss = function(batch) if self._graphs is None else self._graphs(phase, lambda: function, batch)
+        return dict(zip(parameters, gradients, strict=True)), loss
 
     def apply_gradients(self, phase: Phase, gradients: Mapping[str, Tensor]) -> None:
         """Clip, step the phase's optimiser and its learning-rate schedule."""
+        if self._program is not None:
+            self._program.store_counts()
         parameters = self.parameters[phase.name]
         for name, parameter in parameters.items():
             parameter.grad = gradients[name]
@@ -87,6 +128,7 @@ class Engine:
         if limit is not None:
             nn.utils.clip_grad_norm_(list(parameters.values()), limit)
         self.optimizers[phase.name].step()
+        self.steps[phase.name] += 1
         for parameter in parameters.values():
             parameter.grad = None
         if self.schedulers[phase.name] is not None:
@@ -99,16 +141,60 @@ class Engine:
             The losses and their metrics, as scalars on the device: reading one waits for the device.
         """
         self.grad_step += 1
+        due = self._due(self.grad_step)
+        try:
+            return self._update(batch, due)
+        except CompileError as error:  # comes before anything has changed
+            if self._compile_required:
+                raise
+            warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
+            self._program = self._graphs = None
+            return self._update(batch, due)
+
+    def update_many(
+        self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
+    ) -> dict[str, Tensor]:
+        """``count`` updates with batches from ``draw``, as one recording where the device can replay one.
+
+        Args:
+            draw: makes a batch on the device without waiting for it.
+            count: number of updates.
+            generators: the device's generators that ``draw`` uses, besides its default one.
+
+        Returns:
+            Losses and metrics ``[k]`` of the ``k`` updates that had them.
+        """
+        program = self._program
+        if program is not None and program.can_look_ahead:
+            dues = [self._due(self.grad_step + ahead) for ahead in range(1, count + 1)]
+            metrics = program.update_many(draw, dues, generators)
+            self.grad_step += count
+            return metrics
+        collected: dict[str, list[Tensor]] = {}
+        for _ in range(count):
+            for name, value in self.update(draw()).items():
+                collected.setdefault(name, []).append(value)
+        return {name: torch.stack(values) for name, values in collected.items()}
+
+    def _due(self, step: int) -> Due:
+        config = self.config
+        return Due(
+            tuple(phase for phase in self.phases if step % interval(config, phase.every) == 0),
+            tuple(target for target in self.targets if step % interval(config, target.every) == 0),
+        )
+
+    def _update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
+        if self._program is not None:
+            return self._program.update(batch, due)
         metrics: dict[str, Tensor] = {}
-        for phase in self.phases:
-            if self.grad_step % interval(self.config, phase.every) == 0:
-                gradients, loss = self.compute_gradients(phase, batch)
-                self.apply_gradients(phase, self.reduce(gradients))
-                metrics[phase.logged] = loss.value
-                metrics.update(loss.metrics)
-        for target in self.targets:
-            if self.grad_step % interval(self.config, target.every) == 0:
-                target.apply(self.nets, self.config)
+        for phase in due.phases:
+            gradients, loss = self.compute_gradients(phase, batch)
+            self.apply_gradients(phase, self.reduce(gradients))
+            metrics[phase.logged] = loss.value
+            metrics.update(loss.metrics)
+            batch = loss.carried_on(batch)
+        for target in due.targets:
+            target.apply(self.nets, self.config)
         return metrics
 
     @torch.no_grad()
@@ -146,6 +232,8 @@ class Engine:
 
     def get_state(self) -> State:
         """A copy of everything that an update reads or writes."""
+        if self._program is not None:
+            self._program.store_counts()
         return {
             "grad_step": self.grad_step,
             "nets": {name: tensor.detach().clone() for name, tensor in self.nets.state_dict().items()},
@@ -174,6 +262,11 @@ class Engine:
             if scheduler is not None:
                 scheduler.load_state_dict({**scheduler.state_dict(), **state["schedulers"][name]})
         self.grad_step = int(state["grad_step"])
+        for name, optimizer in self.optimizers.items():
+            counts = [int(each["step"]) for each in optimizer.state.values() if "step" in each]
+            self.steps[name] = max(counts, default=1 if optimizer.state else 0)
+        if self._program is not None:
+            self._program.refresh()
 
     def load_networks(self, tensors: Mapping[str, Tensor]) -> None:
         """Load parameters and buffers by name; shapes and names must match exactly.
@@ -197,26 +290,18 @@ class Engine:
         self.nets.load_state_dict(dict(tensors))
 
 
+def _identity(gradients: Gradients) -> Gradients:
+    return gradients
+
+
 def _differentiate(
     phase: Phase, nets: nn.Module, config: Any, parameters: list[Tensor]
 ) -> Callable[[Batch], tuple[list[Tensor], Loss]]:
     def function(batch: Batch) -> tuple[list[Tensor], Loss]:
         loss = phase.loss(nets, batch, config)
-        gradients = torch.autograd.grad(loss.value, parameters)
-        detached = {name: value.detach() for name, value in loss.metrics.items()}
-        return list(gradients), replace(loss, value=loss.value.detach(), metrics=detached)
+        return list(torch.autograd.grad(loss.value, parameters)), loss.detached()
 
     return function
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    compiled = torch.compile(function, fullgraph=True)
-
-    def call(batch: Batch) -> Any:
-        with torch._dynamo.config.patch(trace_autograd_ops=True):  # lets autograd.grad be part of the graph
-            return compiled(batch)
-
-    return call
 
 
 def _copied(value: Any) -> Any:

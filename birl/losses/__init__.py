@@ -1,8 +1,8 @@
 """Pure tensor mathematics used by two or more algorithms."""
 
 from birl.losses.gae import generalized_advantage
-from birl.losses.loss import Loss
+from birl.losses.loss import Loss, carried
 from birl.losses.temperature import temperature_loss
 from birl.losses.temporal_difference import td_loss
 
-__all__ = ["Loss", "generalized_advantage", "td_loss", "temperature_loss"]
+__all__ = ["Loss", "carried", "generalized_advantage", "td_loss", "temperature_loss"]

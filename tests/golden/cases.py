@@ -227,7 +227,7 @@ def _cql_case(soft: bool) -> Case:
                 weight=3.0,
                 n_samples=3,
                 soft=soft,
-                order=("temp", "alpha", "critic", "actor"),
+                order=("critic", "alpha", "actor", "temp"),
             )
             return compare_with_reference(algorithm, reference, transitions(False))
 

@@ -99,7 +99,10 @@ class TD3Reference:
 
 
 class SACReference:
-    """Algorithm 1 of 1812.05905, one critic, actor and temperature step an update."""
+    """Algorithm 1 of 1812.05905, one critic, actor and temperature step an update.
+
+    The actions that the actor's loss sampled serve the temperature's too, if that step comes later.
+    """
 
     def __init__(
         self,
@@ -113,6 +116,7 @@ class SACReference:
     ) -> None:
         self.parameters, self.head, self.tau = dict(parameters), head, tau
         self.actor, self.critic, self.temp = Adam(actor_rate), Adam(critic_rate), Adam(temp_rate)
+        self.drawn: list[float] | None = None
 
     def critic_step(self, batch: BatchOf) -> float:
         """Eqs. 5-6."""
@@ -142,6 +146,7 @@ class SACReference:
 
         def loss(q: Parameters) -> Tensor:
             a, log_density = squashed_sample(q, "actor.0", batch["observation"], noise)
+            self.drawn = [number(d) for d in log_density]
             z, _ = _q(q, "critic", head, batch["observation"], a)
             total = torch.zeros((), dtype=torch.float64)
             for b in range(len(a)):
@@ -154,14 +159,15 @@ class SACReference:
 
     def temp_step(self, batch: BatchOf) -> float:
         """Eq. 18: ``E[-alpha log pi - alpha H]`` with ``H = -|A|``."""
-        p = self.parameters
-        noise = torch.randn(batch["action"].shape, dtype=torch.float64)
-        _, log_density = squashed_sample(p, "actor.0", batch["observation"], noise)
+        p, drawn = self.parameters, self.drawn
+        if drawn is None:
+            noise = torch.randn(batch["action"].shape, dtype=torch.float64)
+            drawn = [number(d) for d in squashed_sample(p, "actor.0", batch["observation"], noise)[1]]
         goal = -number(batch["action"].shape[-1])
 
         def loss(q: Parameters) -> Tensor:
             alpha = torch.exp(q["temperature"])
-            return sum(-alpha * number(d) - alpha * goal for d in log_density) / len(log_density)  # type: ignore[return-value]
+            return sum(-alpha * d - alpha * goal for d in drawn) / len(drawn)  # type: ignore[return-value]
 
         gradients, value = gradients_of(loss, p, ["temperature"])
         self.temp.step(p, gradients)
@@ -234,8 +240,8 @@ class DiscreteSACReference:
             return (pi * (torch.exp(q["temperature"]) * log_pi - low)).sum(-1).mean()
 
         gradients, metrics["actor_loss"] = gradients_of(actor_loss, p, ["actor"])
+        pi, log_pi = (each.detach() for each in self._policy(p, batch["observation"]))
         self.actor.step(p, gradients)
-        pi, log_pi = self._policy(p, batch["observation"])
         goal = 0.98 * math.log(pi.shape[1])
 
         def temp_loss(q: Parameters) -> Tensor:
@@ -252,7 +258,8 @@ class DiscreteSACReference:
 class CQLReference(SACReference):
     """CQL(H) with a Lagrange multiplier: eq. 4, eq. 30 and appendix F of 2006.04779.
 
-    The paper leaves the order of the four steps of an update open: ``order`` gives it.
+    The paper leaves the order of the four steps of an update open: ``order`` gives it, the critics before the
+    multiplier.
     """
 
     def __init__(
@@ -269,7 +276,7 @@ class CQLReference(SACReference):
     ) -> None:
         super().__init__(parameters, **rest)  # type: ignore[arg-type]
         self.threshold, self.weight, self.n_samples, self.soft, self.order = threshold, weight, n_samples, soft, order
-        self.multiplier = Adam(alpha_rate)
+        self.multiplier, self.found = Adam(alpha_rate), 0.0
 
     def _proposals(self, batch: BatchOf) -> tuple[Tensor, Tensor]:
         """Actions ``[3n, B, A]`` and the log-densities they were drawn with."""
@@ -326,23 +333,24 @@ class CQLReference(SACReference):
         multiplier = min(max(math.exp(number(p["alpha"])), 0.0), 1e6)
 
         def loss(q: Parameters) -> Tensor:
-            return _critic_error(q, head, batch, y) + multiplier * self._gap(q, batch, actions, densities)
+            gap = self._gap(q, batch, actions, densities)
+            self.found = number(gap)
+            return _critic_error(q, head, batch, y) + multiplier * gap
 
         gradients, value = gradients_of(loss, p, ["critic"])
         self.critic.step(p, gradients)
         return value
 
     def alpha_step(self, batch: BatchOf) -> float:
-        """The multiplier ascends on the gap."""
-        p = self.parameters
-        actions, densities = self._proposals(batch)
-        gap = number(self._gap(p, batch, actions, densities))
+        """The multiplier ascends on the gap that the critics' step found."""
+        p, gap = self.parameters, self.found
         gradients, value = gradients_of(lambda q: -torch.clamp(torch.exp(q["alpha"]), 0, 1e6) * gap, p, ["alpha"])
         self.multiplier.step(p, gradients)
         return value
 
     def update(self, batch: BatchOf) -> dict[str, float]:
         """One update."""
+        self.drawn = None
         names = {"critic": "critic_loss", "actor": "actor_loss", "temp": "temp_loss", "alpha": "alpha_loss"}
         metrics = {names[step]: getattr(self, f"{step}_step")(batch) for step in self.order}
         average(self.parameters, "critic", "critic_target", self.tau)

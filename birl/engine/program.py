@@ -1,0 +1,321 @@
+"""The whole update as one compiled program: losses, gradients, optimisers and target networks.
+
+Nothing in it goes back to Python: one call a step. There is a program for each shape of batch and for each set of
+phases and targets that are due together (two for an actor that moves in every second update).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import shutil
+import types
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from birl.engine.capture import Recorder, Recording
+from birl.engine.phase import Phase
+from birl.engine.rules import Rule, moments_of, rule_of
+from birl.engine.targets import TargetUpdate
+from birl.errors import CompileError
+from birl.types import Batch, tree_leaves
+
+if TYPE_CHECKING:
+    from birl.engine.engine import Engine
+
+__all__ = ["Due", "Graphs", "Program", "check_compiler", "has_compiler", "supports"]
+
+RUNS_BEFORE_RECORDING = 3
+
+_serial = itertools.count()
+
+
+class Due(NamedTuple):
+    """What one update consists of: not every phase and target is due in each."""
+
+    phases: tuple[Phase, ...]
+    targets: tuple[TargetUpdate, ...]
+
+
+class Graphs:
+    """Compiled functions of a batch, one for each kind of batch and each number of threads."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[Hashable, Callable[..., Any]] = {}
+
+    def __call__(self, what: Hashable, make: Callable[[], Callable[..., Any]], batch: Batch, *args: Any) -> Any:
+        """Call the function that ``make`` gives for ``what``, compiled."""
+        key = (what, _signature(batch), torch.get_num_threads())
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = _compiled(make())
+            try:
+                with warnings.catch_warnings(), torch._dynamo.config.patch(trace_autograd_ops=True):
+                    warnings.simplefilter("ignore")  # of the compiler, about its own code
+                    result = graph(batch, *args)
+            except Exception as error:
+                raise CompileError(
+                    f"the update cannot be compiled ({str(error).strip().splitlines()[0]}): "
+                    "leave compile_graph out, or set it to 'auto', which goes on without"
+                ) from error
+            self._graphs[key] = graph
+            return result
+        return graph(batch, *args)
+
+
+class Program:
+    """Compiled updates of one engine, all of whose optimisers have a `Rule`.
+
+    Args:
+        engine: whose networks and optimisers move.
+        record: on devices that can, updates are recorded after some runs, and replayed. ``None`` for none.
+    """
+
+    def __init__(self, engine: Engine, record: Recorder | None) -> None:
+        self._engine, self._graphs, self._record = engine, Graphs(), record
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look up the optimisers' moments anew, after they were replaced or loaded."""
+        self._steps = {phase.name: _OptimizerStep(self._engine, phase) for phase in self._engine.phases}
+        self._device = next(self._engine.nets.parameters()).device
+        self._runs: dict[Hashable, int] = {}
+        self._recordings: dict[Hashable, Recording] = {}
+
+    def update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
+        """One update with the phases and targets that are due; returns the metrics."""
+        numbers = torch.tensor(self._numbers([due])).to(self._device, non_blocking=True)
+        key = (due, _signature(batch))
+        recording = self._recorded(key, lambda own, own_numbers: self._run(own, own_numbers, due), batch, numbers, [])
+        metrics = self._run(batch, numbers, due) if recording is None else recording(batch, numbers)
+        self._count([due])
+        return metrics
+
+    def update_many(
+        self, draw: Callable[[], Batch], dues: Sequence[Due], generators: Sequence[torch.Generator]
+    ) -> dict[str, Tensor]:
+        """An update for each of ``dues``, with batches from ``draw``; returns metrics ``[k]`` of each name's updates.
+
+        Args:
+            draw: makes a batch, on the device and without waiting for it.
+            dues: what is due in each update.
+            generators: generators that ``draw`` uses.
+        """
+
+        def updates(_: Batch | None, numbers: Tensor) -> dict[str, Tensor]:
+            collected: dict[str, list[Tensor]] = {}
+            for due, own in zip(dues, numbers.split(sizes), strict=True):
+                for name, value in self._run(draw(), own, due).items():
+                    collected.setdefault(name, []).append(value.float())
+            return {name: torch.stack(values) for name, values in collected.items()}
+
+        sizes = [sum(self._steps[phase.name].size for phase in due.phases) for due in dues]
+        numbers = torch.tensor(self._numbers(dues)).to(self._device, non_blocking=True)
+        recording = self._recorded(tuple(dues), updates, None, numbers, generators)
+        metrics = updates(None, numbers) if recording is None else recording(None, numbers)
+        self._count(dues)
+        return metrics
+
+    def _recorded(
+        self,
+        key: Hashable,
+        updates: Callable[[Batch | None, Tensor], dict[str, Tensor]],
+        batch: Batch | None,
+        numbers: Tensor,
+        generators: Sequence[torch.Generator],
+    ) -> Recording | None:
+        """The recording for ``key``, made as soon as everything in it was compiled and has run."""
+        if self._record is None:
+            return None
+        runs = self._runs[key] = self._runs.get(key, 0) + 1
+        if runs > RUNS_BEFORE_RECORDING and key not in self._recordings:
+            self._recordings[key] = Recording(updates, batch, numbers, generators, self._record)
+        return self._recordings.get(key)
+
+    def _numbers(self, dues: Sequence[Due]) -> list[float]:
+        """The numbers of the coming optimiser steps, in the order of the steps. Changes nothing."""
+        made: dict[str, int] = {}
+        numbers: list[float] = []
+        for due in dues:
+            for phase in due.phases:
+                made[phase.name] = made.get(phase.name, 0) + 1
+                numbers += self._steps[phase.name].numbers(made[phase.name])
+        return numbers
+
+    def _count(self, dues: Sequence[Due]) -> None:
+        for due in dues:
+            for phase in due.phases:
+                self._steps[phase.name].count()
+
+    def _run(self, batch: Batch | None, numbers: Tensor, due: Due) -> dict[str, Tensor]:
+        assert batch is not None
+        steps = [self._steps[phase.name] for phase in due.phases]
+        metrics: dict[str, Tensor] = self._graphs(
+            due, lambda: self._function(due, steps), batch, numbers, [step.moments for step in steps]
+        )
+        return metrics
+
+    @property
+    def records(self) -> bool:
+        """Whether updates are recorded on this device."""
+        return self._record is not None
+
+    @property
+    def can_look_ahead(self) -> bool:
+        """Whether the numbers of later steps are known now: not with a schedule, which tells one step's at a time."""
+        return all(schedule is None for schedule in self._engine.schedulers.values())
+
+    def store_counts(self) -> None:
+        """Write the numbers of steps where the optimisers keep them: needed only when they are read or step again."""
+        for step in self._steps.values():
+            step.store_count()
+
+    def _function(self, due: Due, steps: Sequence[_OptimizerStep]) -> Callable[..., dict[str, Tensor]]:
+        nets, config = self._engine.nets, self._engine.config
+
+        def update(batch: Batch, numbers: Tensor, moments: Sequence[Sequence[Sequence[Tensor]]]) -> dict[str, Tensor]:
+            metrics: dict[str, Tensor] = {}
+            begin = 0
+            for phase, step, own in zip(due.phases, steps, moments, strict=True):
+                loss = phase.loss(nets, batch, config)
+                gradients = torch.autograd.grad(loss.value, step.parameters)
+                loss = loss.detached()
+                with torch.no_grad():
+                    begin = step(gradients, own, numbers, begin)
+                metrics[phase.logged] = loss.value
+                metrics.update(loss.metrics)
+                batch = loss.carried_on(batch)
+            with torch.no_grad():
+                for target in due.targets:
+                    target.apply(nets, config)
+            return metrics
+
+        return update
+
+
+class _OptimizerStep:
+    """What an optimiser's ``step`` does, with the clipping before it, as a function of tensors."""
+
+    def __init__(self, engine: Engine, phase: Phase) -> None:
+        self._engine, self._phase, optimizer = engine, phase, engine.optimizers[phase.name]
+        self._optimizer = optimizer
+        self._clip = phase.setting(engine.config, "optim_factory").clip_grad_norm
+        self.parameters = list(engine.parameters[phase.name].values())
+        self.device = self.parameters[0].device
+        group_of = {p: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        self._groups = [group_of[parameter] for parameter in self.parameters]
+        rules = [rule_of(optimizer, group) for group in optimizer.param_groups]
+        assert all(rules)
+        self._rules: list[Rule] = [rule for rule in rules if rule is not None]
+        self.moments = [
+            moments_of(optimizer, parameter, self._rules[group])
+            for parameter, group in zip(self.parameters, self._groups, strict=True)
+        ]
+        states = [optimizer.state[parameter] for parameter in self.parameters]
+        self.size = len(self.numbers(1))
+        self._counts = [state["step"] for state in states if "step" in state]
+
+    def numbers(self, ahead: int) -> list[float]:
+        """The numbers of the coming step (``ahead`` 1) or a later one, group by group."""
+        step = self._engine.steps[self._phase.name] + ahead
+        groups = zip(self._rules, self._optimizer.param_groups, strict=True)
+        return [number for rule, group in groups for number in rule.numbers(group, step)]
+
+    def count(self) -> None:
+        """The step was made: count it, and move the schedule on."""
+        self._engine.steps[self._phase.name] += 1
+        schedule = self._engine.schedulers[self._phase.name]
+        if schedule is not None:
+            self._optimizer._opt_called = True  # type: ignore[attr-defined]  # or the schedule warns that none was made
+            schedule.step()
+
+    def store_count(self) -> None:
+        """Write the number of steps where the optimiser keeps it."""
+        for count in self._counts:
+            count.fill_(self._engine.steps[self._phase.name])
+
+    def __call__(
+        self, gradients: Sequence[Tensor], moments: Sequence[Sequence[Tensor]], numbers: Tensor, begin: int
+    ) -> int:
+        """Move the parameters; ``numbers[begin:]`` begin with this step's. Returns where the next step's begin."""
+        if self._clip is not None:
+            norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
+            scale = (self._clip / (norm + 1e-6)).clamp(max=1.0)
+            gradients = [gradient * scale for gradient in gradients]
+        own = []
+        for rule, group in zip(self._rules, self._optimizer.param_groups, strict=True):
+            count = len(rule.numbers(group, 1))
+            own.append([numbers[begin + index] for index in range(count)])
+            begin += count
+        for parameter, gradient, kept, group in zip(self.parameters, gradients, moments, self._groups, strict=True):
+            self._rules[group](parameter, gradient, kept, own[group])
+        return begin
+
+
+def supports(engine: Engine) -> bool:
+    """Whether every optimiser of ``engine`` can be part of a program."""
+    return all(
+        rule_of(optimizer, group) is not None
+        for optimizer in engine.optimizers.values()
+        for group in optimizer.param_groups
+    )
+
+
+def has_compiler(device: torch.device) -> bool:
+    """Whether ``torch.compile`` finds what it needs for ``device``: a C++ compiler, or Triton."""
+    if device.type == "cpu":
+        return any(shutil.which(os.environ.get("CXX", name)) for name in ("g++", "clang++", "c++"))
+    return importlib.util.find_spec("triton") is not None
+
+
+def check_compiler(device: torch.device) -> None:
+    """Raise unless `has_compiler`.
+
+    Raises:
+        CompileError: naming what is missing.
+    """
+    if not has_compiler(device):
+        what = "a C++ compiler (g++ or clang++)" if device.type == "cpu" else "the package triton"
+        raise CompileError(f"compile_graph=True needs {what} on this machine: install it, or leave compile_graph out")
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as one compiled graph.
+
+    Guards, which would look at every network attribute before every call, are left out: callers see to it that a
+    function is only called with what it was compiled for. Random numbers are torch's own, so that seeds and
+    checkpoints mean the same as without compilation.
+    """
+    options: dict[str, Any] = {
+        "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
+        "fallback_random": True,
+        "size_asserts": False,
+    }
+    compiled: Callable[..., Any] = torch.compile(_own_code(function), fullgraph=True, options=options)
+    return compiled
+
+
+def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of ``function`` with a code object of its own.
+
+    torch.compile keeps its results by code object, and without guards the first result would serve every engine.
+    """
+    assert isinstance(function, types.FunctionType)
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_serial)}")
+    return types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+
+
+def _signature(batch: Batch) -> Hashable:
+    parts: list[Hashable] = []
+    for value in (
+        batch.observation, batch.action, batch.reward, batch.next_observation, batch.discount, batch.weight,
+        batch.is_first, batch.state, batch.extra,
+    ):  # fmt: skip
+        for leaf in tree_leaves(value):
+            parts.append(None if leaf is None else (leaf.shape, leaf.dtype))
+    return tuple(parts)
