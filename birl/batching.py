@@ -9,10 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from birl.dataset.places import is_shared_ones, shared_ones
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 from birl.types import Array, Batch, Tree, tree_map
 
 __all__ = ["Units", "fold_sequences", "rollout_batch", "to_batch"]
+
+_DOUBLE = np.dtype(np.float64)
 
 
 class Units:
@@ -37,12 +40,22 @@ class Units:
         self.reward_scaler = reward_scaler
 
     def tensor(self, array: Array | Tensor) -> Tensor:
-        """Move to the device in its own dtype: pixels travel as bytes."""
+        """Move to the device in its own dtype: pixels travel as bytes.
+
+        The way to a CUDA device leads through pinned memory: a copy from there does not wait for the device. Torch's
+        host allocator gives a pinned block that was freed to others only after the copies from it are done, so the
+        block need not be kept here. (It finds the block by the address of its first byte: what a place gathers into
+        pinned memory begins there.)
+        """
         if not isinstance(array, Tensor):
             array = np.asarray(array)
-            if array.dtype == np.float64:
+            if array.dtype == _DOUBLE:
                 array = array.astype(np.float32)
             array = torch.from_numpy(array if array.flags.writeable else array.copy())
+        if array.device == self.device:
+            return array
+        if self.device.type == "cuda" and array.device.type == "cpu" and not array.is_pinned():
+            array = array.pin_memory()
         return array.to(self.device, non_blocking=True)
 
     def observation(self, observation: Tree) -> Tree:
@@ -50,15 +63,19 @@ class Units:
         tree = tree_map(self.tensor, observation)
         if self.observation_scaler is not None:
             return self.observation_scaler.transform(tree)
-        return tree_map(lambda x: x.to(torch.float32), tree)
+        return tree_map(_to_float, tree)
 
     def action(self, action: Array | Tensor) -> Tensor:
         """Actions ``[..., A]`` in the policy's range, or ``[..., 1]`` integers as int64 ``[...]``."""
         tensor = self.tensor(action)
         if self.discrete:
-            return tensor[..., 0].to(torch.int64)
-        tensor = tensor.to(torch.float32)
+            return tensor.select(-1, 0).to(torch.int64)
+        tensor = _to_float(tensor)
         return tensor if self.action_scaler is None else self.action_scaler.transform(tensor)
+
+    def column(self, array: Array | Tensor) -> Tensor:
+        """Numbers ``[..., 1]`` as floats ``[...]``."""
+        return _to_float(self.tensor(array).select(-1, 0))
 
     def environment_action(self, action: Tensor) -> Tensor:
         """Inverse of `action`."""
@@ -66,16 +83,25 @@ class Units:
 
     def reward(self, reward: Array | Tensor) -> Tensor:
         """Rewards ``[..., 1]`` as scaled floats ``[...]``."""
-        tensor = self.tensor(reward)[..., 0].to(torch.float32)
+        tensor = self.column(reward)
         return tensor if self.reward_scaler is None else self.reward_scaler.transform(tensor)
+
+
+def _to_float(x: Tensor) -> Tensor:
+    return x.to(torch.float32)
+
+
+def _discount(terminals: Array | Tensor, units: Units, gamma: float | Tensor) -> Tensor:
+    return torch.rsub(units.column(terminals), 1).mul_(gamma)
 
 
 def to_batch(minibatch: Any, units: Units, gamma: float) -> Batch:
     """Convert a transition, sequence or trajectory minibatch.
 
     Trajectories keep their batch-first layout ``[B, L, …]`` and carry ``returns_to_go`` and ``timestep`` in ``extra``.
+
+    The tensors may be shared with the minibatch, and ``weight`` with other batches: they are not to be written to.
     """
-    terminal = units.tensor(minibatch.terminals)[..., 0].to(torch.float32)
     observation = units.observation(minibatch.observations)
     action, reward = units.action(minibatch.actions), units.reward(minibatch.rewards)
     if hasattr(minibatch, "returns_to_go") and hasattr(minibatch, "timesteps"):
@@ -83,17 +109,21 @@ def to_batch(minibatch: Any, units: Units, gamma: float) -> Batch:
             "returns_to_go": units.reward(minibatch.returns_to_go),
             "timestep": units.tensor(minibatch.timesteps).to(torch.int64),
         }
-        weight = units.tensor(minibatch.masks).to(torch.float32)
-        return Batch(observation, action, reward, None, gamma * (1 - terminal), weight, extra=extra)
+        weight = _to_float(units.tensor(minibatch.masks))
+        discount = _discount(minibatch.terminals, units, gamma)
+        return Batch(observation, action, reward, None, discount, weight, extra=extra)
     following = units.observation(minibatch.next_observations)
     if hasattr(minibatch, "is_first"):
-        weight = units.tensor(minibatch.masks).to(torch.float32)
+        weight = _to_float(units.tensor(minibatch.masks))
+        discount = _discount(minibatch.terminals, units, gamma)
         state = {name: units.tensor(value) for name, value in minibatch.start_states.items()} or None
         is_first = units.tensor(minibatch.is_first).to(torch.bool)
-        return Batch(observation, action, reward, following, gamma * (1 - terminal), weight, is_first, state)
-    steps = units.tensor(minibatch.intervals)[..., 0].to(torch.float32)
-    weight = units.tensor(minibatch.weights)[..., 0].to(torch.float32)
-    return Batch(observation, action, reward, following, gamma**steps * (1 - terminal), weight)
+        return Batch(observation, action, reward, following, discount, weight, is_first, state)
+    intervals, weights = minibatch.intervals, minibatch.weights
+    # Places share their ones: nothing is converted, moved or raised to a power where they say that all are 1.
+    power = gamma if is_shared_ones(intervals) else torch.pow(gamma, units.column(intervals))
+    weight = shared_ones(len(weights), units.device)[:, 0] if is_shared_ones(weights) else units.column(weights)
+    return Batch(observation, action, reward, following, _discount(minibatch.terminals, units, power), weight)
 
 
 def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tensor]:

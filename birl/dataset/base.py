@@ -6,11 +6,14 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation
 from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.pickers import TransitionPickerProtocol
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.types import Shape, State
+from birl.types import Array, Shape, State
 
 __all__ = ["ReplayBufferBase"]
 
@@ -76,6 +79,11 @@ class ReplayBufferBase(metaclass=ABCMeta):
     def dataset_info(self) -> DatasetInfo:
         """Signatures of what is stored, action space and size."""
 
+    def action_bounds(self) -> tuple[Array, Array]:
+        """Least and greatest actions ``[A]`` of all steps."""
+        actions = [np.asarray(episode.actions) for episode in self.episodes]
+        return np.min([item.min(axis=0) for item in actions], 0), np.max([item.max(axis=0) for item in actions], 0)
+
     @property
     @abstractmethod
     def observation_shape(self) -> Shape:
@@ -90,6 +98,10 @@ class ReplayBufferBase(metaclass=ABCMeta):
     @abstractmethod
     def trajectory_slicer(self) -> TrajectorySlicerProtocol:
         """Makes windows of steps."""
+
+    def placed_for(self, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
+        """What to draw from when training on ``device``. See `ReplayBuffer.placed_for`."""
+        return self
 
     @abstractmethod
     def get_state(self, *, contents: bool = True) -> State:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
+
+import numpy as np
+import torch
 
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol
@@ -15,7 +19,7 @@ from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.errors import ConfigError, ShapeError
 from birl.seeding import new_generator
-from birl.types import Shape, State
+from birl.types import Array, Shape, State
 
 __all__ = ["MixedReplayBuffer"]
 
@@ -69,6 +73,18 @@ class MixedReplayBuffer(ReplayBufferBase):
     def secondary_mix_ratio(self) -> float:
         """Share of the second buffer."""
         return self._ratio
+
+    def with_parts(self, primary: ReplayBuffer, secondary: ReplayBuffer) -> MixedReplayBuffer:
+        """The same mixture, with the same generator, of other buffers."""
+        mixed = copy.copy(self)
+        mixed._primary, mixed._secondary = primary, secondary
+        return mixed
+
+    def placed_for(self, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
+        """As `ReplayBuffer.placed_for`, of both buffers alike; only the first one is ever ``growing``."""
+        from birl.dataset.placed import place_dataset
+
+        return place_dataset(self, device, growing=growing)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -163,6 +179,11 @@ class MixedReplayBuffer(ReplayBufferBase):
         first, size = self._primary.dataset_info, self._secondary.dataset_info.action_size
         parts = (first.observation_signature, first.action_signature, first.reward_signature, first.action_space)
         return DatasetInfo(*parts, max(first.action_size, size))
+
+    def action_bounds(self) -> tuple[Array, Array]:
+        """Least and greatest actions ``[A]`` of all steps in both."""
+        (low, high), (lower, higher) = self._primary.action_bounds(), self._secondary.action_bounds()
+        return np.minimum(low, lower), np.maximum(high, higher)
 
     @property
     def observation_shape(self) -> Shape:

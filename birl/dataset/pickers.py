@@ -14,7 +14,8 @@ import numpy as np
 from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
 from birl.dataset.episodes import episode_at, locate
 from birl.dataset.mini_batch import TransitionMiniBatch
-from birl.dataset.storage import FINAL, HEAD, NO_NEXT, TERMINATED, Storage
+from birl.dataset.places import Place
+from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
 from birl.dataset.validation import whole_number
 from birl.errors import ConfigError
 from birl.types import Array, Shape, Tree, tree_leaves, tree_map
@@ -105,7 +106,7 @@ class BasicTransitionPicker(TransitionPickerProtocol):
             place.to_action(storage.take("action", rows)),
             place.to_float(storage.take("reward", rows)),
             self.observe(storage, storage.next(rows)),
-            place.to_float(storage.take_flags(rows, TERMINATED)[:, None]),
+            storage.terminals(rows),
             place.ones(len(rows)),
             place.ones(len(rows)),
             extra_columns(storage, rows),
@@ -198,20 +199,23 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
             interval=stop - index,
         )
 
+    def _powers(self, place: Place) -> Any:
+        return place.to_float(self.gamma ** place.to_float(place.steps(0, self.n_steps)))
+
     def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
         """See `VectorisedPicker`."""
         place = storage.place
         window, alive = storage.ahead(rows, self.n_steps, FINAL | NO_NEXT)
         interval = alive.sum(-1)
         last = storage.shift(rows, interval - 1)
-        gammas = place.to_float(self.gamma ** place.to_float(place.arange(0, self.n_steps)))
+        gammas = place.kept(("powers", self.gamma, self.n_steps), lambda: self._powers(place))
         rewards = place.where(alive, place.to_float(storage.take("reward", window))[..., 0], 0.0)
         return TransitionMiniBatch(
             self.observe(storage, rows),
             place.to_action(storage.take("action", rows)),
             place.to_float((rewards * gammas).sum(-1)[:, None]),
             self.observe(storage, storage.next(last)),
-            place.to_float(storage.take_flags(last, TERMINATED)[:, None]),
+            storage.terminals(last),
             place.to_float(interval[:, None]),
             place.ones(len(rows)),
             extra_columns(storage, rows),

@@ -43,7 +43,15 @@ from birl.dataset.slicers import (
     slice_batch,
     slice_one,
 )
-from birl.dataset.snapshot import check_new_folder, get_storage_state, open_folder, save_folder, set_storage_state
+from birl.dataset.snapshot import (
+    check_new_folder,
+    get_generator_state,
+    get_storage_state,
+    open_folder,
+    save_folder,
+    set_generator_state,
+    set_storage_state,
+)
 from birl.dataset.spaces import action_leaf, count_lanes, observation_of, single_spaces
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.validation import detect_action_space, prepare_actions, whole_number
@@ -168,6 +176,7 @@ class ReplayBuffer(ReplayBufferBase):
 
     def _attach(self, storage: Storage, space: ActionSpace, size: int) -> None:
         self._storage, self._space, self._size = storage, space, size
+        self._reader = storage  # what batches are gathered from
         self._all_lanes, self._saved = np.arange(storage.lanes), False
         self._buffer.bind(storage)
 
@@ -336,7 +345,8 @@ class ReplayBuffer(ReplayBufferBase):
         Raises:
             EmptyDataError: if there is none.
         """
-        return pick_batch(self._storage, self._picker, self._rows(whole_number("batch_size", batch_size), self._picker))
+        rows = self._rows(whole_number("batch_size", batch_size), self._picker)
+        return pick_batch(self._reader, self._picker, rows)
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         """Draw one window."""
@@ -346,7 +356,7 @@ class ReplayBuffer(ReplayBufferBase):
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
         """Draw windows of ``length`` steps that end with a uniformly drawn step, padded at the front."""
         rows = self._rows(whole_number("batch_size", batch_size), self._slicer, any_step=True)
-        return slice_batch(self._storage, self._slicer, rows, whole_number("length", length))
+        return slice_batch(self._reader, self._slicer, rows, whole_number("length", length))
 
     def sample_sequence_batch(self, batch_size: int, length: int, burn_in: int = 0) -> SequenceMiniBatch:
         """Draw sequences of ``burn_in + length`` steps; step ``burn_in`` is a uniformly drawn transition.
@@ -359,15 +369,40 @@ class ReplayBuffer(ReplayBufferBase):
         """
         rows = self._rows(whole_number("batch_size", batch_size), self._picker)
         length, burn_in = whole_number("length", length), whole_number("burn_in", burn_in, 0)
-        return sequence_batch(self._storage, self._picker, rows, length, burn_in)
+        return sequence_batch(self._reader, self._picker, rows, length, burn_in)
+
+    def placed_for(self, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
+        """What to draw from when training on ``device``; the buffer itself is left as it is.
+
+        On an accelerator that is a buffer of the same contents and draws, and what is appended to it goes to this one:
+
+        - copied to the device, each column in its own dtype, if the data lie in memory and (at the buffer's limit)
+          take no more than `birl.dataset.placed.DEVICE_MEMORY_SHARE` of the device's free memory. Gathers then run
+          there, and so do the draws, with a generator of the device's own, seeded by this buffer's and part of the
+          state. Rows of a ``growing`` buffer are drawn on the host, and rows written are sent before the next draw.
+        - else, for CUDA, one that gathers into pinned memory. So it is for data in folders, and for growing buffers
+          without limit.
+
+        On the CPU, for data on a device already and with pickers or slicers that work one by one it is this buffer.
+
+        Args:
+            device: the training device.
+            growing: whether steps are appended between draws.
+        """
+        from birl.dataset.placed import place_dataset
+
+        return place_dataset(self, device, growing=growing)
 
     def _rows(self, count: int, part: Any, *, any_step: bool = False) -> Any:
-        """Rows to draw; none whose stacked frames were evicted."""
+        """Rows to draw, where the reader has them; none whose stacked frames were evicted."""
+        return self._rows_of(self._storage, count, part, any_step)
+
+    def _rows_of(self, storage: Storage, count: int, part: Any, any_step: bool) -> Any:
         n_frames = getattr(part, "n_frames", 1) if isinstance(part, _STACKS) else 1
-        if n_frames == 1 or self._storage.limit is None:
-            return sample_rows(self._storage, self._generator, count, any_step=any_step)
+        if n_frames == 1 or storage.limit is None:
+            return sample_rows(storage, self._generator, count, any_step=any_step)
         complete = FrameStackTransitionPicker(n_frames).complete
-        return sample_complete_rows(self._storage, self._generator, count, complete, any_step=any_step)
+        return sample_complete_rows(storage, self._generator, count, complete, any_step=any_step)
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
@@ -404,6 +439,10 @@ class ReplayBuffer(ReplayBufferBase):
             self._space,
             self._size,
         )
+
+    def action_bounds(self) -> tuple[Array, Array]:
+        """Least and greatest actions ``[A]`` of all steps; found once after a write. Infinite without steps."""
+        return self._storage.action_bounds()
 
     @property
     def observation_shape(self) -> Shape:
@@ -518,8 +557,8 @@ class ReplayBuffer(ReplayBufferBase):
             self._saved = True
 
     def get_state(self, *, contents: bool = True) -> State:
-        """State of the random generator and, with ``contents``, all that is stored."""
-        state: State = {"generator": self._generator.bit_generator.state}
+        """State of the random generators and, with ``contents``, all that is stored."""
+        state: State = {"generator": self._generator.bit_generator.state, **get_generator_state(self._storage)}
         if contents:
             self.flush()
             state |= {"storage": get_storage_state(self._storage), "action_size": self._size}
@@ -528,6 +567,7 @@ class ReplayBuffer(ReplayBufferBase):
     def set_state(self, state: State) -> None:
         """Go back to a state; what is drawn next is what was drawn next then."""
         self._generator.bit_generator.state = state["generator"]
+        set_generator_state(self._storage, state)
         if "storage" in state:
             self._before_write()
             set_storage_state(self._storage, state["storage"])

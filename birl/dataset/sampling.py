@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.dataset.places import TorchPlace
 from birl.dataset.storage import FINAL, HEAD, NO_TRANSITION, Storage
 from birl.errors import EmptyDataError
 from birl.types import Array
 
-__all__ = ["sample_complete_rows", "sample_rows"]
+__all__ = ["device_generator", "sample_complete_rows", "sample_rows"]
 
 
 def sample_rows(storage: Storage, generator: np.random.Generator, count: int, *, any_step: bool = False) -> Any:
     """Row numbers ``[count]``, uniform and independent, of transitions (or of any steps).
 
-    Rejection over all rows: no index array is kept. Where rejection is not apt (most rows are rejected, or rows lie
-    on a torch device, which it would have to wait for) an index is kept until the next write.
+    Rejection over all rows: no index array is kept. Where rejection is not apt (most rows are rejected, or rows are
+    drawn on a torch device, which it would have to wait for) an index is kept until the next write.
 
     Raises:
         EmptyDataError: if there is nothing to draw.
@@ -31,23 +30,23 @@ def sample_rows(storage: Storage, generator: np.random.Generator, count: int, *,
             f"there is no {'step' if any_step else 'transition'} to sample among {int(storage.steps.sum())} steps: add "
             "data first. A truncated episode's last step needs final_observation to be a transition"
         )
-    used = min(int(storage.end.max()), storage.capacity)
+    used = storage.used
     accepted = available / (used * storage.lanes)
     reject = FINAL if any_step else NO_TRANSITION
-    if isinstance(storage.place, TorchPlace):
+    if storage.device_draws:
         index = storage.cached(f"index {reject}", lambda: torch.nonzero((storage.device_flags & reject) == 0)[:, 0])
         drawn = torch.randint(
-            len(index), (count,), device=index.device, generator=_device_generator(storage, generator)
+            len(index), (count,), device=index.device, generator=device_generator(storage, generator)
         )
-        return index[drawn]
+        return index.index_select(0, drawn)
     if accepted < 0.25:
         index = storage.cached(f"index {reject}", lambda: np.flatnonzero((storage.flags & reject) == 0))
-        return index[generator.integers(len(index), size=count)]
+        return storage.place.indices(index[generator.integers(len(index), size=count)])
     draws = int(count / accepted * 1.05) + 4
     rows = _draw(storage, generator, draws, used, reject)
     while len(rows) < count:
         rows = np.concatenate([rows, _draw(storage, generator, draws, used, reject)])
-    return rows[:count]
+    return storage.place.indices(rows[:count])
 
 
 def sample_complete_rows(
@@ -87,7 +86,7 @@ def _draw(storage: Storage, generator: np.random.Generator, count: int, used: in
     return rows[(storage.flags.take(rows) & reject) == 0]
 
 
-def _device_generator(storage: Storage, generator: np.random.Generator) -> torch.Generator:
+def device_generator(storage: Storage, generator: np.random.Generator) -> torch.Generator:
     """The device's own generator, seeded once from ``generator``."""
     if storage.torch_generator is None:
         storage.torch_generator = torch.Generator(storage.place.device)

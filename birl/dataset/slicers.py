@@ -18,7 +18,7 @@ from birl.dataset.pickers import (
     stack_frames,
     to_device,
 )
-from birl.dataset.storage import FIRST, NO_NEXT, TERMINATED, Storage
+from birl.dataset.storage import FIRST, NO_NEXT, Storage
 from birl.errors import UnsupportedError
 from birl.types import Tree, tree_map
 
@@ -92,7 +92,7 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
             read(place.to_action(storage.take("action", window))),
             read(place.to_float(storage.take("reward", window))),
             read(place.take(to_go, window)[..., None]),
-            read(place.to_float(storage.take_flags(window, TERMINATED)[..., None])),
+            read(storage.terminals(window)),
             read(place.take(timesteps, window)),
             place.to_float(alive),
             length,
@@ -168,7 +168,7 @@ def sequence_batch(storage: Storage, picker: Any, rows: Any, length: int, burn_i
         read(place.to_action(storage.take("action", window))),
         read(place.to_float(storage.take("reward", window))),
         read(observe(storage, storage.shift(window, 1)), ~known),
-        read(place.to_float(storage.take_flags(window, TERMINATED)[..., None])),
+        read(storage.terminals(window)),
         place.to_float(known),
         is_first,
         {key: read(place.to_float(storage.take(name, window[0])), padding[0]) for key, name in states.items()},

@@ -16,7 +16,8 @@ from birl.errors import ConfigError, CorruptFileError, ForeignFileError, ShapeEr
 from birl.files import atomic_write
 from birl.types import Array, State, Tree
 
-__all__ = ["check_new_folder", "get_storage_state", "open_folder", "save_folder", "set_storage_state"]
+__all__ = ["check_new_folder", "get_generator_state", "get_storage_state", "open_folder", "save_folder"]
+__all__ += ["set_generator_state", "set_storage_state"]
 
 _INDEX = "storage.json"
 _LANE_ARRAYS = ("start", "end", "offset", "open", "pending")
@@ -33,11 +34,9 @@ def get_storage_state(storage: Storage) -> State:
 
     A folder without limit only ever grows, so its state is a position: restoring goes back to it.
     """
-    used = min(int(storage.end.max()), storage.capacity)
+    used = storage.used
     state: State = {name: getattr(storage, name).copy() for name in _LANE_ARRAYS}
     state |= {"capacity": storage.capacity, "limit": storage.limit, "tail": _tail(storage)}
-    if storage.torch_generator is not None:
-        state["torch_generator"] = storage.torch_generator.get_state()
     if isinstance(storage.place, FolderPlace) and storage.limit is None:
         storage.place.flush()
         return state
@@ -74,10 +73,24 @@ def set_storage_state(storage: Storage, state: State) -> None:
         getattr(storage, name)[:] = np.asarray(state[name])
     if "columns" not in state:
         _rewind(storage, np.asarray(state["tail"]))
-    if "torch_generator" in state:
-        storage.torch_generator = torch.Generator(storage.place.device)
-        storage.torch_generator.set_state(torch.as_tensor(state["torch_generator"]).cpu())
     recount(storage)
+
+
+def get_generator_state(storage: Storage) -> State:
+    """State of the device's generator, if there is one."""
+    generator = storage.torch_generator
+    if generator is None:
+        return {}
+    return {"torch_generator": {"device": generator.device.type, "state": generator.get_state()}}
+
+
+def set_generator_state(storage: Storage, state: State) -> None:
+    """Go back to what `get_generator_state` gave; states of another kind of device cannot be used."""
+    saved, storage.torch_generator = state.get("torch_generator"), None
+    device = storage.place.device
+    if saved is not None and device is not None and saved["device"] == device.type:
+        storage.torch_generator = torch.Generator(device)
+        storage.torch_generator.set_state(torch.as_tensor(saved["state"]).cpu())
 
 
 def _restore_rows(storage: Storage, state: State) -> None:
@@ -120,6 +133,7 @@ def recount(storage: Storage) -> None:
     storage.episode_count = int(np.count_nonzero(~is_step))
     storage.transition_count = int(np.count_nonzero((flags & (FINAL | NO_NEXT)) == 0))
     storage.version += 1
+    storage.generation += 1
 
 
 # -- folders -------------------------------------------------------------------------------------------------------

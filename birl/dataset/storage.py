@@ -12,6 +12,7 @@ over rows needs to know where a lane starts or ends.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ UNKNOWN = 64  # on final rows: the final observation is not known, zeros stand f
 
 NO_TRANSITION = FINAL | NO_NEXT  # what cannot be drawn as a transition
 _MINIMUM_CAPACITY = 64
+_CHUNK = 65536
 
 
 class Storage:
@@ -80,7 +82,10 @@ class Storage:
         self.columns: dict[str, Any] = {}
         self.torch_generator: torch.Generator | None = None
         self._cache: dict[str, tuple[int, Any]] = {}
-        self.version = 0
+        self.version = self.generation = 0  # of the contents; of the arrays they lie in
+        self.followers: list[weakref.ref[Any]] = []  # copies elsewhere, which are told what rows are written
+        # On a device rows are drawn from an index there. Of a ring it would have to be made again after each step.
+        self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
         for name in self.leaves:
             self.columns[name] = self._allocate(name)
@@ -121,6 +126,10 @@ class Storage:
 
     def _set_flags(self, rows: Array, values: Array | int) -> None:
         self.flags[rows] = values
+        for reference in self.followers:  # no row is written without its flags
+            follower = reference()
+            if follower is not None:
+                follower.note(rows)
         if self.device_flags is not self.flags:
             self.place.put(self.device_flags, rows, values)
 
@@ -129,8 +138,8 @@ class Storage:
         if rows <= self.capacity:
             return
         capacity = max(2 * self.capacity, _MINIMUM_CAPACITY)
-        if self.limit is not None:  # one final row for 64 steps, and then a quarter more if episodes are shorter
-            full = -(-self.limit // self.lanes) * 65 // 64 + 8
+        if self.limit is not None:  # a quarter more if episodes are shorter than 64 steps
+            full = self._full_capacity()
             capacity = min(capacity, full) if self.capacity < full else self.capacity * 5 // 4
         self.resize(max(capacity, rows))
 
@@ -151,12 +160,14 @@ class Storage:
             self.columns[name] = moved
         self._allocate_flags()
         self._set_flags(new, before)
+        self.generation += 1
         self._changed()
 
     def add_extra(self, name: str, leaf: Leaf) -> None:
         """Add a column; steps that are already there get zeros."""
         self.leaves[name] = leaf
         self.columns[name] = self._allocate(name)
+        self.generation += 1
 
     @property
     def extra_names(self) -> list[str]:
@@ -168,8 +179,23 @@ class Storage:
         """Bytes of all arrays, unused rows included."""
         return int(self.flags.nbytes) + sum(int(column.nbytes) for column in self.columns.values())
 
+    @property
+    def full_nbytes(self) -> int:
+        """Bytes of all arrays when a ring has reached its limit."""
+        return -(-self.nbytes * max(self._full_capacity(), self.capacity) // self.capacity)
+
+    def _full_capacity(self) -> int:
+        """Rows a lane for ``limit`` steps: one final row for 64 steps. 0 without a limit."""
+        return 0 if self.limit is None else -(-self.limit // self.lanes) * 65 // 64 + 8
+
     def _changed(self) -> None:
         self.version += 1
+
+    @property
+    def used(self) -> int:
+        """Rows a lane that hold or held something: those behind are free in all lanes."""
+        end = self.end[0] if self.lanes == 1 else self.end.max()
+        return min(int(end), self.capacity)
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -197,15 +223,13 @@ class Storage:
 
     def ahead(self, rows: Any, length: int, stop: int = FINAL) -> tuple[Any, Any]:
         """Windows that begin at ``rows`` ``[...]``: rows ``[..., length]``, and which are before the first ``stop``."""
-        window = self.shift(rows[..., None], self.place.arange(0, length))
-        stopped = (self.place.take(self.device_flags, window) & stop) != 0
-        return window, stopped.cumsum(-1) == 0
+        window = self.shift(rows[..., None], self.place.steps(0, length))
+        return window, self.place.none_up_to((self.place.take(self.device_flags, window) & stop) != 0)
 
     def behind(self, rows: Any, length: int) -> tuple[Any, Any]:
         """Windows that end with ``rows`` ``[...]``: rows ``[..., length]``, and whether each is in the same episode."""
-        window = self.shift(rows[..., None], self.place.arange(1 - length, 1))
-        begins = ((self.place.take(self.device_flags, window) & (FIRST | HEAD)) != 0).cumsum(-1)
-        return window, begins[..., -1:] - begins == 0
+        window = self.shift(rows[..., None], self.place.steps(1 - length, 1))
+        return window, self.place.none_after((self.place.take(self.device_flags, window) & (FIRST | HEAD)) != 0)
 
     def take(self, name: str, rows: Any) -> Any:
         """One column at ``rows``, in its own dtype."""
@@ -218,8 +242,12 @@ class Storage:
     def observation(self, rows: Any) -> Tree:
         """Observations at ``rows``, as networks take them."""
         if isinstance(self.observation_names, str):
-            return self.place.to_network(self.place.take(self.columns["observation"], rows))
-        return tree_map(lambda name: self.place.to_network(self.take(name, rows)), self.observation_names)
+            return self.place.gather(self.columns["observation"], rows)
+        return tree_map(lambda name: self.place.gather(self.columns[name], rows), self.observation_names)
+
+    def terminals(self, rows: Any) -> Any:
+        """Float32 ``[..., 1]``: 1 where a step terminates."""
+        return self.place.to_float(self.place.take(self.device_flags, rows) & TERMINATED)[..., None]
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -275,6 +303,7 @@ class Storage:
         elif waiting.any():
             for name in tree_leaves(self.observation_names):
                 self.place.put(self.columns[name], after[waiting], 0)
+            self._set_flags(after[waiting], self.flags[after[waiting]])
         done = waiting & (np.asarray(terminated, bool) | (final is not None))
         if done.any():
             self._resolve(lanes[done], last[done])
@@ -378,6 +407,21 @@ class Storage:
         self._evict_one(np.array([lane]))
 
     # -- derived ---------------------------------------------------------------------------------------------------
+
+    def action_bounds(self) -> tuple[Array, Array]:
+        """Least and greatest actions of all steps, float64 ``[A]``; one pass after a write. Infinite without steps."""
+
+        def make() -> tuple[Array, Array]:
+            low, high = np.full(self.leaves["action"].shape, np.inf), np.full(self.leaves["action"].shape, -np.inf)
+            for begin in range(0, len(self.flags), _CHUNK):
+                rows = begin + np.flatnonzero((self.flags[begin : begin + _CHUNK] & FINAL) == 0)
+                if len(rows):
+                    actions = self.place.host(self.take("action", rows))
+                    low, high = np.minimum(low, actions.min(axis=0)), np.maximum(high, actions.max(axis=0))
+            return low, high
+
+        bounds: tuple[Array, Array] = self.cached("action_bounds", make)
+        return bounds
 
     def cached(self, key: str, make: Callable[[], Any]) -> Any:
         """What ``make`` returns, computed again only after a write."""
