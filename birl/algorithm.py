@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from birl import __version__
-from birl.acting import NetworkActor, PolicyFunction, PolicyModule, ValueFunction
+from birl.acting import FlatPolicy, NetworkActor, PolicyFunction, PolicyModule, ValueFunction
 from birl.batching import Units, to_batch
 from birl.checks import check_fit_arguments, check_picker, check_scaler_shapes, damaged_as_typed_errors
 from birl.config import AlgorithmConfig, read_json_config
@@ -37,13 +37,18 @@ from birl.export import export_policy
 from birl.files import load_archive, save_archive
 from birl.logging import FileAdapterFactory, LoggerAdapterFactory
 from birl.models import set_acting
-from birl.preprocessing import MinMaxActionScaler
 from birl.run import collect, offline, on_policy, online
 from birl.run.protocols import OnPolicyLearner
 from birl.shapes import as_shape, describe_spec, example_observation, resolve_device
 from birl.types import ActionSpace, Array, Batch, Inputs, Shape, Spec, State, Tree, is_shape, leaf_shapes, tree_leaves
 
 __all__ = ["Algorithm", "load_learnable"]
+
+COMPILE_FROM = 30_000
+"""Updates in a run from which on compiling, which takes 10 to 60 seconds, is a small part of it."""
+
+UPDATES_AT_ONCE = 10
+"""Updates in one recording, on devices that replay recordings."""
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
@@ -106,6 +111,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         self._engine: Engine | None = None
         self._spec: Spec | None = None
         self._acting_mode = False
+        self._flat_policies: dict[PolicyFunction, FlatPolicy | None] = {}
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
@@ -236,6 +242,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
         nets = self.networks(self._spec, self.config).to(self.torch_device)
         self._engine = Engine(nets, self.phases_for(self.config), self.targets, self.config)
         config = self.config
+        if config.compile_graph is True:
+            self._engine.compile()
         scaler = None if self._spec.discrete_action else config.action_scaler
         self.units = Units(
             self.torch_device, self._spec.discrete_action, config.observation_scaler, scaler, config.reward_scaler
@@ -258,9 +266,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
             if scaler is not None and not scaler.built:
                 scaler.fit_with_dataset(dataset)
         if not discrete and config.action_scaler is None:
-            bounds = MinMaxActionScaler()
-            bounds.fit_with_dataset(dataset)
-            low, high = np.minimum(bounds.minimum, -1), np.maximum(bounds.maximum, 1)  # less than the range is fine
+            minimum, maximum = dataset.action_bounds()
+            low, high = np.minimum(minimum, -1), np.maximum(maximum, 1)  # less than the range is fine
             self._warn_of_range(low, high, "the dataset")
         if self._engine is None:
             self.create_impl(shape, info.action_size, discrete_action=discrete)
@@ -315,6 +322,42 @@ class Algorithm(Generic[ConfigT, NetsT]):
             ))
 
     # -- learning --------------------------------------------------------------------------------------------------
+
+    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
+        """Called by loops: with ``compile_graph="auto"`` a run of `COMPILE_FROM` updates or more is compiled.
+
+        Returns:
+            What to sample from: ``dataset``, or what its ``placed_for`` makes of it for the training device.
+        """
+        if self.config.compile_graph == "auto" and n_updates >= COMPILE_FROM:
+            self.engine.compile(required=False)
+        placed = getattr(dataset, "placed_for", None)
+        return dataset if placed is None else placed(self.torch_device, growing=growing)
+
+    def updates_at_once(self, source: Any) -> int:
+        """How many updates `update_many` should make: several where a device replays them and draws their batches."""
+        drawn_there = getattr(source, "device_generator", None) is not None
+        simple = self.data == "transition" and not self.is_recurrent
+        return UPDATES_AT_ONCE if drawn_there and simple and self.engine.records else 1
+
+    def update_many(self, source: Any, count: int) -> dict[str, Tensor]:
+        """Updates with batches drawn from ``source`` on the device, without going back to Python between them.
+
+        Args:
+            source: what `begin_run` returned.
+            count: number of updates.
+
+        Returns:
+            Losses and metrics ``[k]`` of the ``k`` updates that had them.
+        """
+        self._refuse_unlearnable()
+        self._set_mode(acting=False)
+        generator = source.device_generator
+        return self.engine.update_many(
+            lambda: to_batch(self.sample_minibatch(source), self.units, self.config.gamma),
+            count,
+            [] if generator is None else [generator],
+        )
 
     def sample_minibatch(self, dataset: ReplayBufferBase) -> Any:
         """Draw the kind of minibatch that this algorithm learns from."""
@@ -419,6 +462,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         n_updates: int = 1,
         update_start_step: int = 0,
         random_steps: int = 0,
+        overlap: bool = False,
         eval_env: Any = None,
         eval_epsilon: float = 0.0,
         n_trials: int = 10,
@@ -443,6 +487,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
             n_updates: number of updates then.
             update_start_step: steps before the first update.
             random_steps: steps with uniformly random actions at the start of the run.
+            overlap: whether updates are made while environments in processes of their own (`AsyncVectorEnv`) make the
+                next step. Its actions are then chosen before these updates instead of after them.
             eval_env: environment to evaluate the greedy policy in; never the training one.
             eval_epsilon: share of random actions in evaluation.
             n_trials: number of evaluation episodes.
@@ -473,7 +519,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         }
         if self.data == "rollout":
             given = {"buffer": buffer, "explorer": explorer, "random_steps": random_steps or None}
-            given["update_start_step"] = update_start_step or None
+            given |= {"update_start_step": update_start_step or None, "overlap": overlap or None}
             unused = [name for name, value in given.items() if value is not None]
             if unused:
                 raise ConfigError(
@@ -493,6 +539,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             n_updates=n_updates,
             update_start_step=update_start_step,
             random_steps=random_steps,
+            overlap=overlap,
             **common,
         )
 
@@ -549,14 +596,26 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     def to_environment(self, action: Tensor) -> Array:
         """A policy's actions as an array in environment units."""
-        return self.units.environment_action(self.clip_policy_action(action)).cpu().numpy()
+        action = self.units.environment_action(self.clip_policy_action(action))
+        return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
 
     def actor(self, *, greedy: bool, n: int = 1) -> NetworkActor:
         """An actor for ``n`` environments that keeps recurrent states between steps."""
         return NetworkActor(self, greedy, n)
 
+    def flat_policy(self, function: PolicyFunction) -> FlatPolicy | None:
+        """The quick form of `policy_mode` or `policy_sample`, or ``None`` if it has none: see `FlatPolicy`."""
+        nets, flat = self.nets, self._flat_policies.get(function)
+        if flat is None and function in self._flat_policies:
+            return None
+        if flat is None or flat.nets is not nets or not flat.current:
+            flat = self._flat_policies[function] = FlatPolicy.of(nets, self.acting, function)
+        return flat
+
     def _observation(self, x: Tree) -> Tree:
         shape = self.spec.observation_shape
+        if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype.kind == "f" and np.isfinite(np.vdot(x, x)):
+            return x  # the usual case; one number that is not finite leaves no finite sum of squares
         if isinstance(x, list) and not is_shape(shape) and isinstance(shape, tuple):
             x = tuple(x)
         if isinstance(x, list):
@@ -600,10 +659,12 @@ class Algorithm(Generic[ConfigT, NetsT]):
         return self._predict(x, False)
 
     def _predict(self, x: Tree, greedy: bool) -> Array:
-        x = self._observation(x)
+        function = self.policy_mode if greedy else self.policy_sample
+        flat, x = self.flat_policy(function), self._observation(x)
+        if flat is not None:
+            return self.to_environment(flat(self.units, x))
         with torch.no_grad(), self.in_acting_mode():
-            inputs = Inputs(self.units.observation(x))
-            return self.to_environment((self.policy_mode if greedy else self.policy_sample)(self.nets, inputs))
+            return self.to_environment(function(self.nets, Inputs(self.units.observation(x))))
 
     def predict_value(self, x: Tree, action: Array) -> Array:
         """Estimated action-values ``[B]``.

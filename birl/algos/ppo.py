@@ -25,7 +25,7 @@ from birl.models import (
     ValueFunction,
 )
 from birl.preprocessing import MinMaxActionScaler
-from birl.types import ActionSpace, Batch, Spec, weighted_mean
+from birl.types import ActionSpace, Batch, Spec
 
 __all__ = ["PPO", "PPOConfig"]
 
@@ -89,25 +89,33 @@ def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch
 def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
     """Eq. 9: clipped objective (eq. 7), value error and entropy bonus."""
     policy, weight = nets.actor(batch.inputs), batch.weight
+    share = (weight / weight.count_nonzero().clamp(min=1)).flatten()  # of each step in a mean; 0 where it is padding
+
+    def mean(value: Tensor) -> Tensor:
+        return torch.dot(value.flatten(), share)
+
     advantage = batch.extra["advantage"]
     if cfg.normalize_advantage:
-        mean = weighted_mean(advantage, weight)
-        deviation = weighted_mean((advantage - mean).square(), weight).sqrt()
-        advantage = (advantage - mean) / (deviation + 1e-8)
+        advantage = advantage - mean(advantage)
+        advantage = advantage / (mean(advantage.square()).sqrt() + 1e-8)
     log_ratio = policy.log_prob(batch.action) - batch.extra["log_prob"]
     ratio, limit = log_ratio.exp(), cfg.clip_range
-    policy_loss = -weighted_mean(torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage), weight)
+    policy_loss = -mean(torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage))
 
     value, old, returns = nets.value(batch.inputs), batch.extra["value"], batch.extra["return"]
     error = (value - returns).square()
     if cfg.value_clip_range is not None:
         clipped = old + (value - old).clamp(-cfg.value_clip_range, cfg.value_clip_range)
         error = torch.max(error, (clipped - returns).square())
-    value_loss, entropy = weighted_mean(error, weight), weighted_mean(policy.entropy() + 0 * error, weight)
-    total = policy_loss + cfg.value_coefficient * value_loss - cfg.entropy_coefficient * entropy
+    value_loss = mean(error)
+    total = policy_loss + cfg.value_coefficient * value_loss
+    with torch.set_grad_enabled(torch.is_grad_enabled() and cfg.entropy_coefficient != 0):
+        entropy = mean(policy.entropy())
+    if cfg.entropy_coefficient != 0:
+        total = total - cfg.entropy_coefficient * entropy
     with torch.no_grad():  # http://joschu.net/blog/kl-approx.html
-        kl = weighted_mean(ratio - 1 - log_ratio, weight)
-        clip_fraction = weighted_mean(((ratio - 1).abs() > limit).to(ratio.dtype), weight)
+        kl = mean(ratio - 1 - log_ratio)
+        clip_fraction = mean(((ratio - 1).abs() > limit).to(ratio.dtype))
     return Loss(
         total,
         {
@@ -152,6 +160,10 @@ class PPO(Algorithm[PPOConfig, PPONets]):
         """Number of steps that each environment makes between updates."""
         return self.config.rollout_length
 
+    def updates_in(self, n_steps: int) -> int:
+        """Number of updates in a run of so many steps, about."""
+        return n_steps * self.config.n_epochs // self.config.batch_size
+
     def update_rollout(self, rollout: Any) -> dict[str, Tensor]:
         """All passes over a rollout.
 
@@ -162,14 +174,8 @@ class PPO(Algorithm[PPOConfig, PPONets]):
         cfg, engine = self.config, self.engine
         batch, ended = rollout_batch(rollout, self.units, cfg.gamma)
         batch = prepare(self.nets, batch, ended, cfg)
-        sums: dict[str, Tensor] = {}
-        count = 0
-        for _ in range(cfg.n_epochs):
-            for minibatch in self._minibatches(batch):
-                for name, value in engine.update(minibatch).items():
-                    sums[name] = sums.get(name, torch.zeros_like(value)) + value
-                count += 1
-        return {name: value / count for name, value in sums.items()}
+        found = [engine.update(minibatch) for _ in range(cfg.n_epochs) for minibatch in self._minibatches(batch)]
+        return {name: torch.stack([metrics[name] for metrics in found]).mean() for name in found[0]}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         if self.is_recurrent:
@@ -180,11 +186,13 @@ class PPO(Algorithm[PPOConfig, PPONets]):
                 state = batch.state and {name: value[index] for name, value in batch.state.items()}
                 yield replace(batch.map(lambda x, index=index: x.index_select(1, index)), state=state)  # type: ignore[misc]
             return
+        # The whole rollout is put in order once for each pass; a minibatch then is a slice of it, without a copy.
         flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
         valid = flat.weight.nonzero()[:, 0]
-        for chosen in torch.split(torch.randperm(len(valid)), self.config.batch_size):
-            index = valid[chosen.to(valid.device)]
-            yield flat.map(lambda x, index=index: x.index_select(0, index))  # type: ignore[misc]
+        order = valid[torch.randperm(len(valid)).to(valid.device)]
+        flat, size = flat.map(lambda x: x.index_select(0, order)), self.config.batch_size
+        for start in range(0, len(order), size):
+            yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
 
 def bounded_actions(env: Any) -> bool:

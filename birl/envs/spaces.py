@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,14 @@ from gymnasium.vector import VectorEnv
 from birl.errors import ActionError, EnvironmentMismatchError
 from birl.types import Array, Shape, Spec
 
-__all__ = ["check_actions", "environment_spec", "number_of_environments", "sample_actions", "single_spaces"]
+__all__ = [
+    "all_finite",
+    "check_actions",
+    "environment_spec",
+    "number_of_environments",
+    "sample_actions",
+    "single_spaces",
+]
 
 _ROUNDING = 1e-5
 """How far beyond a bound an action may lie, relative to the bound (or to 1)."""
@@ -82,6 +90,12 @@ def _shape(space: Space[Any]) -> Shape:
     )
 
 
+def all_finite(array: Array) -> bool:
+    """Whether a float array holds neither NaN nor infinity."""
+    # Where one number is not finite, the sum of squares is not; an overflow of the sum is looked into.
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
+
+
 def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) -> Array:
     """Uniformly random actions of one environment's action space (standard normal where it has no bounds).
 
@@ -119,6 +133,8 @@ def check_actions(space: Space[Any], action: Any) -> None:
         allowed, remedy = f"integers from {space.start} to {space.start + space.n - 1}", "use a fitting explorer"
     elif isinstance(space, spaces.Box):
         low, high = space.low, space.high
+        if (values >= low).all() and (values <= high).all() and all_finite(values):
+            return  # the usual case
         inside = (values >= low - _ROUNDING * np.maximum(np.abs(low), 1.0)) & np.isfinite(values)
         inside &= values <= high + _ROUNDING * np.maximum(np.abs(high), 1.0)
         if inside.all():

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from birl.envs.spaces import number_of_environments, single_spaces
+from birl.envs.spaces import all_finite, number_of_environments, single_spaces
 from birl.errors import EnvironmentMismatchError, NonFiniteError
 from birl.types import Array, State, Tree, tree_leaves, tree_map
 
@@ -64,7 +64,7 @@ class Stepper:
     def __init__(self, env: Any, generator: np.random.Generator) -> None:
         self.n = number_of_environments(env)
         _, self.action_space = single_spaces(env)
-        self._env = env if isinstance(env, VectorEnv) else _Solo(env)
+        self._env: Any = env if isinstance(env, VectorEnv) else _Solo(env)
         self._mode = _autoreset_mode(self._env)
         self._generator = generator
         size = self.action_space.n if isinstance(self.action_space, spaces.Discrete) else 0
@@ -81,7 +81,7 @@ class Stepper:
         self._origin = self._generator.bit_generator.state
         self._log.clear()
         observation, _ = self._env.reset(seed=self._seed())
-        self.observation: Tree = tree_map(np.array, observation)
+        self.observation: Tree = _copied(observation)
         self._check(self.observation)
         self.is_first = np.ones(self.n, dtype=bool)
         self.reward = np.zeros(self.n, dtype=np.float32)
@@ -101,32 +101,65 @@ class Stepper:
             NonFiniteError: if the environment gives NaN or infinity.
         """
         self._log.append(action)
-        result, reward, terminated, truncated, info = self._env.step(action)
-        observation: Tree = tree_map(np.array, result)
-        valid = ~self._done if self._mode is AutoresetMode.NEXT_STEP else np.ones(self.n, dtype=bool)
-        reward = np.where(valid, reward, 0.0)
-        terminated = np.asarray(terminated, dtype=bool) & valid
-        truncated = np.asarray(truncated, dtype=bool) & valid & ~terminated
+        return self._arrived(*self._env.step(action))
+
+    @property
+    def divisible(self) -> bool:
+        """Whether a step can be begun and finished later: only where environments run in processes of their own."""
+        # The class is asked: a wrapper hands on what it does not know, and would be left out.
+        return hasattr(type(self._env), "step_async") and hasattr(type(self._env), "step_wait")
+
+    def begin(self, action: Array) -> None:
+        """Let the environments make a step while something else is done; `finish` it before anything else.
+
+        Until then everything here, `get_state` included, is as if it had not begun.
+        """
+        self._env.step_async(action)
+        self._begun = action
+
+    def finish(self) -> Step:
+        """What the step that was begun led to; see `step`."""
+        self._log.append(self._begun)
+        return self._arrived(*self._env.step_wait())
+
+    def abandon(self) -> None:
+        """Wait for a step that was begun and forget it. The environments can then only be reset."""
+        self._env.step_wait()
+
+    def _arrived(self, result: Tree, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
+        """What the environments gave for a step, resetting what ended."""
+        observation: Tree = _copied(result)
+        terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
+        truncated = truncated & ~terminated
+        valid = np.ones(self.n, dtype=bool)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            valid = ~self._done
+            reward = np.where(valid, reward, 0.0)
+            terminated, truncated = terminated & valid, truncated & valid
         done = terminated | truncated
+        ended = bool(done.any())
         self._check(observation, reward)
 
         self._returns += reward
-        returns = {int(i): float(self._returns[i]) for i in np.flatnonzero(done)}
-        self._returns[done] = 0.0
+        returns: dict[int, float] = {}
+        if ended:
+            returns = {int(i): float(self._returns[i]) for i in np.flatnonzero(done)}
+            self._returns[done] = 0.0
 
         following = observation
         if self._mode is AutoresetMode.NEXT_STEP:
             self.is_first = ~valid
         else:
             self.is_first = done
-            if done.any() and self._mode is AutoresetMode.SAME_STEP:
+            if ended and self._mode is AutoresetMode.SAME_STEP:
                 observation = _with_final(observation, info, done)
                 self._check(observation)
-            elif done.any():
+            elif ended:
                 following = self._reset_where(done)
         self.observation, self._done = following, done
-        self.reward = np.where(self.is_first, 0.0, reward).astype(np.float32)
-        return Step(observation, reward.astype(np.float32), terminated, truncated, valid, returns)
+        reward = reward.astype(np.float32)
+        self.reward = np.where(self.is_first, np.float32(0.0), reward) if ended or not valid.all() else reward.copy()
+        return Step(observation, reward, terminated, truncated, valid, returns)
 
     def _reset_where(self, done: Array) -> Tree:
         """Reset the environments in the mask. If those are all, earlier actions no longer matter."""
@@ -135,14 +168,14 @@ class Stepper:
             self._origin = self._generator.bit_generator.state
             self._log.clear()
         observation, _ = self._env.reset(seed=self._seed(), options=options)
-        following = tree_map(np.array, observation)
+        following = _copied(observation)
         self._check(following)
         return following
 
     def _check(self, observation: Tree, reward: Array | None = None) -> None:
         rewards = () if reward is None else (("reward", reward),)
         for what, array in (*rewards, *(("observation", leaf) for leaf in tree_leaves(observation))):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            if array.dtype.kind == "f" and not all_finite(array):
                 finite = np.isfinite(array).reshape(self.n, -1).all(1)
                 index = int(np.flatnonzero(~finite)[0])
                 raise NonFiniteError(
@@ -180,6 +213,11 @@ class Stepper:
             )
             self._generator.bit_generator.state = state["generator"]
             self.reset()
+
+
+def _copied(observation: Tree) -> Tree:
+    """Vector environments may give the same array at every step."""
+    return observation.copy() if type(observation) is np.ndarray else tree_map(np.array, observation)
 
 
 class _Solo:

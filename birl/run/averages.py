@@ -44,6 +44,12 @@ class Averages:
         if sums:
             torch._foreach_add_(sums, values)
 
+    def add_many(self, metrics: Mapping[str, Tensor]) -> None:
+        """Take in metrics ``[k]`` of ``k`` steps each."""
+        self.add({name: values.sum() for name, values in metrics.items()})
+        for name, values in metrics.items():
+            self._count[name] += len(values) - 1
+
     def check(self, step: int, flush: bool = True) -> None:
         """Read the sums from the device and stop if something was not finite.
 

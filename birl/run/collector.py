@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium import spaces
 
 from birl.envs import Step, Stepper, reset_generator, sample_actions
 from birl.envs.spaces import check_actions
+from birl.errors import ConfigError
 from birl.run.protocols import Environment, ExplorerProtocol, Learner
 from birl.types import Array, State, Tree
 
@@ -29,6 +30,8 @@ class Collector:
         explorer: changes greedy actions; ``None`` for the policy's own (sampled, or greedy) ones.
         greedy: whether the policy acts greedily where there is no explorer.
         seed: fixes resets and random actions.
+        overlap: whether `count` begins the next step before it counts the present one, so that the environments make
+            it meanwhile. The collector is a context then: leaving it waits for a step that was begun.
 
     Attributes:
         pending: steps that are in the buffer and not yet counted (see `count`).
@@ -43,9 +46,18 @@ class Collector:
         *,
         greedy: bool = False,
         seed: int | None = None,
+        overlap: bool = False,
     ) -> None:
         resets, self._generator = reset_generator(env, seed).spawn(2)
         self.stepper = Stepper(env, resets)
+        if overlap and not self.stepper.divisible:
+            raise ConfigError(
+                f"overlap=True was given with a {type(env).__name__}; only environments that run in processes of their "
+                "own can be stepped meanwhile: use gymnasium.vector.AsyncVectorEnv without a wrapper around it "
+                "(birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
+            )
+        self._overlap = overlap
+        self._begun: tuple[Array, dict[str, Array]] | None = None  # the action, and what is stored beside it
         self._learner, self._buffer = learner, buffer
         self._explorer: Any = explorer
         self._actor = learner.actor(greedy=greedy or explorer is not None, n=self.stepper.n)
@@ -55,7 +67,7 @@ class Collector:
         if bind is not None:
             bind(self.stepper.action_space)
 
-    def count(self, step: int, random: bool, measure: Measure) -> list[float]:
+    def count(self, step: int, random_steps: int, measure: Measure) -> list[float]:
         """Count one more step, making it first if need be.
 
         A vector environment makes several steps at once. They are counted one by one, so that updates, epochs and the
@@ -63,7 +75,7 @@ class Collector:
 
         Args:
             step: steps counted so far, for the explorer.
-            random: whether to act uniformly at random.
+            random_steps: number of steps at the start of the run that are uniformly random.
             measure: ``measure(name)`` times what is inside.
 
         Returns:
@@ -71,14 +83,54 @@ class Collector:
         """
         ended: list[float] = []
         while self.pending == 0:  # a step may be nothing but a reset
-            result = self.interact(step, random, measure)
+            if self._overlap:
+                result = self._advance(step, random_steps, measure)
+            else:
+                result = self.interact(step, step < random_steps, measure)
             self.pending = int(result.valid.sum())
             ended += result.returns.values()
         self.pending -= 1
         return ended
 
+    def _advance(self, step: int, random_steps: int, measure: Measure) -> Step:
+        """Finish the step that was begun (or is begun now), store it, and begin the next one."""
+        if self._begun is None:
+            self._begin(step, random_steps, measure)
+        assert self._begun is not None
+        (action, extra), self._begun = self._begun, None
+        observation = self.stepper.observation
+        with measure("environment_step"):
+            result = self.stepper.finish()
+        self._store(observation, action, extra, result)
+        self._begin(step + int(result.valid.sum()), random_steps, measure)
+        return result
+
+    def _begin(self, step: int, random_steps: int, measure: Measure) -> None:
+        action = self._choose(step, step < random_steps, measure)
+        self.stepper.begin(action)
+        self._begun = action, self._actor.extra
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for a step that was begun and forget it, so that others can use the environments."""
+        if self._begun is not None:
+            self._begun = None
+            self.stepper.abandon()
+
     def interact(self, step: int, random: bool, measure: Measure, most: int | None = None) -> Step:
         """Make one step in every environment and store it; those beyond ``most`` are marked as not valid, left out."""
+        observation = self.stepper.observation
+        action = self._choose(step, random, measure)
+        with measure("environment_step"):
+            result = self.stepper.step(action)
+        if most is not None:
+            result.valid[np.flatnonzero(result.valid)[most:]] = False
+        self._store(observation, action, self._actor.extra, result)
+        return result
+
+    def _choose(self, step: int, random: bool, measure: Measure) -> Array:
         stepper = self.stepper
         observation = stepper.observation
         with measure("inference"):
@@ -90,10 +142,9 @@ class Collector:
             elif self._explorer is not None:
                 action = self._explorer.sample(_Chosen(self._learner, action), observation, step)
         check_actions(stepper.action_space, action)
-        with measure("environment_step"):
-            result = stepper.step(action)
-        if most is not None:
-            result.valid[np.flatnonzero(result.valid)[most:]] = False
+        return action
+
+    def _store(self, observation: Tree, action: Array, extra: dict[str, Array], result: Step) -> None:
         self._buffer.append_batch(
             observation,
             action,
@@ -101,10 +152,9 @@ class Collector:
             result.terminated,
             result.truncated,
             result.next_observation,
-            extra=self._actor.extra,
+            extra=extra,
             mask=result.valid,
         )
-        return result
 
     def close_episodes(self) -> None:
         """End the episodes that are under way: what comes next in the buffer does not follow on them."""
@@ -119,6 +169,8 @@ class Collector:
             "generator": self._generator.bit_generator.state,
             "pending": self.pending,
         }
+        if self._begun is not None:
+            state["begun"] = {"action": self._begun[0], "extra": self._begun[1]}
         if hasattr(self._explorer, "get_state"):
             state["explorer"] = self._explorer.get_state()
         return state
@@ -133,6 +185,10 @@ class Collector:
             self._explorer.set_state(state["explorer"])
         if self.stepper.lost:
             self.close_episodes()
+        elif "begun" in state:
+            action, extra = np.asarray(state["begun"]["action"]), state["begun"]["extra"]
+            self._begun = action, {name: np.asarray(value) for name, value in extra.items()}
+            self.stepper.begin(action)
 
 
 class _Chosen:

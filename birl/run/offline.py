@@ -39,15 +39,23 @@ def fitter(
     data = {} if options.get("checkpoint") is None else dataset_settings(dataset)
     settings = run_settings(learner, "offline", **data)
     learner.build_with_dataset(dataset)
-    parts = {"sampler": _Sampler(dataset), **evaluator_parts(evaluators)}
+    source = learner.begin_run(dataset, n_steps)
+    parts = {"sampler": _Sampler(source), **evaluator_parts(evaluators)}
     session = Session(learner, type(learner).__name__, n_steps, parts, settings, **options)
     with session:
         while session.unfinished:
             with session.interrupt.held_back():
                 while session.in_epoch:
+                    many = learner.updates_at_once(source)
+                    if 1 < many <= session.until_looked_at:
+                        with session.time("step", many):
+                            several = learner.update_many(source, many)
+                        session.averages.add_many(several)
+                        session.tick(many)
+                        continue
                     with session.time("step"):
                         with session.time("sample_batch"):
-                            batch = learner.sample_minibatch(dataset)
+                            batch = learner.sample_minibatch(source)
                         with session.time("algorithm_update"):
                             metrics = learner.update(batch)
                     session.averages.add(metrics)

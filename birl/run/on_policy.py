@@ -148,6 +148,7 @@ def on_policy_fitter(
     """
     settings = run_settings(learner, "on_policy", **environment_settings(env, seed))
     learner.build_with_env(env)
+    learner.begin_run(None, learner.updates_in(n_steps))
     collector = RolloutCollector(learner, env, seed)
     evaluators = online_evaluators(env, eval_env, n_trials, eval_epsilon)
     parts = {"rollout": collector, **evaluator_parts(evaluators)}

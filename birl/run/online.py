@@ -36,6 +36,7 @@ def online_fitter(
     n_updates: int = 1,
     update_start_step: int = 0,
     random_steps: int = 0,
+    overlap: bool = False,
     eval_env: Environment | None = None,
     eval_epsilon: float = 0.0,
     n_trials: int = 10,
@@ -59,6 +60,10 @@ def online_fitter(
         update_start_step: number of steps before the first update.
         random_steps: number of steps with uniformly random actions at the start of the run. A resumed run does not
             begin with them again.
+        overlap: whether the updates that are due for a step are made while the environments make the next one. Where a
+            step takes long, a run then takes the longer of both times instead of their sum. What changes: the actions
+            of a step are chosen before these updates instead of after them. Only for environments in processes of their
+            own (`gymnasium.vector.AsyncVectorEnv`). The same seed still gives the same result.
         eval_env: environment of its own for the metric ``evaluation``: the mean greedy return.
         eval_epsilon: share of random actions in it.
         n_trials: number of its episodes.
@@ -69,7 +74,7 @@ def online_fitter(
         Number of the epoch (from 1) and its metrics.
 
     Raises:
-        ConfigError: if the buffer can never hold a minibatch.
+        ConfigError: if the buffer can never hold a minibatch, or if the environments cannot overlap.
         ActionError: if the policy or the explorer chooses an action outside of the environment's space.
     """
     at_least(1, update_interval=update_interval, n_updates=n_updates)
@@ -88,23 +93,25 @@ def online_fitter(
         n_updates=n_updates,
         update_start_step=update_start_step,
         random_steps=random_steps,
+        **({"overlap": True} if overlap else {}),
         explorer=part_settings(explorer),
         **environment_settings(env, seed),
     )
     learner.build_with_env(env)
     if buffer is None:
         buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env)
+    source = learner.begin_run(buffer, (n_steps - update_start_step) // update_interval * n_updates, growing=True)
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
-    collector = Collector(learner, env, buffer, explorer, seed=seed)
+    collector = Collector(learner, env, buffer, explorer, seed=seed, overlap=overlap)
     evaluators = online_evaluators(env, eval_env, n_trials, eval_epsilon)
-    parts = {"buffer": buffer, "collector": collector, **evaluator_parts(evaluators)}
+    parts = {"buffer": source, "collector": collector, **evaluator_parts(evaluators)}
     session = Session(learner, f"{type(learner).__name__}_online", n_steps, parts, settings, **options)
-    with session:
+    with session, collector:
         while session.unfinished:
             with session.interrupt.held_back():
                 while session.in_epoch:
                     with session.time("step"):
-                        returns = collector.count(session.step, session.step < random_steps, session.time)
+                        returns = collector.count(session.step, random_steps, session.time)
                         for value in returns:
                             session.averages.add({"rollout_return": value})
                         step = session.step + 1
@@ -112,7 +119,7 @@ def online_fitter(
                         if due and buffer.transition_count >= batch_size:
                             for _ in range(n_updates):
                                 with session.time("sample_batch"):
-                                    batch = learner.sample_minibatch(buffer)
+                                    batch = learner.sample_minibatch(source)
                                 with session.time("algorithm_update"):
                                     metrics = learner.update(batch)
                                 session.averages.add(metrics)

@@ -29,10 +29,10 @@ class Progress:
         if show and sys.stderr is not None and sys.stderr.isatty():
             self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, smoothing=0.1)
 
-    def advance(self) -> None:
-        """Count one step."""
+    def advance(self, steps: int = 1) -> None:
+        """Count steps."""
         if self._bar is not None:
-            self._bar.update()
+            self._bar.update(steps)
 
     def show(self, epoch: int, metrics: Mapping[str, float]) -> None:
         """Show the epoch and its first metrics that are not times."""

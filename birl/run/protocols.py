@@ -99,6 +99,21 @@ class Learner(Protocol):
     def build_with_env(self, env: Environment) -> None:
         """Make the networks for an environment (or vector environment), or check that they fit if they exist."""
 
+    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
+        """A run begins. Returns what to sample from: the dataset, or one with its contents near the training device.
+
+        Args:
+            dataset: replay buffer.
+            n_updates: number of updates in the run: tells whether compiling them is worth its time.
+            growing: whether steps will be appended between updates.
+        """
+
+    def updates_at_once(self, source: Any) -> int:
+        """How many updates with batches from ``source`` are best made by one call of `update_many`."""
+
+    def update_many(self, source: Any, count: int) -> dict[str, Tensor]:
+        """``count`` updates with batches that it draws itself; metrics ``[k]`` of the ``k`` updates that had them."""
+
     def sample_minibatch(self, dataset: Any) -> Any:
         """Draw the minibatch that `update` takes. Any randomness is the dataset's own generator."""
 
@@ -165,6 +180,9 @@ class OnPolicyLearner(Learner, Protocol):
     @property
     def rollout_length(self) -> int:
         """Number of steps that each environment makes between updates."""
+
+    def updates_in(self, n_steps: int) -> int:
+        """Number of updates in a run of so many steps, about."""
 
     def update_rollout(self, rollout: Rollout) -> dict[str, Tensor]:
         """Learn from a rollout. It may be shorter than `rollout_length` at the end of training, never empty."""

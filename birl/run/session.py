@@ -176,14 +176,22 @@ class Session:
 
     # -- the steps -------------------------------------------------------------------------------------------------
 
-    def time(self, name: str) -> _Timer:
-        """Context that adds the seconds inside to the metric ``time_<name>``."""
-        return _Timer(self.averages, f"time_{name}")
+    @property
+    def until_looked_at(self) -> int:
+        """Steps that can be made at one go: up to the next callback, look at the metrics or end of an epoch."""
+        if self._callback is not None:
+            return 1
+        end = min(self._n_steps, (self._closed // self._epoch_length + 1) * self._epoch_length)
+        return min(end - self.step, CHECK_INTERVAL - self.step % CHECK_INTERVAL)
 
-    def tick(self) -> None:
-        """Finish a step: count it, look at the metrics now and then, call back, obey signals."""
-        self.step += 1
-        self._progress.advance()
+    def time(self, name: str, steps: int = 1) -> _Timer:
+        """Context that adds the seconds inside, which went by for so many steps, to the metric ``time_<name>``."""
+        return _Timer(self.averages, f"time_{name}", steps)
+
+    def tick(self, steps: int = 1) -> None:
+        """Finish a step, or as many as `until_looked_at`: count, look at the metrics now and then, obey signals."""
+        self.step += steps
+        self._progress.advance(steps)
         if self.step % CHECK_INTERVAL == 0:
             self.averages.check(self.step)
             if self._progress.due:
@@ -270,16 +278,16 @@ class Session:
 class _Timer:
     """Adds the seconds spent inside to a metric."""
 
-    __slots__ = ("_averages", "_name", "_start")
+    __slots__ = ("_averages", "_name", "_start", "_steps")
 
-    def __init__(self, averages: Averages, name: str) -> None:
-        self._averages, self._name, self._start = averages, name, 0.0
+    def __init__(self, averages: Averages, name: str, steps: int) -> None:
+        self._averages, self._name, self._start, self._steps = averages, name, 0.0, steps
 
     def __enter__(self) -> None:
         self._start = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        self._averages.add({self._name: time.perf_counter() - self._start})
+        self._averages.add({self._name: (time.perf_counter() - self._start) / self._steps})
 
 
 @contextlib.contextmanager

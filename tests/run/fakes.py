@@ -122,6 +122,15 @@ class FakeLearner:
         """The two-dimensional leaf, whatever the tree."""
         return next(leaf for leaf in tree_leaves(observation) if leaf.shape[-1] == 2).astype(np.float32)
 
+    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
+        return dataset
+
+    def updates_at_once(self, source: Any) -> int:
+        return 1
+
+    def update_many(self, source: Any, count: int) -> dict[str, torch.Tensor]:
+        raise AssertionError("updates are made one by one")
+
     def sample_minibatch(self, dataset: Any) -> Any:
         return dataset.sample_transition_batch(self.config.batch_size)
 
@@ -130,6 +139,9 @@ class FakeLearner:
             [torch.as_tensor(self.vector(batch.observations)).mean(0), torch.as_tensor(batch.rewards).mean(0)]
         )
         return self._move(target)
+
+    def updates_in(self, n_steps: int) -> int:
+        return n_steps
 
     def update_rollout(self, rollout: Any) -> dict[str, torch.Tensor]:
         self.rollouts.append(rollout)

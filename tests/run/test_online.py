@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import birl.seeding
 from birl.dataset import create_fifo_replay_buffer, create_infinite_replay_buffer
@@ -208,7 +208,16 @@ def test_arguments_out_of_range(name: str) -> None:
 # -- resume ----------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path, mode: Any, seed: int, stop: int | None, number: int, n_steps: int = 61, **options: Any) -> Any:
+def run(
+    folder: Path,
+    mode: Any,
+    seed: int,
+    stop: int | None,
+    number: int,
+    n_steps: int = 61,
+    env: Any = None,
+    **options: Any,
+) -> Any:
     """One process: None if a signal stopped it."""
 
     def callback(_: Any, epoch: int, step: int) -> None:
@@ -216,7 +225,7 @@ def run(folder: Path, mode: Any, seed: int, stop: int | None, number: int, n_ste
             os.kill(os.getpid(), number)
 
     birl.seeding.seed(seed)
-    learner, env = FakeLearner(remembers=True), environment(mode, kind="dict")
+    learner, env = FakeLearner(remembers=True), env or environment(mode, kind="dict")
     buffer = create_fifo_replay_buffer(limit=23, env=env)
     options = {
         "n_steps_per_epoch": 25,
@@ -336,3 +345,96 @@ def test_a_buffer_too_small_for_a_minibatch_is_refused() -> None:
     env = Drift()
     with pytest.raises(ConfigError, match="limit >= 4"):
         fit_online(FakeLearner(), env, create_fifo_replay_buffer(3, env=env), n_steps=9, **quiet())
+
+
+# -- steps made while the learner updates ------------------------------------------------------------------------
+
+
+class Divisible(SyncVectorEnv):
+    """Steps in two parts like `AsyncVectorEnv`, with nothing left to chance of when they are made."""
+
+    def __init__(self, mode: AutoresetMode, events: list[str] | None = None, **options: Any) -> None:
+        super().__init__([lambda: Drift(kind="dict", **options)] * 3, autoreset_mode=mode)
+        self.begun: Any = None
+        self.events = [] if events is None else events
+
+    def step_async(self, actions: Any) -> None:
+        assert self.begun is None
+        self.events.append("begin")
+        self.begun = actions
+
+    def step_wait(self) -> Any:
+        assert self.begun is not None
+        self.events.append("finish")
+        actions, self.begun = self.begun, None
+        return super().step(actions)
+
+    def reset(self, **options: Any) -> Any:
+        assert self.begun is None
+        return super().reset(**options)
+
+
+def test_updates_are_made_while_the_environments_step() -> None:
+    events: list[str] = []
+    learner, env = FakeLearner(), Divisible(AutoresetMode.DISABLED, events, end=0.0, limit=99)
+    update = learner.update
+    learner.update = lambda batch: (events.append("update"), update(batch))[1]  # type: ignore[method-assign]
+    fit_online(learner, env, n_steps=9, **quiet(overlap=True))
+    rest = ["finish", "begin", "update", "update", "update"]
+    assert events == ["begin", "finish", "begin", *rest, *rest, "finish"]
+    assert env.begun is None  # the last one, which nobody waited for
+    fit_online(learner, env, n_steps=9, **quiet(overlap=True))
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_overlap_keeps_resume_exact(tmp_path: Path, mode: Any) -> None:
+    def part(folder: Path, seed: int, stop: int | None, n_steps: int = 61) -> Any:
+        return run(folder, mode, seed, stop, 2, n_steps, env=Divisible(mode), overlap=True)
+
+    expected = part(tmp_path / "straight" / "R", 0, None)
+    assert len(expected[1].episodes) > 2
+    for first in (1, 13, 47):
+        folder = tmp_path / str(first) / "R"
+        for seed, stop in enumerate((first, 25, 60) if first < 25 else (first, first + 1)):
+            assert part(folder, seed, stop) is None
+        resumed = part(folder, 99, None)
+        pairs = list(zip(state_of(expected), state_of(resumed), strict=True))
+        assert all(np.array_equal(one, two) for one, two in pairs)
+        assert files(tmp_path / "straight" / "R") == files(folder)
+    part(tmp_path / "b", 0, None, n_steps=31)
+    again = part(tmp_path / "b", 1, None)
+    assert all(np.array_equal(one, two) for one, two in zip(state_of(expected), state_of(again), strict=True))
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_overlap_stores_whole_episodes_and_differs_only_in_what_the_policy_knew(mode: Any) -> None:
+    buffers = []
+    for env, overlap in ((environment(mode, kind="dict"), False), (Divisible(mode), True)):
+        birl.seeding.seed(0)
+        learner, buffer = FakeLearner(), create_infinite_replay_buffer(env=env)
+        fit_online(learner, env, buffer, n_steps=60, random_steps=60, **quiet(overlap=overlap))
+        check_episodes(buffer, learner)
+        buffers.append(buffer)
+    straight, overlapping = (buffer.episodes for buffer in buffers)
+    assert len(straight) == len(overlapping) > 5
+    for one, two in zip(straight, overlapping, strict=True):  # random actions do not depend on the policy
+        assert np.array_equal(one.actions, two.actions)
+        assert np.array_equal(one.rewards, two.rewards)
+
+
+def test_overlap_with_processes(tmp_path: Path) -> None:
+    mode = AutoresetMode.DISABLED
+    expected = run(tmp_path / "a", mode, 0, None, 2, env=Divisible(mode), overlap=True)
+    env = AsyncVectorEnv([lambda: Drift(kind="dict")] * 3, autoreset_mode=mode)
+    try:
+        given = run(tmp_path / "b", mode, 0, None, 2, env=env, overlap=True)
+        env.reset(seed=0)  # no step is left under way
+    finally:
+        env.close()
+    assert all(np.array_equal(one, two) for one, two in zip(state_of(expected), state_of(given), strict=True))
+
+
+@pytest.mark.parametrize("mode", [None, AutoresetMode.DISABLED])
+def test_overlap_needs_processes(mode: Any) -> None:
+    with pytest.raises(ConfigError, match="AsyncVectorEnv"):
+        fit_online(FakeLearner(), environment(mode), n_steps=5, **quiet(overlap=True))
