@@ -18,6 +18,7 @@ from birl.types import ActionSpace
 if TYPE_CHECKING:
     from birl import algos, dataset, datasets, envs, logging, metrics, models, optimizers, preprocessing, testing, types
     from birl.algorithm import load_learnable
+    from birl.many import fit_many
     from birl.models import PositionEncodingType
 
 _MODULES = (
@@ -35,7 +36,11 @@ _MODULES = (
     "testing",
     "types",
 )
-_NAMES = {"PositionEncodingType": "birl.models", "load_learnable": "birl.algorithm"}
+_NAMES = {
+    "PositionEncodingType": "birl.models",
+    "fit_many": "birl.many",
+    "load_learnable": "birl.algorithm",
+}
 
 __all__ = [
     "ActionSpace",
@@ -46,6 +51,7 @@ __all__ = [
     "dataset",
     "datasets",
     "envs",
+    "fit_many",
     "load_learnable",
     "logging",
     "metrics",

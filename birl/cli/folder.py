@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,14 +20,15 @@ _OURS = ("*.csv", "metrics.jsonl", "params.json", "model_*.d3", "checkpoint.d3c"
 
 
 class RunFolder(LoggerAdapterFactory):
-    """Settings, metrics, models and checkpoint of one run.
+    """Settings, metrics, models and checkpoint of one run, or of the runs of several seeds.
 
     Args:
         path: the folder. Only files that birl writes are ever removed from it.
+        seeds: with several seeds, metrics and models of each are in ``seed_<seed>`` below it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, seeds: Sequence[int] | None = None) -> None:
+        self.path, self._seeds = path, seeds
 
     def prepare(self, settings: dict[str, Any], *, fresh: bool) -> bool:
         """Make the folder ready for a run with these settings.
@@ -76,22 +78,37 @@ class RunFolder(LoggerAdapterFactory):
 
     def _files(self) -> list[Path]:
         """What a run leaves in its folder, its settings aside: without any of it, nothing can be lost."""
-        return [file for pattern in _OURS for file in self.path.glob(pattern)]
+        places = ("",) if self._seeds is None else ("", "seed_*/")
+        return [file for place in places for pattern in _OURS for file in self.path.glob(place + pattern)]
 
-    def newest_model(self) -> Path | None:
-        """The model with the most steps."""
-        return newest_model(self.path)
+    def newest_models(self) -> list[Path | None]:
+        """The model with the most steps, of each run."""
+        folders = [self.path] if self._seeds is None else [self.path / f"seed_{seed}" for seed in self._seeds]
+        return [newest_model(folder) for folder in folders]
 
     def create(self, experiment_name: str) -> LoggerAdapter:
-        """Make the adapter that writes into this folder, wherever it was when the run began, and prints each epoch."""
-        return CombineAdapter([FileAdapter(self.path), _Lines()])
+        """Make the adapter that writes into this folder, wherever it was when the run began, and prints each epoch.
+
+        The run of one seed of several is called ``<name>/seed_<seed>`` (see `birl.fit_many`).
+        """
+        if self._seeds is None:
+            return CombineAdapter([FileAdapter(self.path), _Lines()])
+        name = Path(experiment_name).name
+        return CombineAdapter([FileAdapter(self.path / name), _Lines(name)])
 
 
 class _Lines(LoggerAdapter):
-    """One line for each epoch."""
+    """One line for each epoch.
+
+    Args:
+        run: name of the run, if there are several.
+    """
+
+    def __init__(self, run: str = "") -> None:
+        self._run = run
 
     def before_write_metric(self, epoch: int, step: int) -> None:
-        self._words = [f"epoch {epoch}", f"step {step}"]
+        self._words = [*([self._run] if self._run else []), f"epoch {epoch}", f"step {step}"]
 
     def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
         if not name.startswith("time_"):

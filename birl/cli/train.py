@@ -26,6 +26,7 @@ from birl.cli.settings import configure
 from birl.config import AlgorithmConfig
 from birl.envs import Stepper, make_env, sample_actions, single_spaces
 from birl.errors import ConfigError
+from birl.many import check_many, fit_many
 from birl.metrics import evaluate
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.checkpoint import checkpoint_step, random_state, set_random_state
@@ -45,6 +46,13 @@ def train(
         typer.Option(help="Environment to train in; with --dataset, to evaluate in. Gymnasium id or module:factory."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|S1,S2,…",
+            help="Train so many seeds (0, 1, …), or these, at once: each as alone, its run in DIR/seed_<seed>.",
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE …", help="Hyper-parameters: gamma=0.9, q_func_factory=qr, …"),
@@ -65,6 +73,7 @@ def train(
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
     if dataset is not None and num_envs is not None:
         raise ConfigError("--num-envs is for training in environments: leave it out with --dataset")
+    several = None if seeds is None else _seeds(seeds, seed, env_id if dataset is None else None)
     algorithm = algorithm_class(algo)
     words = [*(set_ or []), *(more or [])]
     config = configure(algorithm, words)
@@ -87,20 +96,49 @@ def train(
             "num_envs": num_envs,
             "n_trials": n_trials,
             "target_return": target_return,
+            **({} if several is None else {"seeds": several}),
         }
         learner = config.create(device)
         eval_env = None if dataset is not None or env_id is None else make_env(env_id)
-        _check(config.create(device), source, env, target_return)  # before anything is written
-        folder = RunFolder(out)
+        probe = config.create(device)
+        _check(probe, source, env, target_return)  # before anything is written
+        if several is not None:
+            check_many(probe)
+        folder = RunFolder(out, several)
         going_on = f" (going on) from step {checkpoint_step(out)}" if folder.prepare(settings, fresh=fresh) else ""
         kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
-        note(f"{algorithm.__name__} {kind}, {n_steps} steps, seed {seed} -> {out}{going_on}")
+        which = f"seed {seed}" if several is None else f"seeds {', '.join(map(str, several))}"
+        note(f"{algorithm.__name__} {kind}, {n_steps} steps, {which} -> {out}{going_on}")
         run = _Run(learner, folder, settings)
-        if source is not None:
+        if several is not None:
+            run.many(source, env, several)
+        elif source is not None:
             run.offline(source, env)
         else:
             run.online(env, eval_env)
-        print(f"done: {n_steps} steps, model {folder.newest_model()}")
+        for model in folder.newest_models():
+            print(f"done: {n_steps} steps, model {model}")
+
+
+def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
+    """The seeds that ``--seeds`` asks for."""
+    if seed:
+        raise ConfigError(f"--seed {seed} and --seeds {words} are both given: leave one out")
+    if env_id is not None:
+        raise ConfigError(
+            "--seeds trains from logged data: give --dataset, or start one run for each seed (--seed) to train in "
+            f"{env_id}"
+        )
+    try:
+        numbers = [int(word) for word in words.split(",")]
+    except ValueError:
+        numbers = []
+    chosen = list(range(numbers[0])) if len(numbers) == 1 else numbers
+    if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= each < 2**32 for each in chosen):
+        raise ConfigError(
+            f"--seeds is {words!r}: give a number of seeds (--seeds 16 for 0 … 15) or different seeds (--seeds 3,5,7)"
+        )
+    return chosen
 
 
 @contextlib.contextmanager
@@ -200,15 +238,27 @@ class _Run:
         }
 
     def offline(self, source: Any, env: Any) -> None:
-        evaluators: dict[str, Callable[[Any, Any], float]] = {}
-        if env is not None:
-            target, trials, seed = (self.settings[name] for name in ("target_return", "n_trials", "seed"))
+        self.learner.fit(source, evaluators=self._evaluators(env, self.settings["seed"]), **self._options())
 
-            def environment(algorithm: Any, _: Any) -> float:
-                return float(np.mean(evaluate(acting_algorithm(algorithm, target), env, trials, seed=seed)))
+    def many(self, source: Any, env: Any, seeds: list[int]) -> None:
+        fit_many(
+            self.learner.config,
+            source,
+            seeds=seeds,
+            device=self.settings["device"],
+            evaluators=lambda seed: self._evaluators(env, seed),
+            **self._options(),
+        )
 
-            evaluators["environment"] = environment
-        self.learner.fit(source, evaluators=evaluators, **self._options())
+    def _evaluators(self, env: Any, seed: int) -> dict[str, Callable[[Any, Any], float]]:
+        if env is None:
+            return {}
+        target, trials = self.settings["target_return"], self.settings["n_trials"]
+
+        def environment(algorithm: Any, _: Any) -> float:
+            return float(np.mean(evaluate(acting_algorithm(algorithm, target), env, trials, seed=seed)))
+
+        return {"environment": environment}
 
     def online(self, env: Any, eval_env: Any) -> None:
         options = {**self._options(), "eval_env": eval_env, "n_trials": self.settings["n_trials"]}
