@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow lint datasets clean
+.PHONY: demo test test-slow lint datasets bench clean
 
 demo: $(VENV)/.demo  ## train from logged data, evaluate, plot, export
 	$(BIN)/python examples/cartpole_from_logs.py --out birl_demo
@@ -25,6 +25,9 @@ lint: $(VENV)/.dev  ## style, types, layers
 datasets: $(VENV)/.dev  ## collect the shipped datasets anew
 	$(BIN)/python scripts/collect_datasets.py
 
+bench: $(VENV)/.bench  ## speed beside the peers, in one run; BENCH='--only online --rounds 3' for a part of it
+	$(BIN)/python -m benchmarks $(BENCH)
+
 # Stamp files make later runs quick. torch comes first, pinned, so that nothing else chooses its version.
 $(VENV)/.torch:
 	$(PYTHON) -c 'import sys; sys.exit("birl needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -34,6 +37,10 @@ $(VENV)/.torch:
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	$(PIP) --no-compile -e '.[envs,onnx,plot]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.torch pyproject.toml
+	$(PIP) --no-compile -e '.[envs,plot]' 'gymnasium[mujoco]>=1.1'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml

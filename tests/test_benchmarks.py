@@ -1,0 +1,217 @@
+"""The benchmarks' own maths, files and protocol, with workers that do next to nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.__main__ import chosen, measure_row
+from benchmarks.report import (
+    Comparison,
+    Measurement,
+    Side,
+    compare,
+    geometric_mean,
+    markdown,
+    plot,
+    spread,
+    unequal_sizes,
+    write_csv,
+)
+from benchmarks.rows import Row, rows
+from benchmarks.workers import Job, Worker, WorkerError, serve
+
+ROW = Row("update/X", "one update", "update", ("birl", "birl-compiled"), ("sb3",), asked=2.5, warm_up=3)
+
+
+def values(side: str, *numbers: float, row: str = ROW.name, processor: float = 0.0) -> list[Measurement]:
+    return [Measurement(row, side, index, number, processor) for index, number in enumerate(numbers)]
+
+
+# --------------------------------------------------------------------------------------------------------------- maths
+
+
+def test_spread_and_geometric_mean() -> None:
+    assert spread([3.0]) == (3.0, 3.0, 3.0)
+    assert spread([4.0, 0.0, 1.0, 3.0, 2.0]) == (1.0, 2.0, 3.0)
+    assert geometric_mean([1.0, 4.0, 16.0]) == pytest.approx(4.0)
+
+
+def test_ratios_compare_what_was_measured_in_the_same_round() -> None:
+    # The machine was ten times as slow in the second round: the ratio does not notice.
+    found = compare([ROW], [*values("birl", 1.0, 10.0, 1.0), *values("sb3", 3.0, 30.0, 3.0)])
+    assert [(one.side, one.peer, one.low, one.median, one.high) for one in found] == [("birl", "sb3", 3.0, 3.0, 3.0)]
+    assert found[0].met is True and found[0].processor is None
+
+
+def test_rounds_that_one_side_missed_are_left_out() -> None:
+    ones = [Measurement(ROW.name, "birl", 1, 2.0, 1.0), Measurement(ROW.name, "birl", 2, 4.0, 1.0)]
+    found = compare([ROW], [*ones, Measurement(ROW.name, "sb3", 2, 8.0, 5.0)])
+    assert [(one.median, one.processor) for one in found] == [(2.0, 5.0)]
+    assert found[0].met is False
+
+
+def test_differences_and_figures_of_their_own() -> None:
+    difference = Row("import/x", "", "import", ("birl",), ("torch",), asked=0.3, kind="difference")
+    figure = Row("memory", "", "memory", ("birl", "d3rlpy"), (), asked=1.05, kind="value")
+    ones = values("birl", 1.5, row="import/x") + values("torch", 1.0, row="import/x")
+    ones += values("birl", 1.02, row="memory") + values("d3rlpy", 3.0, row="memory")
+    late, own, other = compare([difference, figure], ones)
+    assert (late.median, late.met) == (0.5, False)
+    assert (own.median, own.met, own.peer) == (1.02, True, "")
+    assert (other.median, other.met) == (3.0, None)  # nothing is asked of a peer
+
+
+def test_sides_of_other_sizes_are_named() -> None:
+    sides = [Side("a", "birl", facts={"parameters": 10_001}), Side("a", "sb3", facts={"parameters": 10_000})]
+    assert unequal_sizes(sides) == []
+    sides += [Side("b", "birl", facts={"batch_size": 100}), Side("b", "d3rlpy", facts={"batch_size": 256})]
+    assert unequal_sizes([*sides, Side("b", "jax")]) == ["b: batch_size 100 (birl), 256 (d3rlpy)"]
+
+
+def test_rows_have_names_of_their_own_and_ask_what_was_promised() -> None:
+    everything = rows(["SAC", "BC"])
+    by_name = {row.name: row for row in everything}
+    assert len(by_name) == len(everything)
+    assert by_name["offline/BC"].asked == 2.0 and by_name["sampling/transitions"].asked == 40.0
+    assert by_name["predict/1"].peers == ("sb3", "d3rlpy")
+    assert [row.name for row in chosen(everything, ["offline", "*/SAC"])] == ["offline/BC", "offline/SAC", "update/SAC"]
+    assert chosen(everything, []) == everything
+    assert chosen(everything, ["predict/1"], without=["sb3"])[0].sides == ("birl", "d3rlpy")
+    with pytest.raises(SystemExit, match="no side 'sb4'"):
+        chosen(everything, [], without=["sb4"])
+    with pytest.raises(SystemExit, match="no row fits 'ofline'"):
+        chosen(everything, ["ofline"])
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def test_the_csv_has_every_measurement(tmp_path: Path) -> None:
+    write_csv(tmp_path / "x.csv", [Measurement("a, b", "birl", 0, 0.5, 0.25, 10)])
+    with (tmp_path / "x.csv").open(newline="", encoding="utf-8") as file:
+        assert list(csv.reader(file))[1:] == [["a, b", "birl", "0", "0.5", "0.25", "10"]]
+
+
+def test_the_tables_show_ratios_failures_and_the_mean() -> None:
+    offline = [Row(f"offline/{name}", "", "offline", ("birl",), ("d3rlpy",), asked=2.0) for name in ("A", "B")]
+    ones = [*values("birl", 1e-3, row="offline/A"), *values("d3rlpy", 16e-3, row="offline/A")]
+    ones += [*values("birl", 1e-3, row="offline/B"), *values("d3rlpy", 1e-3, row="offline/B"), *values("birl", 2.0)]
+    sides = [Side(one.row, one.side, first=7.0) for one in ones]
+    sides.append(Side(ROW.name, "sb3", error="ModuleNotFoundError: no|peer"))
+    text = markdown([*offline, ROW], ones, sides, {"CPU": "abacus"}, {"birl": {"torch": "9"}})
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    assert ["offline, geometric mean", "birl", "d3rlpy", "4x", "at least 4x", "yes"] in lines
+    assert ["offline, the lowest: B", "birl", "d3rlpy", "1x", "at least 2x", "no"] in lines
+    assert ["offline/A", "birl", "d3rlpy", "16x", "16x to 16x", "", "at least 2x", "yes"] in lines
+    assert any(line[:3] == ["update/X", "sb3", "**failed**: ModuleNotFoundError: no/peer"] for line in lines)
+    assert any(line[:3] == ["offline/A", "birl", "1 ms"] and line[4] == "1000" and line[6] == "7 s" for line in lines)
+    assert ["CPU", "abacus"] in lines and ["birl", "torch 9"] in lines
+    widths = {len(line) for line in lines}
+    assert widths <= {2, 6, 8, 9}
+
+
+def test_the_plot_is_an_image(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ones = [Comparison("a", "birl", "sb3", "ratio", 2.0, 1.0, 3.0, 4.0), Comparison("b", "x", "", "value", 1, 1, 1, 1)]
+    plot(tmp_path / "x.png", ones, "title")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    plot(tmp_path / "y.png", [], "nothing was measured")
+
+
+# ------------------------------------------------------------------------------------------------------------- workers
+
+FAKE = """
+    import sys
+    from workers import Job, serve_standard_streams
+
+    def make(name, options):
+        print("a library's greeting")
+        if name == "broken":
+            raise ModuleNotFoundError("there is no such peer")
+        if name == "exit":
+            sys.exit("gone")
+        if name == "hang":
+            import time
+            time.sleep(60)
+        if name == "figure":
+            return Job(value=1.5)
+        return Job(lambda: options.get("units", 2), facts={"side": sys.argv[1]})
+
+    serve_standard_streams(make)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> list[str]:
+    path = tmp_path / "fake.py"
+    folder = Path(__file__).parents[1] / "benchmarks"
+    path.write_text(f"import sys\nsys.path.insert(0, {str(folder)!r})\n" + textwrap.dedent(FAKE), encoding="utf-8")
+    return [sys.executable, str(path)]
+
+
+def test_requests_have_one_answer_each() -> None:
+    made: list[tuple[str, dict[str, int]]] = []
+
+    def make(name: str, options: dict[str, int]) -> Job:
+        made.append((name, options))
+        return Job(lambda: 3, facts={"a": 1})
+
+    requests = [{"make": "x", "options": {"n": 1}}, {"run": 0, "at_least": 10}, {"run": 0}]
+    answers = io.StringIO()
+    serve(make, io.StringIO("".join(json.dumps(request) + "\n" for request in requests)), answers)
+    told, run, once = (json.loads(line) for line in answers.getvalue().splitlines())
+    assert made == [("x", {"n": 1})]
+    assert told["facts"] == {"a": 1} and told["seconds"] >= 0
+    assert run["units"] == 12 and run["clock"] >= run["first"] > 0 and run["processor"] >= 0
+    assert once["units"] == 3
+
+
+def test_all_sides_are_measured_in_turns_and_a_failing_one_says_why(fake: list[str]) -> None:
+    def start(side: str) -> Worker:
+        if side == "sb3":
+            raise WorkerError("its environment cannot be made")
+        return Worker([*fake, side])
+
+    measurements, sides = measure_row(ROW, start, rounds=3, seconds=0.0, warm_up=0.0)
+    expected = [(name, number) for number in range(3) for name in ("birl", "birl-compiled")[:: 1 - 2 * (number % 2)]]
+    assert [(one.side, one.round) for one in measurements] == expected
+    assert all(one.units == 2 for one in measurements)
+    assert [side.facts for side in sides] == [{"side": "birl"}, {"side": "birl-compiled"}, {}]
+    assert [side.error for side in sides] == ["", "", "its environment cannot be made"]
+
+
+@pytest.mark.parametrize(
+    ("job", "timeout", "message"),
+    [
+        ("broken", 60.0, "ModuleNotFoundError: there is no such peer"),
+        ("exit", 60.0, "the worker ended without an answer: gone"),
+        ("hang", 0.5, "no answer within 0.5 s"),
+    ],
+)
+def test_a_worker_that_fails_says_how(fake: list[str], job: str, timeout: float, message: str) -> None:
+    worker = Worker([*fake, "birl"], timeout=timeout)
+    try:
+        with pytest.raises(WorkerError, match=message):
+            worker.ask(make=job)
+    finally:
+        worker.close()
+
+
+def test_a_figure_is_not_timed(fake: list[str]) -> None:
+    row = Row("memory", "", "figure", ("birl",), (), kind="value")
+    measurements, _ = measure_row(row, lambda side: Worker([*fake, side]), rounds=1, seconds=9.0, warm_up=9.0)
+    assert [one.value for one in measurements] == [1.5]
+
+
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    with pytest.raises(WorkerError, match="/nowhere/python cannot be started"):
+        Worker(["/nowhere/python"])
