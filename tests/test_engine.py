@@ -78,6 +78,20 @@ def test_reduce_sees_every_parameter_of_every_phase():
     assert any(name.startswith("temperature") for name in seen)
 
 
+def test_gradients_may_lie_in_memory_in_another_order():
+    """Fused Adam reads gradients in the order of memory; a transposed one would move the wrong weights."""
+    found = []
+    for transposed in (False, True):
+        engine = make(algos.BCConfig(encoder_factory=SMALL)).engine
+        if transposed:
+            engine.reduce = lambda gradients: {
+                name: value.t().contiguous().t() if value.dim() == 2 else value for name, value in gradients.items()
+            }
+        engine.update(make_batch(discrete=False))
+        found.append(parameters(engine.nets))
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
 def test_hard_copies_come_exactly_when_due():
     engine = make(algos.DQNConfig(encoder_factory=SMALL, learning_rate=0.1, target_update_interval=3)).engine
     start = parameters(engine.nets.critic_target)

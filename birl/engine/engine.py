@@ -17,6 +17,7 @@ from birl.engine.targets import TargetUpdate
 from birl.errors import CompileError, CorruptFileError, NonFiniteError
 from birl.losses.loss import Loss
 from birl.models import is_recurrent
+from birl.models.products import fast_products
 from birl.types import Batch, Inputs, State
 
 __all__ = ["Engine"]
@@ -123,7 +124,10 @@ class Engine:
             self._program.store_counts()
         parameters = self.parameters[phase.name]
         for name, parameter in parameters.items():
-            parameter.grad = gradients[name]
+            gradient = gradients[name]
+            if gradient.stride() != parameter.stride():  # fused optimisers read both in the order of memory
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            parameter.grad = gradient
         limit = phase.setting(self.config, "optim_factory").clip_grad_norm
         if limit is not None:
             nn.utils.clip_grad_norm_(list(parameters.values()), limit)
@@ -143,13 +147,15 @@ class Engine:
         self.grad_step += 1
         due = self._due(self.grad_step)
         try:
-            return self._update(batch, due)
+            with fast_products():
+                return self._update(batch, due)
         except CompileError as error:  # comes before anything has changed
             if self._compile_required:
                 raise
             warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
             self._program = self._graphs = None
-            return self._update(batch, due)
+            with fast_products():
+                return self._update(batch, due)
 
     def update_many(
         self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
@@ -167,7 +173,8 @@ class Engine:
         program = self._program
         if program is not None and program.can_look_ahead:
             dues = [self._due(self.grad_step + ahead) for ahead in range(1, count + 1)]
-            metrics = program.update_many(draw, dues, generators)
+            with fast_products():
+                metrics = program.update_many(draw, dues, generators)
             self.grad_step += count
             return metrics
         collected: dict[str, list[Tensor]] = {}

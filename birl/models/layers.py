@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
+from birl.models import products
 
 __all__ = ["ACTIVATIONS", "Activation", "DenseLayer", "EnsembleLayerNorm", "EnsembleLinear", "Members"]
 
@@ -64,6 +65,8 @@ class EnsembleLinear(nn.Module):
             y = self.forward(x.flatten(1, -2))
             return y.view(y.shape[0], *x.shape[1:-1], y.shape[-1])
         n = self.weight.shape[0]
+        if products.applies(x, self.weight):
+            return products.linear(x if x.dim() == 3 else x.unsqueeze(0), self.weight, self.bias)
         if n == 1:  # a plain product is faster than a batched one
             x = x.squeeze(0) if x.dim() == 3 else x
             return torch.addmm(self.bias.squeeze(0), x, self.weight.squeeze(0)).unsqueeze(0)
@@ -122,10 +125,18 @@ class DenseLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[…, in_features]`` to ``[…, out_features]``."""
-        x = self.activation(self.linear(x))
+        x = self.activation(_linear(self.linear, x))
         for module in self.after:
             x = module(x)
         return x
+
+
+def _linear(layer: nn.Module, x: Tensor) -> Tensor:
+    if type(layer) is nn.Linear and x.dim() == 2 and products.applies(x, layer.weight):
+        weight, bias = layer.weight.t().unsqueeze(0), layer.bias.view(1, 1, -1)
+        return products.linear(x.unsqueeze(0), weight, bias).squeeze(0)
+    result: Tensor = layer(x)
+    return result
 
 
 class Members(nn.Module):

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from birl.errors import ConfigError, ShapeError
 from birl.models.encoders import EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
+from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
 from birl.models.networks import Network
 from birl.models.returns import Returns
 from birl.serialization import Serializable
@@ -176,6 +178,9 @@ class C51QFunctionFactory(QFunctionFactory):
         return "c51"
 
 
+_STACKED = (EnsembleLinear, EnsembleLayerNorm)
+
+
 class _QFunction(Network):
     def __init__(
         self,
@@ -195,7 +200,7 @@ class _QFunction(Network):
             encoder = encoder_factory.create(shape)
         super().__init__(spec, encoder, with_action=with_action)
         self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions)
-        self.share_encoder = q_func_factory.share_encoder
+        self.share_encoder, self.n_ensembles = q_func_factory.share_encoder, n_ensembles
 
     def _returns(self, inputs: Inputs, action: Tensor | None) -> Returns:
         features = self.encode(inputs, action)
@@ -254,6 +259,15 @@ class ContinuousQFunction(_QFunction):
         ``action`` may have more leading dimensions than the observation (many actions for each state).
         """
         return self._returns(inputs, action)
+
+    def first(self, inputs: Inputs, action: Tensor) -> Returns:
+        """Returns that begin with the first member's: ``[1, …]``, or of all members where they are not stacked."""
+        parts = [part for part in self.modules() if isinstance(part, _STACKED)]
+        stacked = {id(parameter) for part in parts for parameter in part.parameters(recurse=False)}
+        own = dict(self.named_parameters())
+        if self.n_ensembles == 1 or any(id(parameter) not in stacked for parameter in own.values()):
+            return self._returns(inputs, action)
+        return cast(Returns, functional_call(self, {name: p[:1] for name, p in own.items()}, (inputs, action)))
 
 
 def _check_counts(factory: QFunctionFactory, *names: str, low: int = 1) -> None:

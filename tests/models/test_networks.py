@@ -73,6 +73,22 @@ def test_shapes(head: QFunctionFactory, share_encoder: bool, leading: tuple[int,
 
 
 @every_head
+@pytest.mark.parametrize("share_encoder", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_first_member_alone(head: QFunctionFactory, share_encoder: bool, n: int) -> None:
+    critic = ContinuousQFunction(CONTINUOUS, ENCODER, shared(head) if share_encoder else head, n)
+    inputs, action = Inputs(torch.randn(5, 4)), torch.randn(5, 2)
+    torch.manual_seed(0)
+    every = critic(inputs, action).mean()
+    torch.manual_seed(0)
+    first = critic.first(inputs, action).mean()
+    torch.testing.assert_close(first[0], every[0])
+    assert len(first) == (n if share_encoder else 1)
+    gradients = torch.autograd.grad(first[0].sum(), list(critic.head.parameters()))
+    assert all(bool(gradient[0].any()) and not bool(gradient[1:].any()) for gradient in gradients)
+
+
+@every_head
 def test_leading_dimensions_do_not_change_values(head: QFunctionFactory) -> None:
     critic = DiscreteQFunction(DISCRETE, ENCODER, head, 2)
     set_acting(critic, True)

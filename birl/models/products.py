@@ -1,0 +1,136 @@
+"""Matrix products of training through oneDNN, where it is the faster library.
+
+Torch multiplies float32 matrices on the CPU with MKL, which leaves the wide vector instructions of some processors
+unused; oneDNN, which is part of torch too, uses them. Which of the two is faster is measured once in a process, in some
+milliseconds. ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment decides without measuring, as exact comparisons
+between machines need.
+
+Only updates use this, inside `fast_products`: acting and exports stay with torch's own products.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from birl.errors import ConfigError
+
+__all__ = ["applies", "fast_products", "linear", "onednn_is_faster"]
+
+LEAST_FEATURES: Final = 64
+"""Below so many inputs or outputs MKL is faster everywhere."""
+_CLEARLY: Final = 1.3  # a machine on which both are alike must decide in the same way each time
+
+_active = False
+
+_library = torch.library.Library("birl", "FRAGMENT")
+_library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x @ weight.T + bias`` by oneDNN."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+_library.impl("product", _product, "CPU")
+
+
+@torch.library.register_fake("birl::product")  # type: ignore[untyped-decorator]
+def _shape_of_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # Compilers know the op by its own name only with constant weights.
+    return torch.ops.birl.product(x, weight, bias) if torch.compiler.is_compiling() else _product(x, weight, bias)
+
+
+class _Linear(torch.autograd.Function):
+    """``x [N or 1, M, in] @ weight [N, in, out] + bias [N, 1, out]``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        last = x.shape[0] - 1
+        members = range(weight.shape[0])
+        return torch.stack([_multiply(x[min(i, last)], weight[i].t(), bias[i, 0]) for i in members])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (gradient,) = gradients
+        x, weight = ctx.saved_tensors
+        last, members = x.shape[0] - 1, range(weight.shape[0])
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_x = torch.stack([_multiply(gradient[i], weight[i]) for i in members])
+            of_x = of_x.sum(0, keepdim=True) if x.shape[0] < weight.shape[0] else of_x
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.stack([_multiply(x[min(i, last)].t(), gradient[i].t()) for i in members])
+        if ctx.needs_input_grad[2]:
+            of_bias = gradient.sum(1, keepdim=True)
+        return of_x, of_weight, of_bias
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x [N or 1, M, in] @ weight [N, in, out] + bias [N, 1, out]``, through oneDNN."""
+    result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+def applies(x: Tensor, weight: Tensor) -> bool:
+    """Whether this product is to go through oneDNN: inside `fast_products`, and large enough to gain by it."""
+    return (
+        _active
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and min(weight.shape[-2:]) >= LEAST_FEATURES
+    )
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Inside, products go through oneDNN where `onednn_is_faster`."""
+    global _active
+    before, _active = _active, onednn_is_faster()
+    try:
+        yield
+    finally:
+        _active = before
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN is clearly faster than torch's own product here; measured at the first call.
+
+    Raises:
+        ConfigError: if ``BIRL_PRODUCTS`` is set to something unknown.
+    """
+    wish = os.environ.get("BIRL_PRODUCTS", "")
+    if wish not in ("", "mkl", "onednn"):
+        raise ConfigError(f"BIRL_PRODUCTS is {wish!r}; it must be 'mkl', 'onednn' or not set")
+    if wish:
+        return wish == "onednn"
+    if not torch.backends.mkldnn.is_available():
+        return False
+    x, weight, bias = torch.ones(256, 256), torch.ones(256, 256), torch.ones(256)
+    try:
+        return _least(lambda: torch.addmm(bias, x, weight)) > _CLEARLY * _least(lambda: _product(x, weight, bias))
+    except (AttributeError, RuntimeError):  # the op is private to torch: it may go
+        return False
+
+
+def _least(function: Callable[[], object]) -> float:
+    """The shortest of some times, in seconds: what else the machine does only makes times longer."""
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return min(times)

@@ -1,0 +1,117 @@
+"""Matrix products through oneDNN: equal to torch's, in every form in which training uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import birl
+from birl.algos import SACConfig
+from birl.errors import ConfigError
+from birl.models import AdamFactory, VectorEncoderFactory, products
+from birl.models.layers import DenseLayer, EnsembleLinear
+from birl.types import Batch
+
+
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("BIRL_PRODUCTS", "onednn")
+    products.onednn_is_faster.cache_clear()
+    yield
+    products.onednn_is_faster.cache_clear()
+
+
+def _both(module: torch.nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    found = []
+    for fast in (False, True):
+        inputs = [x.clone().requires_grad_(), *module.parameters()]
+        if fast:
+            with products.fast_products():
+                y = module(inputs[0])
+                gradients = torch.autograd.grad(y.square().sum(), inputs)
+        else:
+            y = module(inputs[0])
+            gradients = torch.autograd.grad(y.square().sum(), inputs)
+        found.append([y.detach(), *gradients])
+    return found[0], found[1]
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("n", [None, 1, 3])
+@pytest.mark.parametrize("shape", [(32, 64), (1, 32, 64), (3, 32, 64), (3, 2, 5, 64)])
+def test_values_and_gradients(n: int | None, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    if (n is None and len(shape) != 2) or (n == 1 and shape[0] == 3):
+        shape = shape[-2:]
+    calls = []
+    plain = products._product
+    monkeypatch.setattr(products, "_product", lambda *args: calls.append(1) or plain(*args))
+    module: Any = DenseLayer(64, 80) if n is None else EnsembleLinear(n, 64, 80)
+    slow, fast = _both(module, torch.randn(shape))
+    assert calls, "oneDNN was not used"
+    for one, other in zip(slow, fast, strict=True):
+        assert one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_only_where_it_gains_and_is_asked_for() -> None:
+    large, small, double = torch.ones(4, 64), torch.ones(4, 8), torch.ones(4, 64, dtype=torch.float64)
+    weight = torch.ones(2, 64, 64)
+    assert not products.applies(large, weight)
+    with products.fast_products():
+        assert products.applies(large, weight)
+        assert not products.applies(small, torch.ones(8, 64))
+        assert not products.applies(double, weight)
+        assert not products.applies(double, weight.double())
+        with products.fast_products():
+            pass
+        assert products.applies(large, weight)
+    assert not products.applies(large, weight)
+
+
+def test_which_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BIRL_PRODUCTS", raising=False)
+    for times, faster in (([1.0, 0.9], False), ([1.0, 0.5], True), ([0.5, 1.0], False)):
+        left = list(times)
+        monkeypatch.setattr(products, "_least", lambda function, left=left: left.pop(0))
+        products.onednn_is_faster.cache_clear()
+        assert products.onednn_is_faster() is faster
+    monkeypatch.setenv("BIRL_PRODUCTS", "blas")
+    products.onednn_is_faster.cache_clear()
+    with pytest.raises(ConfigError, match="BIRL_PRODUCTS is 'blas'; it must be 'mkl', 'onednn' or not set"):
+        products.onednn_is_faster()
+    monkeypatch.undo()
+    products.onednn_is_faster.cache_clear()
+    assert products.onednn_is_faster() in (True, False)
+    assert products._least(lambda: None) < 1
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_updates_are_equal(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for library in ("mkl", "onednn"):
+        monkeypatch.setenv("BIRL_PRODUCTS", library)
+        products.onednn_is_faster.cache_clear()
+        birl.seed(0)
+        widths = VectorEncoderFactory([64, 64])
+        # Adam's first steps have the size of the learning rate whatever the gradient: rounding decides signs near zero.
+        adam = AdamFactory(eps=1e-2)
+        sac = SACConfig(
+            actor_encoder_factory=widths,
+            critic_encoder_factory=widths,
+            actor_optim_factory=adam,
+            critic_optim_factory=adam,
+            compile_graph=compiled and library == "onednn",
+        ).create()
+        sac.create_impl((5,), 2)
+        for _ in range(4):
+            action = torch.rand(16, 2) * 2 - 1
+            ones = torch.ones(16)
+            sac.update(Batch(torch.randn(16, 5), action, torch.randn(16), torch.randn(16, 5), 0.9 * ones, ones))
+        found.append(sac.nets.state_dict())
+    for name, value in found[0].items():
+        torch.testing.assert_close(value, found[1][name], rtol=1e-3, atol=1e-5)
