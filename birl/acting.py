@@ -172,8 +172,13 @@ _IN_PLACE: dict[Any, Callable[[Array], Any]] = {
     torch.relu: lambda x: np.maximum(x, 0.0, out=x),
     torch.tanh: lambda x: np.tanh(x, out=x),
 }
+_EVERY_HOOK, _EVERY_PRE_HOOK = nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks
 _SMALL = 2**18
 """Number of weights up to which numpy multiplies them with one vector in the calling thread."""
+
+
+def _place(x: Tensor) -> tuple[Any, ...]:
+    return x.data_ptr(), x.shape, x.stride()
 
 
 class FlatPolicy:
@@ -203,7 +208,8 @@ class FlatPolicy:
             weight, bias = weight.detach()[0].t(), bias.detach()[0, 0]
         self._last = weight, bias
         named = [(linear, name) for linear, _ in products for name in ("weight", "bias")]
-        self._memory = [(linear, name, linear[name], linear[name].data_ptr()) for linear, name in named]
+        self._memory = [(linear, name, linear[name], _place(linear[name])) for linear, name in named]
+        self._siblings = [(siblings, len(siblings)) for siblings in parts.complete]
         tensors = [tensor for _, *pair in self._layers for tensor in pair] + [weight, bias]
         small = all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() <= _SMALL for x in tensors)
         self._arrays: list[tuple[Any, Array, Array]] | None = None
@@ -241,13 +247,15 @@ class FlatPolicy:
         for layer, (activation, *_) in zip(self._dense, self._layers, strict=True):
             if layer.activation is not activation:
                 return False
-        for siblings, name, module, own, after in self._links:
-            if siblings.get(name) is not module or "forward" in own or after:
+        if _EVERY_HOOK or _EVERY_PRE_HOOK or any(len(siblings) != count for siblings, count in self._siblings):
+            return False
+        for siblings, name, module, kind, own, after in self._links:
+            if siblings.get(name) is not module or type(module) is not kind or after:
                 return False
-            if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+            if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own or "encode" in own:
                 return False
-        for parameters, name, parameter, address in self._memory:
-            if parameters.get(name) is not parameter or parameter.data_ptr() != address:
+        for parameters, name, parameter, place in self._memory:
+            if parameters.get(name) is not parameter or _place(parameter) != place:
                 return False
         return True
 
@@ -286,12 +294,14 @@ class _Parts:
         network: the whole.
         layers: the dense layers, each with the parameters of its product.
         last: the last linear layer.
-        links: each module as found among its siblings, its attributes, and what comes after it in a dense layer.
+        links: each module as found among its siblings, its class and attributes, and what follows in a dense layer.
+        complete: modules among which there is no other.
         plain: whether this is all that there is.
     """
 
     def __init__(self, nets: nn.Module, name: str) -> None:
-        self.links: list[tuple[dict[str, Any], str, Any, dict[str, Any], Any]] = []
+        self.links: list[tuple[dict[str, Any], str, Any, type, dict[str, Any], Any]] = []
+        self.complete: list[dict[str, Any]] = []
         self.layers: list[tuple[Any, Any]] = []
         self.network = self._follow(nets, name)
         encoder = self._follow(self.network, "encoder")
@@ -309,13 +319,16 @@ class _Parts:
                 layer = self._follow(layers, key)
                 linear = self._follow(layer, "linear") if type(layer) is DenseLayer else None
                 self.plain &= type(linear) is nn.Linear
-                self.layers.append((layer, getattr(linear, "_parameters", None)))
+                self.layers.append((layer, getattr(linear, "_parameters", {})))
+            self.complete.append(layers._modules)
+            tensors = [linear for _, linear in self.layers] + [self.last._parameters]
+            self.plain &= all(set(each) == {"weight", "bias"} and None not in each.values() for each in tensors)
 
     def _follow(self, parent: Any, name: str) -> Any:
         module: Any = parent._modules.get(name)
         if module is not None:
             after = module.after._modules if type(module) is DenseLayer else None
-            self.links.append((parent._modules, name, module, vars(module), after))
+            self.links.append((parent._modules, name, module, type(module), vars(module), after))
         return module
 
 

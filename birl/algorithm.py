@@ -733,7 +733,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         shapes = [[p.shape for group in side.param_groups for p in group["params"]] for side in (own, theirs)]
         if shapes[0] != shapes[1]:
             raise ShapeError(f"the {phase} optimiser of {type(algo).__name__} does not fit {type(self).__name__}")
-        own.load_state_dict(theirs.state_dict())
+        self.engine.copy_optimizer(phase, algo.engine)
 
     # -- files -----------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def fit_many(
     config: AlgorithmConfig,
     dataset: ReplayBufferBase,
     n_steps: int,
-    seeds: Iterable[int] = range(16),
+    seeds: Iterable[int] | int = range(16),
     *,
     device: bool | int | str | None = False,
     n_steps_per_epoch: int = 10000,
@@ -65,7 +65,7 @@ def fit_many(
         config: what to train: any algorithm that learns from transitions, without recurrent networks.
         dataset: replay buffer or dataset.
         n_steps: number of updates.
-        seeds: one algorithm is trained for each.
+        seeds: one algorithm is trained for each; 16 stands for ``range(16)``.
         device: see `AlgorithmConfig.create`.
         n_steps_per_epoch, save_interval, show_progress: see `Algorithm.fit`.
         experiment_name: name of the folder of all runs; by default the algorithm's with ``_seeds``. The run of seed 3
@@ -86,6 +86,9 @@ def fit_many(
         NonFiniteError: if a loss or a parameter of some seed becomes NaN or infinite. It stops all seeds.
     """
     values = _checked_seeds(seeds)
+    if not isinstance(config, AlgorithmConfig):
+        raise ConfigError(f"fit_many takes a configuration, such as birl.algos.IQLConfig(), got {config!r:.80}")
+    check_fit_arguments(dataset, None if callable(evaluators) else evaluators)
     check_many(config.create(device))
     with _caller_undisturbed():
         placed = dataset.placed_for(resolve_device(device))
@@ -124,11 +127,16 @@ def check_many(algorithm: Any) -> None:
         check_stackable(algorithm.engine)
 
 
-def _checked_seeds(seeds: Iterable[int]) -> list[int]:
+def _checked_seeds(seeds: Iterable[int] | int) -> list[int]:
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
+        return list(range(seeds))
     values = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
     whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) and 0 <= s < 2**32 for s in values)
     if not values or not whole or len(set(values)) < len(values):
-        raise ConfigError(f"seeds is {seeds!r:.80}; it must be different ints in [0, 2**32 - 1], such as range(16)")
+        raise ConfigError(
+            f"seeds is {seeds!r:.80}; it must be a number of seeds, or different ints in [0, 2**32 - 1], such as "
+            "(3, 5, 7)"
+        )
     return [int(value) for value in values]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from birl import algos
 from birl.acting import FlatPolicy
@@ -131,7 +133,38 @@ def changed_afterwards(sac: Any) -> None:
     sac.nets.actor.encoder.layers[1].after.append(torch.nn.LayerNorm(8))
 
 
+def changed_by_a_mask(sac: Any) -> None:
+    prune.l1_unstructured(sac.nets.actor.encoder.layers[0].linear, "weight", 0.9)
+
+
+def changed_bias(sac: Any) -> None:
+    sac.nets.actor.encoder.layers[0].linear = torch.nn.Linear(3, 16, bias=False)
+
+
+def changed_depth(sac: Any) -> None:
+    sac.nets.actor.encoder.layers.append(deepcopy(sac.nets.actor.encoder.layers[1]))
+    sac.nets.actor.encoder.layers[2].linear = torch.nn.Linear(8, 8)
+
+
+def changed_strides(sac: Any) -> None:
+    weight = sac.nets.actor.linear.weight
+    weight.data = weight.data.flatten().as_strided(weight.shape, (1, weight.shape[0]))
+
+
+def changed_class(sac: Any) -> None:
+    class Zero(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * 0
+
+    sac.nets.actor.encoder.layers[0].linear.__class__ = Zero
+
+
 CHANGES = [
+    changed_by_a_mask,
+    changed_bias,
+    changed_depth,
+    changed_strides,
+    changed_class,
     changed_in_place,
     changed_memory,
     changed_layer,

@@ -339,10 +339,21 @@ def test_a_resumed_run_ends_bit_for_bit_where_it_would_have(name: str, number: i
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seeds", [(), (1, 1), (-1,), (2**32,), ("3",), (True,), 3, "16"])
+@pytest.mark.parametrize("seeds", [(), (1, 1), (-1,), (2**32,), ("3",), (True,), 0, -1, True, "16"])
 def test_seeds_that_are_none(seeds: Any) -> None:
-    with pytest.raises(ConfigError, match=r"seeds is .*range\(16\)"):
+    with pytest.raises(ConfigError, match=r"seeds is .*a number of seeds, or different ints"):
         together(discrete(DQNConfig), seeds)
+
+
+def test_a_number_of_seeds_and_wrong_arguments() -> None:
+    made = together(discrete(DQNConfig), 2)
+    assert len(made) == 2
+    config, dataset = discrete(DQNConfig), data_for(discrete(DQNConfig))
+    for wrong in (config.create(), DQNConfig, dataset):
+        with pytest.raises(ConfigError, match="fit_many takes a configuration, such as"):
+            birl.fit_many(wrong, dataset, 5)
+    with pytest.raises(ConfigError, match="fit takes a dataset, got int"):
+        birl.fit_many(config, 3, 5)
 
 
 def test_what_cannot_be_stacked_says_what_to_do() -> None:
@@ -361,11 +372,14 @@ def test_what_cannot_be_stacked_says_what_to_do() -> None:
         together(discrete(DQNConfig), dataset=_Other)
 
 
-class _Other:
+class _Other(birl.dataset.ReplayBufferBase):
     """A dataset of a user's own class."""
 
-    def placed_for(self, device: torch.device) -> Any:
+    def placed_for(self, device: torch.device, *, growing: bool = False) -> Any:
         return self
+
+
+_Other.__abstractmethods__ = frozenset()
 
 
 def test_an_evaluator_that_remembers_is_not_shared() -> None:
@@ -465,7 +479,7 @@ def test_the_command_says_what_is_wrong(
 def test_the_command_has_no_seeds_online(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "DQN", "--env-id", "CartPole-v1", "--n-steps", "9", "--seeds", "2", "--out", str(tmp_path / "r")]
     assert main(words) == 1
-    assert "one run for each seed" in capsys.readouterr().err
+    assert "a run for each seed" in capsys.readouterr().err
 
 
 @pytest.mark.slow

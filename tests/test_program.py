@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,87 @@ def test_unknown_optimizer_is_compiled_up_to_its_step() -> None:
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
 
 
+def test_memory_in_another_order_has_a_program_of_its_own() -> None:
+    """Compiled code reads memory as it lay when it was compiled."""
+    eager, compiled = dqn(False), dqn(True)
+    for step in range(3):
+        given = batch(step)
+        if step:
+            table = torch.randn(6, 2, generator=torch.Generator().manual_seed(step))
+            given = replace(given, reward=table[:, 0], weight=table[:, 1].abs())
+        eager.update(given)
+        compiled.update(given)
+    assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
+
+
+def test_a_copy_does_not_train_the_original() -> None:
+    original, eager = dqn(True), dqn(False)
+    original.update(batch(0))
+    eager.update(batch(0))
+    other = deepcopy(original)
+    before = original.engine.get_state()["nets"]
+    other.update(batch(1))
+    eager.update(batch(1))
+    assert all(torch.equal(value, before[name]) for name, value in original.nets.state_dict().items())
+    assert max(differences(other.engine, eager.engine).values()) < 1e-6
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_copied_optimizer_states(compiled: bool) -> None:
+    """The copy continues with the moments and the number of steps, which it does not share."""
+    source, target, expected = dqn(compiled), dqn(compiled), dqn(False)
+    for step in range(3):
+        source.update(batch(step))
+        expected.update(batch(step))
+    target.update(batch(9))
+    target.engine.load_networks(source.engine.get_state()["nets"])
+    target.copy_q_function_optim_from(source)
+    target.set_grad_step(3)
+    kept = source.engine.get_state()
+    target.update(batch(3))
+    expected.update(batch(3))
+    assert max(differences(target.engine, expected.engine).values()) < 1e-6
+    assert target.engine.steps == {"critic": 4}
+    assert all(torch.equal(x, _flat(kept)[name]) for name, x in _flat(source.engine.get_state()).items())
+
+
+def test_gradients_that_are_reduced_later_leave_the_program() -> None:
+    eager, compiled = dqn(False), dqn(True)
+    for algorithm in (eager, compiled):
+        algorithm.update(batch(0))
+        algorithm.engine.reduce = lambda gradients: {name: value * 0.5 for name, value in gradients.items()}
+        algorithm.update(batch(1))
+    assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
+
+
+def test_other_optimizer_settings_are_seen(tmp_path: Path) -> None:
+    """From a file, or written into the optimiser's groups."""
+    other = dqn(False, optim_factory=AdamFactory(betas=(0.5, 0.9), eps=1e-2, weight_decay=0.5))
+    other.update(batch(0))
+    other.save_model(tmp_path / "model.d3")
+    eager, compiled = dqn(False), dqn(True)
+    compiled.update(batch(0))
+    for algorithm in (eager, compiled):
+        algorithm.load_model(tmp_path / "model.d3")
+        algorithm.set_grad_step(1)
+        algorithm.update(batch(1))
+        algorithm.engine.optimizers["critic"].param_groups[0]["weight_decay"] = 0.1
+        algorithm.update(batch(2))
+    assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
+
+
+def test_first_step_of_damped_momentum_after_a_file(tmp_path: Path) -> None:
+    """Moments are made with the first step, not before: torch does not dampen that one."""
+    factory = SGDFactory(momentum=0.9, dampening=0.5)
+    eager, compiled = dqn(False, optim_factory=factory), dqn(True, optim_factory=factory)
+    for algorithm in (eager, compiled):
+        algorithm.save_model(tmp_path / "model.d3")
+        algorithm.load_model(tmp_path / "model.d3")
+        algorithm.update(batch(0))
+        algorithm.update(batch(1))
+    assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
+
+
 class _Stubborn(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -208,7 +291,7 @@ class _StubbornFactory(EncoderFactory):
 
 def test_module_that_cannot_be_compiled() -> None:
     strict = dqn(True, encoder_factory=_StubbornFactory())
-    with pytest.raises(CompileError, match="cannot be compiled .*leave compile_graph out, or set it to 'auto'"):
+    with pytest.raises(CompileError, match="cannot be compiled .*Leave compile_graph out, or set it to 'auto'"):
         strict.update(batch(0))
     lenient, eager = dqn("auto", encoder_factory=_StubbornFactory()), dqn(False, encoder_factory=_StubbornFactory())
     lenient.begin_run(None, COMPILE_FROM)

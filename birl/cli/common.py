@@ -54,6 +54,15 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
+_NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a model file"
+
+
+def several_runs(folder: Path) -> str:
+    """What to say of a folder that holds one run for each of several seeds; empty if it does not."""
+    runs = sorted(path.name for path in folder.glob("seed_*") if path.is_dir())
+    return f"{folder} holds one run for each of {len(runs)} seeds: give one of them, {folder / runs[0]}" if runs else ""
+
+
 def newest_model(folder: Path) -> Path | None:
     """The model of a run folder with the most steps, or ``None``."""
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _MODEL.fullmatch(path.name))]
@@ -73,7 +82,7 @@ def load_model(path: Path, device: str) -> tuple[Path, Any]:
     if path.is_dir():
         file = newest_model(path)
         if file is None:
-            raise FileError(f"the folder {path} has no model_<step>.d3: train there first, or give a model file")
+            raise FileError(several_runs(path) or _NO_MODEL.format(path))
     elif not path.exists():
         raise FileError(f"there is no {path}: give a model file (.d3) or the folder of a run")
     return file, load_learnable(file, device)  # type: ignore[return-value, arg-type]

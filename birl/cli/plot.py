@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl.cli.common import note
+from birl.cli.common import note, several_runs
 from birl.errors import ConfigError, FileError, ForeignFileError, require
 
 __all__ = ["draw", "plot"]
@@ -102,6 +102,8 @@ def _csv(path: Path, metric: str | None) -> Path:
     names = [metric] if metric else [name for name in (*_FIRST_CHOICE, *there) if name in there][:1]
     if not names or names[0] not in there:
         what = f"no metric {metric!r}" if metric and there else "no metrics (CSV files)"
+        if not there and (several := several_runs(path)):
+            raise FileError(several)
         raise FileError(f"{path} has {what}" + (f"; it has: {', '.join(there)}" if there else " yet: train first"))
     if metric is None and names[0] not in _RETURNS:
         note(f"{path} has no return ({', '.join(_RETURNS)}): {names[0]} is drawn (--metric chooses another)")

@@ -126,19 +126,24 @@ def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
         raise ConfigError(f"--seed {seed} and --seeds {words} are both given: leave one out")
     if env_id is not None:
         raise ConfigError(
-            "--seeds trains from logged data: give --dataset, or start one run for each seed (--seed) to train in "
-            f"{env_id}"
+            f"--seeds trains from logged data (--dataset) only: to train in {env_id}, start a run for each seed "
+            "(--seed)"
         )
     try:
         numbers = [int(word) for word in words.split(",")]
     except ValueError:
         numbers = []
+    if len(numbers) == 1 and numbers[0] > _MOST_SEEDS:
+        raise ConfigError(f"--seeds {words} asks for more than {_MOST_SEEDS} seeds; for this one alone: --seed {words}")
     chosen = list(range(numbers[0])) if len(numbers) == 1 else numbers
     if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= each < 2**32 for each in chosen):
         raise ConfigError(
             f"--seeds is {words!r}: give a number of seeds (--seeds 16 for 0 … 15) or different seeds (--seeds 3,5,7)"
         )
     return chosen
+
+
+_MOST_SEEDS = 1000
 
 
 @contextlib.contextmanager

@@ -153,6 +153,9 @@ class Engine:
             if self._compile_required:
                 raise
             warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
+            for name, optimizer in self.optimizers.items():
+                if self.steps[name] == 0:  # moments of a step that was not made
+                    optimizer.state.clear()
             self._program = self._graphs = None
             with fast_products():
                 return self._update(batch, due)
@@ -191,6 +194,9 @@ class Engine:
         )
 
     def _update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
+        if self._program is not None and self.reduce is not _identity:
+            self._program.store_counts()
+            self._program, self._graphs = None, Graphs()
         if self._program is not None:
             return self._program.update(batch, due)
         metrics: dict[str, Tensor] = {}
@@ -257,21 +263,32 @@ class Engine:
         if not isinstance(state["grad_step"], int) or state["grad_step"] < 0:
             raise CorruptFileError(f"grad_step is {state['grad_step']!r}; it must be an int >= 0")
         self.load_networks(state["nets"])
-        for name, optimizer in self.optimizers.items():
-            saved = _copied(state["optimizers"][name])  # load_state_dict would share the tensors
-            optimizer.load_state_dict(
-                {
-                    "state": {int(key): value for key, value in saved["state"].items()},
-                    "param_groups": [saved["param_groups"][key] for key in sorted(saved["param_groups"], key=int)],
-                }
-            )
+        for name in self.optimizers:
+            self._load_optimizer(name, state["optimizers"][name])
         for name, scheduler in self.schedulers.items():
             if scheduler is not None:
                 scheduler.load_state_dict({**scheduler.state_dict(), **state["schedulers"][name]})
         self.grad_step = int(state["grad_step"])
-        for name, optimizer in self.optimizers.items():
-            counts = [int(each["step"]) for each in optimizer.state.values() if "step" in each]
-            self.steps[name] = max(counts, default=1 if optimizer.state else 0)
+        if self._program is not None:
+            self._program.refresh()
+
+    def _load_optimizer(self, name: str, state: State) -> None:
+        optimizer = self.optimizers[name]
+        saved = _copied(state)  # load_state_dict would share the tensors
+        optimizer.load_state_dict(
+            {
+                "state": {int(key): value for key, value in saved["state"].items()},
+                "param_groups": [saved["param_groups"][key] for key in sorted(saved["param_groups"], key=int)],
+            }
+        )
+        counts = [int(each["step"]) for each in optimizer.state.values() if "step" in each]
+        self.steps[name] = max(counts, default=1 if optimizer.state else 0)
+
+    def copy_optimizer(self, name: str, source: Engine) -> None:
+        """Copy the state of a phase's optimiser from another engine, whose parameters have the same shapes."""
+        if source._program is not None:
+            source._program.store_counts()
+        self._load_optimizer(name, _copied(source.optimizers[name].state_dict()))
         if self._program is not None:
             self._program.refresh()
 

@@ -48,6 +48,9 @@ class Graphs:
     def __init__(self) -> None:
         self._graphs: dict[Hashable, Callable[..., Any]] = {}
 
+    def __deepcopy__(self, memo: Any) -> Graphs:
+        return Graphs()  # what is compiled belongs to the networks it was compiled for
+
     def __call__(self, what: Hashable, make: Callable[[], Callable[..., Any]], batch: Batch, *args: Any) -> Any:
         """Call the function that ``make`` gives for ``what``, compiled."""
         key = (what, _signature(batch), torch.get_num_threads())
@@ -59,10 +62,7 @@ class Graphs:
                     warnings.simplefilter("ignore")  # of the compiler, about its own code
                     result = graph(batch, *args)
             except Exception as error:
-                raise CompileError(
-                    f"the update cannot be compiled ({str(error).strip().splitlines()[0]}): "
-                    "leave compile_graph out, or set it to 'auto', which goes on without"
-                ) from error
+                raise CompileError(_why(error)) from error
             self._graphs[key] = graph
             return result
         return graph(batch, *args)
@@ -84,8 +84,7 @@ class Program:
         """Look up the optimisers' moments anew, after they were replaced or loaded."""
         self._steps = {phase.name: _OptimizerStep(self._engine, phase) for phase in self._engine.phases}
         self._device = next(self._engine.nets.parameters()).device
-        self._runs: dict[Hashable, int] = {}
-        self._recordings: dict[Hashable, Recording] = {}
+        self._recordings = _Recordings()
 
     def update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
         """One update with the phases and targets that are due; returns the metrics."""
@@ -132,10 +131,11 @@ class Program:
         """The recording for ``key``, made as soon as everything in it was compiled and has run."""
         if self._record is None:
             return None
-        runs = self._runs[key] = self._runs.get(key, 0) + 1
-        if runs > RUNS_BEFORE_RECORDING and key not in self._recordings:
-            self._recordings[key] = Recording(updates, batch, numbers, generators, self._record)
-        return self._recordings.get(key)
+        kept = self._recordings
+        runs = kept.runs[key] = kept.runs.get(key, 0) + 1
+        if runs > RUNS_BEFORE_RECORDING and key not in kept.made:
+            kept.made[key] = Recording(updates, batch, numbers, generators, self._record)
+        return kept.made.get(key)
 
     def _numbers(self, dues: Sequence[Due]) -> list[float]:
         """The numbers of the coming optimiser steps, in the order of the steps. Changes nothing."""
@@ -155,8 +155,9 @@ class Program:
     def _run(self, batch: Batch | None, numbers: Tensor, due: Due) -> dict[str, Tensor]:
         assert batch is not None
         steps = [self._steps[phase.name] for phase in due.phases]
+        what = (due, tuple(step.rules for step in steps), self._engine.nets.training)
         metrics: dict[str, Tensor] = self._graphs(
-            due, lambda: self._function(due, steps), batch, numbers, [step.moments for step in steps]
+            what, lambda: self._function(due, steps), batch, numbers, [step.moments() for step in steps]
         )
         return metrics
 
@@ -198,6 +199,17 @@ class Program:
         return update
 
 
+class _Recordings:
+    """How often each kind of update was run, and the recordings that were made of it."""
+
+    def __init__(self) -> None:
+        self.runs: dict[Hashable, int] = {}
+        self.made: dict[Hashable, Recording] = {}
+
+    def __deepcopy__(self, memo: Any) -> _Recordings:
+        return _Recordings()
+
+
 class _OptimizerStep:
     """What an optimiser's ``step`` does, with the clipping before it, as a function of tensors."""
 
@@ -209,21 +221,34 @@ class _OptimizerStep:
         self.device = self.parameters[0].device
         group_of = {p: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._groups = [group_of[parameter] for parameter in self.parameters]
-        rules = [rule_of(optimizer, group) for group in optimizer.param_groups]
-        assert all(rules)
-        self._rules: list[Rule] = [rule for rule in rules if rule is not None]
-        self.moments = [
-            moments_of(optimizer, parameter, self._rules[group])
-            for parameter, group in zip(self.parameters, self._groups, strict=True)
-        ]
-        states = [optimizer.state[parameter] for parameter in self.parameters]
-        self.size = len(self.numbers(1))
-        self._counts = [state["step"] for state in states if "step" in state]
+        self.rules = self._read_rules()
+        self._moments: list[list[Tensor]] | None = None
+
+    def _read_rules(self) -> tuple[Rule, ...]:
+        rules = [rule_of(self._optimizer, group) for group in self._optimizer.param_groups]
+        if None in rules:
+            raise CompileError(f"the changed optimiser of the phase {self._phase.name!r} has no compiled form")
+        return tuple(rule for rule in rules if rule is not None)
+
+    @property
+    def size(self) -> int:
+        """How many numbers one step has."""
+        return len(self.numbers(1))
+
+    def moments(self) -> list[list[Tensor]]:
+        """The optimiser's moments of each parameter; made when the first step is, as the optimiser itself would."""
+        if self._moments is None:
+            self._moments = [
+                moments_of(self._optimizer, parameter, self.rules[group])
+                for parameter, group in zip(self.parameters, self._groups, strict=True)
+            ]
+        return self._moments
 
     def numbers(self, ahead: int) -> list[float]:
         """The numbers of the coming step (``ahead`` 1) or a later one, group by group."""
+        self.rules = self._read_rules()  # a user may have changed the optimiser's groups
         step = self._engine.steps[self._phase.name] + ahead
-        groups = zip(self._rules, self._optimizer.param_groups, strict=True)
+        groups = zip(self.rules, self._optimizer.param_groups, strict=True)
         return [number for rule, group in groups for number in rule.numbers(group, step)]
 
     def count(self) -> None:
@@ -236,8 +261,10 @@ class _OptimizerStep:
 
     def store_count(self) -> None:
         """Write the number of steps where the optimiser keeps it."""
-        for count in self._counts:
-            count.fill_(self._engine.steps[self._phase.name])
+        for parameter in self.parameters if self._moments is not None else ():
+            state = self._optimizer.state[parameter]
+            if "step" in state:
+                state["step"].fill_(self._engine.steps[self._phase.name])
 
     def __call__(
         self, gradients: Sequence[Tensor], moments: Sequence[Sequence[Tensor]], numbers: Tensor, begin: int
@@ -248,12 +275,12 @@ class _OptimizerStep:
             scale = (self._clip / (norm + 1e-6)).clamp(max=1.0)
             gradients = [gradient * scale for gradient in gradients]
         own = []
-        for rule, group in zip(self._rules, self._optimizer.param_groups, strict=True):
+        for rule, group in zip(self.rules, self._optimizer.param_groups, strict=True):
             count = len(rule.numbers(group, 1))
             own.append([numbers[begin + index] for index in range(count)])
             begin += count
         for parameter, gradient, kept, group in zip(self.parameters, gradients, moments, self._groups, strict=True):
-            self._rules[group](parameter, gradient, kept, own[group])
+            self.rules[group](parameter, gradient, kept, own[group])
         return begin
 
 
@@ -282,6 +309,16 @@ def check_compiler(device: torch.device) -> None:
     if not has_compiler(device):
         what = "a C++ compiler (g++ or clang++)" if device.type == "cpu" else "the package triton"
         raise CompileError(f"compile_graph=True needs {what} on this machine: install it, or leave compile_graph out")
+
+
+def _why(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = next((line for line in lines if "error:" in line.lower()), lines[0] if lines else type(error).__name__)
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "torchinductor_<user> in the folder of temporary files")
+    return (
+        f"the update cannot be compiled ({said:.300}). Leave compile_graph out, or set it to 'auto', which goes on "
+        f"without. If it could be compiled before, the compiler's cache may be damaged: delete {folder}"
+    )
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -317,5 +354,5 @@ def _signature(batch: Batch) -> Hashable:
         batch.is_first, batch.state, batch.extra,
     ):  # fmt: skip
         for leaf in tree_leaves(value):
-            parts.append(None if leaf is None else (leaf.shape, leaf.dtype))
+            parts.append(None if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype))
     return tuple(parts)

@@ -19,7 +19,16 @@ __all__ += ["save_checkpoint", "set_random_state"]
 CHECKPOINT = "checkpoint.d3c"
 _KIND = "checkpoint"
 _STEP = "step"
-_ABSENT = "(absent)"
+
+
+class _Absent:
+    """Stands for a value that one side does not have."""
+
+    def __repr__(self) -> str:
+        return "not given"
+
+
+_ABSENT = _Absent()
 
 
 def checkpoint_path(folder: str | Path) -> Path:

@@ -50,10 +50,13 @@ class Collector:
     ) -> None:
         resets, self._generator = reset_generator(env, seed).spawn(2)
         self.stepper = Stepper(env, resets)
+        if not isinstance(overlap, bool):
+            raise ConfigError(f"overlap is {overlap!r:.80}; it must be True or False")
         if overlap and not self.stepper.divisible:
             raise ConfigError(
-                f"overlap=True was given with a {type(env).__name__}; only environments that run in processes of their "
-                "own can be stepped meanwhile: use gymnasium.vector.AsyncVectorEnv without a wrapper around it "
+                f"overlap=True was given with a {type(env.unwrapped).__name__}; only environments that run in "
+                "processes of their own can be stepped meanwhile: use gymnasium.vector.AsyncVectorEnv without a "
+                "wrapper around it "
                 "(birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
             )
         self._overlap = overlap
