@@ -306,7 +306,7 @@ def test_module_that_cannot_be_compiled() -> None:
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program.shutil, "which", lambda name: None)
+    monkeypatch.setattr(program, "which", lambda name: None)
     with pytest.raises(CompileError, match=r"needs a C\+\+ compiler"):
         dqn(True)
     automatic = dqn("auto")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
-import shutil
 import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from shutil import which
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Due", "Graphs", "Program", "check_compiler", "has_compiler", "supports"]
 
 RUNS_BEFORE_RECORDING = 3
+
+BACKEND = "inductor"
+"""Of torch.compile. Tests on machines without a C++ compiler take another, which traces but does not compile."""
 
 _serial = itertools.count()
 
@@ -296,7 +299,7 @@ def supports(engine: Engine) -> bool:
 def has_compiler(device: torch.device) -> bool:
     """Whether ``torch.compile`` finds what it needs for ``device``: a C++ compiler, or Triton."""
     if device.type == "cpu":
-        return any(shutil.which(os.environ.get("CXX", name)) for name in ("g++", "clang++", "c++"))
+        return any(which(os.environ.get("CXX", name)) for name in ("g++", "clang++", "c++"))
     return importlib.util.find_spec("triton") is not None
 
 
@@ -328,12 +331,11 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     function is only called with what it was compiled for. Random numbers are torch's own, so that seeds and
     checkpoints mean the same as without compilation.
     """
-    options: dict[str, Any] = {
-        "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
-        "fallback_random": True,
-        "size_asserts": False,
-    }
-    compiled: Callable[..., Any] = torch.compile(_own_code(function), fullgraph=True, options=options)
+    options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    if BACKEND == "inductor":
+        options |= {"fallback_random": True, "size_asserts": False}
+    own: Any = _own_code(function)
+    compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, backend=BACKEND, options=options)
     return compiled
 
 

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from birl.engine import program
 from birl.engine.engine import Engine
 from birl.engine.phase import Phase, interval
 from birl.engine.targets import HardCopy, Polyak
@@ -260,8 +261,9 @@ class _StackedPhase:
                 f"(torch says: {str(error).splitlines()[0]})"
             ) from error
         _simplify(graph)
-        compiled = config.compile_graph is True
-        self._graph: Callable[..., Any] = torch.compile(graph, fullgraph=True) if compiled else graph
+        self._graph: Callable[..., Any] = graph
+        if config.compile_graph is True:
+            self._graph = torch.compile(graph, fullgraph=True, backend=program.BACKEND)
         self._noise = noise
 
     def _split(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
