@@ -5,9 +5,10 @@ A *tree* is an array, or a tuple or dict of trees. Observations are trees; a pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -147,6 +148,17 @@ class Batch:
     extra: dict[str, Tensor] = field(default_factory=dict)
 
     @property
+    def parts(self) -> tuple[Any, ...]:
+        """All fields in order: ``Batch(*batch.parts)`` is the batch."""
+        return _parts_of(self)
+
+    @property
+    def signature(self) -> Hashable:
+        """Shapes, strides and types of all tensors: what a compiled update is made for."""
+        leaves = tree_leaves(self.parts)
+        return (*self.extra, *(None if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
+
+    @property
     def inputs(self) -> Inputs:
         """Network inputs at ``observation``."""
         return Inputs(self.observation, self.state, self.is_first)
@@ -171,6 +183,9 @@ class Batch:
             is_first=None if self.is_first is None else function(self.is_first),
             extra={name: function(value) for name, value in self.extra.items()},
         )
+
+
+_parts_of: Callable[[Batch], tuple[Any, ...]] = attrgetter(*(each.name for each in fields(Batch)))
 
 
 def weighted_mean(value: Tensor, weight: Tensor) -> Tensor:

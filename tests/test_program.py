@@ -389,7 +389,38 @@ def test_many_updates_in_one_recording() -> None:
         assert many["loss"].tolist() == losses
     assert set(differences(plain.engine, recorded.engine).values()) == {0.0}
     assert plain.grad_step == recorded.grad_step == 32
-    assert (tape.recorded, tape.replayed) == (1, 8 - program.RUNS_BEFORE_RECORDING)
+    # the first call makes single updates, which compile both kinds
+    assert (tape.recorded, tape.replayed) == (1, 7 - program.RUNS_BEFORE_RECORDING)
+
+
+def test_many_updates_see_a_later_reduce() -> None:
+    seen: list[set[str]] = []
+    algorithm = dqn(True, target_update_interval=2)
+    algorithm.engine.update_many(lambda: batch(0), 2)
+    algorithm.engine.reduce = lambda gradients: (seen.append(set(gradients)), gradients)[1]
+    algorithm.engine.update_many(lambda: batch(1), 2)
+    assert len(seen) == 2
+    assert not algorithm.engine.records
+
+
+def test_many_updates_that_cannot_be_compiled_are_made_without() -> None:
+    """The second kind of update, with a copy of the target, fails to compile: no update may be made twice."""
+    plain, failing = dqn(False, target_update_interval=2), dqn(False, target_update_interval=2)
+    failing.engine.compile(required=False)
+    function = failing.engine._program._function
+
+    def second_fails(due: Any, steps: Any) -> Any:
+        if due.targets:
+            raise CompileError("no")
+        return function(due, steps)
+
+    failing.engine._program._function = second_fails
+    with pytest.warns(RuntimeWarning, match="goes on without compiling: no"):
+        failing.engine.update_many(lambda: batch(0), 4)
+    for _ in range(4):
+        plain.update(batch(0))
+    assert failing.grad_step == 4
+    assert max(differences(plain.engine, failing.engine).values()) < 1e-6
 
 
 def test_many_updates_with_a_schedule_are_made_one_by_one() -> None:

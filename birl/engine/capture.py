@@ -67,23 +67,9 @@ class Recording:
         return {name: value.clone() for name, value in self._metrics.items()}
 
 
-def _parts(batch: Batch) -> tuple[Any, ...]:
-    return (
-        batch.observation,
-        batch.action,
-        batch.reward,
-        batch.next_observation,
-        batch.discount,
-        batch.weight,
-        batch.is_first,
-        batch.state,
-        batch.extra,
-    )
-
-
 def _leaves(batch: Batch) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(_parts(batch)) if leaf is not None]
+    return [leaf for leaf in tree_leaves(batch.parts) if leaf is not None]
 
 
 def _cloned(batch: Batch) -> Batch:
-    return Batch(*tree_map(lambda leaf: None if leaf is None else leaf.clone(), _parts(batch)))
+    return Batch(*tree_map(lambda leaf: None if leaf is None else leaf.clone(), batch.parts))

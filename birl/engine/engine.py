@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from birl.engine.capture import record_cuda_graph
-from birl.engine.phase import Phase, interval
-from birl.engine.program import Due, Graphs, Program, check_compiler, has_compiler, supports
+from birl.engine.memory import keep_freed_memory
+from birl.engine.phase import Due, Phase, due_at
+from birl.engine.program import Graphs, Program, check_compiler, has_compiler, supports
 from birl.engine.targets import TargetUpdate
 from birl.errors import CompileError, CorruptFileError, NonFiniteError
 from birl.losses.loss import Loss
@@ -55,6 +56,7 @@ class Engine:
         self._program: Program | None = None
         self._graphs: Graphs | None = None
         self._compile_required = True
+        keep_freed_memory()
         self.reset_optimizers()
 
     def _parameters(self, phase: Phase) -> dict[str, Tensor]:
@@ -85,7 +87,7 @@ class Engine:
     @property
     def records(self) -> bool:
         """Whether updates are recorded and replayed, so that several can be made in one call."""
-        return self._program is not None and self._program.records
+        return self._program is not None and self._program.records and self.reduce is _identity
 
     def compile(self, required: bool = True) -> None:
         """Compile updates from now on. The first update of each kind, which compiles, takes up to a minute.
@@ -115,7 +117,10 @@ class Engine:
         """Gradients of a phase's loss by parameter name, and the loss. Nothing is changed."""
         parameters = self.parameters[phase.name]
         function = _differentiate(phase, self.nets, self.config, list(parameters.values()))
-        gradients, loss = function(batch) if self._graphs is None else self._graphs(phase, lambda: function, batch)
+        if self._graphs is None:
+            gradients, loss = function(batch)
+        else:
+            gradients, loss = self._graphs((phase, self.nets.training), lambda: function, batch)
         return dict(zip(parameters, gradients, strict=True)), loss
 
     def apply_gradients(self, phase: Phase, gradients: Mapping[str, Tensor]) -> None:
@@ -146,6 +151,7 @@ class Engine:
         """
         self.grad_step += 1
         due = self._due(self.grad_step)
+        self._look_at_reduce()
         try:
             with fast_products():
                 return self._update(batch, due)
@@ -153,6 +159,8 @@ class Engine:
             if self._compile_required:
                 raise
             warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
+            if self._program is not None:
+                self._program.store_counts()
             for name, optimizer in self.optimizers.items():
                 if self.steps[name] == 0:  # moments of a step that was not made
                     optimizer.state.clear()
@@ -173,11 +181,11 @@ class Engine:
         Returns:
             Losses and metrics ``[k]`` of the ``k`` updates that had them.
         """
-        program = self._program
-        if program is not None and program.can_look_ahead:
-            dues = [self._due(self.grad_step + ahead) for ahead in range(1, count + 1)]
+        dues = [self._due(self.grad_step + ahead) for ahead in range(1, count + 1)]
+        self._look_at_reduce()
+        if self._program is not None and self._program.can_make(dues):
             with fast_products():
-                metrics = program.update_many(draw, dues, generators)
+                metrics = self._program.update_many(draw, dues, generators)
             self.grad_step += count
             return metrics
         collected: dict[str, list[Tensor]] = {}
@@ -187,16 +195,15 @@ class Engine:
         return {name: torch.stack(values) for name, values in collected.items()}
 
     def _due(self, step: int) -> Due:
-        config = self.config
-        return Due(
-            tuple(phase for phase in self.phases if step % interval(config, phase.every) == 0),
-            tuple(target for target in self.targets if step % interval(config, target.every) == 0),
-        )
+        return due_at(step, self.phases, self.targets, self.config)
 
-    def _update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
+    def _look_at_reduce(self) -> None:
+        """Between gradients and optimisers, where ``reduce`` belongs, a program cannot be left."""
         if self._program is not None and self.reduce is not _identity:
             self._program.store_counts()
             self._program, self._graphs = None, Graphs()
+
+    def _update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
         if self._program is not None:
             return self._program.update(batch, due)
         metrics: dict[str, Tensor] = {}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from birl.engine.targets import TargetUpdate
 from birl.losses.loss import Loss
 from birl.types import Batch
 
-__all__ = ["LossFunction", "Phase", "interval"]
+__all__ = ["Due", "LossFunction", "Phase", "due_at"]
 
 
 LossFunction = Callable[[Any, Batch, Any], Loss]  # (networks, batch, config)
@@ -52,6 +53,20 @@ class Phase:
         return getattr(config, f"{prefix}_{name}" if prefix else name)
 
 
-def interval(config: Any, every: int | str) -> int:
-    """Resolve an interval that may be the name of a config field."""
+class Due(NamedTuple):
+    """What one update consists of: not every phase and target is due in each."""
+
+    phases: tuple[Phase, ...]
+    targets: tuple[TargetUpdate, ...]
+
+
+def due_at(step: int, phases: Sequence[Phase], targets: Sequence[TargetUpdate], config: Any) -> Due:
+    """What is due in the update number ``step``, counted from 1."""
+    return Due(
+        tuple(phase for phase in phases if step % _interval(config, phase.every) == 0),
+        tuple(target for target in targets if step % _interval(config, target.every) == 0),
+    )
+
+
+def _interval(config: Any, every: int | str) -> int:
     return int(getattr(config, every)) if isinstance(every, str) else every

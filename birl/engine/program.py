@@ -13,22 +13,21 @@ import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from shutil import which
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from birl.engine.capture import Recorder, Recording
-from birl.engine.phase import Phase
+from birl.engine.phase import Due, Phase
 from birl.engine.rules import Rule, moments_of, rule_of
-from birl.engine.targets import TargetUpdate
 from birl.errors import CompileError
-from birl.types import Batch, tree_leaves
+from birl.types import Batch
 
 if TYPE_CHECKING:
     from birl.engine.engine import Engine
 
-__all__ = ["Due", "Graphs", "Program", "check_compiler", "has_compiler", "supports"]
+__all__ = ["Graphs", "Program", "check_compiler", "has_compiler", "supports"]
 
 RUNS_BEFORE_RECORDING = 3
 
@@ -36,13 +35,6 @@ BACKEND = "inductor"
 """Of torch.compile. Tests on machines without a C++ compiler take another, which traces but does not compile."""
 
 _serial = itertools.count()
-
-
-class Due(NamedTuple):
-    """What one update consists of: not every phase and target is due in each."""
-
-    phases: tuple[Phase, ...]
-    targets: tuple[TargetUpdate, ...]
 
 
 class Graphs:
@@ -56,7 +48,7 @@ class Graphs:
 
     def __call__(self, what: Hashable, make: Callable[[], Callable[..., Any]], batch: Batch, *args: Any) -> Any:
         """Call the function that ``make`` gives for ``what``, compiled."""
-        key = (what, _signature(batch), torch.get_num_threads())
+        key = (what, batch.signature, torch.get_num_threads())
         graph = self._graphs.get(key)
         if graph is None:
             graph = _compiled(make())
@@ -92,9 +84,10 @@ class Program:
     def update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
         """One update with the phases and targets that are due; returns the metrics."""
         numbers = torch.tensor(self._numbers([due])).to(self._device, non_blocking=True)
-        key = (due, _signature(batch))
+        key = (self._what(due), batch.signature)
         recording = self._recorded(key, lambda own, own_numbers: self._run(own, own_numbers, due), batch, numbers, [])
         metrics = self._run(batch, numbers, due) if recording is None else recording(batch, numbers)
+        self._recordings.single.add(self._what(due))
         self._count([due])
         return metrics
 
@@ -118,7 +111,8 @@ class Program:
 
         sizes = [sum(self._steps[phase.name].size for phase in due.phases) for due in dues]
         numbers = torch.tensor(self._numbers(dues)).to(self._device, non_blocking=True)
-        recording = self._recorded(tuple(dues), updates, None, numbers, generators)
+        key = tuple(self._what(due) for due in dues)
+        recording = self._recorded(key, updates, None, numbers, generators)
         metrics = updates(None, numbers) if recording is None else recording(None, numbers)
         self._count(dues)
         return metrics
@@ -158,21 +152,28 @@ class Program:
     def _run(self, batch: Batch | None, numbers: Tensor, due: Due) -> dict[str, Tensor]:
         assert batch is not None
         steps = [self._steps[phase.name] for phase in due.phases]
-        what = (due, tuple(step.rules for step in steps), self._engine.nets.training)
         metrics: dict[str, Tensor] = self._graphs(
-            what, lambda: self._function(due, steps), batch, numbers, [step.moments() for step in steps]
+            self._what(due), lambda: self._function(due, steps), batch, numbers, [step.moments() for step in steps]
         )
         return metrics
+
+    def _what(self, due: Due) -> Hashable:
+        """What tells one compiled update from another, beside its batch."""
+        return due, tuple(self._steps[phase.name].rules for phase in due.phases), self._engine.nets.training
 
     @property
     def records(self) -> bool:
         """Whether updates are recorded on this device."""
         return self._record is not None
 
-    @property
-    def can_look_ahead(self) -> bool:
-        """Whether the numbers of later steps are known now: not with a schedule, which tells one step's at a time."""
-        return all(schedule is None for schedule in self._engine.schedulers.values())
+    def can_make(self, dues: Sequence[Due]) -> bool:
+        """Whether `update_many` can make these.
+
+        Not with a schedule, which tells the numbers of one step at a time; and not before each kind of update has been
+        made by itself, for what cannot be compiled must fail before anything has changed.
+        """
+        scheduled = any(schedule is not None for schedule in self._engine.schedulers.values())
+        return not scheduled and all(self._what(due) in self._recordings.single for due in dues)
 
     def store_counts(self) -> None:
         """Write the numbers of steps where the optimisers keep them: needed only when they are read or step again."""
@@ -203,9 +204,10 @@ class Program:
 
 
 class _Recordings:
-    """How often each kind of update was run, and the recordings that were made of it."""
+    """How often each kind of update was run, the recordings that were made of it, and the single updates made."""
 
     def __init__(self) -> None:
+        self.single: set[Hashable] = set()
         self.runs: dict[Hashable, int] = {}
         self.made: dict[Hashable, Recording] = {}
 
@@ -221,7 +223,6 @@ class _OptimizerStep:
         self._optimizer = optimizer
         self._clip = phase.setting(engine.config, "optim_factory").clip_grad_norm
         self.parameters = list(engine.parameters[phase.name].values())
-        self.device = self.parameters[0].device
         group_of = {p: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._groups = [group_of[parameter] for parameter in self.parameters]
         self.rules = self._read_rules()
@@ -348,13 +349,3 @@ def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     code = function.__code__.replace(co_name=f"{function.__name__}_{next(_serial)}")
     return types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
 
-
-def _signature(batch: Batch) -> Hashable:
-    parts: list[Hashable] = []
-    for value in (
-        batch.observation, batch.action, batch.reward, batch.next_observation, batch.discount, batch.weight,
-        batch.is_first, batch.state, batch.extra,
-    ):  # fmt: skip
-        for leaf in tree_leaves(value):
-            parts.append(None if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype))
-    return tuple(parts)

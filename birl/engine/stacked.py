@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from birl.engine import program
 from birl.engine.engine import Engine
-from birl.engine.phase import Phase, interval
+from birl.engine.phase import Phase, due_at
 from birl.engine.targets import HardCopy, Polyak
 from birl.errors import ConfigError, UnsupportedError
 from birl.losses.loss import Loss
@@ -138,24 +138,23 @@ class StackedEngine:
         """
         self.grad_step += 1
         metrics: dict[str, Tensor] = {}
-        for phase in self.phases:
-            if self.grad_step % interval(self.config, phase.every) == 0:
-                gradients, loss = self._phase(phase, batch)(self._saved, batch, self._generators)
-                self._apply(phase, gradients)
-                metrics[phase.logged] = loss.value
-                metrics.update(loss.metrics)
-                batch = loss.carried_on(batch)
-        for target in self.targets:
-            if self.grad_step % interval(self.config, target.every) == 0:
-                if type(target) in (Polyak, HardCopy):
-                    target.apply(self.nets, self.config)
-                else:  # it may do more than arithmetic on single numbers
-                    for engine in self._engines:
-                        target.apply(engine.nets, self.config)
+        due = due_at(self.grad_step, self.phases, self.targets, self.config)
+        for phase in due.phases:
+            gradients, loss = self._phase(phase, batch)(self._saved, batch, self._generators)
+            self._apply(phase, gradients)
+            metrics[phase.logged] = loss.value
+            metrics.update(loss.metrics)
+            batch = loss.carried_on(batch)
+        for target in due.targets:
+            if type(target) in (Polyak, HardCopy):
+                target.apply(self.nets, self.config)
+            else:  # it may do more than arithmetic on single numbers
+                for engine in self._engines:
+                    target.apply(engine.nets, self.config)
         return metrics
 
     def _phase(self, phase: Phase, batch: Batch) -> _StackedPhase:
-        key = (phase.name, _signature(batch))
+        key = (phase.name, batch.signature)
         if key not in self._phases:
             trained = list(self._engines[0].parameters[phase.name])
             self._phases[key] = _StackedPhase(
@@ -223,7 +222,7 @@ class _StackedPhase:
         batch: Batch,
     ) -> None:
         self._trained = trained
-        self._leaves, self._spec = tree_flatten(_as_dict(batch))
+        leaves, spec = tree_flatten(_as_dict(batch))
         self._draws: list[_Draw] = []
         self._metrics: list[str] = []
         self._carried: list[str] = []
@@ -235,7 +234,7 @@ class _StackedPhase:
         ) -> tuple[Tensor, list[Tensor]]:
             tensors = {f"nets.{name}": tensor for name, tensor in {**constants, **rest, **trained}.items()}
             with _RandomnessGiven(noise, self._draws, leaves[0]):
-                loss = functional_call(loss_of, tensors, (_as_batch(tree_unflatten(leaves, self._spec)),))
+                loss = functional_call(loss_of, tensors, (_as_batch(tree_unflatten(leaves, spec)),))
             self._metrics, self._carried = list(loss.metrics), list(loss.carry)
             return loss.value, [*loss.metrics.values(), *loss.carry.values()]
 
@@ -252,9 +251,9 @@ class _StackedPhase:
         # on copies: batch norm's statistics move while a loss is looked at
         given, rest = self._split({name: tensor.detach().clone() for name, tensor in saved.items()})
         try:
-            vmap(lambda t, r, b: one(t, r, b, None))(given, rest, self._leaves)
+            vmap(lambda t, r, b: one(t, r, b, None))(given, rest, leaves)
             noise = [draw.like(count) for draw in self._draws]
-            graph = make_fx(all_)(given, rest, self._leaves, noise)
+            graph = make_fx(all_)(given, rest, leaves, noise)
         except RuntimeError as error:
             raise UnsupportedError(
                 f"the phase {phase.name!r} cannot be computed for several seeds at once: train each seed by itself. "
@@ -469,11 +468,6 @@ def _as_dict(batch: Batch) -> dict[str, Any]:
 
 def _as_batch(values: dict[str, Any]) -> Batch:
     return Batch(**{"next_observation": None, **values})
-
-
-def _signature(batch: Batch) -> Any:
-    leaves, spec = tree_flatten(_as_dict(batch))
-    return str(spec), tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:

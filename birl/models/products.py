@@ -1,9 +1,8 @@
 """Matrix products of training through oneDNN, where it is the faster library.
 
-Torch multiplies float32 matrices on the CPU with MKL, which leaves the wide vector instructions of some processors
-unused; oneDNN, which is part of torch too, uses them. Which of the two is faster is measured once in a process, in some
-milliseconds. ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment decides without measuring, as exact comparisons
-between machines need.
+Torch multiplies float32 matrices on the CPU with MKL, which leaves AVX-512 unused on AMD's processors; oneDNN, which is
+part of torch too, uses it. ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment decides otherwise, as exact
+comparisons between machines need.
 
 Only updates use this, inside `fast_products`: acting and exports stay with torch's own products.
 """
@@ -11,10 +10,10 @@ Only updates use this, inside `fast_products`: acting and exports stay with torc
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -26,7 +25,6 @@ __all__ = ["applies", "fast_products", "linear", "onednn_is_faster"]
 
 LEAST_FEATURES: Final = 64
 """Below so many inputs or outputs MKL is faster everywhere."""
-_CLEARLY: Final = 1.3  # a machine on which both are alike must decide in the same way each time
 
 _active = False
 
@@ -107,7 +105,9 @@ def fast_products() -> Iterator[None]:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether oneDNN is clearly faster than torch's own product here; measured at the first call.
+    """Whether oneDNN is clearly faster than torch's own product: on AMD's processors with AVX-512.
+
+    It is not measured: a busy machine would decide now so and now so, and the two libraries round differently.
 
     Raises:
         ConfigError: if ``BIRL_PRODUCTS`` is set to something unknown.
@@ -117,20 +117,15 @@ def onednn_is_faster() -> bool:
         raise ConfigError(f"BIRL_PRODUCTS is {wish!r}; it must be 'mkl', 'onednn' or not set")
     if wish:
         return wish == "onednn"
-    if not torch.backends.mkldnn.is_available():
-        return False
-    x, weight, bias = torch.ones(256, 256), torch.ones(256, 256), torch.ones(256)
+    # the op is private to torch: it may go
+    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return there and torch.backends.cpu.get_cpu_capability() == "AVX512" and _vendor() == "AuthenticAMD"
+
+
+def _vendor() -> str:
+    """Who made the processor, as far as Linux tells."""
     try:
-        return _least(lambda: torch.addmm(bias, x, weight)) > _CLEARLY * _least(lambda: _product(x, weight, bias))
-    except (AttributeError, RuntimeError):  # the op is private to torch: it may go
-        return False
-
-
-def _least(function: Callable[[], object]) -> float:
-    """The shortest of some times, in seconds: what else the machine does only makes times longer."""
-    times = []
-    for _ in range(20):
-        begin = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from birl.algorithm import load_learnable
 from birl.dataset import MDPDataset
 from birl.engine import HardCopy, Loss, Polyak
-from birl.engine.phase import interval
+from birl.engine.phase import due_at
 from birl.errors import UnsupportedError, require
 from birl.models import (
     C51QFunctionFactory,
@@ -452,10 +452,10 @@ def _targets_follow(subject: _Subject) -> None:
     for batch in [batch for item in subject.inputs(algorithm, 7) for batch in subject.batches(algorithm, item)[:1]]:
         before = [_snapshot(engine.nets.get_submodule(target.target)) for target in engine.targets]
         engine.update(batch)
+        due = due_at(engine.grad_step, engine.phases, engine.targets, engine.config).targets
         for target, old in zip(engine.targets, before, strict=True):
             source, own = (engine.nets.get_submodule(name) for name in (target.source, target.target))
-            due = engine.grad_step % interval(engine.config, target.every) == 0
-            if not due:
+            if target not in due:
                 changed = _changed(old, own)
                 assert not changed, f"{target.target} changes in update {engine.grad_step}, when it is not due"
                 continue
