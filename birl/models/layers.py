@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from birl.errors import ConfigError
 from birl.models import products
 
-__all__ = ["ACTIVATIONS", "Activation", "DenseLayer", "EnsembleLayerNorm", "EnsembleLinear", "Members"]
+__all__ = ["ACTIVATIONS", "Activation", "DenseLayer", "Dropout", "EnsembleLayerNorm", "EnsembleLinear", "Members"]
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -137,6 +137,30 @@ def _linear(layer: nn.Module, x: Tensor) -> Tensor:
         return products.linear(x.unsqueeze(0), weight, bias).squeeze(0)
     result: Tensor = layer(x)
     return result
+
+
+class Dropout(nn.Module):
+    """Zeroes numbers with probability ``rate`` in training, and scales the others so that the mean stays.
+
+    As ``nn.Dropout``. On the CPU, where torch draws a random number of 53 bits for each element, one after the other,
+    16 bits of each are drawn: ``rate`` is rounded to a multiple of 1 / 65536.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if not self.training or self.rate == 0.0:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.rate)
+        kept = round((1.0 - self.rate) * 2**16)
+        count = x.numel()
+        bits = torch.randint(-(2**63), 2**63 - 1, ((count + 3) // 4,)).view(torch.int16)
+        noise = (bits[:count].view(x.shape) < kept - 2**15).to(x.dtype)
+        return x * noise.mul_(2**16 / max(kept, 1))
 
 
 class Members(nn.Module):

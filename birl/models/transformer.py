@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from birl.errors import ConfigError
 from birl.models.encoders import EncoderFactory, feature_size_of
-from birl.models.layers import activation_named
+from birl.models.layers import Dropout, activation_named
 from birl.models.networks import Network
 from birl.models.recurrent import Recurrent
 from birl.types import Inputs, Spec, Tree
 
 __all__ = ["CausalTransformer", "ContinuousDecisionTransformer", "PositionEncodingType"]
+
+_ALL = slice(None)
 
 
 class PositionEncodingType(Enum):
@@ -63,23 +65,24 @@ class CausalTransformer(nn.Module):
         )
         self.norm = nn.LayerNorm(size)
 
-    def forward(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Map ``[B, K, size]`` to ``[B, K, size]``.
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, wanted: slice = _ALL) -> Tensor:
+        """Map ``[B, K, size]`` to ``[B, K, size]``, or to fewer tokens.
 
         Args:
             tokens: embedded tokens.
             valid: bool ``[B, K]``, false at padding, which no other token sees; ``None`` for no padding.
+            wanted: which tokens to give back; the last block computes no others.
         """
-        visible = None
+        length = tokens.shape[1]
+        visible = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()[None]
         if valid is not None:
-            length = tokens.shape[1]
-            earlier = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
             # padding sees itself: a row without any visible token would be a softmax over nothing, which is NaN
             itself = torch.eye(length, dtype=torch.bool, device=tokens.device)
-            visible = (earlier & (valid.unsqueeze(1) | itself)).unsqueeze(1)  # [B, 1, K, K]
-        for block in self.blocks:
-            tokens = block(tokens, visible)
-        return self.norm(tokens)
+            visible = visible & (valid.unsqueeze(1) | itself)  # [B, K, K]
+        *others, last = self.blocks
+        for block in others:
+            tokens = block(tokens, visible, _ALL)
+        return self.norm(last(tokens, visible, wanted))
 
 
 class _Block(nn.Module):
@@ -94,25 +97,28 @@ class _Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(size)
         self.mlp_in = nn.Linear(size, 4 * size)
         self.mlp_out = nn.Linear(4 * size, size)
-        self.dropout = nn.Dropout(resid_dropout)
+        self.dropout = Dropout(resid_dropout)
 
-    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        x = x + self.dropout(self._attend(self.attention_norm(x), visible))
+    def forward(self, x: Tensor, visible: Tensor, wanted: slice) -> Tensor:
+        x = x[:, wanted] + self.dropout(self._attend(self.attention_norm(x), visible, wanted))
         return x + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x)))))
 
-    def _attend(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        # [B, K, 3 * size] -> three of [B, heads, K, size / heads]
-        packed: Tensor = self.query_key_value(x)
-        query, key, value = packed.view(*x.shape[:2], 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+    def _attend(self, x: Tensor, visible: Tensor, wanted: slice) -> Tensor:
+        size, layer = x.shape[-1], self.query_key_value
+        query = self._heads(F.linear(x[:, wanted], layer.weight[:size], layer.bias[:size]))
+        key, value = map(self._heads, F.linear(x, layer.weight[size:], layer.bias[size:]).split(size, -1))
         attended = F.scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask=visible,
+            attn_mask=visible[:, None, wanted],
             dropout_p=self.attn_dropout if self.training else 0.0,
-            is_causal=visible is None,
         )
         return self.attention_out(attended.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """``[B, K, size]`` as ``[B, heads, K, size / heads]``."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class ContinuousDecisionTransformer(Network):
@@ -165,7 +171,7 @@ class ContinuousDecisionTransformer(Network):
         if position_encoding_type is PositionEncodingType.GLOBAL:
             self.block_embedding = nn.Parameter(torch.zeros(3 * context_size, size))
         self.token_norm = nn.LayerNorm(size)
-        self.dropout = nn.Dropout(embed_dropout)
+        self.dropout = Dropout(embed_dropout)
         self.transformer = transformer
         self.linear = nn.Linear(size, spec.action_size)
         self.apply(_initialize)
@@ -198,8 +204,8 @@ class ContinuousDecisionTransformer(Network):
             newest = self.position_embedding(steps[:, -1:])
             tokens = tokens.flatten(1, 2) + newest + self.block_embedding[-3 * length :]
         valid = None if mask is None else (mask > 0).repeat_interleave(3, 1)
-        tokens = self.transformer(self.dropout(self.token_norm(tokens)), valid)
-        return self.linear(tokens[:, 1::3]).tanh()
+        behind_observations = slice(1, None, 3)
+        return self.linear(self.transformer(self.dropout(self.token_norm(tokens)), valid, behind_observations)).tanh()
 
 
 def _initialize(module: nn.Module) -> None:

@@ -136,3 +136,22 @@ def test_padding_sees_itself_alone() -> None:
     padded = model(tokens, valid)
     assert torch.allclose(padded[:, :1], model(tokens[:, :1]), atol=1e-6)
     assert torch.allclose(padded[:, 1:2], model(tokens[:, 1:2]), atol=1e-6)
+
+
+def test_only_wanted_tokens_are_computed_at_the_end() -> None:
+    torch.manual_seed(0)
+    model = CausalTransformer(8, 2, 2).eval()
+    tokens = torch.randn(B, L, 8)
+    valid = torch.ones(B, L, dtype=torch.bool)
+    valid[:, :2] = False
+    rows: list[int] = []
+    model.blocks[1].mlp_in.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
+    for seen in (None, valid):
+        for wanted in (slice(1, None, 3), slice(2, 3), slice(None)):
+            everything, some = model(tokens, seen), model(tokens, seen, wanted)
+            assert torch.allclose(some, everything[:, wanted], atol=1e-6)
+            assert rows[-1] == some.shape[1]
+            ours = torch.autograd.grad(some.square().sum(), list(model.parameters()))
+            theirs = torch.autograd.grad(everything[:, wanted].square().sum(), list(model.parameters()))
+            for mine, other in zip(ours, theirs, strict=True):
+                assert torch.allclose(mine, other, atol=1e-5)
