@@ -22,12 +22,12 @@ from birl.engine.stacked import StackedEngine, check_stackable
 from birl.errors import ConfigError, UnsupportedError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapter, LoggerAdapterFactory
 from birl.run import offline
-from birl.run.checkpoint import random_state, set_random_state
+from birl.run.checkpoint import random_state, randomness_kept, set_random_state
 from birl.run.protocols import Stateful
 from birl.shapes import resolve_device
 from birl.types import State
 
-__all__ = ["check_many", "fit_many"]
+__all__ = ["check_many", "checked_seeds", "fit_many"]
 
 Evaluators = Mapping[str, Any]
 
@@ -85,12 +85,12 @@ def fit_many(
         UnsupportedError: for algorithms that cannot be trained so; the message says what to do.
         NonFiniteError: if a loss or a parameter of some seed becomes NaN or infinite. It stops all seeds.
     """
-    values = _checked_seeds(seeds)
+    values = checked_seeds(seeds)
     if not isinstance(config, AlgorithmConfig):
         raise ConfigError(f"fit_many takes a configuration, such as birl.algos.IQLConfig(), got {config!r:.80}")
     check_fit_arguments(dataset, None if callable(evaluators) else evaluators)
     check_many(config.create(device))
-    with _caller_undisturbed():
+    with seeding.root_kept(), randomness_kept():
         placed = dataset.placed_for(resolve_device(device))
         stack = _Stack(config, placed, values, device, evaluators)
         offline.fit(
@@ -127,7 +127,12 @@ def check_many(algorithm: Any) -> None:
         check_stackable(algorithm.engine)
 
 
-def _checked_seeds(seeds: Iterable[int] | int) -> list[int]:
+def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
+    """A number of seeds, or the seeds themselves, as a list.
+
+    Raises:
+        ConfigError: if they are none, too large, negative or not all different.
+    """
     if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
         return list(range(seeds))
     values = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
@@ -138,17 +143,6 @@ def _checked_seeds(seeds: Iterable[int] | int) -> list[int]:
             "(3, 5, 7)"
         )
     return [int(value) for value in values]
-
-
-@contextlib.contextmanager
-def _caller_undisturbed() -> Iterator[None]:
-    """Whatever is seeded and drawn inside: afterwards the global generators are as they were."""
-    root, state = seeding._root, random_state()
-    try:
-        yield
-    finally:
-        seeding._root = root
-        set_random_state(state)
 
 
 @dataclass
@@ -176,15 +170,14 @@ class _Run:
     @contextlib.contextmanager
     def acting(self, *, keep: bool) -> Iterator[None]:
         """Inside, the global generators are this seed's; with ``keep`` it remembers what was drawn from them."""
-        outside = random_state()
-        set_random_state(_with_generator(self.random, self.generator))
-        try:
-            yield
-        finally:
-            if keep:
-                self.random = random_state()
-                self.generator.set_state(_torch_state(self.random, self.generator.device))
-            set_random_state(outside)
+        with randomness_kept():
+            set_random_state(_with_generator(self.random, self.generator))
+            try:
+                yield
+            finally:
+                if keep:
+                    self.random = random_state()
+                    self.generator.set_state(_torch_state(self.random, self.generator.device))
 
 
 class _Stack:

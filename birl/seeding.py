@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from birl.errors import ConfigError
 
-__all__ = ["new_generator", "seed"]
+__all__ = ["new_generator", "root_kept", "seed"]
 
 _root = np.random.SeedSequence()
 
@@ -31,6 +33,17 @@ def seed(value: int) -> None:
     random.seed(value)
     np.random.seed(value)  # users and environments may draw from the global generator
     torch.manual_seed(value)
+
+
+@contextlib.contextmanager
+def root_kept() -> Iterator[None]:
+    """What is seeded inside does not change which generators are made afterwards."""
+    global _root
+    root = _root
+    try:
+        yield
+    finally:
+        _root = root
 
 
 def new_generator() -> np.random.Generator:

@@ -66,7 +66,7 @@ def main() -> int:
 
     curve = options.out / "curve.png"
     words = {"ylabel": "return of 500", "title": "CartPole-v1, learned from logged data"}
-    figure = draw([folder / "environment.csv"], ["DiscreteCQL"], show_steps=True, **words)
+    figure = draw([[folder / "environment.csv"]], ["DiscreteCQL"], show_steps=True, **words)
     figure.savefig(curve, dpi=150)
     print(f"4. plotted   {curve}")
 

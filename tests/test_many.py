@@ -32,6 +32,8 @@ from birl.algos import (
     TD3Config,
 )
 from birl.cli import main
+from birl.cli.common import runs_of_seeds
+from birl.cli.plot import draw
 from birl.dataset import InfiniteBuffer, MixedReplayBuffer, MultiStepTransitionPicker, ReplayBuffer
 from birl.dataset.placed import PlacedReplayBuffer
 from birl.dataset.places import TorchPlace
@@ -437,7 +439,28 @@ def test_the_command_trains_seeds_as_it_trains_one(
         assert all(many[name] == pytest.approx(rows, rel=1e-4) for name, rows in one.items())
         models = [birl.load_learnable(tmp_path / where / "model_12.d3") for where in (f"{seed}", f"many/seed_{seed}")]
         assert_close(*models)
-    assert main(["plot", *(str(tmp_path / f"many/seed_{s}") for s in (0, 1)), "--save", str(tmp_path / "p.png")]) == 0
+    capsys.readouterr()
+    assert main(["plot", str(tmp_path / "many"), str(tmp_path / "0"), "--save", str(tmp_path / "p.png")]) == 0
+    drawn = [tmp_path / where / "environment.csv" for where in ("many/seed_0", "many/seed_1", "0")]
+    assert capsys.readouterr().out == f"{tmp_path / 'p.png'}: {', '.join(map(str, drawn))}\n"
+
+
+def test_a_curve_of_several_seeds_is_their_mean(tmp_path: Path) -> None:
+    files = []
+    for seed, values in ((0, (1, 2, 3)), (1, (3, 4)), (10, (5, 6, 7))):  # seed 1 was stopped early
+        folder = tmp_path / f"seed_{seed}"
+        folder.mkdir()
+        files.append(folder / "loss.csv")
+        files[-1].write_text("".join(f"{epoch},{10 * epoch},{value}\n" for epoch, value in enumerate(values, 1)))
+    figure = draw([files, files[:1]], ["all", "one"], show_steps=True, window=2)
+    lines = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in figure.axes[0].lines]
+    assert lines == [
+        ([10, 20], [3, 3.5]),
+        *(([10, 20], [value, value + 0.5]) for value in (1, 3, 5)),
+        ([10, 20, 30], [1, 1.5, 2.5]),
+    ]
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["all", "one"]
+    assert runs_of_seeds(tmp_path) == [file.parent for file in files]
 
 
 def test_the_command_goes_on_and_starts_over(

@@ -57,10 +57,16 @@ def _plain(name: str) -> str:
 _NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a model file"
 
 
+def runs_of_seeds(folder: Path) -> list[Path]:
+    """The run folders of a folder that holds one for each of several seeds, in the order of the seeds."""
+    runs = [path for path in folder.glob("seed_*") if path.is_dir() and path.name[5:].isdecimal()]
+    return sorted(runs, key=lambda path: int(path.name[5:]))
+
+
 def several_runs(folder: Path) -> str:
     """What to say of a folder that holds one run for each of several seeds; empty if it does not."""
-    runs = sorted(path.name for path in folder.glob("seed_*") if path.is_dir())
-    return f"{folder} holds one run for each of {len(runs)} seeds: give one of them, {folder / runs[0]}" if runs else ""
+    runs = runs_of_seeds(folder)
+    return f"{folder} holds one run for each of {len(runs)} seeds: give one of them, {runs[0]}" if runs else ""
 
 
 def newest_model(folder: Path) -> Path | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from birl.cli.common import note, several_runs
+from birl.cli.common import note, runs_of_seeds
 from birl.errors import ConfigError, FileError, ForeignFileError, require
 
 __all__ = ["draw", "plot"]
@@ -19,7 +20,10 @@ _FIRST_CHOICE = (*_RETURNS, "loss", "critic_loss", "actor_loss")
 
 
 def plot(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Run folders, or CSV files in them.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH…", help="Run folders (of several seeds, too), or CSV files in them."),
+    ],
     save: Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of a window.")] = None,
     metric: Annotated[str | None, typer.Option(help="Metric of run folders; by default the return.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Moving average over so many epochs.")] = 1,
@@ -34,13 +38,13 @@ def plot(
     """Plot a metric of one or more runs."""
     if label and len(label) != len(paths):
         raise ConfigError(f"{len(label)} labels for {len(paths)} paths: give --label once for each path, or not at all")
-    files = [_csv(path, metric) for path in paths]
-    names = label or [f"{file.parent.name}/{file.stem}" if file.parent.name else file.stem for file in files]
-    limits = {"xlim": xlim, "ylim": ylim, "title": title, "ylabel": ylabel or files[0].stem}
-    figure = draw(files, names, window=window, show_steps=show_steps, show_max=show_max, **limits)
+    curves = [_csvs(path, metric) for path in paths]
+    names = label or [_name(path, files) for path, files in zip(paths, curves, strict=True)]
+    limits = {"xlim": xlim, "ylim": ylim, "title": title, "ylabel": ylabel or curves[0][0].stem}
+    figure = draw(curves, names, window=window, show_steps=show_steps, show_max=show_max, **limits)
     if save is not None:
         _save(figure, save)
-        print(f"{save}: {', '.join(str(file) for file in files)}")
+        print(f"{save}: {', '.join(str(file) for files in curves for file in files)}")
         return
     pyplot = require("matplotlib.pyplot", "plot")
     if pyplot.get_backend().lower() == "agg":
@@ -49,8 +53,8 @@ def plot(
 
 
 def draw(
-    files: list[Path],
-    labels: list[str],
+    curves: Sequence[Sequence[Path]],
+    labels: Sequence[str],
     *,
     window: int = 1,
     show_steps: bool = False,
@@ -60,7 +64,8 @@ def draw(
     """Draw CSV files of metrics into a matplotlib figure.
 
     Args:
-        files: ``epoch,step,value`` without a header.
+        curves: files for each curve, ``epoch,step,value`` without a header. Several files are the seeds of one curve:
+            their mean is drawn as far as all of them go, and each of them as a thin line.
         labels: name of each curve.
         window: moving average over so many epochs; the first ones average over what there is.
         show_steps: steps along the x-axis instead of epochs.
@@ -73,15 +78,24 @@ def draw(
     """
     pyplot = require("matplotlib.pyplot", "plot")
     figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
-    for file, name in zip(files, labels, strict=True):
-        rows = _rows(file)
-        values = [rows[max(end - window, 0) : end, 2].mean() for end in range(1, len(rows) + 1)]
-        text = f"{name} (max {max(values):.4g})" if show_max else name
-        axes.plot(rows[:, 1 if show_steps else 0], values, label=text, marker="o" if len(rows) < 30 else "")
+    for number, (files, name) in enumerate(zip(curves, labels, strict=True)):
+        seeds = [_rows(file) for file in files]
+        shared = min(map(len, seeds))
+        places = seeds[0][:shared, 1 if show_steps else 0]
+        values = np.array([_smooth(rows[:shared, 2], window) for rows in seeds])
+        mean, look = values.mean(0), {"color": f"C{number}"}
+        text = f"{name} (max {max(mean):.4g})" if show_max else name
+        axes.plot(places, mean, label=text, marker="o" if shared < 30 else "", **look)
+        for each in values if len(values) > 1 else ():
+            axes.plot(places, each, linewidth=0.7, alpha=0.4, **look)
     axes.set(xlabel="step" if show_steps else "epoch", **{k: v for k, v in limits.items() if v is not None})
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
+
+
+def _smooth(values: Any, window: int) -> list[float]:
+    return [values[max(end - window, 0) : end].mean() for end in range(1, len(values) + 1)]
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -93,6 +107,22 @@ def _save(figure: Any, path: Path) -> None:
         raise FileError(f"{path} cannot be written: {error.strerror}") from error
 
 
+def _name(path: Path, files: list[Path]) -> str:
+    """What the legend calls a curve."""
+    if len(files) > 1:
+        return f"{path.name}/{files[0].stem}, mean of {len(files)} seeds"
+    return f"{files[0].parent.name}/{files[0].stem}" if files[0].parent.name else files[0].stem
+
+
+def _csvs(path: Path, metric: str | None) -> list[Path]:
+    """The files of one curve: of one run, or of each seed's."""
+    runs = [] if any(path.glob("*.csv")) else runs_of_seeds(path)
+    if not runs:
+        return [_csv(path, metric)]
+    first = _csv(runs[0], metric)
+    return [first, *(_csv(run, first.stem) for run in runs[1:])]
+
+
 def _csv(path: Path, metric: str | None) -> Path:
     if path.is_file():
         return path
@@ -102,8 +132,6 @@ def _csv(path: Path, metric: str | None) -> Path:
     names = [metric] if metric else [name for name in (*_FIRST_CHOICE, *there) if name in there][:1]
     if not names or names[0] not in there:
         what = f"no metric {metric!r}" if metric and there else "no metrics (CSV files)"
-        if not there and (several := several_runs(path)):
-            raise FileError(several)
         raise FileError(f"{path} has {what}" + (f"; it has: {', '.join(there)}" if there else " yet: train first"))
     if metric is None and names[0] not in _RETURNS:
         note(f"{path} has no return ({', '.join(_RETURNS)}): {names[0]} is drawn (--metric chooses another)")

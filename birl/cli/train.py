@@ -26,13 +26,15 @@ from birl.cli.settings import configure
 from birl.config import AlgorithmConfig
 from birl.envs import Stepper, make_env, sample_actions, single_spaces
 from birl.errors import ConfigError
-from birl.many import check_many, fit_many
+from birl.many import check_many, checked_seeds, fit_many
 from birl.metrics import evaluate
 from birl.preprocessing import MinMaxActionScaler
-from birl.run.checkpoint import checkpoint_step, random_state, set_random_state
+from birl.run.checkpoint import checkpoint_step, randomness_kept
 from birl.types import ActionSpace, Array
 
 __all__ = ["train"]
+
+_MOST_SEEDS = 1000
 
 
 def train(
@@ -135,15 +137,12 @@ def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
         numbers = []
     if len(numbers) == 1 and numbers[0] > _MOST_SEEDS:
         raise ConfigError(f"--seeds {words} asks for more than {_MOST_SEEDS} seeds; for this one alone: --seed {words}")
-    chosen = list(range(numbers[0])) if len(numbers) == 1 else numbers
-    if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= each < 2**32 for each in chosen):
+    try:
+        return checked_seeds(numbers[0] if len(numbers) == 1 else numbers)
+    except ConfigError as error:
         raise ConfigError(
             f"--seeds is {words!r}: give a number of seeds (--seeds 16 for 0 … 15) or different seeds (--seeds 3,5,7)"
-        )
-    return chosen
-
-
-_MOST_SEEDS = 1000
+        ) from error
 
 
 @contextlib.contextmanager
@@ -164,8 +163,7 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
 
     Random numbers go on as if nothing had happened.
     """
-    state = random_state()
-    with warnings.catch_warnings():
+    with randomness_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are given when the run begins
         if source is not None:
             probe._refuse_unlearnable("fit")
@@ -180,7 +178,6 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
             generator = np.random.Generator(np.random.PCG64(0))
             stepper = Stepper(env, generator)
             stepper.step(sample_actions(stepper.action_space, stepper.n, generator))
-    set_random_state(state)
 
 
 def _load_dataset(name: str) -> Any:

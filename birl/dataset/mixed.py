@@ -82,9 +82,10 @@ class MixedReplayBuffer(ReplayBufferBase):
 
     def placed_for(self, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
         """As `ReplayBuffer.placed_for`, of both buffers alike; only the first one is ever ``growing``."""
-        from birl.dataset.placed import place_dataset
+        from birl.dataset.placed import place_together
 
-        return place_dataset(self, device, growing=growing)
+        placed = place_together([(self._primary, growing), (self._secondary, False)], device)
+        return self if placed is None else self.with_parts(*placed)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

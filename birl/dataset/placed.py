@@ -7,16 +7,12 @@ The buffer that the user made stays where it is and receives what is written. Th
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from birl.dataset import places
-from birl.dataset.base import ReplayBufferBase
-from birl.dataset.episode import EpisodeBase, Observation
-from birl.dataset.mixed import MixedReplayBuffer
 from birl.dataset.pickers import is_vectorised
 from birl.dataset.places import MemoryPlace, PinnedPlace, TorchPlace
 from birl.dataset.replay_buffer import ReplayBuffer
@@ -25,7 +21,7 @@ from birl.dataset.snapshot import get_generator_state, set_generator_state
 from birl.dataset.storage import Storage
 from birl.types import Array, State
 
-__all__ = ["DEVICE_MEMORY_SHARE", "PlacedReplayBuffer", "place_dataset"]
+__all__ = ["DEVICE_MEMORY_SHARE", "PlacedReplayBuffer", "place_together"]
 
 DEVICE_MEMORY_SHARE: Final = 0.5
 """Share of a device's free memory that the copy of a dataset may take. The rest is for networks and batches."""
@@ -114,31 +110,21 @@ class PlacedReplayBuffer(ReplayBuffer):
 
     # -- writing and state: the buffer's own -----------------------------------------------------------------------
 
-    def append(
-        self,
-        observation: Observation,
-        action: Any,
-        reward: Any,
-        *,
-        extra: Mapping[str, Any] | None = None,
-        lane: int = 0,
-    ) -> None:
+    def append(self, *args: Any, **options: Any) -> None:
         """See `ReplayBuffer.append`."""
-        self._source.append(observation, action, reward, extra=extra, lane=lane)
+        self._source.append(*args, **options)
 
     def append_batch(self, *args: Any, **options: Any) -> None:
         """See `ReplayBuffer.append_batch`."""
         self._source.append_batch(*args, **options)
 
-    def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
+    def append_episode(self, *args: Any, **options: Any) -> None:
         """See `ReplayBuffer.append_episode`."""
-        self._source.append_episode(episode, lane=lane)
+        self._source.append_episode(*args, **options)
 
-    def clip_episode(
-        self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
-    ) -> None:
+    def clip_episode(self, *args: Any, **options: Any) -> None:
         """See `ReplayBuffer.clip_episode`."""
-        self._source.clip_episode(terminated, truncated=truncated, final_observation=final_observation, lane=lane)
+        self._source.clip_episode(*args, **options)
 
     def flush(self) -> None:
         """See `ReplayBuffer.flush`."""
@@ -157,19 +143,11 @@ class PlacedReplayBuffer(ReplayBuffer):
         set_generator_state(self._follower, state)
 
 
-def place_dataset(dataset: ReplayBufferBase, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
-    """See `ReplayBuffer.placed_for`."""
-    if isinstance(dataset, MixedReplayBuffer):
-        parts = _placed([(dataset.primary_replay_buffer, growing), (dataset.secondary_replay_buffer, False)], device)
-        return dataset if parts is None else dataset.with_parts(*parts)
-    if isinstance(dataset, ReplayBuffer):
-        parts = _placed([(dataset, growing)], device)
-        return dataset if parts is None else parts[0]
-    return dataset
+def place_together(buffers: list[tuple[ReplayBuffer, bool]], device: torch.device) -> list[PlacedReplayBuffer] | None:
+    """All of the buffers, each with whether it grows, in the same kind of place; ``None`` to leave them.
 
-
-def _placed(buffers: list[tuple[ReplayBuffer, bool]], device: torch.device) -> list[PlacedReplayBuffer] | None:
-    """All of the buffers, each with whether it grows, in the same kind of place; ``None`` to leave them."""
+    See `ReplayBuffer.placed_for`.
+    """
     if not all(_batches(buffer) for buffer, _ in buffers):
         return None
     if all(_sized(buffer, growing) for buffer, growing in buffers):

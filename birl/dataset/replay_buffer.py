@@ -389,9 +389,10 @@ class ReplayBuffer(ReplayBufferBase):
             device: the training device.
             growing: whether steps are appended between draws.
         """
-        from birl.dataset.placed import place_dataset
+        from birl.dataset.placed import place_together
 
-        return place_dataset(self, device, growing=growing)
+        placed = place_together([(self, growing)], device)
+        return self if placed is None else placed[0]
 
     def _rows(self, count: int, part: Any, *, any_step: bool = False) -> Any:
         """Rows to draw, where the reader has them; none whose stacked frames were evicted."""

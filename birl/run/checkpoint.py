@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from birl.files import load_archive, load_config, save_archive
 from birl.types import State
 
 __all__ = ["CHECKPOINT", "checkpoint_path", "checkpoint_step", "differences", "load_checkpoint", "random_state"]
-__all__ += ["save_checkpoint", "set_random_state"]
+__all__ += ["randomness_kept", "save_checkpoint", "set_random_state"]
 
 CHECKPOINT = "checkpoint.d3c"
 _KIND = "checkpoint"
@@ -119,6 +121,16 @@ def random_state() -> State:
     if torch.cuda.is_initialized():
         state["cuda"] = {str(index): value for index, value in enumerate(torch.cuda.get_rng_state_all())}
     return state
+
+
+@contextlib.contextmanager
+def randomness_kept() -> Iterator[None]:
+    """Whatever is drawn from the global generators inside is put back: evaluation never changes training."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)
 
 
 def set_random_state(state: State) -> None:

@@ -42,11 +42,11 @@ def fitter(
     source = learner.begin_run(dataset, n_steps)
     parts = {"sampler": _Sampler(source), **evaluator_parts(evaluators)}
     session = Session(learner, type(learner).__name__, n_steps, parts, settings, **options)
+    many = learner.updates_at_once(source)
     with session:
         while session.unfinished:
             with session.interrupt.held_back():
                 while session.in_epoch:
-                    many = learner.updates_at_once(source)
                     if 1 < many <= session.until_looked_at:
                         with session.time("step", many):
                             several = learner.update_many(source, many)

@@ -14,7 +14,6 @@ A loop makes a `Session` and looks like this::
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ from birl.envs import number_of_environments
 from birl.errors import ConfigError, ResumeError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.run.averages import Averages
-from birl.run.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
+from birl.run.checkpoint import load_checkpoint, randomness_kept, save_checkpoint, set_random_state
 from birl.run.progress import Progress
 from birl.run.protocols import Callback, Environment, Evaluator, Learner, Stateful
 from birl.run.signals import Abandoned, Interrupt
@@ -162,7 +161,11 @@ class Session:
     @property
     def in_epoch(self) -> bool:
         """Whether a step is left in the present epoch."""
-        return self.step < min(self._n_steps, (self._closed // self._epoch_length + 1) * self._epoch_length)
+        return self.step < self._epoch_end
+
+    @property
+    def _epoch_end(self) -> int:
+        return min(self._n_steps, (self._closed // self._epoch_length + 1) * self._epoch_length)
 
     @property
     def epoch(self) -> int:
@@ -181,8 +184,7 @@ class Session:
         """Steps that can be made at one go: up to the next callback, look at the metrics or end of an epoch."""
         if self._callback is not None:
             return 1
-        end = min(self._n_steps, (self._closed // self._epoch_length + 1) * self._epoch_length)
-        return min(end - self.step, CHECK_INTERVAL - self.step % CHECK_INTERVAL)
+        return min(self._epoch_end - self.step, CHECK_INTERVAL - self.step % CHECK_INTERVAL)
 
     def time(self, name: str, steps: int = 1) -> _Timer:
         """Context that adds the seconds inside, which went by for so many steps, to the metric ``time_<name>``."""
@@ -210,7 +212,7 @@ class Session:
         self.averages.check(self.step)
         metrics = self.averages.means()
         try:
-            with _global_randomness_kept(), self.interrupt.abandonable():
+            with randomness_kept(), self.interrupt.abandonable():
                 for name, evaluator in (evaluators or {}).items():
                     metrics[name] = float(evaluator(self._learner, dataset))
         except Abandoned:
@@ -288,16 +290,6 @@ class _Timer:
 
     def __exit__(self, *error: object) -> None:
         self._averages.add({self._name: (time.perf_counter() - self._start) / self._steps})
-
-
-@contextlib.contextmanager
-def _global_randomness_kept() -> Iterator[None]:
-    """Whatever is drawn from the global generators inside is put back: evaluation never changes training."""
-    state = random_state()
-    try:
-        yield
-    finally:
-        set_random_state(state)
 
 
 def evaluator_parts(evaluators: Mapping[str, Evaluator] | None) -> dict[str, Stateful]:
