@@ -162,6 +162,7 @@ def _memory_ppo(encoder: EncoderFactory) -> Callable[[], PPOConfig]:
         batch_size=176,
         learning_rate=1e-3,
         rollout_length=44,
+        sequence_length=44,  # a shorter one would cut episodes, and no gradient would reach the cues of these
         n_epochs=10,
         entropy_coefficient=0.01,
         actor_encoder_factory=encoder,

@@ -86,6 +86,8 @@ def _birl_dataset(side: str, steps: dict[str, Any], **options: Any) -> Any:
 
 def birl_offline(side: str, algorithm: str) -> Job:
     """Default configuration: sample a minibatch, update."""
+    from torch.utils.flop_counter import FlopCounterMode
+
     import birl
 
     birl.seed(0)
@@ -99,7 +101,12 @@ def birl_offline(side: str, algorithm: str) -> Job:
         return 1
 
     parameters = sum(parameter.numel() for parameter in learner.nets.parameters())
-    return Job(step, facts={"parameters": parameters, "batch_size": learner.batch_size})
+    facts = {"parameters": parameters, "batch_size": learner.batch_size}
+    if side == "birl":  # of both updates of an actor that moves in every second one
+        with FlopCounterMode(display=False) as counter:
+            step(), step()
+        facts["MFLOP per update"] = round(counter.get_total_flops() / 2e6)
+    return Job(step, facts=facts)
 
 
 def _birl_updates_config(algorithm: str) -> dict[str, Any]:
