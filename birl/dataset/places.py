@@ -27,7 +27,6 @@ _CPU = torch.device("cpu")
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 
-@lru_cache(maxsize=32)
 def shared_ones(count: int, device: torch.device | None = None) -> Any:
     """Float32 ones ``[count, 1]``, the same ones each time. Never to be written to: arrays refuse, tensors cannot.
 
@@ -35,6 +34,11 @@ def shared_ones(count: int, device: torch.device | None = None) -> Any:
         count: length.
         device: of a tensor; ``None`` for an array.
     """
+    return _ones(count, device)  # a cache tells a default from the same value given
+
+
+@lru_cache(maxsize=32)
+def _ones(count: int, device: torch.device | None) -> Any:
     if device is not None:
         return torch.ones(count, 1, device=device)
     ones = np.ones((count, 1), np.float32)

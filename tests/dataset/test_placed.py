@@ -26,7 +26,7 @@ from birl.dataset import (
     places,
 )
 from birl.dataset.placed import PlacedReplayBuffer
-from birl.dataset.places import MemoryPlace, PinnedPlace, TorchPlace
+from birl.dataset.places import MemoryPlace, PinnedPlace, TorchPlace, is_shared_ones
 from birl.seeding import seed
 from birl.types import tree_leaves
 
@@ -338,3 +338,9 @@ def test_bounds_of_actions_follow_writes(room: Any) -> None:
     np.testing.assert_allclose(mixed.action_bounds(), [[0.0], [1.99]], rtol=1e-6)
     np.testing.assert_allclose(dataset().placed_for(CPU).action_bounds(), [[0.0], [1.99]], rtol=1e-6)
     np.testing.assert_allclose(ReplayBufferBase.action_bounds(dataset()), [[0.0], [1.99]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("place", [MemoryPlace(), TorchPlace(torch.device("cpu"))], ids=["arrays", "tensors"])
+def test_a_place_s_ones_are_known_as_such(place: Any) -> None:
+    assert is_shared_ones(place.ones(5))
+    assert not is_shared_ones(place.ones(5) + 0)
