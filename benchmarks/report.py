@@ -27,7 +27,7 @@ __all__ = [
     "write_csv",
 ]
 
-NAMES = {"floor": "matmul floor", "sb3": "SB3", "jax": "JAX"}
+NAMES = {"floor": "matmul floor", "sb3": "SB3", "jax": "JAX", "birl": "memory"}
 
 
 @dataclass(frozen=True)

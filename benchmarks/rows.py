@@ -88,6 +88,11 @@ def rows(algorithms: Iterable[str]) -> list[Row]:
         )
     found.append(Row("sampling/sequences", "one batch of 256", "sampling", places, (), {"what": "sequences"}))
 
+    what = "minibatch of a million transitions in mapped files and one update; 1 is the time with arrays in memory"
+    for name in ("SAC", "DQN"):
+        options = {"algorithm": name, "n_steps": 1_000_000}
+        found.append(Row(f"mapped/{name}", what, "offline", ("birl-folder",), ("birl",), options, 0.9))
+
     for batch, asked in ((1, 5.0), (256, None)):
         what = f"predict of SAC's policy (two layers of 256), batch {batch}"
         found.append(Row(f"predict/{batch}", what, "predict", ("birl",), ("sb3", "d3rlpy"), {"batch": batch}, asked))

@@ -6,11 +6,14 @@ use them: a peer's interpreter has no birl, and birl's has no peer.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -81,10 +84,18 @@ def _birl(name: str, side: str, **fields: Any) -> Any:
 def _birl_dataset(side: str, steps: dict[str, Any], **options: Any) -> Any:
     from birl.dataset import MDPDataset
 
-    return MDPDataset(**steps, storage="cpu" if side == "birl-tensors" else "memory", **options)
+    storage = {"birl-tensors": lambda: "cpu", "birl-folder": _folder}.get(side, lambda: "memory")
+    return MDPDataset(**steps, storage=storage(), **options)
 
 
-def birl_offline(side: str, algorithm: str) -> Job:
+def _folder() -> str:
+    """A new folder, which goes when the process ends."""
+    path = tempfile.mkdtemp(prefix="birl-bench-")
+    atexit.register(shutil.rmtree, path)
+    return os.path.join(path, "data")
+
+
+def birl_offline(side: str, algorithm: str, n_steps: int = STEPS) -> Job:
     """Default configuration: sample a minibatch, update."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -93,7 +104,7 @@ def birl_offline(side: str, algorithm: str) -> Job:
     birl.seed(0)
     learner = _birl(algorithm, side)
     discrete = learner.action_space is birl.ActionSpace.DISCRETE
-    dataset = _birl_dataset(side, arrays(discrete=discrete))
+    dataset = _birl_dataset(side, arrays(n_steps, discrete))
     learner.build_with_dataset(dataset)
 
     def step() -> float:

@@ -82,8 +82,10 @@ def test_rows_have_names_of_their_own_and_ask_what_was_promised() -> None:
     by_name = {row.name: row for row in everything}
     assert len(by_name) == len(everything)
     assert by_name["offline/BC"].asked == 2.0 and by_name["sampling/transitions"].asked == 40.0
+    assert by_name["mapped/DQN"].asked == 0.9 and by_name["mapped/DQN"].sides == ("birl-folder", "birl")
     assert by_name["predict/1"].peers == ("sb3", "d3rlpy")
-    assert [row.name for row in chosen(everything, ["offline", "*/SAC"])] == ["offline/BC", "offline/SAC", "update/SAC"]
+    names = ["offline/BC", "offline/SAC", "update/SAC", "mapped/SAC"]
+    assert [row.name for row in chosen(everything, ["offline", "*/SAC"])] == names
     assert chosen(everything, []) == everything
     assert chosen(everything, ["predict/1"], without=["sb3"])[0].sides == ("birl", "d3rlpy")
     with pytest.raises(SystemExit, match="no side 'sb4'"):
