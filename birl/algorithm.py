@@ -44,8 +44,8 @@ from birl.types import ActionSpace, Array, Batch, Inputs, Shape, Spec, State, Tr
 
 __all__ = ["Algorithm", "load_learnable"]
 
-COMPILE_FROM = 30_000
-"""Updates in a run from which on compiling, which takes 10 to 60 seconds, is a small part of it."""
+COMPILE_FROM = 10_000
+"""Updates in a run by which compiling, which takes 5 to 60 seconds, has paid for itself with small networks, too."""
 
 UPDATES_AT_ONCE = 10
 """Updates in one recording, on devices that replay recordings."""
@@ -333,6 +333,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
             self.engine.compile(required=False)
         placed = getattr(dataset, "placed_for", None)
         return dataset if placed is None else placed(self.torch_device, growing=growing)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are compiled: by ``compile_graph=True``, or by "auto" in a long run."""
+        return self._engine is not None and self._engine.compiled
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `update_many` should make: several where a device replays them and draws their batches."""

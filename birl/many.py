@@ -205,6 +205,11 @@ class _Stack:
         """The dataset; it was placed already, and what is compiled or not depends on no number of updates."""
         return dataset
 
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are compiled."""
+        return self.algorithms[0].config.compile_graph is True
+
     def updates_at_once(self, source: Any) -> int:
         """One for each algorithm."""
         return 1

@@ -318,8 +318,10 @@ def test_auto_compiles_long_runs_only() -> None:
     algorithm = dqn("auto")
     algorithm.begin_run(None, COMPILE_FROM - 1)
     assert not algorithm.engine.compiled
+    assert not algorithm.compiled
     algorithm.begin_run(None, COMPILE_FROM)
     assert algorithm.engine.compiled
+    assert algorithm.compiled
     never = dqn(False)
     never.begin_run(None, 10**9)
     assert not never.engine.compiled

@@ -21,13 +21,15 @@ class Progress:
         total: number of steps of the whole run.
         done: number of steps made before.
         show: whether to show anything at all.
+        first: what to say in front of the bar until there are metrics.
     """
 
-    def __init__(self, total: int, done: int = 0, show: bool = True) -> None:
+    def __init__(self, total: int, done: int = 0, show: bool = True, first: str = "") -> None:
         self._bar: tqdm[None] | None = None
         self._shown_at = 0.0
         if show and sys.stderr is not None and sys.stderr.isatty():
-            self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, smoothing=0.1)
+            options = {"unit": "step", "dynamic_ncols": True, "smoothing": 0.1}
+            self._bar = tqdm(total=total, initial=done, desc=first or None, **options)
 
     def advance(self, steps: int = 1) -> None:
         """Count steps."""

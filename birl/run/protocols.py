@@ -108,6 +108,10 @@ class Learner(Protocol):
             growing: whether steps will be appended between updates.
         """
 
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are compiled, so that the first one takes up to a minute."""
+
     def updates_at_once(self, source: Any) -> int:
         """How many updates with batches from ``source`` are best made by one call of `update_many`."""
 

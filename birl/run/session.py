@@ -147,7 +147,8 @@ class Session:
             self._logger.set_state(state["session"]["logger"])
             set_random_state(state["random"])
         self._logger.add_params(learner.describe())
-        self._progress = Progress(n_steps, self.step, show_progress)
+        first = "the first update compiles" if learner.compiled else ""
+        self._progress = Progress(n_steps, self.step, show_progress, first)
         if state is None:
             self._write_checkpoint()  # a run that dies in its first epoch begins again with the same random numbers
 

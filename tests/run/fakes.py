@@ -125,6 +125,8 @@ class FakeLearner:
     def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
         return dataset
 
+    compiled = False
+
     def updates_at_once(self, source: Any) -> int:
         return 1
 

@@ -29,6 +29,15 @@ def test_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "time_step" not in terminal.getvalue()
 
 
+def test_the_bar_says_what_a_run_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    drive(Progress(10, 0, True, "the first update compiles"))
+    before, after = terminal.getvalue().split("epoch 2", 1)
+    assert "the first update compiles:" in before
+    assert "compiles" not in after
+
+
 @pytest.mark.parametrize(("stream", "show"), [(io.StringIO(), True), (Terminal(), False)])
 def test_quiet_elsewhere(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, show: bool) -> None:
     monkeypatch.setattr("sys.stderr", stream)
