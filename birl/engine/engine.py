@@ -56,7 +56,6 @@ class Engine:
         self._program: Program | None = None
         self._graphs: Graphs | None = None
         self._compile_required = True
-        keep_freed_memory()
         self.reset_optimizers()
 
     def _parameters(self, phase: Phase) -> dict[str, Tensor]:
@@ -149,6 +148,7 @@ class Engine:
         Returns:
             The losses and their metrics, as scalars on the device: reading one waits for the device.
         """
+        keep_freed_memory()
         self.grad_step += 1
         due = self._due(self.grad_step)
         self._look_at_reduce()

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from birl.engine import program
 from birl.engine.engine import Engine
+from birl.engine.memory import keep_freed_memory
 from birl.engine.phase import Phase, due_at
 from birl.engine.targets import HardCopy, Polyak
 from birl.errors import ConfigError, UnsupportedError
@@ -136,6 +137,7 @@ class StackedEngine:
         Returns:
             The losses and their metrics, ``[S]``, on the device.
         """
+        keep_freed_memory()
         self.grad_step += 1
         metrics: dict[str, Tensor] = {}
         due = due_at(self.grad_step, self.phases, self.targets, self.config)
