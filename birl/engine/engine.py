@@ -198,7 +198,7 @@ class Engine:
         return due_at(step, self.phases, self.targets, self.config)
 
     def _look_at_reduce(self) -> None:
-        """Between gradients and optimisers, where ``reduce`` belongs, a program cannot be left."""
+        """Give the program up once there is a ``reduce``: its place, before the optimisers, is inside the program."""
         if self._program is not None and self.reduce is not _identity:
             self._program.store_counts()
             self._program, self._graphs = None, Graphs()

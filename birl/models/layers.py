@@ -142,8 +142,8 @@ def _linear(layer: nn.Module, x: Tensor) -> Tensor:
 class Dropout(nn.Module):
     """Zeroes numbers with probability ``rate`` in training, and scales the others so that the mean stays.
 
-    As ``nn.Dropout``. On the CPU, where torch draws a random number of 53 bits for each element, one after the other,
-    16 bits of each are drawn: ``rate`` is rounded to a multiple of 1 / 65536.
+    As ``nn.Dropout``. On the CPU, where random numbers are drawn one after the other, four elements share one of 64
+    bits: ``rate`` is rounded to a multiple of 1 / 65536.
     """
 
     def __init__(self, rate: float) -> None:
