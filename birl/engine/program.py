@@ -84,10 +84,10 @@ class Program:
     def update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
         """One update with the phases and targets that are due; returns the metrics."""
         numbers = torch.tensor(self._numbers([due])).to(self._device, non_blocking=True)
-        key = (self._what(due), batch.signature)
-        recording = self._recorded(key, lambda own, own_numbers: self._run(own, own_numbers, due), batch, numbers, [])
+        what = self._what(due)
+        recording = self._recorded(what, lambda own, own_numbers: self._run(own, own_numbers, due), batch, numbers, [])
         metrics = self._run(batch, numbers, due) if recording is None else recording(batch, numbers)
-        self._recordings.single.add(self._what(due))
+        self._recordings.single.add(what)
         self._count([due])
         return metrics
 
@@ -111,24 +111,24 @@ class Program:
 
         sizes = [sum(self._steps[phase.name].size for phase in due.phases) for due in dues]
         numbers = torch.tensor(self._numbers(dues)).to(self._device, non_blocking=True)
-        key = tuple(self._what(due) for due in dues)
-        recording = self._recorded(key, updates, None, numbers, generators)
+        what = tuple(self._what(due) for due in dues)
+        recording = self._recorded(what, updates, None, numbers, generators)
         metrics = updates(None, numbers) if recording is None else recording(None, numbers)
         self._count(dues)
         return metrics
 
     def _recorded(
         self,
-        key: Hashable,
+        what: Hashable,
         updates: Callable[[Batch | None, Tensor], dict[str, Tensor]],
         batch: Batch | None,
         numbers: Tensor,
         generators: Sequence[torch.Generator],
     ) -> Recording | None:
-        """The recording for ``key``, made as soon as everything in it was compiled and has run."""
+        """The recording of ``what`` for such batches, made as soon as everything in it was compiled and has run."""
         if self._record is None:
             return None
-        kept = self._recordings
+        kept, key = self._recordings, (what, None if batch is None else batch.signature)
         runs = kept.runs[key] = kept.runs.get(key, 0) + 1
         if runs > RUNS_BEFORE_RECORDING and key not in kept.made:
             kept.made[key] = Recording(updates, batch, numbers, generators, self._record)

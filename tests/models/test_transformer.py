@@ -126,24 +126,24 @@ def test_heads_must_divide_the_features() -> None:
         ContinuousDecisionTransformer(Spec((4,), A, False), VectorEncoderFactory([16]), L, 20, num_heads=3)
 
 
-def test_padding_sees_itself_alone() -> None:
-    # exported graphs have a plain softmax, which gives NaN for a token that sees nothing
+def padded() -> tuple[CausalTransformer, Tensor, Tensor]:
+    """A small transformer, tokens, and which of them are real: all but the first two."""
     torch.manual_seed(0)
-    model = CausalTransformer(8, 2, 2).eval()
-    tokens = torch.randn(B, L, 8)
     valid = torch.ones(B, L, dtype=torch.bool)
     valid[:, :2] = False
-    padded = model(tokens, valid)
-    assert torch.allclose(padded[:, :1], model(tokens[:, :1]), atol=1e-6)
-    assert torch.allclose(padded[:, 1:2], model(tokens[:, 1:2]), atol=1e-6)
+    return CausalTransformer(8, 2, 2).eval(), torch.randn(B, L, 8), valid
+
+
+def test_padding_sees_itself_alone() -> None:
+    # exported graphs have a plain softmax, which gives NaN for a token that sees nothing
+    model, tokens, valid = padded()
+    output = model(tokens, valid)
+    assert torch.allclose(output[:, :1], model(tokens[:, :1]), atol=1e-6)
+    assert torch.allclose(output[:, 1:2], model(tokens[:, 1:2]), atol=1e-6)
 
 
 def test_only_wanted_tokens_are_computed_at_the_end() -> None:
-    torch.manual_seed(0)
-    model = CausalTransformer(8, 2, 2).eval()
-    tokens = torch.randn(B, L, 8)
-    valid = torch.ones(B, L, dtype=torch.bool)
-    valid[:, :2] = False
+    model, tokens, valid = padded()
     rows: list[int] = []
     model.blocks[1].mlp_in.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
     for seen in (None, valid):
