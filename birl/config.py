@@ -1,7 +1,8 @@
 """Algorithm configurations: frozen dataclasses that check themselves.
 
 `HYPERPARAMETERS` is the only place where a hyper-parameter is described. Every field of every configuration has a row
-in it (a test sees to that); the row gives its allowed values and its sentence in the documentation.
+in it (a test sees to that); the row gives its allowed values and its sentence in the documentation. Where papers use
+one name for different things, a row belongs to one algorithm: ``"DiscreteBC.beta"``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from birl.models.transformer import PositionEncodingType
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 from birl.serialization import Serializable, encode
 
-__all__ = ["HYPERPARAMETERS", "AlgorithmConfig", "Hyperparameter", "config", "default"]
+__all__ = ["HYPERPARAMETERS", "AlgorithmConfig", "Hyperparameter", "config", "default", "row_name"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ HYPERPARAMETERS: dict[str, Hyperparameter] = {
     # policies
     "initial_temperature": Hyperparameter("Temperature at the start.", float, 0, open="low"),
     "policy_type": Hyperparameter("Form of the policy.", str, choices=("deterministic", "stochastic")),
-    "beta": Hyperparameter("Weight of the penalty on large logits.", float, 0),
+    "DiscreteBC.beta": Hyperparameter("Weight of the penalty on large logits.", float, 0),
     "distribution": Hyperparameter("Distribution of random actions.", str, choices=("uniform", "normal")),
     "normal_std": Hyperparameter("Standard deviation of normal random actions.", float, 0, open="low"),
     # conservative and implicit Q-learning
@@ -179,6 +180,15 @@ HYPERPARAMETERS: dict[str, Hyperparameter] = {
 }
 
 T = TypeVar("T")
+
+
+def row_name(config_class: type[Any], field: str) -> str | None:
+    """Name of a field's row in `HYPERPARAMETERS`: the algorithm's own, else its base's, else the common one."""
+    for cls in config_class.__mro__:
+        own = f"{cls.__name__.removesuffix('Config')}.{field}"
+        if own in HYPERPARAMETERS:
+            return own
+    return field if field in HYPERPARAMETERS else None
 
 
 def default(factory: Callable[[], T]) -> T:
@@ -241,9 +251,10 @@ class AlgorithmConfig(Serializable):
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value, row = getattr(self, item.name), HYPERPARAMETERS.get(item.name)
-            if row is None:  # a user's own algorithm may have fields that birl does not know
+            value, name = getattr(self, item.name), row_name(type(self), item.name)
+            if name is None:  # a user's own algorithm may have fields that birl does not know
                 continue
+            row = HYPERPARAMETERS[name]
             if row.type is PositionEncodingType and isinstance(value, str):
                 value = _position_encoding(value)
                 object.__setattr__(self, item.name, value)
@@ -288,7 +299,7 @@ class AlgorithmConfig(Serializable):
         """One row per field: name, default, allowed values, meaning. The documentation's tables come from here."""
         rows = []
         for item in dataclasses.fields(cls):
-            row = HYPERPARAMETERS[item.name]
+            row = HYPERPARAMETERS[row_name(cls, item.name) or item.name]
             made = item.default_factory is not dataclasses.MISSING
             value = item.default_factory() if made else item.default  # type: ignore[operator]
             rows.append((item.name, value, row.allowed, row.meaning))

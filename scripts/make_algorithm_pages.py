@@ -63,11 +63,15 @@ def page(cls: type[Algorithm[Any, Any]]) -> str:
     if phases:
         lines += ["## An update", "", "In this order:", ""]
         for phase in phases:
-            every = f" (every `{phase.every}` updates)" if phase.every != 1 else ""
+            when = [f"every `{phase.every}` updates"] if phase.every != 1 else []
+            when += [f"after `{phase.after}` updates"] if phase.after != 0 else []
+            when += [f"until update `{phase.until}`"] if phase.until is not None else []
+            every = f" ({', '.join(when)})" if when else ""
             trained = ", ".join(f"`{name}`" for name in phase.trained)
             lines += [f"1. {trained}{every}, logged as `{phase.logged}`: {markdown(phase.loss.__doc__ or '')}"]
         for target in cls.targets:
             every = f" every `{target.every}` updates" if target.every != 1 else ""
+            every += f" after `{target.after}` updates" if target.after != 0 else ""
             kind = type(target).__name__
             lines += [f"1. `{target.target}` follows `{target.source}` ({kind}{every})"]  # type: ignore[attr-defined]
         lines += [""]

@@ -9,7 +9,7 @@ import pytest
 
 import birl
 from birl import algos
-from birl.config import HYPERPARAMETERS, AlgorithmConfig
+from birl.config import HYPERPARAMETERS, AlgorithmConfig, row_name
 from birl.errors import BirlError, ConfigError
 from birl.models import AdamFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory, WarmupSchedulerFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
@@ -20,7 +20,7 @@ CONFIGS = sorted((getattr(algos, name) for name in algos.__all__ if name.endswit
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.__name__)
 def test_every_field_is_described_and_its_default_is_allowed(config):
     for name, default, allowed, meaning in config.documentation():
-        assert HYPERPARAMETERS[name].accepts(default), name
+        assert HYPERPARAMETERS[row_name(config, name)].accepts(default), name
         assert allowed
         assert meaning.endswith(".")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from birl import algos
+from birl.engine import HardCopy, Phase, Polyak
+from birl.engine.phase import due_at
 from birl.errors import CorruptFileError, NonFiniteError
 from birl.models import (
     AdamFactory,
@@ -310,3 +313,40 @@ def test_fault_12_padding_is_no_part_of_a_transformers_loss():
     torch.testing.assert_close(first[1].value, second[1].value)
     for name, gradient in first[0].items():
         torch.testing.assert_close(gradient, second[0][name])
+
+
+def test_phases_and_targets_begin_and_end_when_they_say():
+    phases = (
+        Phase("early", None, until="warmup"),
+        Phase("late", None, after="warmup", every=2),
+        Phase("always", None),
+    )
+    targets = (Polyak("a", "b", after=3), HardCopy("c", "d", every=4))
+    found = {step: due_at(step, phases, targets, SimpleNamespace(warmup=3)) for step in range(1, 9)}
+    assert {step: "".join(phase.name[0] for phase in due.phases) for step, due in found.items()} == {
+        1: "ea", 2: "ea", 3: "ea", 4: "la", 5: "a", 6: "la", 7: "a", 8: "la",
+    }  # fmt: skip
+    assert {step: "".join(target.target for target in due.targets) for step, due in found.items()} == {
+        1: "", 2: "", 3: "", 4: "bd", 5: "b", 6: "b", 7: "b", 8: "bd",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_update_may_be_confined_to_some_phases_and_targets(compiled):
+    engine = make(algos.SACConfig(actor_encoder_factory=SMALL, critic_encoder_factory=SMALL)).engine
+    if compiled:
+        engine.compile()
+    names = list(engine.nets._modules)
+    before = {name: parameters(engine.nets.get_submodule(name)) for name in names}
+    metrics = engine.update(make_batch(discrete=False), only=("critic",))
+    assert set(metrics) == {"critic_loss"}
+    moved = {
+        name
+        for name in names
+        if any(not torch.equal(x, before[name][key]) for key, x in engine.nets.get_submodule(name).state_dict().items())
+    }
+    assert moved == {"critic"}
+    engine.update(make_batch(discrete=False), only=("critic", "critic_target"))
+    after = parameters(engine.nets.critic_target)
+    assert any(not torch.equal(after[key], before["critic_target"][key]) for key in after)
+    assert engine.grad_step == 2 and engine.steps == {"critic": 2, "actor": 0, "temperature": 0}

@@ -16,7 +16,7 @@ import pytest
 
 import birl.algos
 import birl.errors
-from birl.config import HYPERPARAMETERS, AlgorithmConfig
+from birl.config import HYPERPARAMETERS, AlgorithmConfig, row_name
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "birl").rglob("*.py"))
@@ -110,7 +110,7 @@ def test_no_algorithm_subclasses_another() -> None:
 def test_every_hyperparameter_is_described_once() -> None:
     configs = [value for value in vars(birl.algos).values() if inspect.isclass(value)]
     configs = [value for value in configs if issubclass(value, AlgorithmConfig)]
-    used = {field.name for config in configs for field in dataclasses.fields(config)}
+    used = {row_name(config, field.name) for config in configs for field in dataclasses.fields(config)}
     assert used == set(HYPERPARAMETERS)
     meanings = [row.meaning for row in HYPERPARAMETERS.values()]
     assert len(meanings) == len(set(meanings))

@@ -142,8 +142,12 @@ class Engine:
         if self.schedulers[phase.name] is not None:
             self.schedulers[phase.name].step()
 
-    def update(self, batch: Batch) -> dict[str, Tensor]:
+    def update(self, batch: Batch, only: Sequence[str] | None = None) -> dict[str, Tensor]:
         """One update: every phase that is due, then every target update that is due.
+
+        Args:
+            batch: on the device.
+            only: names of the phases and of the target networks that the update is confined to.
 
         Returns:
             The losses and their metrics, as scalars on the device: reading one waits for the device.
@@ -151,6 +155,11 @@ class Engine:
         keep_freed_memory()
         self.grad_step += 1
         due = self._due(self.grad_step)
+        if only is not None:
+            due = Due(
+                tuple(phase for phase in due.phases if phase.name in only),
+                tuple(target for target in due.targets if target.target in only),
+            )
         self._look_at_reduce()
         try:
             with fast_products():

@@ -28,6 +28,8 @@ class Phase:
             (without the underscore if empty); by default ``name``.
         metric: name under which the loss is logged; by default ``<name>_loss``.
         every: the step is made in every ``every``-th update; an int or the name of a config field.
+        after: the step is made only after so many updates; an int or the name of a config field.
+        until: the step is made only in the first so many updates, if it is not ``None``; likewise.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Phase:
     prefix: str | None = None
     metric: str = ""
     every: int | str = 1
+    after: int | str = 0
+    until: int | str | None = None
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -63,10 +67,15 @@ class Due(NamedTuple):
 def due_at(step: int, phases: Sequence[Phase], targets: Sequence[TargetUpdate], config: Any) -> Due:
     """What is due in the update number ``step``, counted from 1."""
     return Due(
-        tuple(phase for phase in phases if step % _interval(config, phase.every) == 0),
-        tuple(target for target in targets if step % _interval(config, target.every) == 0),
+        tuple(phase for phase in phases if _is_due(phase, step, config)),
+        tuple(target for target in targets if _is_due(target, step, config)),
     )
 
 
-def _interval(config: Any, every: int | str) -> int:
-    return int(getattr(config, every)) if isinstance(every, str) else every
+def _is_due(what: Phase | TargetUpdate, step: int, config: Any) -> bool:
+    def number(value: int | str) -> int:
+        return int(getattr(config, value)) if isinstance(value, str) else value
+
+    until = what.until if isinstance(what, Phase) else None
+    within = number(what.after) < step and (until is None or step <= number(until))
+    return within and step % number(what.every) == 0

@@ -12,7 +12,7 @@ __all__ = ["HardCopy", "Polyak", "TargetUpdate"]
 
 
 class TargetUpdate(Protocol):
-    """A target update: which network follows which, how and how often."""
+    """A target update: which network follows which, how, how often and from when on."""
 
     @property
     def target(self) -> str:
@@ -21,6 +21,10 @@ class TargetUpdate(Protocol):
     @property
     def every(self) -> int | str:
         """Number of updates between moves, or the config field that says it."""
+
+    @property
+    def after(self) -> int | str:
+        """Number of updates before the first move, or the config field that says it."""
 
     def apply(self, nets: nn.Module, config: Any) -> None:
         """Move the target network."""
@@ -39,6 +43,7 @@ class Polyak:
     target: str
     tau: str = "tau"
     every: int | str = 1
+    after: int | str = 0
 
     @torch.no_grad()
     def apply(self, nets: nn.Module, config: Any) -> None:
@@ -55,6 +60,7 @@ class HardCopy:
     source: str
     target: str
     every: int | str = "target_update_interval"
+    after: int | str = 0
 
     @torch.no_grad()
     def apply(self, nets: nn.Module, config: Any) -> None:
