@@ -79,7 +79,7 @@ def test_options_reach_the_buffer() -> None:
     assert dataset.sample_transition_batch(64).intervals.max() == 3
 
 
-@pytest.mark.parametrize("name", ["cartpole-replai", "hopper-medium-v0", "", "cartpole"])
+@pytest.mark.parametrize("name", ["cartpole-replai", "hooper-medium-v9x", "", "cartpole", "mountain-car"])
 def test_unknown_name_lists_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         birl.datasets.get_dataset(name)

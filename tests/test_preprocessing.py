@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from birl.algorithm import load_learnable
+from birl.algos import DQNConfig
 from birl.dataset import MDPDataset
 from birl.errors import ConfigError, EmptyDataError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
 from birl.preprocessing import (
@@ -32,6 +35,7 @@ from birl.preprocessing import (
     Scaler,
     StandardObservationScaler,
     StandardRewardScaler,
+    TupleObservationScaler,
 )
 from birl.preprocessing.base import row_statistics
 from birl.serialization import decode, encode
@@ -200,6 +204,22 @@ def test_pixels_are_summed_without_overflow() -> None:
     assert scaler.mean.shape == (1, 2, 2) and (scaler.mean == 200).all() and (scaler.std == 0).all()
 
 
+def test_data_larger_than_memory_are_gone_through_piece_by_piece(tmp_path: Any) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (2500, 64, 64)).astype(np.uint8)
+    ends = np.arange(2500) % 1250 == 1249
+    dataset = MDPDataset(frames, np.zeros(2500, int), np.arange(2500), ends, storage=tmp_path / "rows")
+    scaler, rewards = StandardObservationScaler(), StandardRewardScaler()
+    tracemalloc.start()
+    scaler.fit_with_dataset(dataset)
+    rewards.fit_with_dataset(dataset)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < frames.nbytes * 8 / 2  # of float64, less than half of what is there
+    np.testing.assert_allclose(scaler.mean, frames.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(scaler.std, frames.std(0), rtol=1e-9)
+    assert rewards.mean == pytest.approx(1249.5)
+
+
 def test_fit_with_an_environment() -> None:
     box = gymnasium.spaces.Box(np.float32([-1, 0]), np.float32([1, 4]))
     single = SimpleNamespace(observation_space=box, action_space=box)
@@ -314,6 +334,7 @@ ALL = [scaler for scaler, _, _ in MAPS] + [
     ClipRewardScaler(low=-1.0),
     MinMaxObservationScaler(),
     StandardRewardScaler(),
+    TupleObservationScaler([StandardObservationScaler([1.0], [2.0]), None, PixelObservationScaler()]),
 ]
 KINDS = (ObservationScaler, ActionScaler, RewardScaler)
 
@@ -328,7 +349,7 @@ def test_json_there_and_back(scaler: Any) -> None:
 
 def test_names_in_files() -> None:
     assert [sorted(kind._known) for kind in KINDS] == [
-        ["min_max", "pixel", "standard"],
+        ["min_max", "pixel", "standard", "tuple"],
         ["min_max"],
         ["clip", "min_max", "multiply", "return", "shift", "standard"],
     ]
@@ -382,3 +403,84 @@ def test_gradients_flow() -> None:
     x = torch.zeros(2, requires_grad=True)
     MinMaxActionScaler([-2.0, 0.0], [2.0, 1.0]).reverse_transform(x).sum().backward()
     assert x.grad is not None and x.grad.tolist() == [2.0, 0.5]
+
+
+# ------------------------------------------------------------------------------------- tuple observations
+
+
+def pairs(**options: Any) -> MDPDataset:
+    generator = np.random.default_rng(1)
+    vectors, images = generator.normal(3.0, 2.0, (40, 3)), generator.integers(0, 256, (40, 1, 36, 36))
+    observations = (vectors.astype(np.float32), images.astype(np.uint8))
+    actions, rewards = generator.integers(0, 2, 40), generator.normal(size=40)
+    return MDPDataset(observations, actions, rewards, np.arange(40) % 8 == 7, **options)
+
+
+@pytest.mark.parametrize("place", ["memory", "folder"])
+def test_tuples_are_fitted_part_by_part(place: str, tmp_path: Any) -> None:
+    dataset = pairs(storage="memory" if place == "memory" else tmp_path / "rows")
+    scaler = TupleObservationScaler([StandardObservationScaler(), MinMaxObservationScaler()])
+    assert not scaler.built
+    scaler.fit_with_dataset(dataset)
+    assert scaler.built
+    vectors = np.concatenate([episode.observations[0] for episode in dataset.episodes])
+    images = np.concatenate([episode.observations[1] for episode in dataset.episodes]).astype(float)
+    first, second = scaler.observation_scalers
+    np.testing.assert_allclose(first.mean, vectors.mean(0), rtol=1e-6)  # type: ignore[union-attr]
+    assert np.array_equal(second.maximum, images.max(0))  # type: ignore[union-attr]
+    x = (torch.from_numpy(vectors[:5]), torch.from_numpy(images[:5].astype(np.uint8)))
+    scaled = scaler.transform(x)
+    torch.testing.assert_close(scaled[0], first.transform(x[0]))  # type: ignore[union-attr]
+    assert scaled[1].abs().max() <= 1
+    for back, part in zip(scaler.reverse_transform(scaled), x, strict=True):
+        torch.testing.assert_close(back, part.float(), rtol=1e-4, atol=1e-3)
+    again = TupleObservationScaler([StandardObservationScaler(), MinMaxObservationScaler()])
+    again.fit_with_episodes(iter(dataset.episodes))
+    assert again == scaler
+
+
+def test_parts_that_are_fitted_or_left_alone() -> None:
+    given = StandardObservationScaler([0.0] * 3, [1.0] * 3)
+    scaler = TupleObservationScaler([given, None])
+    assert scaler.built
+    scaler.fit_with_dataset(pairs())
+    assert given.mean.tolist() == [0, 0, 0]
+    vector, image = scaler.transform((torch.ones(3), torch.full((1, 4, 4), 7, dtype=torch.uint8)))
+    assert image.dtype == torch.float32 and image.max() == 7
+    arrays = scaler.transform_numpy((np.ones(3, np.float32), np.zeros((1, 4, 4), np.uint8)))
+    assert np.array_equal(arrays[0], vector.numpy())
+
+
+def test_tuples_fitted_with_an_environment() -> None:
+    low, high = gymnasium.spaces.Box(-1, 3, (2,)), gymnasium.spaces.Box(0, 255, (1, 2, 2), np.uint8)
+    env = SimpleNamespace(observation_space=gymnasium.spaces.Tuple((low, high)))
+    scaler = TupleObservationScaler([MinMaxObservationScaler(), PixelObservationScaler()])
+    scaler.fit_with_env(env)
+    assert scaler.observation_scalers[0].maximum.tolist() == [3, 3]  # type: ignore[union-attr]
+    with pytest.raises(UnsupportedError):
+        TupleObservationScaler([StandardObservationScaler(), None]).fit_with_env(env)
+
+
+def test_tuples_that_do_not_fit() -> None:
+    scaler = TupleObservationScaler([None, None])
+    for x in (torch.zeros(2), (torch.zeros(2),), {"a": torch.zeros(2)}):
+        with pytest.raises(ShapeError, match="2 scalers"):
+            scaler.transform(x)
+    for scalers in (PixelObservationScaler(), [MinMaxActionScaler()], [3]):
+        with pytest.raises(ConfigError, match="observation_scalers"):
+            TupleObservationScaler(scalers)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="one array each"):
+        StandardObservationScaler().fit_with_dataset(pairs())
+
+
+@pytest.mark.parametrize("suffix", ["pt", "onnx", "pt2"])
+def test_tuple_scalers_travel_into_exports(suffix: str, tmp_path: Any) -> None:
+    dataset = pairs()
+    scaler = TupleObservationScaler([StandardObservationScaler(), PixelObservationScaler()])
+    dqn = DQNConfig(observation_scaler=scaler).create()
+    dqn.build_with_dataset(dataset)
+    dqn.save_policy(tmp_path / f"policy.{suffix}")  # compared with the policy before it gets its name
+    assert (tmp_path / f"policy.{suffix}").exists()
+    dqn.save(tmp_path / "model.d3")
+    assert dqn.observation_scaler.built and not scaler.built  # the configuration was copied
+    assert load_learnable(tmp_path / "model.d3").observation_scaler == dqn.observation_scaler

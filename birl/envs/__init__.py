@@ -1,15 +1,23 @@
-"""Environments: making, seeding, checking, and stepping one or many of them in the same way."""
+"""Environments: making, seeding, checking, wrapping, and stepping one or many of them in the same way."""
 
+from birl.envs.atari import Atari, AtariPreprocessing, make_atari
 from birl.envs.checker import check_environment
 from birl.envs.making import make_env, reset_generator, seed_env
 from birl.envs.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
 from birl.envs.stepper import Step, Stepper
+from birl.envs.wrappers import ChannelFirst, FrameStack, GoalConcatWrapper
 
 __all__ = [
+    "Atari",
+    "AtariPreprocessing",
+    "ChannelFirst",
+    "FrameStack",
+    "GoalConcatWrapper",
     "Step",
     "Stepper",
     "check_environment",
     "environment_spec",
+    "make_atari",
     "make_env",
     "number_of_environments",
     "reset_generator",

@@ -53,8 +53,8 @@ def _make(name: str, options: dict[str, Any]) -> Any:
             env = gymnasium.make(name, **options)
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(
-            f"no environment can be made from {name!r}: {error}. Give a Gymnasium id such as 'CartPole-v1', or "
-            "'module:factory' for one of your own"
+            f"no environment can be made from {name!r}: {str(error).rstrip('.')}. Give a Gymnasium id such as "
+            "'CartPole-v1', or 'module:factory' for one of your own"
         ) from error
     number_of_environments(env)
     return env

@@ -9,6 +9,7 @@ from birl.preprocessing.observation_scalers import (
     ObservationScaler,
     PixelObservationScaler,
     StandardObservationScaler,
+    TupleObservationScaler,
 )
 from birl.preprocessing.reward_scalers import (
     ClipRewardScaler,
@@ -35,4 +36,5 @@ __all__ = [
     "Scaler",
     "StandardObservationScaler",
     "StandardRewardScaler",
+    "TupleObservationScaler",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,7 +23,7 @@ from birl.types import Array, tree_map
 
 __all__ = ["Affine", "MinMax", "Scaler", "Statistics", "as_float", "finite", "row_statistics"]
 
-_ROWS_AT_ONCE: Final = 1024
+_NUMBERS_AT_ONCE: Final = 2**20  # 8 MB in float64
 _UNBOUNDED: Final = 1e30  # environments also write "no bound" as the largest float
 _RELATIVE_RESOLUTION: Final = 1e-6  # of float32, rounded up: a narrower spread is a constant
 
@@ -147,7 +148,7 @@ class Statistics:
 
 
 def row_statistics(arrays: Iterable[Any]) -> Statistics:
-    """Statistics over the rows of all ``arrays`` ``[rows, …]``, with memory for a thousand rows.
+    """Statistics over the rows of all ``arrays`` ``[rows, …]`` in one pass, with memory for a million numbers.
 
     Raises:
         EmptyDataError: if there are none.
@@ -177,8 +178,9 @@ def _chunks(arrays: Iterable[Any]) -> Iterator[Array]:
             )
         if isinstance(array, Tensor):
             array = array.cpu().numpy()
-        for start in range(0, len(array), _ROWS_AT_ONCE):
-            yield np.asarray(array[start : start + _ROWS_AT_ONCE], dtype=np.float64)
+        count = max(_NUMBERS_AT_ONCE // max(math.prod(array.shape[1:]), 1), 1)
+        for start in range(0, len(array), count):
+            yield np.asarray(array[start : start + count], dtype=np.float64)
 
 
 class Affine(Scaler):

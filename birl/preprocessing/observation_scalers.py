@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from birl.errors import ConfigError
+from birl.errors import ConfigError, ShapeError
 from birl.preprocessing.base import Affine, MinMax, Scaler, as_float, finite, row_statistics
 from birl.serialization import Serializable
 from birl.types import Array, tree_map
@@ -19,6 +20,7 @@ __all__ = [
     "ObservationScaler",
     "PixelObservationScaler",
     "StandardObservationScaler",
+    "TupleObservationScaler",
 ]
 
 
@@ -121,3 +123,77 @@ class StandardObservationScaler(Affine, ObservationScaler):
 
     def _constants(self) -> tuple[Array, ...]:
         return self.mean, self.std + self.eps
+
+
+@dataclass
+class TupleObservationScaler(ObservationScaler):
+    """One scaler for each part of tuple observations.
+
+    Args:
+        observation_scalers: scalers; ``None`` leaves a part as it is.
+    """
+
+    observation_scalers: Sequence[ObservationScaler | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        scalers: Any = self.observation_scalers
+        if not isinstance(scalers, list | tuple) or not all(isinstance(s, ObservationScaler | None) for s in scalers):
+            raise ConfigError(f"observation_scalers={scalers!r:.200}: a list of observation scalers and None")
+        self.observation_scalers = list(scalers)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "tuple"
+
+    @property
+    def built(self) -> bool:
+        """Whether all parameters of all parts are known."""
+        return all(scaler is None or scaler.built for scaler in self.observation_scalers)
+
+    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
+        """Fit the scalers of the parts that are not fitted yet, each with its own part of all steps.
+
+        A sequence is gone through once for each part; anything else is first made a list.
+        """
+        sequence = episodes if isinstance(episodes, Sequence) else list(episodes)
+        for index, scaler in enumerate(self.observation_scalers):
+            if scaler is not None and not scaler.built:
+                scaler.fit_with_episodes(self._part(episode.observations, index) for episode in sequence)
+
+    def _part(self, observations: Any, index: int) -> Any:
+        self._check(observations)
+        return SimpleNamespace(observations=observations[index])
+
+    def fit_with_env(self, env: Any) -> None:
+        """Fit the scalers of the parts that are not fitted yet with the parts of a Tuple space.
+
+        Raises:
+            ConfigError, UnsupportedError: as the scalers of the parts.
+        """
+        spaces: Any = getattr(self._space(env), "spaces", None)
+        self._check(spaces)
+        for space, scaler in zip(spaces, self.observation_scalers, strict=True):
+            if scaler is not None and not scaler.built:
+                scaler.fit_with_env(SimpleNamespace(observation_space=space))
+
+    def transform(self, x: Any) -> Any:
+        """From the units of the data to those of the networks: a tuple of float tensors."""
+        return self._each(x, lambda scaler, part: scaler.transform(part))
+
+    def reverse_transform(self, x: Any) -> Any:
+        """Inverse of `transform`."""
+        return self._each(x, lambda scaler, part: scaler.reverse_transform(part))
+
+    def _each(self, x: Any, function: Callable[[ObservationScaler, Any], Any]) -> tuple[Any, ...]:
+        self._check(x)
+        pairs = zip(x, self.observation_scalers, strict=True)
+        return tuple(tree_map(as_float, part) if scaler is None else function(scaler, part) for part, scaler in pairs)
+
+    def _check(self, x: Any) -> None:
+        if not isinstance(x, list | tuple) or len(x) != len(self.observation_scalers):
+            given = f"{len(x)} parts" if isinstance(x, list | tuple) else type(x).__name__
+            raise ShapeError(
+                f"TupleObservationScaler has {len(self.observation_scalers)} scalers, observations have {given}: give "
+                "one scaler (or None) for each part of a tuple"
+            )

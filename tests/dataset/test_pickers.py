@@ -20,6 +20,7 @@ from birl.dataset import (
     FrameStackTransitionPicker,
     InfiniteBuffer,
     MDPDataset,
+    MixedReplayBuffer,
     MultiStepTransitionPicker,
     ReplayBuffer,
     TrajectoryMiniBatch,
@@ -27,6 +28,7 @@ from birl.dataset import (
     TransitionMiniBatch,
 )
 from birl.dataset.episodes import episode_at, locate
+from birl.dataset.pickers import pick_batch
 from birl.dataset.slicers import sequence_batch
 from birl.errors import ConfigError
 
@@ -100,6 +102,63 @@ def test_batches_equal_single_transitions(
     batch = picker.batch(buffer.storage, buffer.storage.place.indices(rows))
     single = one_by_one(buffer, rows, picker, for_picker=for_picker)
     equal(TransitionMiniBatch.from_transitions(single), batch)
+
+
+class _ByHand(BasicTransitionPicker):
+    """A user's picker, which makes transitions one by one."""
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        return super().__call__(episode, index)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kinds=EPISODES,
+    picker=st.sampled_from([*PICKERS[:6], _ByHand()]),
+    limit=st.sampled_from([None, 3, 9]),
+    storage=st.sampled_from(["memory", "cpu"]),
+)
+def test_next_actions_are_those_of_the_step_where_a_transition_leads(
+    kinds: list[tuple[int, bool, bool]], picker: Any, limit: int | None, storage: str
+) -> None:
+    buffer = make(kinds, limit, storage, transition_picker=picker)
+    rows = all_rows(buffer)
+    if not len(rows):
+        return
+    placed = buffer.storage.place.indices(rows)
+    batch = pick_batch(buffer.storage, picker, placed, next_actions=True)
+    plain = pick_batch(buffer.storage, picker, placed)
+    assert set(batch.extra) - set(plain.extra) == {"next_action", "next_action_known"}
+    episodes, indices = locate(buffer.storage, rows)
+    for k, (number, index) in enumerate(zip(episodes, indices, strict=True)):
+        actions = episode_at(buffer.storage, int(number)).actions
+        after = int(index) + int(batch.intervals[k, 0])
+        known = after < len(actions)
+        assert float(batch.extra["next_action_known"][k, 0]) == known
+        assert int(batch.extra["next_action"][k, 0]) == (actions[after, 0] if known else 0)
+    assert batch.extra["next_action"].dtype == batch.actions.dtype
+    assert batch.extra["next_action_known"].dtype == batch.rewards.dtype
+
+
+def test_next_actions_of_sequences_and_of_mixed_buffers() -> None:
+    buffer = make([(4, True, True), (3, False, True)])
+    batch = sequence_batch(buffer.storage, BasicTransitionPicker(), np.array([1, 5]), 4, 1, next_actions=True)
+    assert batch.extra["next_action_known"][..., 0].T.tolist() == [[1, 1, 1, 0, 0], [0, 1, 1, 0, 0]]
+    assert batch.extra["next_action"][..., 0].T.tolist() == [[1, 2, 0, 0, 0], [0, 1, 2, 0, 0]]
+    mixed = MixedReplayBuffer(buffer, make([(5, True, True)]), secondary_mix_ratio=0.5)
+    assert mixed.sample_transition_batch(6, next_actions=True).extra["next_action"].shape == (6, 1)
+    assert mixed.sample_sequence_batch(6, 3, next_actions=True).extra["next_action"].shape == (3, 6, 1)
+    assert "next_action" not in mixed.sample_transition_batch(6).extra
+
+
+def test_the_newest_step_of_a_running_episode_has_no_next_action_yet() -> None:
+    buffer = ReplayBuffer(InfiniteBuffer(), episodes=make([(3, True, True)]).episodes, action_size=3)
+    buffer.append(np.zeros((2, 1, 1), np.uint8), 2, 0.0)
+    buffer.append(np.ones((2, 1, 1), np.uint8), 1, 0.0)
+    rows = all_rows(buffer)
+    batch = pick_batch(buffer.storage, BasicTransitionPicker(), rows, next_actions=True)
+    assert batch.extra["next_action_known"][:, 0].tolist() == [1, 1, 0, 1]
+    assert batch.extra["next_action"][:, 0].tolist() == [1, 2, 0, 1]
 
 
 @settings(max_examples=60, deadline=None)

@@ -35,6 +35,7 @@ from birl.errors import (
     ConfigError,
     CorruptFileError,
     DataError,
+    EmptyDataError,
     ForeignFileError,
     NonFiniteError,
     ShapeError,
@@ -44,6 +45,12 @@ from birl.types import ActionSpace
 
 def episode(length: int, terminated: bool = True, value: float = 0.0) -> Episode:
     return Episode(np.full((length, 3), value, np.float32), np.full((length, 1), 0.5), np.arange(length), terminated)
+
+
+SIGNATURES = {
+    "observation_signature": Signature(shape=[(3,)], dtype=[np.float32]),
+    "action_signature": Signature(shape=[(1,)], dtype=[np.float64]),
+}
 
 
 class Env:
@@ -304,6 +311,35 @@ def test_mixing() -> None:
         MixedReplayBuffer(online, logged, 1.5)
     with pytest.raises(ShapeError, match="must agree"):
         MixedReplayBuffer(online, MDPDataset(np.zeros((3, 5)), np.zeros((3, 1)), np.zeros(3), [0, 0, 1]), 0.5)
+
+
+def test_mixing_begins_before_both_hold_something() -> None:
+    empty = ReplayBuffer(FIFOBuffer(50), **SIGNATURES)
+    logged = ReplayBuffer(InfiniteBuffer(), episodes=[episode(9, value=2)])
+    mixed = MixedReplayBuffer(empty, logged, 0.5)
+    for _ in range(2):  # the newest step is no transition until the one after it is known
+        assert (mixed.sample_transition_batch(8).observations == 2).all()
+        assert (mixed.sample_transition().observation == 2).all()
+        mixed.append(np.ones(3), [0.5], 1.0)
+    assert ((mixed.sample_transition_batch(8).observations == 2).all(axis=1)).sum() == 4
+    assert (MixedReplayBuffer(logged, empty, 0.5).sample_transition_batch(8).observations[:4] == 2).all()
+    none = ReplayBuffer(FIFOBuffer(50), **SIGNATURES)
+    assert (MixedReplayBuffer(logged, none, 0.5).sample_transition_batch(8).observations == 2).all()
+    with pytest.raises(EmptyDataError):
+        MixedReplayBuffer(none, logged, 0.0).sample_transition_batch(8)
+
+
+def test_mixing_wants_the_same_targets() -> None:
+    def buffer(picker: Any) -> ReplayBuffer:
+        return ReplayBuffer(InfiniteBuffer(), picker, episodes=[episode(9)])
+
+    MixedReplayBuffer(buffer(MultiStepTransitionPicker(3, 0.9)), buffer(MultiStepTransitionPicker(3, 0.9)), 0.5)
+    for other in (None, MultiStepTransitionPicker(2, 0.9), MultiStepTransitionPicker(3, 0.99)):
+        with pytest.raises(ConfigError, match="3 steps with gamma=0.9.*same transition_picker"):
+            MixedReplayBuffer(buffer(MultiStepTransitionPicker(3, 0.9)), buffer(other), 0.5)
+    whole = buffer(None)
+    with pytest.raises(ConfigError, match="MixedReplayBuffer cannot be mixed"):
+        MixedReplayBuffer(whole, MixedReplayBuffer(whole, whole, 0.5), 0.5)  # type: ignore[arg-type]
 
 
 # -- folders -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,26 @@
+"""``birl convert``: a model of d3rlpy as one of birl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from birl.convert import read_d3rlpy
+
+__all__ = ["convert"]
+
+
+def convert(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Model that d3rlpy 2 saved (.d3).")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="File to write, for birl.load_learnable.")],
+) -> None:
+    """Convert a model of d3rlpy. Such files are pickles, which can run code: here they cannot.
+
+    Only what a model needs is read: plain values, dicts and tensors. A file that names anything else is refused.
+    """
+    algorithm = read_d3rlpy(old)
+    algorithm.save(new)
+    name = type(algorithm).__name__
+    print(f"{new}: {name} of {old}: networks, scalers and settings; optimisers begin anew")

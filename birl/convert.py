@@ -1,0 +1,427 @@
+"""Models of d3rlpy. The only place that reads pickles, and only by hand: it knows what such a file needs, nothing else.
+
+A ``.d3`` of d3rlpy 2 is a pickle of one dict: the configuration as JSON, and a file of torch's as bytes, which is a zip
+with a pickle and the raw numbers. Reading a pickle calls the functions that it names, whatever they are. Here the
+outer pickle may name none, and the inner one a dict class and the types of tensors, for which functions of this file
+stand in. Everything else is refused before anything is called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+import pickle
+import re
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+import birl.algos
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig
+from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
+
+__all__ = ["CONVERTIBLE", "read_d3rlpy"]
+
+CONVERTIBLE: Final = (
+    "AWAC",
+    "BC",
+    "BCQ",
+    "BEAR",
+    "CQL",
+    "CalQL",
+    "CRR",
+    "DDPG",
+    "DQN",
+    "DecisionTransformer",
+    "DiscreteBC",
+    "DiscreteBCQ",
+    "DiscreteCQL",
+    "DiscreteDecisionTransformer",
+    "DiscreteSAC",
+    "DoubleDQN",
+    "IQL",
+    "NFQ",
+    "PLAS",
+    "PLASWithPerturbation",
+    "ReBRAC",
+    "SAC",
+    "TACR",
+    "TD3",
+    "TD3PlusBC",
+)
+"""Algorithms whose models can be converted."""
+
+_Tensors = dict[str, Tensor]
+
+_STORAGES: Final = {
+    "BFloat16Storage": torch.bfloat16,
+    "BoolStorage": torch.bool,
+    "ByteStorage": torch.uint8,
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "IntStorage": torch.int32,
+    "LongStorage": torch.int64,
+}
+_MODULES: Final = {
+    "imitator": "actor",
+    "log_alpha": "alpha",
+    "log_temp": "temperature",
+    "perturbation": "perturbation",
+    "policy": "actor",
+    "q_funcs": "critic",
+    "targ_perturbation": "perturbation_target",
+    "targ_policy": "actor_target",
+    "targ_q_funcs": "critic_target",
+    "transformer": "transformer",
+    "vae_decoder": "vae_decoder",
+    "vae_encoder": "vae_encoder",
+    "value_func": "value",
+}
+_TRANSFORMER: Final = (
+    (r"_position_encoding\._(embed|global_position_embedding)\.", "position_embedding."),
+    (r"_position_encoding\._block_position_embedding\._parameter", "block_embedding"),
+    (r"_embed_ln\.", "token_norm."),
+    (r"_gpt2\._transformer\.(\d+)\._attention\._proj\.", r"transformer.blocks.\1.attention_out."),
+    (r"_gpt2\._transformer\.(\d+)\._attention\._([qkv])\.", r"transformer.blocks.\1.query_key_value.\2."),
+    (r"_gpt2\._transformer\.(\d+)\._mlp\._l1\.", r"transformer.blocks.\1.mlp_in."),
+    (r"_gpt2\._transformer\.(\d+)\._mlp\._l2\.", r"transformer.blocks.\1.mlp_out."),
+    (r"_gpt2\._transformer\.(\d+)\._layer_norm1\.", r"transformer.blocks.\1.attention_norm."),
+    (r"_gpt2\._transformer\.(\d+)\._layer_norm2\.", r"transformer.blocks.\1.mlp_norm."),
+    (r"_gpt2\._layer_norm\.", "transformer.norm."),
+    (r"_rtg_embed\.", "return_token."),
+    (r"_action_embed\.", "action_token."),
+    (r"_output\.", "linear."),
+)
+
+
+def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None = False) -> Any:
+    """Read a model that d3rlpy 2 saved with ``save``.
+
+    Configuration, scalers, networks and their targets are taken over; policies and values predict what they did. With
+    an IQN head values differ a little, since birl's fixed levels are midpoints and d3rlpy's reach from 0 to 1. Moments
+    of optimisers are left behind: training goes on with fresh ones. The file holds no step counter.
+
+    Args:
+        fname: path of the ``.d3`` file.
+        device: see `birl.config.AlgorithmConfig.create`.
+
+    Returns:
+        The algorithm.
+
+    Raises:
+        ForeignFileError: if it is no such file, or names something that none needs. Nothing was run then.
+        CorruptFileError: if it is damaged.
+        UnsupportedError: if it holds an algorithm or a network that cannot be converted.
+    """
+    try:
+        content = _outer(Path(fname).read_bytes(), fname)
+        config = _config(json.loads(content["config"])["config"])
+        shape = json.loads(content["config"])
+        algorithm: Algorithm[Any, Any] = config.create(device)
+        algorithm.create_impl(_as_shape(shape["observation_shape"]), int(shape["action_size"]))
+        wanted = algorithm.nets.state_dict()
+        given = _converted(_inner(content["torch"], fname), wanted, fname)
+        algorithm.nets.load_state_dict(given)
+    except BirlError:
+        raise
+    except OSError as error:
+        raise FileError(f"{fname} cannot be read ({error}): check the path") from error
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise CorruptFileError(
+            f"{fname} is damaged, or no model that d3rlpy 2 saved ({type(error).__name__}: {error!s:.200})"
+        ) from error
+    return algorithm
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows no class, function or storage at all."""
+
+    def __init__(self, file: BinaryIO, name: object) -> None:
+        super().__init__(file)
+        self.name = name
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise ForeignFileError(
+            f"{self.name} names {module}.{name}, which no model of d3rlpy needs. It was refused and nothing was run: "
+            "do not open the file with d3rlpy or torch.load either, unless you trust where it comes from"
+        )
+
+    def persistent_load(self, key: Any) -> Any:
+        raise ForeignFileError(f"{self.name} refers to {key!r:.100}, which no model of d3rlpy does")
+
+
+def _outer(data: bytes, fname: object) -> dict[str, Any]:
+    if data[:1] != b"\x80":
+        raise ForeignFileError(f"{fname} is no model that d3rlpy 2 saved: give a .d3 file that its save(…) wrote")
+    content = _Unpickler(io.BytesIO(data), fname).load()
+    kinds = {"torch": bytes, "config": str, "version": str}
+    if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in kinds.items()):
+        raise ForeignFileError(f"{fname} is no model that d3rlpy 2 saved: it lacks torch, config or version")
+    return content
+
+
+class _Storage(NamedTuple):
+    dtype: torch.dtype
+    data: bytes
+
+
+class _TorchUnpickler(_Unpickler):
+    """Knows dicts, tensors and their storages."""
+
+    def __init__(self, archive: zipfile.ZipFile, folder: str, name: object) -> None:
+        super().__init__(io.BytesIO(_member(archive, f"{folder}/data.pkl")), name)
+        self._archive, self._folder = archive, folder
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if module == "torch" and name in _STORAGES:
+            return _STORAGES[name]
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _tensor
+        return super().find_class(module, name)
+
+    def persistent_load(self, key: Any) -> Any:
+        kind, dtype, number, _, count = key
+        if kind != "storage" or not isinstance(dtype, torch.dtype) or not re.fullmatch(r"\d+", str(number)):
+            return super().persistent_load(key)
+        data = _member(self._archive, f"{self._folder}/data/{number}")
+        if len(data) != count * dtype.itemsize:
+            raise CorruptFileError(f"{self.name}: a tensor has {len(data)} bytes, expected are {count} of {dtype}")
+        return _Storage(dtype, data)
+
+
+def _tensor(storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
+    """A tensor of its own, never larger than its storage."""
+    flat = torch.frombuffer(bytearray(storage.data), dtype=storage.dtype) if storage.data else torch.empty(0)
+    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    count = math.prod(list(size))
+    if count > len(flat) or min((offset, *size, *stride)) < 0 or (count and last >= len(flat)):
+        raise CorruptFileError(f"a tensor of shape {size} does not fit into its {len(flat)} numbers")
+    return flat.as_strided(size, stride, offset).clone()
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:  # torch compresses nothing, so nothing can inflate
+        raise CorruptFileError(f"the member {name} is compressed, which torch never does")
+    return archive.read(name)
+
+
+def _inner(data: bytes, fname: object) -> dict[str, Any]:
+    """Tensors of each module by name."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        names = archive.namelist()
+        folder = next(name.removesuffix("/data.pkl") for name in names if name.endswith("/data.pkl"))
+        if f"{folder}/byteorder" in names and _member(archive, f"{folder}/byteorder") != b"little":
+            raise UnsupportedError(f"{fname} was written on a big-endian machine: save it again on another one")
+        content = _TorchUnpickler(archive, folder, fname).load()
+    if not isinstance(content, dict):
+        raise ForeignFileError(f"{fname} holds {type(content).__name__} instead of networks: give a .d3 file of d3rlpy")
+    return content
+
+
+# -- configuration ---------------------------------------------------------------------------------------------
+
+
+def _config(data: dict[str, Any]) -> AlgorithmConfig:
+    name = data["type"].replace("_", "").lower()
+    known = {cls.lower(): cls for cls in CONVERTIBLE}
+    if name not in known:
+        raise UnsupportedError(f"models of {data['type']!r} cannot be converted, but those of {', '.join(CONVERTIBLE)}")
+    cls = getattr(birl.algos, known[name]).config_class
+    params = {key: _value(value) for key, value in data["params"].items()}
+    fields = {field.name for field in dataclasses.fields(cls)}
+    if "layer_norm_eps" in fields:
+        params["layer_norm_eps"] = 3e-3  # d3rlpy's
+    for key, value in (("clip_grad_norm", None), ("warmup_steps", 0)):
+        if key in fields and "transformer" in name:  # newer files say these in the factory of optimisers
+            params.setdefault(key, value)
+    lacking = {key: value for key, value in params.items() if key not in fields}
+    if any(lacking.values()):  # what is off does no harm
+        raise UnsupportedError(f"birl's {known[name]} has no {lacking!s:.200}: this model cannot be converted")
+    kept = {key: value for key, value in params.items() if key in fields}
+    return cls.deserialize({"type": known[name], "params": kept})  # type: ignore[no-any-return]
+
+
+def _value(value: Any) -> Any:
+    """d3rlpy's JSON as birl's: nothing is ``None``, and schedules of learning rates are told by their place."""
+    if isinstance(value, dict):
+        if value.get("type") == "none":
+            return None
+        value = {key: _value(item) for key, item in value.items()}
+        if isinstance(value.get("lr_scheduler_factory"), dict):
+            value["lr_scheduler_factory"] = {"kind": "LRSchedulerFactory", **value["lr_scheduler_factory"]}
+        if "observation_scalers" in value:
+            value["observation_scalers"] = [
+                None if item is None else {"kind": "ObservationScaler", **item} for item in value["observation_scalers"]
+            ]
+        return value
+    return [_value(item) for item in value] if isinstance(value, list) else value
+
+
+def _as_shape(shape: Any) -> Any:
+    nested = any(isinstance(item, list) for item in shape)
+    return tuple(_as_shape(item) for item in shape) if nested else tuple(int(size) for size in shape)
+
+
+# -- networks --------------------------------------------------------------------------------------------------
+
+
+def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: object) -> _Tensors:
+    """Tensors of birl's networks. Every one is found, and every one of d3rlpy's is used.
+
+    Raises:
+        UnsupportedError: if that is not so.
+    """
+    found: _Tensors = {}
+    for name, given in content.items():
+        if name.endswith("optim"):
+            continue
+        target = _MODULES.get(name)
+        if name == "imitator" and any(key.startswith("imitator.") for key in wanted):
+            target = name  # not the policy itself, as it is in behaviour cloning
+        if name == "transformer" and any(key.startswith("actor.") for key in wanted):
+            target = "actor"
+        if target is None:
+            raise UnsupportedError(f"{fname} has a network {name!r}, for which birl has none")
+        if name.startswith(("targ_", "log_")) and not any(key.startswith(f"{target}.") for key in wanted):
+            continue  # AWAC's temperature and NFQ's target are never used
+        if name == "transformer":
+            found |= _transformer(given, target, wanted)
+        elif name.startswith("log_"):
+            found[f"{target}.raw"] = given["_parameter"].reshape(())
+        elif name.endswith("q_funcs"):
+            found |= _ensemble(given, target, wanted)
+        else:
+            found |= {f"{target}.{key}": tensor for key, tensor in _network(given).items()}
+    for key, value in wanted.items():
+        if key not in found and key.startswith("actor_target."):  # d3rlpy takes the policy itself
+            found[key] = found[key.replace("actor_target.", "actor.", 1)]
+        elif key not in found and "." not in key:  # random numbers that are drawn once
+            found[key] = value
+    found = {key: tensor for key, tensor in found.items() if not _is_shared(key, tensor, found, wanted)}
+    wrong = [key for key in wanted if key not in found] + [key for key in found if key not in wanted]
+    wrong += [key for key in found if key in wanted and found[key].shape != wanted[key].shape]
+    if wrong:
+        raise UnsupportedError(f"{fname} has networks of another form than birl's: {', '.join(wrong[:5])} do not agree")
+    return found
+
+
+def _is_shared(key: str, tensor: Tensor, found: _Tensors, wanted: Mapping[str, Tensor]) -> bool:
+    """Whether it is a part of discrete BCQ's imitator that is the critic's, and there in birl."""
+    if key in wanted or not key.startswith("imitator.encoder."):
+        return False
+    critic = found.get(key.replace("imitator.encoder.", "critic.encoder.members.0.", 1))
+    return critic is not None and torch.equal(critic, tensor)
+
+
+def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:
+    """Names of one network's tensors: an encoder, and what follows it below ``head``."""
+    found: _Tensors = {}
+    for part, place in (("_layers", "layers.{}"), ("_cnn_layers", "convolutions.{}"), ("_last_layers", "dense")):
+        found |= _layers(given, f"_encoder.{part}.", place)
+    for key in ("weight", "bias"):
+        for source, name in (("_fc", "linear"), ("_embed", "embedding")):
+            if f"{source}.{key}" in given:
+                found[f"{head}{name}.{key}"] = given[f"{source}.{key}"]
+        if f"_mu.{key}" in given:
+            both = [given[name] for name in (f"_mu.{key}", f"_logstd.{key}") if name in given]
+            found[f"{head}linear.{key}"] = torch.cat(both)
+    if "_logstd" in given:
+        found[f"{head}log_std"] = given["_logstd"].reshape(-1)
+    known = re.compile(
+        r"_encoder\._(layers|cnn_layers|last_layers)\.\d+\.\w+|_(fc|embed|mu|logstd)\.(weight|bias)|_logstd"
+    )
+    odd = [name for name in given if not known.fullmatch(name)]
+    if odd:
+        raise UnsupportedError(f"a network has {', '.join(odd[:5])}, which birl's encoders do not: convert it by hand")
+    return found
+
+
+def _layers(given: Mapping[str, Tensor], prefix: str, place: str) -> _Tensors:
+    """d3rlpy counts activations as layers too; a norm belongs to the product before it."""
+    numbers = sorted({int(name.removeprefix(prefix).split(".")[0]) for name in given if name.startswith(prefix)})
+    found: _Tensors = {}
+    layer, norm = -1, 0
+    for number in numbers:
+        tensors = {name: given[f"{prefix}{number}.{name}"] for name in _leaves(given, f"{prefix}{number}.")}
+        if tensors["weight"].dim() > 1:
+            layer, norm = layer + 1, 0
+            name = place.format(layer) if place.startswith("convolutions") else f"{place.format(layer)}.linear"
+        else:
+            after = f"after.{layer}" if place.startswith("convolutions") else f"{place.format(layer)}.after"
+            name, norm = f"{after}.{norm}", norm + 1
+        found |= {f"encoder.{name}.{key}": tensor for key, tensor in tensors.items()}
+    return found
+
+
+def _leaves(given: Iterable[str], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix) for name in given if name.startswith(prefix)]
+
+
+def _ensemble(given: Mapping[str, Tensor], target: str, wanted: Mapping[str, Tensor]) -> _Tensors:
+    """Critics as birl keeps them: stacked, or one after the other where encoders cannot be stacked."""
+    count = 1 + max(int(name.split(".")[0]) for name in given)
+    members = [
+        _network({name: given[f"{index}.{name}"] for name in _leaves(given, f"{index}.")}, "head.")
+        for index in range(count)
+    ]
+    found: _Tensors = {}
+    for name in members[0]:
+        stacked = f"{target}.{name}"
+        if stacked in wanted and wanted[stacked].dim() == members[0][name].dim():
+            found[stacked] = members[0][name]  # an encoder that all share
+        elif stacked in wanted:
+            found[stacked] = torch.stack([_stackable(member[name]) for member in members])
+        else:
+            for index, member in enumerate(members):
+                found[stacked.replace(".encoder.", f".encoder.members.{index}.", 1)] = member[name]
+    return found
+
+
+def _stackable(tensor: Tensor) -> Tensor:
+    return tensor.t() if tensor.dim() == 2 else tensor.unsqueeze(0)
+
+
+def _transformer(given: Mapping[str, Tensor], target: str, wanted: Mapping[str, Tensor]) -> _Tensors:
+    found: _Tensors = {}
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in given.items():
+        if name.endswith("._attention._mask"):
+            continue
+        for pattern, place in _TRANSFORMER:
+            new, matched = re.subn(f"^{pattern}", place, name)
+            if matched:
+                break
+        else:
+            if not name.startswith("_encoder."):
+                raise UnsupportedError(f"a transformer has {name}, which birl's does not: convert it by hand")
+            continue
+        if split := re.fullmatch(r"(.*query_key_value)\.([qkv])\.(\w+)", new):
+            parts.setdefault(f"{split[1]}.{split[3]}", {})[split[2]] = tensor
+        else:
+            found[new] = tensor
+    found |= {name: torch.cat([part[key] for key in "qkv"]) for name, part in parts.items()}
+    found |= _network({name: tensor for name, tensor in given.items() if name.startswith("_encoder.")})
+    found = {f"{target}.{name}": tensor for name, tensor in found.items()}
+    if f"{target}.action_token.weight" in found and f"{target}.action_embedding.weight" in wanted:
+        found[f"{target}.action_embedding.weight"] = found.pop(f"{target}.action_token.weight")
+    if f"{target}.block_embedding" in found:
+        found[f"{target}.block_embedding"] = found[f"{target}.block_embedding"].squeeze(0)
+    positions = f"{target}.position_embedding.weight"
+    if positions in found and positions in wanted:  # d3rlpy has one more, which no step uses
+        found[positions] = found[positions][: len(wanted[positions])]
+    return found

@@ -1,0 +1,120 @@
+"""Named datasets: logged data together with the environment it comes from.
+
+The first four were collected by birl itself with ``scripts/collect_datasets.py`` and are part of the package. The
+others are read from files that are on this machine already; nothing is downloaded.
+
+=========================================== ====================================================================
+name                                        what it holds
+=========================================== ====================================================================
+``cartpole-random``                         CartPole-v1, uniformly random actions
+``cartpole-replay``                         CartPole-v1, everything an online DQN saw while it learned
+``pendulum-random``                         Pendulum-v1, uniformly random actions
+``pendulum-replay``                         Pendulum-v1, everything an online SAC saw while it learned
+``hopper-medium-v0`` and others             D4RL, see `get_d4rl`
+``breakout-mixed-v0`` and others            DQN replay of Atari games, see `get_atari`
+``mujoco/hopper/medium-v0`` and others      Minari, see `get_minari`
+=========================================== ====================================================================
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Final
+
+from birl.dataset import InfiniteBuffer, ReplayBuffer
+from birl.dataset.pickers import TransitionPickerProtocol
+from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.datasets import atari, d4rl
+from birl.datasets.atari import get_atari, get_atari_transitions
+from birl.datasets.d4rl import get_d4rl
+from birl.datasets.minari import get_minari
+from birl.envs import make_env
+from birl.errors import ConfigError
+
+__all__ = [
+    "NAMES",
+    "get_atari",
+    "get_atari_transitions",
+    "get_cartpole",
+    "get_d4rl",
+    "get_dataset",
+    "get_minari",
+    "get_pendulum",
+]
+
+_ENVIRONMENTS: Final = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
+_TYPES: Final = ("random", "replay")
+_FOLDER: Final = Path(__file__).parent.parent / "data"
+
+NAMES: Final = tuple(f"{name}-{kind}" for name in _ENVIRONMENTS for kind in _TYPES)
+"""Names of the datasets that are part of the package."""
+
+
+def get_dataset(
+    env_name: str,
+    transition_picker: TransitionPickerProtocol | None = None,
+    trajectory_slicer: TrajectorySlicerProtocol | None = None,
+    render_mode: str | None = None,
+    **options: Any,
+) -> tuple[ReplayBuffer, Any]:
+    """Load a dataset by its name: one of `NAMES`, or one that `get_d4rl`, `get_atari` or `get_minari` knows.
+
+    Minari's names are told by their slash; those without one are for `get_minari` itself.
+
+    Args:
+        env_name: name.
+        transition_picker: makes transitions of steps. For Atari ``num_stack`` chooses it.
+        trajectory_slicer: makes windows of steps.
+        render_mode: of the environment.
+        **options: further arguments of the function that loads it; for `NAMES` those of `ReplayBuffer.load`.
+
+    Returns:
+        The dataset and an environment of the kind it was collected in.
+
+    Raises:
+        ConfigError: if there is no such dataset.
+        FileError: if its files are not on this machine.
+    """
+    name = str(env_name)
+    parts: dict[str, Any] = {"transition_picker": transition_picker, "trajectory_slicer": trajectory_slicer}
+    if name in NAMES:
+        dataset = ReplayBuffer.load(str(_FOLDER / f"{name}.h5"), InfiniteBuffer(), **parts, **options)
+        return dataset, make_env(_ENVIRONMENTS[name.partition("-")[0]], render_mode=render_mode)
+    if d4rl.PATTERN.fullmatch(name):
+        return get_d4rl(name, render_mode=render_mode, **parts, **options)
+    if atari.PATTERN.fullmatch(name):
+        if transition_picker is not None or trajectory_slicer is not None:
+            raise ConfigError(f"{name!r} takes num_stack= instead of a transition_picker and a trajectory_slicer")
+        return get_atari(name, render_mode=render_mode, **options)
+    if "/" in name:
+        return get_minari(name, render_mode=render_mode, **parts, **options)
+    near = difflib.get_close_matches(name, NAMES, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(
+        f"no dataset is called {env_name!r}; {hint}known: {', '.join(NAMES)}, and those of D4RL ('hopper-medium-v0'), "
+        "of Atari games ('breakout-mixed-v0') and of Minari ('mujoco/hopper/medium-v0'). Data of your own: "
+        "MDPDataset(…) for arrays, ReplayBuffer.load(file, InfiniteBuffer()) for .h5 files"
+    )
+
+
+def get_cartpole(
+    dataset_type: str = "replay",
+    transition_picker: TransitionPickerProtocol | None = None,
+    trajectory_slicer: TrajectorySlicerProtocol | None = None,
+    render_mode: str | None = None,
+    **options: Any,
+) -> tuple[ReplayBuffer, Any]:
+    """CartPole-v1: ``"replay"`` (of an online DQN run) or ``"random"`` data. See `get_dataset`."""
+    return get_dataset(f"cartpole-{dataset_type}", transition_picker, trajectory_slicer, render_mode, **options)
+
+
+def get_pendulum(
+    dataset_type: str = "replay",
+    transition_picker: TransitionPickerProtocol | None = None,
+    trajectory_slicer: TrajectorySlicerProtocol | None = None,
+    render_mode: str | None = None,
+    **options: Any,
+) -> tuple[ReplayBuffer, Any]:
+    """Pendulum-v1: ``"replay"`` (of an online SAC run) or ``"random"`` data. See `get_dataset`."""
+    return get_dataset(f"pendulum-{dataset_type}", transition_picker, trajectory_slicer, render_mode, **options)

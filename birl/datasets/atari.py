@@ -1,0 +1,288 @@
+"""The DQN replay datasets of Atari games (Agarwal et al. 2020, arXiv:1907.04543), as d4rl-atari names them.
+
+An epoch is a million steps: ``observation.gz``, ``action.gz``, ``reward.gz`` and ``terminal.gz``, each a gzipped
+``.npy`` array. Frames are uint8 ``[84, 84]``; uncompressed they are 7 GB an epoch. They are read in one pass, one
+episode in memory at a time beside those that are kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+
+from birl.dataset import (
+    BasicTrajectorySlicer,
+    BasicTransitionPicker,
+    Episode,
+    FrameStackTrajectorySlicer,
+    FrameStackTransitionPicker,
+    InfiniteBuffer,
+    ReplayBuffer,
+    Signature,
+)
+from birl.dataset.validation import as_flags
+from birl.datasets.folders import Where, environment_or_none, find
+from birl.envs.atari import AtariPreprocessing, game_name, make_atari
+from birl.envs.wrappers import ChannelFirst, FrameStack
+from birl.errors import ConfigError, CorruptFileError, FileError
+from birl.seeding import new_generator
+from birl.types import ActionSpace, Array
+
+__all__ = ["PATTERN", "get_atari", "get_atari_transitions"]
+
+PATTERN: Final = re.compile(r"([a-z][a-z0-9-]*?)-(mixed|medium|expert|epoch-[1-9]\d?)-v([0-4])")
+"""Names of d4rl-atari's datasets: game, kind and version."""
+
+_EPOCHS: Final = {"mixed": 1, "medium": 10, "expert": 50}
+_COLUMNS: Final = ("observation", "action", "reward", "terminal")
+_ROWS: Final = 4096
+
+
+def get_atari(
+    env_name: str,
+    num_stack: int | None = None,
+    sticky_action: bool = True,
+    pre_stack: bool = False,
+    render_mode: str | None = None,
+    *,
+    path: Where = None,
+    storage: Any = "memory",
+) -> tuple[ReplayBuffer, Any]:
+    """Read one epoch of a game. Nothing is downloaded: if files are missing, the error says which.
+
+    Args:
+        env_name: ``"<game>-mixed-v0"`` (the first epoch), ``-medium-`` (the tenth), ``-expert-`` (the fiftieth) or
+            ``-epoch-<n>-``. Versions 0 … 4 are the runs 1 … 5.
+        num_stack: number of frames to stack, in the dataset and in the environment. Frames are stored once.
+        sticky_action: of the environment, see `birl.envs.make_atari`.
+        pre_stack: of no effect, kept for code written for d3rlpy: what is sampled is the same.
+        render_mode: of the environment.
+        path: folder that holds ``<Game>/<run>/<epoch>/observation.gz`` and the others (d4rl-atari's), or
+            ``<Game>/<run>/replay_logs/$store$_observation_ckpt.<epoch>.gz`` (the original); ``None`` for
+            ``BIRL_DATA_DIR`` (else ``~/.birl/datasets``) and ``~/.d4rl/datasets``.
+        storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
+
+    Returns:
+        The dataset, and its environment (``None``, with a warning, without the extra ``atari``).
+
+    Raises:
+        ConfigError: if the name is none of d4rl-atari's.
+        FileError: if a file is not there; the message says what to download and where to put it.
+        CorruptFileError: if one is damaged.
+    """
+    found = PATTERN.fullmatch(env_name)
+    if found is None:
+        raise ConfigError(
+            f"{env_name!r} is no Atari dataset: give '<game>-mixed-v0', or medium, expert or epoch-<n> in place of "
+            "mixed"
+        )
+    game, kind, version = found.groups()
+    epoch = _EPOCHS.get(kind) or int(kind.removeprefix("epoch-"))
+    epochs = [_Epoch(game, int(version), epoch, path)]
+    env = _environment(game, num_stack, sticky_action, render_mode)
+    return _load(epochs, env, num_stack, storage, None), env
+
+
+def get_atari_transitions(
+    game_name: str,
+    fraction: float = 0.01,
+    index: int = 0,
+    num_stack: int | None = None,
+    sticky_action: bool = True,
+    pre_stack: bool = False,
+    render_mode: str | None = None,
+    *,
+    epochs: Sequence[int] = range(1, 51),
+    path: Where = None,
+    storage: Any = "memory",
+) -> tuple[ReplayBuffer, Any]:
+    """Draw a share of the steps of every epoch of a game: whole episodes, the last one cut to fit.
+
+    Args:
+        game_name: such as ``"breakout"``.
+        fraction: share of each epoch, in (0, 1].
+        index: version, 0 … 4, as in `get_atari`.
+        num_stack, sticky_action, pre_stack, render_mode, path, storage: see `get_atari`.
+        epochs: which ones, 1 … 50.
+
+    Returns:
+        The dataset, and its environment (``None``, with a warning, without the extra ``atari``).
+
+    Raises:
+        ConfigError, FileError, CorruptFileError: as `get_atari`.
+    """
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"fraction={fraction!r}, allowed are numbers above 0 and up to 1: give such a number")
+    files = [_Epoch(game_name, index, epoch, path) for epoch in epochs]
+    if not files:
+        raise ConfigError("epochs is empty: give at least one of 1 … 50")
+    env = _environment(game_name, num_stack, sticky_action, render_mode)
+    return _load(files, env, num_stack, storage, fraction), env
+
+
+def _environment(game: str, num_stack: int | None, sticky_action: bool, render_mode: str | None) -> Any:
+    def make() -> Any:
+        env = AtariPreprocessing(make_atari(game, sticky_action=sticky_action, render_mode=render_mode))
+        return FrameStack(env, num_stack) if num_stack else ChannelFirst(env)
+
+    return environment_or_none(repr(game), make)
+
+
+def _load(
+    epochs: Sequence[_Epoch], env: Any, num_stack: int | None, storage: Any, fraction: float | None
+) -> ReplayBuffer:
+    if env is None:
+        action_size = 1 + max(int(epoch.column("action").max()) for epoch in epochs)
+    else:
+        action_size = int(env.action_space.n)
+    dataset: ReplayBuffer | None = None
+    generator = new_generator()
+    for epoch in epochs:
+        for episode in epoch.episodes(fraction, generator):
+            if dataset is None:
+                dataset = ReplayBuffer(
+                    InfiniteBuffer(),
+                    FrameStackTransitionPicker(num_stack) if num_stack else BasicTransitionPicker(),
+                    FrameStackTrajectorySlicer(num_stack) if num_stack else BasicTrajectorySlicer(),
+                    observation_signature=episode.observation_signature,
+                    action_signature=Signature([np.dtype(np.int64)], [(1,)]),
+                    action_space=ActionSpace.DISCRETE,
+                    action_size=action_size,
+                    storage=storage,
+                )
+                dataset.storage.reserve(sum(epoch.rows(fraction) for epoch in epochs))
+            dataset.append_episode(episode)
+    assert dataset is not None
+    dataset.flush()
+    return dataset
+
+
+class _Epoch:
+    """The files of one epoch."""
+
+    def __init__(self, game: str, version: int, epoch: int, path: Where) -> None:
+        folder = f"{game_name(game)}/{version + 1}"
+        original = f"$store$_observation_ckpt.{epoch}.gz"
+        self.path = find(
+            f"epoch {epoch} of the Atari game {game!r}",
+            [f"{folder}/{epoch}/observation.gz", f"{folder}/replay_logs/{original}"],
+            path,
+            f"gs://atari-replay-datasets/dqn/{folder}/replay_logs/{original} (with gsutil), and the files with action, "
+            "reward and terminal in place of observation,",
+        )
+
+        for column in _COLUMNS:
+            if not self._file(column).exists():
+                raise FileError(f"{self._file(column)} is missing beside {self.path}: download it too")
+
+    def _file(self, column: str) -> Path:
+        return self.path.with_name(self.path.name.replace("observation", column))
+
+    def rows(self, fraction: float | None) -> int:
+        """Enough rows to store what is taken of this epoch."""
+        terminals = self.column("terminal")
+        ends = int(np.count_nonzero(terminals)) + 1
+        return ends + (len(terminals) if fraction is None else int(fraction * len(terminals)) + 1)
+
+    def column(self, name: str) -> Array:
+        """Actions, rewards or terminals ``[N]``."""
+        with _Rows(self._file(name)) as rows:
+            if len(rows.shape) != 1:
+                raise CorruptFileError(f"{rows.path} has shape {rows.shape}, expected is (N,): give the original file")
+            return rows.take(rows.shape[0])
+
+    def episodes(self, fraction: float | None, generator: np.random.Generator) -> Iterator[Episode]:
+        """All episodes, or some that make up ``fraction`` of the steps; steps behind the last end are an episode."""
+        actions, rewards, terminals = (self.column(name) for name in _COLUMNS[1:])
+        terminals = as_flags("terminals", terminals)
+        with _Rows(self.path) as frames:
+            count = len(terminals)
+            if not len(actions) == len(rewards) == count == frames.shape[0] or not count or len(frames.shape) != 3:
+                raise CorruptFileError(
+                    f"{self.path} has shape {frames.shape}, beside it are {len(actions)} actions, {len(rewards)} "
+                    f"rewards and {count} terminals: expected is (N, height, width), N alike. Download them again"
+                )
+            ends = np.flatnonzero(terminals) + 1
+            stops = np.unique(np.append(ends, count))
+            starts = np.concatenate([[0], stops[:-1]])
+            lengths = stops - starts
+            if fraction is not None:
+                lengths = _share(lengths, max(int(fraction * count), 1), generator)
+            for begin, stop, length in zip(starts.tolist(), stops.tolist(), lengths.tolist(), strict=True):
+                whole = begin + length == stop
+                if length:
+                    kept = frames.take(length)[:, None]
+                    following = None if whole else frames.take(1)
+                    frames.skip(stop - begin - length - (not whole))
+                    rows = slice(begin, begin + length)
+                    ended = whole and bool(terminals[stop - 1])
+                    yield Episode(
+                        kept, actions[rows], rewards[rows], ended, truncated=not ended, final_observation=following
+                    )
+                else:
+                    frames.skip(stop - begin)
+
+
+def _share(lengths: Array, wanted: int, generator: np.random.Generator) -> Array:
+    """How many steps of each episode to keep: of randomly drawn ones all, of the last drawn as many as are wanted."""
+    order = generator.permutation(len(lengths))
+    before = np.cumsum(lengths[order]) - lengths[order]
+    kept = np.zeros_like(lengths)
+    kept[order] = np.clip(wanted - before, 0, lengths[order])
+    return kept
+
+
+class _Rows:
+    """Rows of a gzipped ``.npy`` array of numbers, read one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = gzip.open(path, "rb")  # noqa: SIM115 (closed by __exit__)
+        try:
+            version = np.lib.format.read_magic(self._file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            self.shape, by_columns, self._dtype = read(self._file)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            self._file.close()
+            raise self._damaged(str(error)) from error
+        if self._dtype.kind not in "biuf" or not self.shape or (by_columns and len(self.shape) > 1):
+            self._file.close()
+            raise self._damaged(f"it holds {self._dtype} of shape {self.shape}")
+        self._size = self._dtype.itemsize * int(np.prod(self.shape[1:]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _damaged(self, why: str) -> CorruptFileError:
+        return CorruptFileError(f"{self.path} is damaged or no gzipped .npy array ({why}): download it again")
+
+    def _chunks(self, count: int) -> Iterator[bytes]:
+        """The next ``count`` rows; never more memory than the file really holds."""
+        while count:
+            rows = min(count, _ROWS)
+            try:
+                chunk = self._file.read(rows * self._size)
+            except (OSError, EOFError, zlib.error) as error:
+                raise self._damaged(str(error)) from error
+            if len(chunk) != rows * self._size:
+                raise self._damaged(f"{count} rows of {self.shape[0]} are missing")
+            yield chunk
+            count -= rows
+
+    def take(self, count: int) -> Array:
+        """The next ``count`` rows."""
+        return np.frombuffer(b"".join(self._chunks(count)), self._dtype).reshape(count, *self.shape[1:])
+
+    def skip(self, count: int) -> None:
+        """Pass over ``count`` rows."""
+        for _ in self._chunks(count):
+            pass

@@ -1,0 +1,150 @@
+"""Minari: the Farama Foundation's datasets, and those that its ``DataCollector`` makes.
+
+They need the extra ``minari``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer, Signature
+from birl.dataset.pickers import TransitionPickerProtocol
+from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.spaces import action_leaf
+from birl.datasets.folders import environment_or_none
+from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, flat_goal, is_channel_last, with_channel_first
+from birl.errors import ConfigError, EmptyDataError, FileError, MissingExtraError, ShapeError, require
+from birl.types import Tree
+
+__all__ = ["get_minari"]
+
+_GOAL = ("observation", "desired_goal")
+
+
+def get_minari(
+    env_name: str,
+    transition_picker: TransitionPickerProtocol | None = None,
+    trajectory_slicer: TrajectorySlicerProtocol | None = None,
+    render_mode: str | None = None,
+    tuple_observation: bool = False,
+    *,
+    download: bool = False,
+    storage: Any = "memory",
+) -> tuple[ReplayBuffer, Any]:
+    """Load a Minari dataset, one episode after the other.
+
+    Minari keeps T + 1 observations of T steps; the last one becomes the final observation, so that no step is lost.
+    Observations and goals of goal-conditioned environments are joined, as `birl.envs.GoalConcatWrapper` does; images
+    come channels first, as `birl.envs.ChannelFirst` gives them; other Dict and Tuple observations stay as they are.
+
+    Differs from d3rlpy: observations are not shifted against actions, the environment keeps its time limit, Dict and
+    Tuple observations are allowed, and nothing is downloaded unless it is asked for.
+
+    Args:
+        env_name: name of the dataset, such as ``"mujoco/hopper/medium-v0"``.
+        transition_picker: makes transitions of steps.
+        trajectory_slicer: makes windows of steps.
+        render_mode: of the environment.
+        tuple_observation: give ``(observation, goal)`` instead of one vector.
+        download: whether Minari may fetch what is not there.
+        storage: ``"memory"``, a torch device, or the path of a new folder.
+
+    Returns:
+        The dataset and its environment (``None``, with a warning, if it cannot be made here).
+
+    Raises:
+        MissingExtraError: if Minari is not installed.
+        FileError: if the dataset is not on this machine.
+        EmptyDataError: if it holds no step.
+        ShapeError, ActionError: if its spaces are not supported.
+    """
+    minari = require("minari", "minari")
+    try:
+        source = minari.load_dataset(env_name, download=download)
+    except FileNotFoundError as error:
+        raise FileError(
+            f"the Minari dataset {env_name!r} is not on this machine: run `minari download {env_name}`, or pass "
+            "download=True. MINARI_DATASETS_PATH names the folder of datasets (~/.minari/datasets if it is not set)"
+        ) from error
+    except ImportError as error:
+        raise MissingExtraError(f"Minari misses a package ({error}): run `pip install 'birl[minari]'`") from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the Minari dataset {env_name!r} cannot be used: {error}") from error
+
+    space, goal = source.observation_space, _is_goal(source.observation_space)
+    convert = _converter(space, tuple_observation)
+    leaf, action_space, action_size = action_leaf(source.action_space)
+    dataset: ReplayBuffer | None = None
+    for item in source.iterate_episodes():
+        if not len(item.rewards):
+            continue
+        episode = Episode(
+            convert(item.observations),
+            item.actions,
+            item.rewards,
+            bool(item.terminations[-1]),
+            truncated=not item.terminations[-1],
+        )
+        if dataset is None:
+            dataset = ReplayBuffer(
+                InfiniteBuffer(),
+                transition_picker,
+                trajectory_slicer,
+                observation_signature=episode.observation_signature,
+                action_signature=Signature([leaf.dtype], [leaf.shape]),
+                reward_signature=episode.reward_signature,
+                action_space=action_space,
+                action_size=action_size,
+                storage=storage,
+            )
+        dataset.append_episode(episode)
+    if dataset is None:
+        raise EmptyDataError(f"the Minari dataset {env_name!r} holds no step: collect some")
+    dataset.flush()
+
+    def make() -> Any:
+        try:
+            env = source.recover_environment(**({} if render_mode is None else {"render_mode": render_mode}))
+        except (gymnasium.error.Error, ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"Minari cannot make it again: {error}") from error
+        if goal:
+            return GoalConcatWrapper(env, *_GOAL, tuple_observation)
+        return ChannelFirst(env) if is_channel_last(space) else env
+
+    return dataset, environment_or_none(repr(env_name), make)
+
+
+def _is_goal(space: Any) -> bool:
+    return isinstance(space, spaces.Dict) and set(_GOAL) <= set(space.spaces)
+
+
+def _converter(space: Any, tuple_observation: bool) -> Callable[[Any], Tree]:
+    """From observations as Minari keeps them to those that are learned from."""
+    if _is_goal(space):
+
+        def join(given: Any) -> Tree:
+            first, goal = (flat_goal(given[key]) for key in _GOAL)
+            return (first, goal) if tuple_observation else np.concatenate([first, goal.astype(first.dtype)], axis=-1)
+
+        return join
+    if is_channel_last(space):
+        return lambda given: with_channel_first(np.asarray(given), len(space.shape))
+    return lambda given: _checked(space, given)
+
+
+def _checked(space: Any, given: Any) -> Tree:
+    if isinstance(space, spaces.Dict):
+        return {key: _checked(part, given[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_checked(part, item) for part, item in zip(space.spaces, given, strict=True))
+    if not isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) or not space.shape:
+        raise ShapeError(
+            f"observations of {space} cannot be learned from, allowed are Box, MultiBinary and MultiDiscrete spaces, "
+            "and Dict and Tuple of them: collect the data with gymnasium.wrappers.FlattenObservation"
+        )
+    return given

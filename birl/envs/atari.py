@@ -1,0 +1,167 @@
+"""Atari 2600 games as they are learned from. They need the extra ``atari``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from birl.envs.making import make_env
+from birl.envs.wrappers import ChannelFirst, FrameStack
+from birl.errors import EnvironmentMismatchError, require
+from birl.types import Array
+
+__all__ = ["Atari", "AtariPreprocessing", "make_atari"]
+
+
+def make_atari(game: str, *, sticky_action: bool = True, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """A game without preprocessing, one frame a step, with the actions that it knows.
+
+    Args:
+        game: such as ``"breakout"``, ``"space-invaders"`` or ``"SpaceInvaders"``.
+        sticky_action: with probability 0.25 the action before is repeated (Machado et al. 2018, arXiv:1709.06009).
+        render_mode: ``"human"`` or ``"rgb_array"``.
+
+    Raises:
+        MissingExtraError: if ale-py is not installed.
+        ConfigError: if there is no such game.
+    """
+    gymnasium.register_envs(require("ale_py", "atari"))
+    options: dict[str, Any] = {"frameskip": 1, "repeat_action_probability": 0.25 if sticky_action else 0.0}
+    return make_env(f"ALE/{game_name(game)}-v5", render_mode=render_mode, **options)  # type: ignore[no-any-return]
+
+
+def game_name(game: str) -> str:
+    """``"SpaceInvaders"`` for ``"space-invaders"`` and ``"space_invaders"``."""
+    return "".join(part[:1].upper() + part[1:] for part in game.replace("-", "_").split("_"))
+
+
+class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """What is usually done to Atari frames (Machado et al. 2018, arXiv:1709.06009).
+
+    Actions are repeated, the last two frames are joined by their maximum, turned grey and shrunk, and an episode begins
+    with a random number of steps that do nothing. Observations are uint8 ``[size, size]`` (``[size, size, 3]`` in
+    colour), or float32 in [0, 1].
+
+    Differs from d3rlpy: no OpenCV is needed; frames are shrunk by averages over areas, exactly.
+
+    Args:
+        env: game with one frame a step, see `make_atari`.
+        noop_max: most steps without action at the beginning; 0 for none.
+        frame_skip: how often an action is repeated.
+        screen_size: height and width.
+        terminal_on_life_loss: whether a lost life ends an episode. The next reset then goes on with the game, and takes
+            no notice of its seed; so runs cannot be resumed exactly.
+        grayscale_obs: grey instead of colour.
+        grayscale_newaxis: ``[size, size, 1]`` for grey.
+        scale_obs: divide by 255.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        noop_max: int = 30,
+        frame_skip: int = 4,
+        screen_size: int = 84,
+        terminal_on_life_loss: bool = False,
+        grayscale_obs: bool = True,
+        grayscale_newaxis: bool = False,
+        scale_obs: bool = False,
+    ) -> None:
+        options: dict[str, Any] = {"noop_max": noop_max, "frame_skip": frame_skip, "screen_size": screen_size}
+        flags = {"terminal_on_life_loss": terminal_on_life_loss, "grayscale_obs": grayscale_obs}
+        flags |= {"grayscale_newaxis": grayscale_newaxis, "scale_obs": scale_obs}
+        gymnasium.utils.RecordConstructorArgs.__init__(self, **options, **flags)
+        super().__init__(env)
+        if frame_skip < 1 or screen_size < 1 or noop_max < 0:
+            raise EnvironmentMismatchError(f"{options}: frame_skip and screen_size are at least 1, noop_max at least 0")
+        native = getattr(env.unwrapped, "_frameskip", 1)
+        if not hasattr(env.unwrapped, "ale") or (frame_skip > 1 and native != 1):
+            raise EnvironmentMismatchError(
+                f"{env} is no Atari game with one frame a step (it repeats actions {native} times): make it with "
+                "birl.envs.make_atari, or with frameskip=1"
+            )
+        self._noop_max, self._frame_skip, self._ends_with_life = noop_max, frame_skip, terminal_on_life_loss
+        self._grey, self._new_axis, self._scaled = grayscale_obs, grayscale_newaxis, scale_obs
+        self._lives, self._goes_on = 0, False
+        height, width = env.observation_space.shape[:2]  # type: ignore[index]
+        self._rows, self._columns = _areas(height, screen_size), _areas(width, screen_size)
+        depth: tuple[int, ...] = (3,) if not grayscale_obs else (1,) if grayscale_newaxis else ()
+        high, dtype = (1.0, np.float32) if scale_obs else (255, np.uint8)
+        self.observation_space = spaces.Box(0, high, (screen_size, screen_size, *depth), dtype)  # type: ignore[arg-type]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a game, or go on with one after a lost life."""
+        if self._goes_on:
+            info = self._wait()
+        else:
+            _, info = self.env.reset(seed=seed, options=options)
+        for _ in range(int(self.np_random.integers(1, self._noop_max + 1)) if self._noop_max else 0):
+            info = self._wait()
+        self._goes_on = False
+        self._lives = self.unwrapped.ale.lives()  # type: ignore[attr-defined]
+        return self._observe([self._screen()]), info
+
+    def _wait(self) -> dict[str, Any]:
+        """Do nothing for a frame."""
+        *_, terminated, truncated, info = self.env.step(0)
+        if terminated or truncated:
+            _, info = self.env.reset()
+        return info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Repeat an action."""
+        reward, screens = 0.0, []
+        for repeat in range(self._frame_skip):
+            _, gained, terminated, truncated, info = self.env.step(action)
+            reward += float(gained)
+            if self._ends_with_life and not (terminated or truncated):
+                lives = self.unwrapped.ale.lives()  # type: ignore[attr-defined]
+                terminated = self._goes_on = lives < self._lives
+                self._lives = lives
+            last = terminated or truncated
+            if last or repeat >= self._frame_skip - 2:
+                screens.append(self._screen())
+            if last:
+                break
+        return self._observe(screens[-2:]), reward, terminated, truncated, info
+
+    def _screen(self) -> Array:
+        ale = self.unwrapped.ale  # type: ignore[attr-defined]
+        return ale.getScreenGrayscale() if self._grey else ale.getScreenRGB()  # type: ignore[no-any-return]
+
+    def _observe(self, screens: list[Array]) -> Array:
+        screen = np.maximum.reduce(screens).astype(np.float32)
+        if self._grey:
+            small = self._rows @ screen @ self._columns.T
+            small = small[..., None] if self._new_axis else small
+        else:
+            small = np.moveaxis(self._rows @ np.moveaxis(screen, -1, 0) @ self._columns.T, 0, -1)
+        return small / np.float32(255) if self._scaled else np.rint(small).astype(np.uint8)
+
+
+class Atari(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """`AtariPreprocessing`, frames stacked or channel first, and, for training, rewards clipped to [-1, 1].
+
+    Args:
+        env: game with one frame a step, see `make_atari`.
+        num_stack: number of frames to stack; ``None`` for single frames ``[1, 84, 84]``.
+        is_eval: true rewards, and a lost life ends no episode.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], num_stack: int | None = None, is_eval: bool = False) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack, is_eval=is_eval)
+        env = AtariPreprocessing(env, terminal_on_life_loss=not is_eval)
+        if not is_eval:
+            env = gymnasium.wrappers.ClipReward(env, -1.0, 1.0)
+        super().__init__(FrameStack(env, num_stack) if num_stack else ChannelFirst(env))
+
+
+def _areas(size: int, target: int) -> Array:
+    """Weights ``[target, size]`` of averages over areas of ``size / target`` pixels."""
+    edges = np.arange(target + 1) * (size / target)
+    begin = np.maximum(edges[:-1, None], np.arange(size))
+    end = np.minimum(edges[1:, None], np.arange(size) + 1)
+    return (np.clip(end - begin, 0, None) * (target / size)).astype(np.float32)

@@ -1,0 +1,169 @@
+"""Wrappers that make observations what networks take: channels first, frames stacked, goals joined."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from birl.errors import ConfigError, EnvironmentMismatchError
+from birl.types import Array
+
+__all__ = ["ChannelFirst", "FrameStack", "GoalConcatWrapper", "is_channel_last", "with_channel_first"]
+
+_MOST_CHANNELS = 4
+
+
+def is_channel_last(space: Any) -> bool:
+    """Whether a space holds images without channels ``[H, W]`` or with at most 4 of them last ``[H, W, C]``."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return False
+    return len(space.shape) == 2 or (space.shape[2] <= _MOST_CHANNELS < min(space.shape[:2]))
+
+
+def with_channel_first(images: Array, dimensions: int) -> Array:
+    """Images ``[…, H, W, C]`` as ``[…, C, H, W]``, or ``[…, H, W]`` as ``[…, 1, H, W]``.
+
+    Args:
+        images: one or more images.
+        dimensions: of one of them: 2 or 3.
+    """
+    return images[..., None, :, :] if dimensions == 2 else np.moveaxis(images, -1, -3)
+
+
+class ChannelFirst(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """Images ``[H, W, C]`` or ``[H, W]`` as ``[C, H, W]``, which encoders take.
+
+    Args:
+        env: environment whose observations are such images.
+
+    Raises:
+        EnvironmentMismatchError: if they are not.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+            raise EnvironmentMismatchError(
+                f"ChannelFirst is for images [H, W, C] or [H, W], the observation space is {space}: leave it out"
+            )
+        self._dimensions = len(space.shape)
+        low, high = (with_channel_first(bound, self._dimensions) for bound in (space.low, space.high))
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> Any:
+        """The image, channels first."""
+        return with_channel_first(np.asarray(observation), self._dimensions)
+
+
+class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """The last ``num_stack`` observations, oldest first, joined on their first axis; zeros before an episode begins.
+
+    Frames ``[C, H, W]`` (or vectors) become ``[num_stack * C, H, W]``, as `birl.dataset.FrameStackTransitionPicker`
+    stacks them; frames ``[H, W]`` become ``[num_stack, H, W]``.
+
+    Args:
+        env: environment.
+        num_stack: number of frames, at least 1.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], num_stack: int) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack)
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or num_stack < 1:
+            raise ConfigError(f"FrameStack of {num_stack!r} frames of {space}: allowed are 1 or more of a Box space")
+        self._add_axis = len(space.shape) == 2
+        self._frames: deque[Array] = deque(maxlen=num_stack)
+        low, high = (self._join([bound] * num_stack) for bound in (space.low, space.high))
+        # Zeros stand for what was before the episode.
+        zero = np.zeros((), space.dtype)
+        self.observation_space = spaces.Box(np.minimum(low, zero), np.maximum(high, zero), dtype=space.dtype.type)
+
+    def _join(self, frames: Any) -> Array:
+        return np.stack(frames) if self._add_axis else np.concatenate(frames)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        count = self._frames.maxlen or 1
+        self._frames.extend([np.zeros_like(observation)] * (count - 1))
+        self._frames.append(np.array(observation))
+        return self._join(self._frames), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Make a step."""
+        observation, *rest = self.env.step(action)
+        self._frames.append(np.array(observation))
+        return self._join(self._frames), *rest  # type: ignore[return-value]
+
+
+class GoalConcatWrapper(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """Observation and goal of a goal-conditioned environment as one vector, or as a tuple.
+
+    Args:
+        env: environment with a Dict observation space.
+        observation_key: name of the observation.
+        goal_key: name of the goal. A dict of vectors is joined in the order of its sorted names.
+        tuple_observation: give ``(observation, goal)`` instead of one vector.
+
+    Raises:
+        EnvironmentMismatchError: if there is no such observation and goal.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        observation_key: str = "observation",
+        goal_key: str = "desired_goal",
+        tuple_observation: bool = False,
+    ) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(
+            self, observation_key=observation_key, goal_key=goal_key, tuple_observation=tuple_observation
+        )
+        super().__init__(env)
+        self._keys, self._tuple = (observation_key, goal_key), tuple_observation
+        space = env.observation_space
+        if not isinstance(space, spaces.Dict) or not {observation_key, goal_key} <= set(space.spaces):
+            raise EnvironmentMismatchError(
+                f"the observation space {space} has no {observation_key!r} and {goal_key!r}: name those it has with "
+                "observation_key= and goal_key="
+            )
+        boxes = [_box(space[key]) for key in self._keys]
+        self.observation_space = (
+            spaces.Tuple(boxes)
+            if tuple_observation
+            else spaces.Box(
+                np.concatenate([box.low for box in boxes]),
+                np.concatenate([box.high for box in boxes]),
+                dtype=boxes[0].dtype.type,
+            )
+        )
+
+    def observation(self, observation: Any) -> Any:
+        """Observation and goal, which may have leading dimensions."""
+        first, goal = (flat_goal(observation[key]) for key in self._keys)
+        return (first, goal) if self._tuple else np.concatenate([first, goal.astype(first.dtype)], axis=-1)
+
+
+def flat_goal(goal: Any) -> Array:
+    """A vector, or a dict of vectors joined in the order of their sorted names."""
+    if isinstance(goal, dict):
+        return np.concatenate([flat_goal(goal[key]) for key in sorted(goal)], axis=-1)
+    return np.asarray(goal)
+
+
+def _box(space: Any) -> spaces.Box:
+    """The space of what `flat_goal` makes."""
+    if isinstance(space, spaces.Dict):
+        parts = [_box(space[key]) for key in sorted(space.spaces)]
+        low, high = (np.concatenate([getattr(part, side) for part in parts]) for side in ("low", "high"))
+        return spaces.Box(low, high, dtype=parts[0].dtype.type)
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise EnvironmentMismatchError(f"observations and goals must be vectors, one of them is {space}: flatten it")
+    return space

@@ -1,0 +1,148 @@
+"""Datasets made by Minari's own DataCollector, by ``tests/data/minari/record.py``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+import recorded_envs  # registers its environments
+
+from birl.dataset import FrameStackTransitionPicker, ReplayBuffer
+from birl.datasets import get_dataset, get_minari
+from birl.envs import environment_spec
+from birl.errors import ConfigError, FileError, MissingExtraError, ShapeError
+from birl.types import ActionSpace, tree_map
+
+assert recorded_envs
+
+
+DATA = Path(__file__).parent.parent / "data" / "minari"
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(DATA))
+
+
+def check(dataset: ReplayBuffer, value: Any) -> None:
+    """The steps are those of ``record.py``; ``value`` reads the number out of an observation."""
+    episodes = dataset.episodes
+    assert [len(episode) for episode in episodes] == [4, 1, 3]
+    assert [(episode.terminated, episode.truncated) for episode in episodes] == [
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
+    for number, episode in enumerate(episodes):
+        base, steps = 100 * number, len(episode)
+        each = [value(tree_map(lambda leaf: leaf[step], episode.observations)) for step in range(steps)]  # noqa: B023
+        assert each == [base + step for step in range(steps)]
+        assert value(episode.final_observation) == base + steps
+        assert episode.rewards[:, 0].tolist() == list(range(1, steps + 1))
+        assert episode.actions[:, 0].tolist() == [0.0] * (steps - 1) + [float(episode.terminated)]
+    assert dataset.transition_count == 8  # fault 1: the step at the time limit too
+    batch = dataset.sample_transition_batch(64)
+    before = np.array([value(tree_map(lambda leaf: leaf[i], batch.observations)) for i in range(64)])  # noqa: B023
+    after = np.array([value(tree_map(lambda leaf: leaf[i], batch.next_observations)) for i in range(64)])  # noqa: B023
+    assert (after == before + 1).all()
+    assert (batch.rewards[:, 0] == after % 100).all()
+    assert ((batch.terminals[:, 0] == 1) == ((after == 101) | (after == 203))).all()
+
+
+def test_vectors() -> None:
+    """Fault 4 of d3rlpy: T + 1 observations joined with T actions shift by one more in every episode."""
+    dataset, env = get_dataset("recorded/vector-v0")
+    check(dataset, lambda x: x[0])
+    assert dataset.dataset_info.action_space is ActionSpace.CONTINUOUS  # fault 9: all actions are whole numbers
+    assert dataset.episodes[0].observations.dtype == np.float64
+    assert environment_spec(env).observation_shape == dataset.observation_shape == (3,)
+    assert env.spec.max_episode_steps == 4
+
+
+def test_images_come_channels_first() -> None:
+    dataset, env = get_minari("recorded/image-v0", transition_picker=FrameStackTransitionPicker(2))
+    check(dataset, lambda x: int(x[-1, 0, 1]))
+    assert dataset.observation_shape == (6, 6, 8) and dataset.episodes[0].observations.dtype == np.uint8
+    assert env.observation_space.shape == (3, 6, 8) and env.reset()[0].shape == (3, 6, 8)
+    assert dataset.dataset_info.action_size == 5  # of the space, not the largest one that was seen
+
+
+def test_images_without_channels_get_one() -> None:
+    dataset, env = get_minari("recorded/grey-v0")
+    check(dataset, lambda x: int(x[0, 0, 1]))
+    assert dataset.observation_shape == env.observation_space.shape == (1, 6, 8)
+
+
+def test_goals_are_joined() -> None:
+    name = "recorded/goal-v0"
+    dataset, env = get_minari(name)
+    check(dataset, lambda x: x[0])
+    assert dataset.observation_shape == env.observation_space.shape == (6,)
+    assert dataset.episodes[2].final_observation.tolist() == [203, 203, 203, 0.5, 1.5, 2]
+    assert env.reset()[0].tolist() == [0, 0, 0, 0.5, 1.5, 0]
+
+
+def test_goals_as_tuples() -> None:
+    dataset, env = get_minari("recorded/goal-v0", tuple_observation=True)
+    check(dataset, lambda x: x[0][0])
+    assert dataset.observation_shape == environment_spec(env).observation_shape == ((3,), (3,))
+    assert [leaf.tolist() for leaf in env.reset()[0]] == [[0, 0, 0], [0.5, 1.5, 0]]
+
+
+def test_trees_stay_trees() -> None:
+    dataset, env = get_minari("recorded/dict-v0")
+    check(dataset, lambda x: x["left"][0])
+    assert dataset.observation_shape == environment_spec(env).observation_shape
+    assert dataset.episodes[2].final_observation["right"][0].tolist() == [-203] * 3
+
+
+def test_rows_can_lie_on_disk(tmp_path: Path) -> None:
+    dataset, _ = get_minari("recorded/vector-v0", storage=tmp_path / "rows")
+    check(dataset, lambda x: x[0])
+    check(ReplayBuffer.open(tmp_path / "rows"), lambda x: x[0])
+
+
+def test_an_environment_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "recorded/vector-v0"
+    monkeypatch.delitem(gymnasium.registry, name)
+    monkeypatch.setattr(gymnasium, "make", lambda *args, **options: (_ for _ in ()).throw(ImportError("gone")))
+    with pytest.warns(UserWarning, match="None is returned for it.*gone"):
+        dataset, env = get_minari(name)
+    assert env is None
+    check(dataset, lambda x: x[0])
+
+
+def test_observations_that_cannot_be_learned_from() -> None:
+    with pytest.raises(ShapeError, match="Discrete.*FlattenObservation"):
+        get_minari("recorded/number-v0")
+
+
+def test_missing_data_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(minari.storage.hosting, "download_dataset", refuse)
+    with pytest.raises(FileError, match="minari download nothing/here-v0.*download=True"):
+        get_dataset("nothing/here-v0")
+
+
+def test_a_dataset_of_another_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    shutil.copytree(DATA / "recorded", tmp_path / "recorded")
+    about = tmp_path / "recorded" / "vector-v0" / "data" / "metadata.json"
+    about.write_text(about.read_text().replace(json.loads(about.read_text())["minari_version"], "0.0.1"))
+    with pytest.raises(ConfigError, match="cannot be used.*0.0.1"):
+        get_minari("recorded/vector-v0")
+
+
+def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'birl\[minari\]'"):
+        get_minari("recorded/vector-v0")

@@ -1,0 +1,262 @@
+"""Models and data that d3rlpy 2.8.1 wrote (``tests/data/d3rlpy/write.py``), and pickles that it did not write."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import birl
+from birl.algos import DQN, SAC, GreedyTransformerActionSampler
+from birl.cli import main
+from birl.convert import CONVERTIBLE, read_d3rlpy
+from birl.dataset import MDPDataset, ReplayBuffer
+from birl.errors import CorruptFileError, FileError, ForeignFileError, UnsupportedError
+from birl.types import ActionSpace
+
+DATA = Path(__file__).parent / "data" / "d3rlpy"
+INPUTS = np.load(DATA / "data.npz")
+MODELS = sorted(path.stem for path in DATA.glob("*.d3"))
+RANDOM = ("crr", "bcq", "bear")  # d3rlpy draws these actions anew each time
+TRANSFORMERS = ("decision_transformer", "discrete_decision_transformer", "tacr")
+
+
+def inputs(name: str) -> Any:
+    return INPUTS["images" if name.startswith("pixels") else "observations"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predictions_are_those_of_d3rlpy(name: str, tmp_path: Path) -> None:
+    expected = np.load(DATA / f"{name}.npz")
+    read_d3rlpy(DATA / f"{name}.d3").save(tmp_path / "new.d3")
+    algorithm = birl.load_learnable(tmp_path / "new.d3")
+    if name in TRANSFORMERS:
+        sampler = GreedyTransformerActionSampler() if name.startswith("discrete") else None
+        actor = algorithm.as_stateful_wrapper(target_return=5.0, action_sampler=sampler)
+        steps = zip(INPUTS["observations"], INPUTS["rewards"], strict=True)
+        actions = np.array([actor.predict(observation, float(reward)) for observation, reward in steps])
+    else:
+        actions = algorithm.predict(inputs(name))
+    if name == "plas":  # fault 10: d3rlpy leaves out the squashing that the decoder was trained with
+        np.testing.assert_allclose(actions, np.tanh(expected["actions"]), atol=1e-5)
+    elif name == "plas_with_perturbation":
+        assert np.abs(actions - expected["actions"]).max() < 0.01
+    elif name not in RANDOM:
+        np.testing.assert_allclose(actions, expected["actions"], atol=1e-5)
+    if expected["values"].any():
+        discrete = algorithm.spec.discrete_action
+        taken = INPUTS["discrete"] if discrete else INPUTS["continuous"] / (1 if name == "sac" else 2)
+        values = algorithm.predict_value(inputs(name), taken)
+        np.testing.assert_allclose(values.reshape(-1), expected["values"].reshape(-1), atol=1e-5)
+
+
+def test_every_algorithm_has_a_model_here() -> None:
+    assert {type(read_d3rlpy(DATA / f"{name}.d3")).__name__ for name in MODELS} == set(CONVERTIBLE)
+
+
+def test_settings_scalers_and_targets() -> None:
+    sac, dqn = read_d3rlpy(DATA / "sac.d3"), read_d3rlpy(DATA / "dqn_tuned.d3")
+    assert isinstance(sac, SAC) and isinstance(dqn, DQN)
+    config = sac.config
+    assert (config.batch_size, config.tau, config.n_critics) == (8, 0.005, 2)
+    assert config.actor_encoder_factory.hidden_units == [8, 8]
+    assert config.actor_optim_factory.lr_scheduler_factory is None
+    assert config.reward_scaler is None and config.action_scaler.built and config.observation_scaler.built
+    assert dqn.config.encoder_factory.use_layer_norm and dqn.config.encoder_factory.activation == "tanh"
+    assert dqn.config.reward_scaler.std > 0
+    # after 20 soft updates a target is near its source and not the same
+    source, target = (
+        torch.cat([leaf.flatten() for leaf in getattr(sac.nets, name).parameters()])
+        for name in ("critic", "critic_target")
+    )
+    assert 0 < (source - target).abs().max() < 0.1
+    assert sac.nets.temperature.raw.item() != 0  # twenty updates from log 1
+
+
+@pytest.mark.parametrize("name", ["bcq", "bear", "decision_transformer", "discrete_bcq", "dqn", "pixels", "tacr"])
+def test_training_goes_on(name: str, tmp_path: Path) -> None:
+    algorithm = read_d3rlpy(DATA / f"{name}.d3")
+    data = np.load(DATA / "dataset.npz")
+    actions = data["discrete"] if algorithm.spec.discrete_action else data["continuous"] / 2
+    observations = data["images"] if name == "pixels" else data["vectors"]
+    dataset = MDPDataset(observations, actions, data["rewards"], np.arange(60) % 12 == 11)
+    before = {key: value.clone() for key, value in algorithm.nets.state_dict().items()}
+    options = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
+    algorithm.fit(dataset, n_steps=2, n_steps_per_epoch=2, **options)
+    assert any(not torch.equal(value, before[key]) for key, value in algorithm.nets.state_dict().items())
+
+
+def test_command(tmp_path: Path, capsys: Any) -> None:
+    assert main(["convert", str(DATA / "dqn.d3"), str(tmp_path / "new.d3")]) == 0
+    assert "DQN" in capsys.readouterr().out
+    assert isinstance(birl.load_learnable(tmp_path / "new.d3"), DQN)
+    assert main(["convert", str(tmp_path / "new.d3"), str(tmp_path / "newer.d3")]) == 1
+    assert "no model that d3rlpy 2 saved" in capsys.readouterr().err
+    assert not (tmp_path / "newer.d3").exists()
+
+
+# -- files that are something else -----------------------------------------------------------------------------
+
+
+def content(name: str = "dqn") -> dict[str, Any]:
+    return pickle.loads((DATA / f"{name}.d3").read_bytes())  # noqa: S301
+
+
+def write(path: Path, value: Any) -> Path:
+    path.write_bytes(value if isinstance(value, bytes) else pickle.dumps(value))
+    return path
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.mark}",)
+
+
+def test_outer_pickles_that_would_run_code(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    for value in (Evil(mark), {**content(), "version": Evil(mark)}, {**content(), "more": [print]}, torch.nn.ReLU()):
+        with pytest.raises(ForeignFileError, match="names .*refused and nothing was run"):
+            read_d3rlpy(write(tmp_path / "x.d3", value))
+    assert not mark.exists()
+    with pytest.raises(ForeignFileError, match="posix.system"):
+        read_d3rlpy(write(tmp_path / "x.d3", Evil(mark)))
+
+
+def with_inner(data: bytes) -> dict[str, Any]:
+    """The model with another ``data.pkl``."""
+    old, new = zipfile.ZipFile(io.BytesIO(content()["torch"])), io.BytesIO()
+    with zipfile.ZipFile(new, "w") as archive:
+        for item in old.infolist():
+            archive.writestr(item.filename, data if item.filename.endswith("data.pkl") else old.read(item))
+    return {**content(), "torch": new.getvalue()}
+
+
+def test_inner_pickles_that_would_run_code(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    programs = [
+        pickle.dumps({"q_funcs": Evil(mark)}, 2),
+        b"\x80\x02ctorch\nload\n(X\x01\x00\x00\x00atR.",
+        b"\x80\x02ctorch._utils\n_rebuild_tensor\n.",
+        b"\x80\x02cbuiltins\ngetattr\n(ctorch\nFloatStorage\nX\x07\x00\x00\x00__str__tR.",
+        b"\x80\x02ccollections\nOrderedDict.__init__\n.",
+        b"\x80\x02X\x03\x00\x00\x00abcQ.",
+    ]
+    for program in programs:
+        with pytest.raises((ForeignFileError, CorruptFileError)):
+            read_d3rlpy(write(tmp_path / "x.d3", with_inner(program)))
+    with pytest.raises(ForeignFileError, match=r"torch\.load.*refused"):
+        read_d3rlpy(write(tmp_path / "x.d3", with_inner(programs[1])))
+    assert not mark.exists()
+
+
+def test_tensors_that_lie_about_their_size(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save({"q_funcs": {"0._fc.weight": torch.zeros(24)}}, buffer)  # as many as the first of the model
+    with zipfile.ZipFile(buffer) as archive:
+        program = archive.read("archive/data.pkl")
+    assert b"K\x18\x85" in program  # the shape (24,)
+    assert b"K\x01\x85" in program  # the stride (1,)
+    for value in (b"\x00", b"\x03"):  # a stride of 0 would make many numbers out of few
+        strides = program.replace(b"K\x18\x85", b"K\x7f\x85").replace(b"K\x01\x85", b"K" + value + b"\x85")
+        with pytest.raises(CorruptFileError, match="does not fit"):
+            read_d3rlpy(write(tmp_path / "x.d3", with_inner(strides)))
+    for shape in (b"J\xff\xff\xff\x7f\x85", b"K\x7f\x85", b"J\xff\xff\xff\xff\x85"):
+        with pytest.raises(CorruptFileError, match="damaged|does not fit|bytes"):
+            read_d3rlpy(write(tmp_path / "x.d3", with_inner(program.replace(b"K\x18\x85", shape))))
+
+
+def test_damaged_and_foreign_files(tmp_path: Path) -> None:
+    whole = (DATA / "dqn.d3").read_bytes()
+    for size in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+        with pytest.raises((CorruptFileError, ForeignFileError)):
+            read_d3rlpy(write(tmp_path / "x.d3", whole[:size]))
+    partly = {"torch": b"", "config": "{}"}
+    for value in (b"hello", partly, [1], {**content(), "config": "{}"}, {**content(), "torch": b"x"}):
+        with pytest.raises((CorruptFileError, ForeignFileError)):
+            read_d3rlpy(write(tmp_path / "x.d3", value))
+    with pytest.raises(FileError, match="cannot be read"):
+        read_d3rlpy(tmp_path / "nothing.d3")
+    generator = np.random.default_rng(0)
+    for _ in range(60):  # any damage is an error that says so, or leaves a model that works
+        damaged = bytearray(whole)
+        for place in generator.integers(0, len(whole), 3):
+            damaged[place] = generator.integers(256)
+        try:
+            read_d3rlpy(write(tmp_path / "x.d3", bytes(damaged)))
+        except birl.errors.BirlError:
+            continue
+
+
+def test_what_birl_does_not_have(tmp_path: Path) -> None:
+    def changed(old: str, new: str) -> Path:
+        text = content("cql")["config"].replace(old, new)
+        assert text != content("cql")["config"]
+        return write(tmp_path / "x.d3", {**content("cql"), "config": text})
+
+    with pytest.raises(UnsupportedError, match="'prdc' cannot be converted, but those of AWAC"):
+        read_d3rlpy(changed('"type": "cql"', '"type": "prdc"'))
+    with pytest.raises(UnsupportedError, match="max_q_backup"):
+        read_d3rlpy(changed('"max_q_backup": false', '"max_q_backup": true'))
+    with pytest.raises(UnsupportedError, match="another form"):
+        read_d3rlpy(changed("[8, 8]", "[8, 9]"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "params"),
+    [("warmup", {"warmup_steps": 7}), ("cosine_annealing", {"T_max": 10, "eta_min": 0.0, "last_epoch": -1})],
+)
+def test_schedules(schedule: str, params: dict[str, Any], tmp_path: Path) -> None:
+    value = content()
+    config = json.loads(value["config"])
+    factory = {"type": schedule, "params": params}
+    config["config"]["params"]["optim_factory"]["params"] |= {"lr_scheduler_factory": factory, "clip_grad_norm": 0.5}
+    dqn = read_d3rlpy(write(tmp_path / "x.d3", {**value, "config": json.dumps(config)}))
+    found = dqn.config.optim_factory
+    assert found.clip_grad_norm == 0.5
+    assert found.lr_scheduler_factory.get_type() == schedule
+    assert params.items() <= vars(found.lr_scheduler_factory).items()
+
+
+# -- datasets of d3rlpy ----------------------------------------------------------------------------------------
+
+
+def test_published_layout_2() -> None:
+    data = np.load(DATA / "dataset.npz")
+    with open(DATA / "vectors_v2.h5", "rb") as file:
+        dataset = ReplayBuffer.load(file)
+    info = dataset.dataset_info
+    assert (info.action_space, info.action_size) == (ActionSpace.DISCRETE, 3)
+    assert [len(episode) for episode in dataset.episodes] == [12] * 5
+    assert all(episode.terminated for episode in dataset.episodes)
+    assert np.array_equal(np.concatenate([episode.observations for episode in dataset.episodes]), data["vectors"])
+    assert np.array_equal(np.concatenate([episode.rewards for episode in dataset.episodes])[:, 0], data["rewards"])
+    assert np.array_equal(np.concatenate([episode.actions for episode in dataset.episodes])[:, 0], data["discrete"])
+
+
+def test_published_layout_2_with_tuples() -> None:
+    data = np.load(DATA / "dataset.npz")
+    dataset = ReplayBuffer.load(DATA / "tuples_v2.h5")
+    assert dataset.observation_shape == ((3,), (2, 12, 12))
+    assert [(len(e), e.terminated, e.truncated) for e in dataset.episodes] == [
+        (5, False, True),
+        (1, True, False),
+        (3, True, False),
+    ]
+    vectors, images = (np.concatenate([e.observations[part] for e in dataset.episodes]) for part in (0, 1))
+    assert np.array_equal(vectors, data["vectors"][:9]) and np.array_equal(images, data["images"][:9])
+    assert images.dtype == np.uint8 and dataset.transition_count == 8
+    batch = dataset.sample_transition_batch(16)
+    assert batch.observations[1].dtype == np.uint8 and batch.next_observations[0].shape == (16, 3)
