@@ -16,27 +16,46 @@ from birl.seeding import seed
 from birl.types import ActionSpace
 
 if TYPE_CHECKING:
-    from birl import algos, dataset, datasets, envs, logging, metrics, models, optimizers, preprocessing, testing, types
+    from birl import (
+        algos,
+        dataset,
+        datasets,
+        distributed,
+        envs,
+        logging,
+        metrics,
+        models,
+        ope,
+        optimizers,
+        preprocessing,
+        testing,
+        types,
+    )
     from birl.algorithm import load_learnable
+    from birl.logging import LoggingStrategy
     from birl.many import fit_many
     from birl.models import PositionEncodingType
 
 _MODULES = (
     "algos",
+    "base",
     "constants",
     "dataset",
     "datasets",
+    "distributed",
     "envs",
     "errors",
     "logging",
     "metrics",
     "models",
+    "ope",
     "optimizers",
     "preprocessing",
     "testing",
     "types",
 )
 _NAMES = {
+    "LoggingStrategy": "birl.logging",
     "PositionEncodingType": "birl.models",
     "fit_many": "birl.many",
     "load_learnable": "birl.algorithm",
@@ -45,17 +64,20 @@ _NAMES = {
 __all__ = [
     "ActionSpace",
     "BirlError",
+    "LoggingStrategy",
     "PositionEncodingType",
     "__version__",
     "algos",
     "dataset",
     "datasets",
+    "distributed",
     "envs",
     "fit_many",
     "load_learnable",
     "logging",
     "metrics",
     "models",
+    "ope",
     "optimizers",
     "preprocessing",
     "seed",
@@ -69,8 +91,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"birl.{name}")
     if name in _NAMES:
-        if name == "load_learnable":
-            import_module("birl.algos")  # a saved model may be any of them
+        if name == "load_learnable":  # a saved model may be any of theirs
+            import_module("birl.algos")
+            import_module("birl.ope")
         return getattr(import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'birl' has no attribute {name!r}")
 

@@ -29,6 +29,7 @@ __all__ = [
     "PolicyFunction",
     "PolicyModule",
     "ValueFunction",
+    "best_of",
     "deterministic_action",
     "mode_action",
     "q_action",
@@ -89,6 +90,12 @@ def q_action_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:
 def q_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:
     """Q-values ``[...]`` of continuous actions, averaged over the ensemble."""
     return nets.critic(inputs, action).mean().mean(0)
+
+
+def best_of(action: Tensor, value: Tensor) -> Tensor:
+    """Of several actions ``[n, ..., A]`` for each state the one ``[..., A]`` of the highest ``value`` ``[n, ...]``."""
+    index = value.argmax(0, keepdim=True).unsqueeze(-1)
+    return action.gather(0, index.expand(1, *action.shape[1:])).squeeze(0)
 
 
 # The same ways to act for what the last linear layer gives, each with the networks it holds for. `FlatPolicy` needs

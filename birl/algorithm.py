@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Generic, Self, TypeVar, cast
 
@@ -14,18 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from birl import __version__
+from birl import __version__, distributed
 from birl.acting import FlatPolicy, NetworkActor, PolicyFunction, PolicyModule, ValueFunction
 from birl.batching import Units, to_batch
 from birl.checks import check_fit_arguments, check_picker, check_scaler_shapes, damaged_as_typed_errors
 from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset import ReplayBufferBase
+from birl.dataset.returns import DiscountedReturns
 from birl.engine import Engine, Phase, TargetUpdate
 from birl.envs import environment_spec, single_spaces
 from birl.errors import (
     ActionRangeWarning,
     ConfigError,
     CorruptFileError,
+    DataError,
     EnvironmentMismatchError,
     ForeignFileError,
     NonFiniteError,
@@ -35,14 +37,14 @@ from birl.errors import (
 )
 from birl.export import export_policy
 from birl.files import load_archive, save_archive
-from birl.logging import FileAdapterFactory, LoggerAdapterFactory
+from birl.logging import FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.models import set_acting
 from birl.run import collect, offline, on_policy, online
 from birl.run.protocols import OnPolicyLearner
 from birl.shapes import as_shape, describe_spec, example_observation, resolve_device
 from birl.types import ActionSpace, Array, Batch, Inputs, Shape, Spec, State, Tree, is_shape, leaf_shapes, tree_leaves
 
-__all__ = ["Algorithm", "load_learnable"]
+__all__ = ["Algorithm", "load_learnable", "rebuild"]
 
 COMPILE_FROM = 10_000
 """Updates in a run by which compiling, which takes 5 to 60 seconds, has paid for itself with small networks, too."""
@@ -67,7 +69,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
         remembering: further recurrent networks whose state is kept while acting.
         phases, targets: what an update consists of.
         data: what it learns from: ``"transition"`` (sequences of them with a recurrent encoder), ``"trajectory"``
-            slices, its own ``"rollout"``, or ``"nothing"``.
+            slices, ``"tail"`` (steps with the rest of their episodes), its own ``"rollout"``, or ``"nothing"``.
+        next_actions: whether it learns from the data's next actions, too: ``next_action`` and ``next_action_known`` in
+            a batch's ``extra``.
+        returns_to_go: whether it learns from the data's discounted returns, too: ``return_to_go`` in ``extra``.
+        returns: makes them, once the networks exist; ``None`` where they are not asked for.
         imitates: whether it learns to act as the data does, so that its own experience teaches it nothing.
         policy_mode, policy_sample: ``(nets, inputs) -> action``.
         action_value: ``(nets, inputs, action) -> [...]``.
@@ -83,6 +89,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
     phases: tuple[Phase, ...] = ()
     targets: tuple[TargetUpdate, ...] = ()
     data: ClassVar[str] = "transition"
+    next_actions: ClassVar[bool] = False
+    returns_to_go: ClassVar[bool] = False
     imitates: ClassVar[bool] = False
     policy_mode: ClassVar[PolicyFunction]
     policy_sample: ClassVar[PolicyFunction]
@@ -111,6 +119,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         self._engine: Engine | None = None
         self._spec: Spec | None = None
         self._acting_mode = False
+        self.returns: DiscountedReturns | None = None
         self._flat_policies: dict[PolicyFunction, FlatPolicy | None] = {}
 
     # -- what it is ------------------------------------------------------------------------------------------------
@@ -240,7 +249,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         self._spec = Spec(as_shape(observation_shape), int(action_size), bool(discrete_action))
         check_scaler_shapes(self.config, self._spec)
         nets = self.networks(self._spec, self.config).to(self.torch_device)
-        self._engine = Engine(nets, self.phases_for(self.config), self.targets, self.config)
+        self._engine = Engine(nets, self.phases_for(self.config), self.targets_for(self.config), self.config)
         config = self.config
         if config.compile_graph is True:
             self._engine.compile()
@@ -248,11 +257,19 @@ class Algorithm(Generic[ConfigT, NetsT]):
         self.units = Units(
             self.torch_device, self._spec.discrete_action, config.observation_scaler, scaler, config.reward_scaler
         )
+        if self.returns_to_go:
+            reward = config.reward_scaler
+            scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
+            self.returns = DiscountedReturns(config.gamma, scale)
         self._set_mode(acting=False)
 
     def phases_for(self, config: ConfigT) -> tuple[Phase, ...]:
         """The phases under a configuration; most algorithms have the same for all."""
         return self.phases
+
+    def targets_for(self, config: ConfigT) -> tuple[TargetUpdate, ...]:
+        """The target updates under a configuration; most algorithms have the same for all."""
+        return self.targets
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes and fit the scalers that are not fitted; check that they fit if built."""
@@ -359,7 +376,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         self._set_mode(acting=False)
         generator = source.device_generator
         return self.engine.update_many(
-            lambda: to_batch(self.sample_minibatch(source), self.units, self.config.gamma),
+            lambda: self.make_batch(self.sample_minibatch(source)),
             count,
             [] if generator is None else [generator],
         )
@@ -369,9 +386,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
         config = self.config
         if self.data == "trajectory":
             return dataset.sample_trajectory_batch(config.batch_size, config.context_size)  # type: ignore[attr-defined]
+        asked: dict[str, Any] = {"next_actions": True} if self.next_actions else {}
+        asked |= {} if self.returns is None else {"returns": self.returns}
         if self.is_recurrent:
-            return dataset.sample_sequence_batch(config.batch_size, config.sequence_length, config.burn_in)
-        return dataset.sample_transition_batch(config.batch_size)
+            return dataset.sample_sequence_batch(config.batch_size, config.sequence_length, config.burn_in, **asked)
+        return dataset.sample_transition_batch(config.batch_size, **asked)
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """One update with a minibatch from a dataset (or a `Batch`).
@@ -382,10 +401,30 @@ class Algorithm(Generic[ConfigT, NetsT]):
         self._refuse_unlearnable()
         engine = self.engine
         self._set_mode(acting=False)
-        if not isinstance(batch, Batch):
-            burn_in = getattr(batch, "burn_in", 0)
-            batch = engine.burn_in(to_batch(batch, self.units, self.config.gamma), burn_in)
-        return engine.update(batch)
+        return engine.update(batch if isinstance(batch, Batch) else self.make_batch(batch))
+
+    def make_batch(self, minibatch: Any) -> Batch:
+        """What the engine learns from: a minibatch in the networks' units, without the steps that only warm up."""
+        batch = to_batch(minibatch, self.units, self.config.gamma)
+        if self.next_actions and "next_action" not in batch.extra:
+            raise DataError(
+                f"{type(self).__name__} learns from the data's next actions, which this minibatch does not have: draw "
+                "it with algo.sample_minibatch(dataset), or dataset.sample_transition_batch(…, next_actions=True)"
+            )
+        if self.returns_to_go and "return_to_go" not in batch.extra:
+            raise DataError(
+                f"{type(self).__name__} learns from the data's returns, which this minibatch does not have: draw it "
+                "with algo.sample_minibatch(dataset), or dataset.sample_transition_batch(…, returns=algo.returns)"
+            )
+        return self.engine.burn_in(batch, getattr(minibatch, "burn_in", 0))
+
+    def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
+        """Call ``watch(phase, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer.
+
+        The statistics are the minimum, maximum, mean and standard deviation of each parameter's gradient, on the
+        device; after ``k`` updates at once they are ``[k, n, 4]``.
+        """
+        self.engine.watch = watch
 
     def _refuse_unlearnable(self, loop: str = "") -> None:
         if self.data == "nothing":
@@ -412,25 +451,34 @@ class Algorithm(Generic[ConfigT, NetsT]):
         callback: Callable[[Self, int, int], None] | None = None,
         epoch_callback: Callable[[Self, int, int], None] | None = None,
         checkpoint: str | Path | None = None,
+        enable_ddp: bool = False,
+        logging_steps: int = 500,
+        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
+        log_gradients: bool = False,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Train on a dataset, one epoch at each iteration. See `fit`."""
         self._refuse_unlearnable("fit")
         check_fit_arguments(dataset, evaluators)
-        yield from offline.fitter(
-            self,
-            dataset,
-            n_steps,
-            n_steps_per_epoch=n_steps_per_epoch,
-            experiment_name=experiment_name,
-            with_timestamp=with_timestamp,
-            logger_adapter=logger_adapter or FileAdapterFactory(),
-            show_progress=show_progress,
-            save_interval=save_interval,
-            evaluators=evaluators,
-            callback=callback,
-            epoch_callback=epoch_callback,
-            checkpoint=checkpoint,
-        )
+        options: Any = {
+            "n_steps_per_epoch": n_steps_per_epoch,
+            "experiment_name": experiment_name,
+            "with_timestamp": with_timestamp,
+            "logger_adapter": logger_adapter or FileAdapterFactory(),
+            "show_progress": show_progress,
+            "save_interval": save_interval,
+            "callback": callback,
+            "epoch_callback": epoch_callback,
+            "checkpoint": checkpoint,
+            "logging_steps": logging_steps,
+            "logging_strategy": logging_strategy,
+            "log_gradients": log_gradients,
+        }
+        if enable_ddp:
+            self.build_with_dataset(dataset)
+            with distributed.joined(self, dataset, options) as own:
+                yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **own)
+        else:
+            yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **options)
         self.engine.check_finite()
 
     def fit(self, dataset: ReplayBufferBase, n_steps: int, **options: Any) -> list[tuple[int, dict[str, float]]]:
@@ -443,7 +491,10 @@ class Algorithm(Generic[ConfigT, NetsT]):
                 ``with_timestamp`` (name of the run folder), ``logger_adapter``, ``show_progress``, ``save_interval``
                 (epochs between saved models), ``evaluators`` (name to evaluator), ``callback(algo, epoch, step)`` after
                 each update, ``epoch_callback(algo, epoch, step)`` after each epoch, ``checkpoint`` (folder: the run's
-                whole state is kept there, and training goes on from what is found there).
+                whole state is kept there, and training goes on from what is found there), ``enable_ddp`` (learn
+                together with other processes, see `birl.distributed`), ``logging_strategy`` and ``logging_steps``
+                (`LoggingStrategy.STEPS`: metrics are also written every so many updates), ``log_gradients`` (whether
+                statistics of gradients are written, too).
 
         Returns:
             ``(epoch, metrics)`` for each epoch.
@@ -479,6 +530,9 @@ class Algorithm(Generic[ConfigT, NetsT]):
         callback: Callable[[Self, int, int], None] | None = None,
         checkpoint: str | Path | None = None,
         seed: int | None = None,
+        logging_steps: int = 500,
+        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
+        log_gradients: bool = False,
     ) -> None:
         """Train in an environment or a vector environment.
 
@@ -505,6 +559,9 @@ class Algorithm(Generic[ConfigT, NetsT]):
             callback: called with ``(algo, epoch, step)`` after each step.
             checkpoint: folder of the run's whole state, from which it goes on if it is there.
             seed: seeds the environment's resets; by default drawn from `birl.seed`.
+            logging_steps: steps between two writings of metrics with ``logging_strategy`` STEPS.
+            logging_strategy: with `LoggingStrategy.STEPS` metrics are also written between the ends of epochs.
+            log_gradients: whether statistics of the gradients of every parameter are written with the metrics.
         """
         self._refuse_unlearnable("fit_online")
         common: dict[str, Any] = {
@@ -521,6 +578,9 @@ class Algorithm(Generic[ConfigT, NetsT]):
             "callback": callback,
             "checkpoint": checkpoint,
             "seed": seed,
+            "logging_steps": logging_steps,
+            "logging_strategy": logging_strategy,
+            "log_gradients": log_gradients,
         }
         if self.data == "rollout":
             given = {"buffer": buffer, "explorer": explorer, "random_steps": random_steps or None}
@@ -583,7 +643,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     def _set_mode(self, acting: bool) -> None:
         if acting != self._acting_mode or not self._mode_set:
             set_acting(self.nets, acting)
-            for target in self.targets:
+            for target in self.engine.targets:
                 self.nets.get_submodule(target.target).eval()
             self._acting_mode, self._mode_set = acting, True
 
@@ -777,7 +837,26 @@ class Algorithm(Generic[ConfigT, NetsT]):
             WriteError: if the file cannot be written.
         """
         self.engine.check_finite()
-        save_archive(fname, "model", {**self.describe(), "birl": __version__}, self.engine.get_state())
+        save_archive(fname, "model", {**self.describe(), "birl": __version__}, self.model_state())
+
+    def model_state(self) -> State:
+        """What a model file holds beside `describe`."""
+        return self.engine.get_state()
+
+    @classmethod
+    def unbuilt(
+        cls, config: Any, device: bool | int | str | None, data: dict[str, Any], state: State | None
+    ) -> Algorithm[Any, Any]:
+        """For files: an algorithm without networks.
+
+        Args:
+            config: its configuration.
+            device: see `AlgorithmConfig.create`.
+            data: what `describe` said.
+            state: what `model_state` gave, or ``None`` where only the configuration is known.
+        """
+        algorithm: Algorithm[Any, Any] = config.create(device)
+        return algorithm
 
     def save_model(self, fname: str | Path | BinaryIO) -> None:
         """Write networks, optimisers and step counter, without the configuration; see `load_model`."""
@@ -811,7 +890,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         name = data["config"].get("type")
         if name != cls.config_class.get_type():
             raise ForeignFileError(f"{fname} describes {name!r}, not {cls.config_class.get_type()!r}")
-        return _create(data, device)
+        return rebuild(data, device)  # type: ignore[no-any-return]
 
 
 def load_learnable(fname: str | Path | BinaryIO, device: bool | int | str | None = False) -> Any:
@@ -823,14 +902,21 @@ def load_learnable(fname: str | Path | BinaryIO, device: bool | int | str | None
     """
     data, state = load_archive(fname, "model")
     with damaged_as_typed_errors(fname):
-        algorithm = _create(data, device, state)
+        algorithm = rebuild(data, device, state)
         algorithm.engine.set_state(state)
     return algorithm
 
 
-def _create(data: dict[str, Any], device: bool | int | str | None, state: State | None = None) -> Any:
+def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State | None = None) -> Any:
+    """An algorithm with new networks, as `Algorithm.describe` said it.
+
+    Args:
+        data: what `Algorithm.describe` said.
+        device: see `AlgorithmConfig.create`.
+        state: what `Algorithm.model_state` gave: refused if it does not fit ``data``. It is not loaded here.
+    """
     config = AlgorithmConfig.deserialize(data["config"])
-    algorithm = config.create(device)
+    algorithm = config.algorithm.unbuilt(config, device, data, state)
     shape, action_size = as_shape(data["observation_shape"]), data["action_size"]
     discrete = data.get("discrete_action")
     if state is not None:  # sizes are compared before anything is allocated

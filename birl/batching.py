@@ -95,6 +95,21 @@ def _discount(terminals: Array | Tensor, units: Units, gamma: float | Tensor) ->
     return torch.rsub(units.column(terminals), 1).mul_(gamma)
 
 
+def _next_actions(minibatch: Any, units: Units) -> dict[str, Tensor]:
+    """What `Algorithm.next_actions` asks for, if it is there. Zeros stand where no action is known."""
+    extra = getattr(minibatch, "extra", {})
+    if "next_action_known" not in extra:
+        return {}
+    action, known = units.action(extra["next_action"]), units.column(extra["next_action_known"])
+    return {"next_action": action, "next_action_known": known}
+
+
+def _returns(minibatch: Any, units: Units) -> dict[str, Tensor]:
+    """What `Algorithm.returns_to_go` asks for, if it is there: made of scaled rewards."""
+    extra = getattr(minibatch, "extra", {})
+    return {"return_to_go": units.column(extra["return_to_go"])} if "return_to_go" in extra else {}
+
+
 def to_batch(minibatch: Any, units: Units, gamma: float) -> Batch:
     """Convert a transition, sequence or trajectory minibatch.
 
@@ -112,18 +127,20 @@ def to_batch(minibatch: Any, units: Units, gamma: float) -> Batch:
         weight = _to_float(units.tensor(minibatch.masks))
         discount = _discount(minibatch.terminals, units, gamma)
         return Batch(observation, action, reward, None, discount, weight, extra=extra)
-    following = units.observation(minibatch.next_observations)
+    following, extra = units.observation(minibatch.next_observations), _next_actions(minibatch, units)
+    extra |= _returns(minibatch, units)
     if hasattr(minibatch, "is_first"):
         weight = _to_float(units.tensor(minibatch.masks))
         discount = _discount(minibatch.terminals, units, gamma)
         state = {name: units.tensor(value) for name, value in minibatch.start_states.items()} or None
         is_first = units.tensor(minibatch.is_first).to(torch.bool)
-        return Batch(observation, action, reward, following, discount, weight, is_first, state)
+        return Batch(observation, action, reward, following, discount, weight, is_first, state, extra)
     intervals, weights = minibatch.intervals, minibatch.weights
     # Places share their ones: nothing is converted, moved or raised to a power where they say that all are 1.
     power = gamma if is_shared_ones(intervals) else torch.pow(gamma, units.column(intervals))
     weight = shared_ones(len(weights), units.device)[:, 0] if is_shared_ones(weights) else units.column(weights)
-    return Batch(observation, action, reward, following, _discount(minibatch.terminals, units, power), weight)
+    discount = _discount(minibatch.terminals, units, power)
+    return Batch(observation, action, reward, following, discount, weight, extra=extra)
 
 
 def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tensor]:

@@ -1,6 +1,7 @@
 """Names that d3rlpy code imports from ``constants``."""
 
+from birl.logging import LoggingStrategy
 from birl.models.transformer import PositionEncodingType
 from birl.types import ActionSpace
 
-__all__ = ["ActionSpace", "PositionEncodingType"]
+__all__ = ["ActionSpace", "LoggingStrategy", "PositionEncodingType"]

@@ -8,7 +8,7 @@ import logging
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
@@ -31,7 +31,9 @@ _TOLERANCE: Final = 1e-4
 _Runner: TypeAlias = Callable[[list[Tensor]], Tensor]
 
 
-def export_policy(policy: nn.Module, example: Tree, path: str | os.PathLike[str]) -> None:
+def export_policy(
+    policy: nn.Module, example: Tree, path: str | os.PathLike[str], input_names: Sequence[str] | None = None
+) -> None:
     """Write a policy in the format that the suffix of ``path`` names.
 
     ==========  ==========================  =====================================================
@@ -51,6 +53,7 @@ def export_policy(policy: nn.Module, example: Tree, path: str | os.PathLike[str]
         policy: module that maps observations ``[B, …]`` to actions: one tensor ``[B, …]``, not random.
         example: one observation as a tree of tensors ``[B, …]`` with the dtypes that the export will take.
         path: where to write.
+        input_names: names of the leaves of ``example`` in ONNX, instead of ``input_0``, ``input_1``, ….
 
     Raises:
         ConfigError: for another suffix.
@@ -64,7 +67,7 @@ def export_policy(policy: nn.Module, example: Tree, path: str | os.PathLike[str]
             f"cannot tell a format from the suffix {suffix!r} of {os.fspath(path)!r}: use .pt (TorchScript), "
             ".onnx (ONNX) or .pt2 (torch.export)"
         )
-    flat = _Flat(policy, example)
+    flat = _Flat(policy, example, input_names)
     with _inference(policy), _quiet():
         try:
             data, runner = _FORMATS[suffix](flat, _observations(example, _TRACED_BATCH))
@@ -83,9 +86,10 @@ def export_policy(policy: nn.Module, example: Tree, path: str | os.PathLike[str]
 class _Flat(nn.Module):
     """The policy with one argument for each leaf of the observation tree."""
 
-    def __init__(self, policy: nn.Module, example: Tree) -> None:
+    def __init__(self, policy: nn.Module, example: Tree, names: Sequence[str] | None) -> None:
         super().__init__()
         self.policy = policy
+        self.names = names or [f"input_{index}" for index, _ in enumerate(tree_leaves(example))]
         self._structure = tree_map(lambda _: None, example)
 
     def forward(self, *leaves: Tensor) -> Tensor:
@@ -95,15 +99,20 @@ class _Flat(nn.Module):
 
 @contextlib.contextmanager
 def _inference(policy: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients; every module gets its own mode back."""
+    """Evaluation mode, no gradients, and parameters that ask for none in the file; all get their own modes back."""
     modes = [(module, module.training) for module in policy.modules()]
+    learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     policy.eval()
+    for parameter in learned:
+        parameter.requires_grad_(False)
     try:
         with torch.no_grad():
             yield
     finally:
         for module, mode in modes:
             module.training = mode
+        for parameter in learned:
+            parameter.requires_grad_(True)
 
 
 @contextlib.contextmanager
@@ -173,7 +182,7 @@ def _check(flat: nn.Module, runner: _Runner, example: Tree, suffix: str) -> None
 # below remove that: the paths on the machine that exports are nobody's business where the policy goes.
 
 
-def _torchscript(flat: nn.Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+def _torchscript(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     traced, file = io.BytesIO(), io.BytesIO()
     torch.jit.save(torch.jit.trace(flat, tuple(leaves), check_trace=False), traced)  # type: ignore[no-untyped-call]
     with zipfile.ZipFile(traced) as source, zipfile.ZipFile(file, "w") as target:
@@ -185,7 +194,7 @@ def _torchscript(flat: nn.Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]
     return file.getvalue(), lambda observations: loaded(*observations)
 
 
-def _torch_export(flat: nn.Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+def _torch_export(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     program = torch.export.export(flat, tuple(leaves), dynamic_shapes=_dynamic(leaves))
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
@@ -197,17 +206,16 @@ def _torch_export(flat: nn.Module, leaves: list[Tensor]) -> tuple[bytes, _Runner
     return file.getvalue(), lambda observations: loaded(*observations)
 
 
-def _onnx(flat: nn.Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+def _onnx(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     for module in ("onnx", "onnxscript"):
         require(module, "onnx")
     runtime = require("onnxruntime", "onnx")
-    names = [f"input_{i}" for i in range(len(leaves))]
     program = torch.onnx.export(
         flat,
         tuple(leaves),
         dynamo=True,
         opset_version=_OPSET,
-        input_names=names,
+        input_names=list(flat.names),
         output_names=["output_0"],
         dynamic_shapes=_dynamic(leaves),
         verbose=False,
@@ -221,7 +229,7 @@ def _onnx(flat: nn.Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def run(observations: list[Tensor]) -> Tensor:
-        feed = {name: leaf.cpu().numpy() for name, leaf in zip(names, observations, strict=True)}
+        feed = {name: leaf.cpu().numpy() for name, leaf in zip(flat.names, observations, strict=True)}
         return torch.from_numpy(np.asarray(session.run(["output_0"], feed)[0]))
 
     return data, run
@@ -233,7 +241,7 @@ def _dynamic(leaves: list[Tensor]) -> Any:
     return (tuple({0: batch} for _ in leaves),)
 
 
-_FORMATS: Final[dict[str, Callable[[nn.Module, list[Tensor]], tuple[bytes, _Runner]]]] = {
+_FORMATS: Final[dict[str, Callable[[_Flat, list[Tensor]], tuple[bytes, _Runner]]]] = {
     ".pt": _torchscript,
     ".onnx": _onnx,
     ".pt2": _torch_export,

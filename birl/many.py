@@ -121,6 +121,8 @@ def check_many(algorithm: Any) -> None:
         raise UnsupportedError(f"{name} learns from its own experience, which seeds do not share: {each}")
     if algorithm.data == "trajectory":
         raise UnsupportedError(f"{name} learns from trajectories, which several seeds cannot do at once yet: {each}")
+    if algorithm.data == "tail":
+        raise UnsupportedError(f"{name} makes many updates in a step, which many seeds cannot do at once yet: {each}")
     if algorithm.data != "transition":
         raise UnsupportedError(f"{name} does not learn")
     if algorithm.built:
@@ -216,7 +218,9 @@ class _Stack:
 
     def sample_minibatch(self, dataset: Any) -> Any:
         """A minibatch for each seed, one after the other."""
-        return sample_together([run.data for run in self._runs], self._runs[0].algorithm.config.batch_size)
+        first = self.algorithms[0]
+        asked = first.next_actions, first.returns
+        return sample_together([run.data for run in self._runs], first.config.batch_size, *asked)
 
     def update(self, minibatch: Any) -> dict[str, Tensor]:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""

@@ -11,6 +11,7 @@ from birl.models.optimizers import (
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
+    WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
     register_optimizer_factory,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "OptimizerFactory",
     "RMSpropFactory",
     "SGDFactory",
+    "WarmupCosineSchedulerFactory",
     "WarmupSchedulerFactory",
     "register_optimizer_factory",
 ]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import numpy as np
 import pytest
 
 import birl
+from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig
 from birl.cli import main
 from birl.cli.common import algorithm_classes
+from birl.cli.install import EXTRAS
 from birl.cli.settings import configure
 from birl.errors import ConfigError
 from birl.files import load_archive
@@ -25,6 +28,9 @@ from birl.files import load_archive
 ROOT = Path(__file__).parent.parent
 OFFLINE = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", "20", "--set", "batch_size=8"]
 ONLINE = ["train", "dqn", "--env-id", "CartPole-v1", "--n-steps", "200", "--set", "batch_size=8"]
+
+
+COMMANDS = ["train", "evaluate", "stats", "plot", "plot-all", "record", "play", "export", "convert", "algos", "install"]
 
 
 class Shell:
@@ -87,7 +93,16 @@ def test_python_m_birl_and_help() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "birl", "--help"], capture_output=True, text=True, check=True, env=environment()
     )
-    assert all(name in done.stdout for name in ("train", "evaluate", "plot", "export", "algos"))
+    lines = [line.split() for line in done.stdout.partition("Commands:")[2].splitlines() if line]
+    assert [line[0] for line in lines] == COMMANDS
+    assert all(line[-1].endswith(".") and not line[-1].endswith("..") for line in lines)  # none is cut off
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command(birl_: Shell, name: str) -> None:
+    text = birl_(name, "--help")
+    assert text.startswith(f"Usage: birl {name} ")
+    assert "--help" in text
 
 
 # -- train -------------------------------------------------------------------------------------------------------------
@@ -355,3 +370,340 @@ def test_a_signal_in_the_middle_of_anything_decides_the_status(monkeypatch, numb
     finally:
         signal.signal(signal.SIGINT, previous)
     assert code == status
+
+
+# -- record, play ------------------------------------------------------------------------------------------------------
+
+ENVIRONMENTS = """
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Bars(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 12.5}
+    observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+    shown, shape, dtype, closed, length = 0, (41, 63, 3), np.uint8, 0, 7
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def _observation(self):
+        if self.render_mode == "human":
+            Bars.shown += 1
+        return np.zeros(2, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._observation(), 2.0, False, self.steps == self.length, {}
+
+    def render(self):
+        picture = np.zeros(self.shape, self.dtype)
+        picture[:, : 8 * self.steps] = 255
+        return picture
+
+    def close(self):
+        Bars.closed += 1
+
+
+def plain():
+    return Bars()
+
+
+class Floats(Bars):
+    dtype = np.float32
+
+
+class Broken(Bars):
+    def render(self):
+        raise RuntimeError("no context")
+
+
+class Interrupted(Bars):
+    length = 400
+
+    def step(self, action):
+        if self.steps == 200:  # late enough for pictures to be in the file already
+            raise KeyboardInterrupt
+        return super().step(action)
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a module of environments and models that act at random."""
+    (tmp_path / "own_envs.py").write_text(ENVIRONMENTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.delitem(sys.modules, "own_envs", raising=False)
+    for name, size in (("bars", 2), ("pole", 4)):
+        algorithm = DiscreteRandomPolicyConfig().create()
+        algorithm.create_impl((size,), 2)
+        algorithm.save(f"{name}.d3")
+    return tmp_path
+
+
+def frames(file: Path) -> tuple[Any, Any]:
+    """The pictures of a video ``[n, height, width, 3]``, and its stream."""
+    import av
+
+    with av.open(str(file)) as container:
+        stream = container.streams.video[0]
+        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+        return np.stack(pictures), (stream.codec_context.name, float(stream.average_rate))
+
+
+def test_record_makes_a_video_of_each_episode(birl_: Shell, workplace: Path) -> None:
+    text = birl_("record", "bars.d3", "--env-id", "own_envs:Bars", "--out", "deep/videos", "--n-episodes", 2)
+    files = [Path(f"deep/videos/rl-video-episode-{number}.mp4") for number in range(2)]
+    assert text.splitlines() == [*map(str, files), "return 14.00 ± 0.00 over 2 episodes (14.00, 14.00)"]
+    assert sorted(Path("deep/videos").iterdir()) == files
+    for file in files:
+        pictures, stream = frames(file)
+        assert pictures.shape == (8, 42, 64, 3)  # the first observation and seven steps; sides made even
+        assert stream == ("h264", 12.5)
+        bright = (pictures.mean(-1) > 127).sum(-1).mean(-1)
+        assert bright == pytest.approx(np.arange(8) * 8, abs=2)
+    assert sys.modules["own_envs"].Bars.closed == 1
+
+
+def test_record_plays_what_evaluate_plays(birl_: Shell, workplace: Path) -> None:
+    same = ["pole.d3", "--env-id", "CartPole-v1", "--n-episodes", 2, "--seed", 5, "--epsilon", 0.5]
+    returns = json.loads(birl_("evaluate", *same, "--json"))["returns"]
+    text = birl_("record", *same, "--out", "v", "--use-gymnasium")
+    assert f"({returns[0]:.2f}, {returns[1]:.2f})" in text
+    for number, value in enumerate(returns):
+        pictures, stream = frames(Path(f"v/rl-video-episode-{number}.mp4"))
+        assert pictures.shape == (value + 1, 400, 600, 3)
+        assert stream == ("h264", 50.0)
+        assert pictures.std() > 10
+
+
+def test_record_a_sequence_model(birl_: Shell, workplace: Path) -> None:
+    algorithm = DecisionTransformerConfig(context_size=2, num_layers=1).create()
+    algorithm.create_impl((3,), 1)
+    algorithm.save("sequence.d3")
+    words = ["record", "sequence.d3", "--env-id", "Pendulum-v1", "--n-episodes", 1]
+    assert "needs --target-return" in birl_(*words, status=1)
+    assert not Path("videos").exists()
+    birl_(*words, "--target-return", -300.0)
+    assert len(frames(Path("videos/rl-video-episode-0.mp4"))[0]) == 201
+
+
+HEADER = "import gym; env = gym.make('CartPole-v1')"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "--env-id"),
+        (["--env-header", HEADER], "never executes"),
+        (["--env-header", HEADER], "--env-id my_envs:make"),
+        (["--env-id", "own_envs:plain"], "render_mode=None"),
+        (["--env-id", "own_envs:nothing"], "own_envs:nothing"),
+        (["--env-id", "no_envs:nothing"], "no_envs"),
+        (["--env-id", "CartPole-v1"], "observations (2,)"),
+        (["--env-id", "own_envs:Bars", "--target-return", "1"], "takes no --target-return"),
+        (["--env-id", "own_envs:Floats"], "float32"),
+        (["--env-id", "own_envs:Broken"], "MUJOCO_GL"),
+        (["--env-id", "own_envs:Bars", "--out", "bars.d3"], "another --out"),
+    ],
+)
+def test_what_cannot_be_recorded(birl_: Shell, workplace: Path, words: list[str], says: str) -> None:
+    before = sorted(workplace.iterdir())
+    assert says in birl_("record", "bars.d3", *words, status=1)
+    assert [file for file in sorted(workplace.iterdir()) if file.name != "__pycache__"] == before
+
+
+def test_an_interrupted_video_is_removed(workplace: Path) -> None:
+    assert main(["record", "bars.d3", "--env-id", "own_envs:Interrupted", "--out", "v"]) == 130
+    assert list(Path("v").iterdir()) == []
+
+
+def test_record_names_its_extra(birl_: Shell, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert "birl[video]" in birl_("record", "bars.d3", "--env-id", "own_envs:Bars", status=1)
+
+
+def test_play_shows_episodes(birl_: Shell, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = birl_("play", "bars.d3", "--env-id", "own_envs:Bars", "--n-episodes", 2)
+    assert text == "return 14.00 ± 0.00 over 2 episodes (14.00, 14.00)\n"
+    assert sys.modules["own_envs"].Bars.shown >= 16
+    assert sys.modules["own_envs"].Bars.closed == 1
+    assert "over 1 episodes" in birl_("play", "pole.d3", "--env-id", "CartPole-v1", "--n-episodes", 1)
+    assert "render_mode=None" in birl_("play", "bars.d3", "--env-id", "own_envs:plain", status=1)
+    assert "never executes" in birl_("play", "bars.d3", "--env-header", HEADER, status=1)
+    for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert "birl record" in birl_("play", "bars.d3", "--env-id", "own_envs:Bars", status=1)
+
+
+# -- stats, plot-all ---------------------------------------------------------------------------------------------------
+
+GRADIENT = "epoch,step,min,max,mean,std\n1,10,-1.0,2.0,0.5,0.1\n2,20,-3.0,1.0,0.25,0.1\n"
+
+
+def a_run(folder: Path) -> Path:
+    """A run folder as d3rlpy and birl write it."""
+    folder.mkdir(parents=True)
+    (folder / "loss.csv").write_text("1,10,4.0\n2,20,1.0\n3,30,2.0\n")
+    (folder / "environment.csv").write_text("1,10,7.5\n2,20,9.5\n")
+    (folder / "time_step.csv").write_text("1,10,0.1\n2,20,0.1\n")
+    (folder / "q_func.0.weight_grad.csv").write_text(GRADIENT)
+    (folder / "params.json").write_text('{"action_size": 2}')
+    return folder
+
+
+def test_stats(birl_: Shell, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    assert [line.split(": ")[-1].strip() for line in birl_("stats", run / "loss.csv").splitlines()] == [
+        str(run / "loss.csv"), "3", "30", "4", "1", "1.24722", "2",
+    ]  # fmt: skip
+    assert "MAX VALUE  : 2\nMIN VALUE  : -3" in birl_("stats", run / "q_func.0.weight_grad.csv")
+    table = [line.split() for line in birl_("stats", run).splitlines()]
+    assert [row[0] for row in table] == ["METRIC", "environment", "loss", "time_step", "q_func.0.weight_grad"]
+    assert table[2][1:] == ["3", "30", "2", "4", "1", "1.2472"]
+    a_run(tmp_path / "seeds" / "seed_3")
+    assert "seed_3" in birl_("stats", tmp_path / "seeds", status=1)
+    assert "train first" in birl_("stats", ROOT / "docs", status=1)
+    assert "cartpole-replay" in birl_("stats", "nowhere", status=1)
+    (tmp_path / "empty.csv").write_text("")
+    assert "epoch,step,value" in birl_("stats", tmp_path / "empty.csv", status=1)
+
+
+def test_stats_of_a_dataset(birl_: Shell, tmp_path: Path) -> None:
+    rewards, ends = np.array([1, 2, 3, 4, 5], np.float32), np.array([0, 0, 1, 0, 0])
+    data = birl.dataset.MDPDataset(
+        np.zeros((5, 3), np.float32), np.zeros((5, 2), np.float32), rewards, ends, timeouts=np.array([0, 0, 0, 0, 1])
+    )
+    data.dump(tmp_path / "data.h5")
+    rows = dict(line.split(": ", 1) for line in birl_("stats", tmp_path / "data.h5").splitlines())
+    rows = {name.strip(): text for name, text in rows.items()}
+    assert rows["EPISODES"] == "2, 1 of them terminated"
+    assert rows["OBSERVATIONS"] == "shape (3,)"
+    assert rows["ACTIONS"] == "continuous, 2 dimensions"
+    assert rows["RETURN"] == "7.5 ± 1.5 (min 6, max 9)"
+    assert rows["LENGTH"] == "2.5 ± 0.5 (min 2, max 3)"
+    assert rows["REWARD"] == "3 ± 1.4142 (min 1, max 5)"
+    text = birl_("stats", "cartpole-random")
+    assert "DATASET" in text
+    assert "2 discrete" in text
+
+
+def test_fault_14_plot_all_draws_gradients_too(birl_: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figures: list[Any] = []
+    subplots = pyplot.subplots
+
+    def remembered(*args: Any, **options: Any) -> Any:
+        figures.append(subplots(*args, **options))
+        return figures[-1]
+
+    monkeypatch.setattr(pyplot, "subplots", remembered)
+    run, image = a_run(tmp_path / "run"), tmp_path / "all.png"
+    text = birl_("plot-all", run, "--save", image, "--title", "everything")
+    assert text == f"action_size=2\n{image}: 4 metrics of {run}\n"
+    assert image.read_bytes().startswith(b"\x89PNG")
+    figure, grid = figures.pop()
+    assert figure.get_suptitle() == "everything"
+    assert [axes.get_title() for axes in grid.flat] == ["environment", "loss", "time_step", "q_func.0.weight_grad"]
+    assert list(grid.flat[3].lines[0].get_ydata()) == [0.5, 0.25]
+    low, high = grid.flat[3].collections[0].get_paths()[0].get_extents().intervaly
+    assert (low, high) == (-3, 2)
+    birl_("plot", run / "q_func.0.weight_grad.csv", run / "loss.csv", "--show-max", "--save", tmp_path / "two.png")
+    _, axes = figures.pop()
+    assert [line.get_ydata()[0] for line in axes.lines] == [0.5, 4.0, 4.0]  # the last one is dashed, at the maximum
+
+    (run / "loss.csv").write_text("1,10,4.0\n1,20,1.0\n")  # written within an epoch: steps along the axis
+    birl_("plot-all", run, "--save", image)
+    assert list(figures.pop()[1].flat[1].lines[0].get_xdata()) == [10, 20]
+
+    for seed, value in ((0, 1.0), (1, 3.0)):
+        (a_run(tmp_path / "many" / f"seed_{seed}") / "loss.csv").write_text(f"1,10,{value}\n")
+    birl_("plot-all", tmp_path / "many", "--save", image)
+    figure, grid = figures.pop()
+    assert figure.get_suptitle() == "many, mean of 2 seeds"
+    assert [line.get_ydata()[0] for line in grid.flat[1].lines] == [2.0, 1.0, 3.0]
+    pyplot.close("all")
+
+
+def test_what_cannot_be_plotted(birl_: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no folder" in birl_("plot-all", "nowhere", status=1)
+    assert "train first" in birl_("plot-all", ROOT / "docs", status=1)
+    run = a_run(tmp_path / "run")
+    assert "nope" in birl_("plot-all", run, "--save", tmp_path / "x.nope", status=1)
+    (run / "params.json").write_text("{")
+    birl_("plot-all", run, "--save", tmp_path / "x.png")
+    assert "params.json" in birl_.notes
+    monkeypatch.setattr("matplotlib.pyplot.get_backend", lambda: "agg")
+    assert "--save" in birl_("plot-all", run, status=1)
+    (run / "late.csv").write_text("1,2\n")
+    assert "late.csv" in birl_("plot-all", run, "--save", tmp_path / "x.png", status=1)
+
+
+def test_train_logs_steps_and_gradients(birl_: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [*OFFLINE, "--out", out, "--n-steps-per-epoch", 10, "--log-gradients", "--logging-steps"]
+    birl_(*words, 4)
+    steps = [row.split(",")[1] for row in (out / "loss.csv").read_text().splitlines()]
+    assert steps == ["4", "8", "10", "12", "16", "20"]
+    assert list(out.glob("critic.*_grad.csv"))
+    assert "weight_grad" not in birl_.notes
+    birl_("plot-all", out, "--save", tmp_path / "all.png")
+    assert "logging_steps was 4, now 5" in birl_(*words, 5, status=1)
+    assert "--log-gradients: not with --seeds" in birl_(*words, 5, "--seeds", 2, status=1)
+
+
+# -- install -----------------------------------------------------------------------------------------------------------
+
+
+def test_install(birl_: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    status = [0]
+
+    def run(command: list[str], check: bool) -> Any:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, status[0])
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: birl.__version__)
+    listed = [line.split()[0] for line in birl_("install").splitlines()]
+    assert listed == list(EXTRAS)
+    assert birl_("install", "list").split() == birl_("install").split()
+    text = birl_("install", "atari", "--dry-run")
+    assert text.strip() == f"{sys.executable} -m pip install 'birl[atari]=={birl.__version__}'"
+    assert commands == []
+    for name, extra in (("minari", "minari"), ("d4rl_atari", "atari")):
+        birl_("install", name)
+        assert commands.pop() == [sys.executable, "-m", "pip", "install", f"birl[{extra}]=={birl.__version__}"]
+    assert "minari" in birl_("install", "minary", status=1)
+    assert commands == []
+    status[0] = 3
+    assert "exit status 3" in birl_("install", "plot", status=1)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "has no pip" in birl_("install", "plot", status=1)
+
+
+def test_install_takes_no_strangers_package(birl_: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert "pip install -e '.[atari]'" in birl_("install", "atari", status=1)
+
+
+def test_everything_that_can_be_installed_is_an_extra() -> None:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(extras) - {"dev"}
+    bundled = extras["all"][0].removeprefix("birl[").removesuffix("]").split(",")
+    assert set(bundled) == set(EXTRAS) - {"all"}

@@ -8,13 +8,14 @@ import json
 import pytest
 
 import birl
-from birl import algos
+from birl import algos, ope
 from birl.config import HYPERPARAMETERS, AlgorithmConfig, row_name
 from birl.errors import BirlError, ConfigError
 from birl.models import AdamFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory, WarmupSchedulerFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 
-CONFIGS = sorted((getattr(algos, name) for name in algos.__all__ if name.endswith("Config")), key=lambda c: c.__name__)
+NAMED = [(module, name) for module in (algos, ope) for name in module.__all__ if name.endswith("Config")]
+CONFIGS = sorted((getattr(module, name) for module, name in NAMED), key=lambda c: c.__name__)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.__name__)

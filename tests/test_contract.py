@@ -24,6 +24,15 @@ VALUE = {"encoder_factory": ENCODER, "batch_size": 16}
 ACTOR = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER, "batch_size": 16}
 SEQUENCES = {"batch_size": 8, "sequence_length": 4, "burn_in": 2}
 ON_POLICY: dict[str, Any] = {"batch_size": 16, "n_epochs": 2, "rollout_length": 20}
+ITERATION: dict[str, Any] = {"batch_size_per_update": 8, "n_critic_updates": 3, "n_actor_updates": 4}
+WINDOWS: dict[str, Any] = {
+    "context_size": 6,
+    "max_timestep": 20,
+    "num_layers": 1,
+    "attn_dropout": 0.0,
+    "resid_dropout": 0.0,
+    "embed_dropout": 0.0,
+}
 FEED_FORWARD = {"actor_encoder_factory": ENCODER, "value_encoder_factory": ENCODER}
 
 
@@ -39,29 +48,54 @@ ROWS = (
     Row("DQN", algos.DQNConfig(**VALUE), 3),
     Row("DoubleDQN", algos.DoubleDQNConfig(**VALUE), 3),
     Row("DiscreteCQL", algos.DiscreteCQLConfig(**VALUE), 3),
+    Row("DiscreteBCQ", algos.DiscreteBCQConfig(**VALUE), 3),
+    Row("DiscreteBCQ own encoder", algos.DiscreteBCQConfig(**VALUE, share_encoder=False), 3),
     Row("DiscreteSAC", algos.DiscreteSACConfig(**ACTOR), 3),
     Row("DiscreteBC", algos.DiscreteBCConfig(**VALUE), 3),
+    Row("NFQ", algos.NFQConfig(**VALUE), 3),
+    Row("DDPG", algos.DDPGConfig(**ACTOR)),
     Row("TD3", algos.TD3Config(**ACTOR)),
+    Row("TD3PlusBC", algos.TD3PlusBCConfig(**ACTOR)),
+    Row("ReBRAC", algos.ReBRACConfig(**ACTOR, actor_beta=0.1, critic_beta=0.1)),
     Row("SAC", algos.SACConfig(**ACTOR)),
     Row("CQL", algos.CQLConfig(**ACTOR, n_action_samples=3)),
     Row("IQL", algos.IQLConfig(**ACTOR, value_encoder_factory=ENCODER)),
+    Row("DiscreteIQL", algos.DiscreteIQLConfig(**ACTOR, value_encoder_factory=ENCODER), 3),
+    Row("CRR", algos.CRRConfig(**ACTOR, update_actor_interval=2)),
+    Row("CRR soft", algos.CRRConfig(**ACTOR, target_update_type="soft", advantage_type="max", n_critics=2)),
+    Row("CalQL", algos.CalQLConfig(**ACTOR, n_action_samples=3)),
+    Row("EDAC", algos.EDACConfig(**ACTOR, n_critics=3)),
+    Row("AWAC", algos.AWACConfig(**ACTOR, n_action_samples=2)),
+    Row("AWR", algos.AWRConfig(**ACTOR, **ITERATION)),
+    Row("DiscreteAWR", algos.DiscreteAWRConfig(**ACTOR, **ITERATION), 3),
+    Row("BCQ", algos.BCQConfig(**ACTOR, imitator_encoder_factory=ENCODER, n_action_samples=4)),
+    Row(
+        "BEAR",
+        algos.BEARConfig(
+            **ACTOR,
+            imitator_encoder_factory=ENCODER,
+            n_action_samples=4,
+            n_target_samples=3,
+            n_mmd_action_samples=2,
+            warmup_steps=1,
+        ),
+    ),
+    Row("PLAS", algos.PLASConfig(**ACTOR, imitator_encoder_factory=ENCODER, warmup_steps=1)),
+    Row(
+        "PLASWithPerturbation",
+        algos.PLASWithPerturbationConfig(**ACTOR, imitator_encoder_factory=ENCODER, warmup_steps=1),
+    ),
     Row("BC", algos.BCConfig(**VALUE)),
     Row("BC stochastic", algos.BCConfig(**VALUE, policy_type="stochastic")),
     Row("PPO continuous", algos.PPOConfig(**ON_POLICY, **FEED_FORWARD), 2, False),
     Row("PPO discrete", algos.PPOConfig(**ON_POLICY, **FEED_FORWARD), 3, True),
+    Row("DecisionTransformer", algos.DecisionTransformerConfig(**VALUE, **WINDOWS, warmup_steps=10)),
     Row(
-        "DecisionTransformer",
-        algos.DecisionTransformerConfig(
-            **VALUE,
-            context_size=6,
-            max_timestep=20,
-            num_layers=1,
-            attn_dropout=0.0,
-            resid_dropout=0.0,
-            embed_dropout=0.0,
-            warmup_steps=10,
-        ),
+        "DiscreteDecisionTransformer",
+        algos.DiscreteDecisionTransformerConfig(**VALUE, **WINDOWS, num_heads=2, warmup_tokens=40, final_tokens=1000),
+        3,
     ),
+    Row("TACR", algos.TACRConfig(**ACTOR, **WINDOWS)),
     Row("DQN GRU", algos.DQNConfig(encoder_factory=GRU, **SEQUENCES), 3),
     Row("SAC LSTM", algos.SACConfig(actor_encoder_factory=LSTM, critic_encoder_factory=LSTM, **SEQUENCES)),
     Row(
@@ -193,6 +227,10 @@ def _stale_export(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(algos.DQN, "save_policy", save_policy)
 
 
+def _says_it_does_not_split(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(algos.DQN, "phases", (replace(algos.DQN.phases[0], splits=False),))
+
+
 def _copies_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Polyak, "apply", lambda self, nets, config: HardCopy(self.source, self.target).apply(nets, config))
 
@@ -260,6 +298,7 @@ FAULTS: dict[str, tuple[str, str, Fault]] = {
         "DQN",
         dqn_loss(lambda nets, batch, right: replace(right, value=right.value * len(batch.reward))),
     ),
+    "a gradient splits, and is said not to": ("gradient_split", "DQN", _says_it_does_not_split),
     "a loss branches": ("losses_read_nothing", "DQN", dqn_loss(_branches)),
     "members are equal": ("members_differ", "DQN", _equal_members),
     "a metric is a float": (

@@ -64,7 +64,9 @@ def test_exports_act_like_the_policy_for_every_batch_size(suffix: str, discrete:
     policy.eval()
     for size in (1, 2, 64):
         x = 3 * torch.randn(size, 4)
-        torch.testing.assert_close(run(x), policy(x).detach())
+        action = run(x)
+        assert not action.requires_grad  # who deploys a policy does not train it
+        torch.testing.assert_close(action, policy(x).detach())
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 

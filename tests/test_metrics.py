@@ -35,6 +35,8 @@ from birl.metrics import (
     SoftOPCEvaluator,
     TDErrorEvaluator,
     evaluate,
+    evaluate_qlearning_with_environment,
+    evaluate_transformer_with_environment,
 )
 
 RNG = np.random.Generator(np.random.PCG64(0))
@@ -221,6 +223,49 @@ def test_mixed_and_device_datasets() -> None:
     assert TDErrorEvaluator()(algo, dataset(made, storage=torch.device("cpu"))) == pytest.approx(expected)
 
 
+class OfTuples(Algo):
+    """`Algo` for observations of two parts, which are one observation cut in two."""
+
+    def predict(self, x: Any) -> Any:
+        return super().predict(np.concatenate(x, 1))
+
+    def predict_value(self, x: Any, action: Any) -> Any:
+        return super().predict_value(np.concatenate(x, 1), action)
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+def test_tuple_observations(discrete: bool, given: bool) -> None:
+    """Evaluators say of observations in parts what they say of whole ones."""
+    whole = episodes(discrete, (30, 2, 7, 5))
+    parts = [
+        Episode(
+            (e.observations[:, :1], e.observations[:, 1:]),
+            e.actions,
+            e.rewards,
+            e.terminated,
+            truncated=e.truncated,
+            final_observation=(e.final_observation[:1], e.final_observation[1:]) if last else None,
+        )
+        for e, last in ((e, e.final_observation is not None) for e in whole)
+    ]
+    algo, cut, data, other = Algo(discrete), OfTuples(discrete), dataset(whole), dataset(parts)
+    second = Algo(discrete, weight=0.3), OfTuples(discrete, weight=0.3)
+    kinds: list[Any] = [
+        TDErrorEvaluator,
+        DiscountedSumOfAdvantageEvaluator,
+        AverageValueEstimationEvaluator,
+        InitialStateValueEstimationEvaluator,
+        lambda episodes: SoftOPCEvaluator(1.0, episodes),
+        DiscreteActionMatchEvaluator if discrete else ContinuousActionDiffEvaluator,
+    ]
+    for kind in kinds:
+        expected = kind(whole if given else None)(algo, data)
+        assert kind(parts if given else None)(cut, other) == pytest.approx(expected) and np.isfinite(expected)
+    compare = CompareDiscreteActionMatchEvaluator if discrete else CompareContinuousActionDiffEvaluator
+    assert compare(second[1])(cut, other) == pytest.approx(compare(second[0])(algo, data))
+
+
 def test_no_successful_episode_and_no_transition() -> None:
     assert np.isnan(SoftOPCEvaluator(1e9)(Algo(True), dataset(episodes(True))))
     single = MDPDataset(np.zeros((1, 2), np.float32), np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros(1))
@@ -271,16 +316,22 @@ def test_evaluation_does_not_favour_short_episodes() -> None:
     assert 8.5 < np.mean(means) < 12.5
 
 
+class Right(Drift):
+    """Rewards one of three actions."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, _, truncated, info = super().step(action)
+        return observation, float(action == 2), False, truncated, info
+
+
+class Always(FakeLearner):
+    """Takes that action."""
+
+    def actor(self, **options: Any) -> Any:
+        return lambda observation, is_first, reward: np.full(len(is_first), 2)
+
+
 def test_epsilon() -> None:
-    class Right(Drift):
-        def step(self, action: Any) -> Any:
-            observation, _, _, truncated, info = super().step(action)
-            return observation, float(action == 2), False, truncated, info
-
-    class Always(FakeLearner):
-        def actor(self, **options: Any) -> Any:
-            return lambda observation, is_first, reward: np.full(len(is_first), 2)
-
     learner = Always()
     assert set(evaluate(learner, Right(limit=50), 5, seed=0)) == {50.0}
     assert np.mean(evaluate(learner, Right(limit=50), 20, epsilon=0.6, seed=0)) == pytest.approx(50 * 0.6, rel=0.1)
@@ -300,6 +351,13 @@ def test_environment_evaluator_repeats_itself() -> None:
     first = EnvironmentEvaluator(env, n_trials=50)(learner, None)
     seed_env(env, 3)
     assert EnvironmentEvaluator(env, n_trials=50)(learner, None) == first
+
+
+def test_mean_returns_under_d3rlpys_names() -> None:
+    always, env = Always(), Right(limit=50)
+    assert evaluate_qlearning_with_environment(always, env, n_trials=3) == 50.0
+    assert evaluate_transformer_with_environment(always, env, n_trials=3) == 50.0
+    assert 20.0 < evaluate_qlearning_with_environment(always, env, n_trials=20, epsilon=0.6) < 40.0
 
 
 def test_arguments_out_of_range() -> None:

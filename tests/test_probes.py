@@ -29,6 +29,7 @@ VALUE = {
     "gamma": 0.5,
     "target_update_interval": 10,
 }
+NO_TARGET: dict[str, Any] = {name: value for name, value in VALUE.items() if name != "target_update_interval"}
 ACTOR: dict[str, Any] = {
     "actor_encoder_factory": ENCODER,
     "critic_encoder_factory": ENCODER,
@@ -37,8 +38,17 @@ ACTOR: dict[str, Any] = {
     "critic_learning_rate": 1e-2,
     "gamma": 0.5,
 }
+IMITATING: dict[str, Any] = {**ACTOR, "imitator_encoder_factory": ENCODER, "imitator_learning_rate": 1e-2}
 SOFT = {"temp_learning_rate": 3e-3, "initial_temperature": 0.01}  # true values are those without an entropy bonus
 CLONING = {"encoder_factory": ENCODER, "batch_size": 32, "learning_rate": 1e-2}
+WINDOWS: dict[str, Any] = {
+    "context_size": 3,
+    "max_timestep": 5,
+    "num_layers": 1,
+    "attn_dropout": 0.0,
+    "resid_dropout": 0.0,
+    "embed_dropout": 0.0,
+}
 ON_POLICY: dict[str, Any] = {
     "actor_encoder_factory": ENCODER,
     "value_encoder_factory": ENCODER,
@@ -47,6 +57,14 @@ ON_POLICY: dict[str, Any] = {
     "batch_size": 32,
     "n_epochs": 6,
 }
+ITERATION: dict[str, Any] = {
+    **ACTOR,
+    "critic_learning_rate": 2e-2,
+    "batch_size": 64,
+    "batch_size_per_update": 32,
+    "n_critic_updates": 10,
+    "n_actor_updates": 10,
+}
 HEADS = {
     "mean": MeanQFunctionFactory(),
     "qr": QRQFunctionFactory(n_quantiles=8),
@@ -54,6 +72,7 @@ HEADS = {
     "c51": C51QFunctionFactory(n_atoms=31, v_min=-3.0, v_max=3.0),
 }
 ACTION_PROBES = ("action", "action_observation")
+VALUE_PROBES = tuple(kind for kind in PROBES if kind not in ACTION_PROBES)
 
 
 @dataclass(frozen=True)
@@ -73,10 +92,15 @@ ROWS = (
     Row("DoubleDQN", algos.DoubleDQNConfig(**VALUE), True, 120),
     Row("DiscreteCQL alpha 0", algos.DiscreteCQLConfig(**VALUE, alpha=0.0), True, 120),
     Row("DiscreteCQL", algos.DiscreteCQLConfig(**VALUE), True, 120, ACTION_PROBES, true_values=False),
+    Row("DiscreteBCQ", algos.DiscreteBCQConfig(**VALUE, beta=0.01), True, 120),
     Row("DiscreteSAC", algos.DiscreteSACConfig(**ACTOR, **SOFT, target_update_interval=10), True, 120),
     Row("DiscreteBC", algos.DiscreteBCConfig(**CLONING, beta=0.01), True, 60, ACTION_PROBES, expert=True),
     Row("PPO discrete", algos.PPOConfig(**ON_POLICY, learning_rate=3e-3), True, 640),
+    Row("NFQ", algos.NFQConfig(**NO_TARGET), True, 120),
+    Row("DDPG", algos.DDPGConfig(**{**ACTOR, "actor_learning_rate": 1e-3}, tau=0.1), False, 150),
     Row("TD3", algos.TD3Config(**{**ACTOR, "actor_learning_rate": 1e-3}, tau=0.1), False, 150),
+    Row("ReBRAC", algos.ReBRACConfig(**ACTOR, tau=0.1, critic_beta=0.0), False, 150),
+    Row("TD3PlusBC", algos.TD3PlusBCConfig(**{**ACTOR, "actor_learning_rate": 1e-3}, tau=0.1, alpha=20.0), False, 150),
     Row("SAC", algos.SACConfig(**ACTOR, **SOFT, tau=0.1), False, 150),
     *(
         Row(f"SAC {name}", algos.SACConfig(**ACTOR, **SOFT, tau=0.1, q_func_factory=head), False, 150, ("discount",))
@@ -99,28 +123,96 @@ ROWS = (
         action=0.4,
         true_values=False,
     ),
+    Row(
+        "BCQ",
+        algos.BCQConfig(**IMITATING, tau=0.1, n_action_samples=10, action_flexibility=0.3, beta=0.05, rl_start_step=20),
+        False,
+        150,
+        ("discount", "time_limit", "action", "action_observation"),
+    ),
+    Row(
+        "BEAR",
+        algos.BEARConfig(
+            **IMITATING,
+            **SOFT,
+            tau=0.1,
+            alpha_learning_rate=1e-2,
+            initial_alpha=0.1,
+            alpha_threshold=0.2,
+            n_action_samples=10,
+            n_target_samples=4,
+            vae_kl_weight=0.05,
+            warmup_steps=30,
+        ),
+        False,
+        150,
+        ("discount", "time_limit", "action_observation"),
+    ),
+    Row(
+        "PLAS",
+        algos.PLASConfig(**IMITATING, tau=0.1, beta=0.005, warmup_steps=100),
+        False,
+        250,
+        ("discount", "time_limit", "action_observation"),
+    ),
+    Row(
+        "PLASWithPerturbation",
+        algos.PLASWithPerturbationConfig(**IMITATING, tau=0.1, beta=0.005, warmup_steps=100, action_flexibility=0.1),
+        False,
+        250,
+        ("discount", "action_observation"),
+    ),
     Row("IQL", algos.IQLConfig(**ACTOR, value_encoder_factory=ENCODER, tau=0.1), False, 150),
+    Row("DiscreteIQL", algos.DiscreteIQLConfig(**ACTOR, value_encoder_factory=ENCODER, tau=0.1), True, 150),
+    Row("CRR", algos.CRRConfig(**ACTOR, beta=0.1, target_update_interval=10), False, 150),
+    Row(
+        "CRR binary max soft",
+        algos.CRRConfig(
+            **ACTOR, weight_type="binary", advantage_type="max", target_update_type="soft", tau=0.1, n_action_samples=2
+        ),
+        False,
+        150,
+        ACTION_PROBES,
+    ),
+    Row(
+        "CalQL",
+        algos.CalQLConfig(**ACTOR, **SOFT, tau=0.1, conservative_weight=0.3, alpha_threshold=0.5, n_action_samples=4),
+        False,
+        200,
+        ACTION_PROBES,
+        action=0.4,
+        true_values=False,
+    ),
+    Row("EDAC", algos.EDACConfig(**ACTOR, **SOFT, tau=0.1, n_critics=4, eta=0.1), False, 150),
+    Row("AWAC", algos.AWACConfig(**ACTOR, tau=0.1, lam=0.1), False, 150),
+    *(
+        Row(f"{name} {what}", config(**ITERATION, beta=0.5), discrete, 15, probes, true_values=what == "values")
+        for name, config, discrete in (("AWR", algos.AWRConfig, False), ("DiscreteAWR", algos.DiscreteAWRConfig, True))
+        for what, probes in (("values", VALUE_PROBES), ("actions", ACTION_PROBES))
+    ),
     Row("BC", algos.BCConfig(**CLONING), False, 60, ACTION_PROBES, expert=True),
     Row("BC stochastic", algos.BCConfig(**CLONING, policy_type="stochastic"), False, 60, ACTION_PROBES, expert=True),
     Row("PPO values", algos.PPOConfig(**ON_POLICY, learning_rate=3e-3), False, 640, ("discount", "time_limit")),
     Row("PPO actions", algos.PPOConfig(**ON_POLICY, learning_rate=6e-3), False, 1920, ACTION_PROBES),
     Row(
         "DecisionTransformer",
-        algos.DecisionTransformerConfig(
-            **CLONING,
-            context_size=3,
-            max_timestep=5,
-            num_layers=1,
-            attn_dropout=0.0,
-            resid_dropout=0.0,
-            embed_dropout=0.0,
-            warmup_steps=5,
-        ),
+        algos.DecisionTransformerConfig(**CLONING, **WINDOWS, warmup_steps=5),
         False,
         60,
         ACTION_PROBES,
         expert=True,
     ),
+    Row(
+        "DiscreteDecisionTransformer",
+        algos.DiscreteDecisionTransformerConfig(
+            **CLONING, **WINDOWS, num_heads=2, warmup_tokens=500, final_tokens=100000
+        ),
+        True,
+        60,
+        ACTION_PROBES,
+        expert=True,
+    ),
+    Row("TACR", algos.TACRConfig(**{**ACTOR, "actor_learning_rate": 1e-3}, **WINDOWS, tau=0.1, alpha=50.0), False, 150),
 )
 
 

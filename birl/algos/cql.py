@@ -55,12 +55,15 @@ class CQLNets(SACNets):
         self.uniform_log_density = -spec.action_size * math.log(2.0)  # of the box [-1, 1]^A
 
 
-def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor) -> Tensor:
+def conservative_gap(
+    nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor, floor: Tensor | None = None
+) -> Tensor:
     """Eq. 4 with the importance-sampled log-sum-exp of appendix F, minus the data's Q, for each critic ``[N]``.
 
     Args:
         nets, batch, cfg: as in every loss.
         taken: Q-values ``[N, B]`` of the data's actions.
+        floor: ``[B]``: the policy's actions count as having at least this value.
     """
     count = cfg.n_action_samples
     with torch.no_grad():
@@ -70,19 +73,24 @@ def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor)
         action = torch.cat([now, later, uniform])
         log_density = torch.cat([log_now, log_later, torch.full_like(log_now, nets.uniform_log_density)])
     value = nets.critic(batch.inputs, action).mean()  # [N, 3 * count, B]
+    if floor is not None:
+        value = torch.cat([torch.maximum(value[:, : 2 * count], floor), value[:, 2 * count :]], 1)
     log_sum = torch.logsumexp(value - log_density, dim=1) - math.log(3 * count)
     return weighted_mean(log_sum - taken, batch.weight)
 
 
-def conservative_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, returns: Returns) -> Tensor:
+def conservative_loss(
+    nets: CQLNets, batch: Batch, cfg: CQLConfig, returns: Returns, floor: Tensor | None = None
+) -> Tensor:
     """Gap above its threshold (appendix F, eq. 30), weighted, summed over the critics, without ``alpha``.
 
-    ``returns`` ``[N, B]`` are those of the data's actions.
+    ``returns`` ``[N, B]`` are those of the data's actions; for ``floor`` see `conservative_gap`.
     """
-    return cfg.conservative_weight * (conservative_gap(nets, batch, cfg, returns.mean()) - cfg.alpha_threshold).sum()
+    gap = conservative_gap(nets, batch, cfg, returns.mean(), floor)
+    return cfg.conservative_weight * (gap - cfg.alpha_threshold).sum()
 
 
-def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
+def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
     """SAC's loss (its entropy bonus only with ``soft_q_backup``) plus ``alpha`` times the conservative loss."""
     with torch.no_grad():
         action, log_prob = nets.actor(batch.next_inputs).sample()
@@ -90,17 +98,17 @@ def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
         target = nets.critic_target(batch.next_inputs, action).min().backup(batch.reward, batch.discount, bonus)
     returns = nets.critic(batch.inputs, batch.action)
     td = td_loss(returns, target, batch)
-    gap = conservative_loss(nets, batch, cfg, returns)
+    gap = conservative_loss(nets, batch, cfg, returns, floor)
     penalty = nets.alpha().detach().clamp(max=1e6) * gap
     return Loss(td.value + penalty, {"conservative_loss": penalty}, td.priority, {"conservative_gap": gap})
 
 
-def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
+def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
     """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
     gap = carried(
         batch,
         "conservative_gap",
-        lambda: conservative_loss(nets, batch, cfg, nets.critic(batch.inputs, batch.action)),
+        lambda: conservative_loss(nets, batch, cfg, nets.critic(batch.inputs, batch.action), floor),
     )
     alpha = nets.alpha()
     return Loss(-alpha.clamp(max=1e6) * gap, {"alpha": alpha})

@@ -1,30 +1,51 @@
-"""Decision Transformer: reinforcement learning as sequence modelling."""
+"""Decision Transformer: reinforcement learning as sequence modelling, for continuous and for discrete actions."""
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from birl.config import AlgorithmConfig, config, default
+from birl.config import config, default
 from birl.engine import Loss, Phase
+from birl.errors import ConfigError
 from birl.models import (
     AdamWFactory,
     ContinuousDecisionTransformer,
     DefaultEncoderFactory,
     EncoderFactory,
+    GPTAdamWFactory,
+    LRSchedulerFactory,
     OptimizerFactory,
     PositionEncodingType,
+    WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
 )
-from birl.transformer import TransformerAlgorithm
+from birl.models import DiscreteDecisionTransformer as DiscreteTransformerNetwork
+from birl.transformer import TransformerAlgorithm, TransformerConfig, window_outputs
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
-__all__ = ["DecisionTransformer", "DecisionTransformerConfig"]
+__all__ = [
+    "DecisionTransformer",
+    "DecisionTransformerConfig",
+    "DiscreteDecisionTransformer",
+    "DiscreteDecisionTransformerConfig",
+]
+
+
+def _completed(factory: OptimizerFactory, clip: float | None, schedule: LRSchedulerFactory | None) -> OptimizerFactory:
+    """The factory with a clipping and a schedule where it has none itself."""
+    if factory.clip_grad_norm is None and clip is not None:
+        factory = factory.replace(clip_grad_norm=clip)
+    if factory.lr_scheduler_factory is None and schedule is not None:
+        factory = factory.replace(lr_scheduler_factory=schedule)
+    return factory
 
 
 @config
-class DecisionTransformerConfig(AlgorithmConfig):
+class DecisionTransformerConfig(TransformerConfig):
     """Decision Transformer for continuous actions (Chen et al. 2021, arXiv:2106.01345).
 
     Logs ``loss``.
@@ -33,32 +54,27 @@ class DecisionTransformerConfig(AlgorithmConfig):
     """
 
     batch_size: int = 64
-    context_size: int = 20
-    max_timestep: int = 1000
     learning_rate: float = 1e-4
     encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
     optim_factory: OptimizerFactory = default(lambda: AdamWFactory(weight_decay=1e-4))
-    num_heads: int = 1
-    num_layers: int = 3
-    attn_dropout: float = 0.1
-    resid_dropout: float = 0.1
-    embed_dropout: float = 0.1
-    activation_type: str = "relu"
-    position_encoding_type: PositionEncodingType = PositionEncodingType.SIMPLE
     warmup_steps: int = 10000
     clip_grad_norm: float | None = 0.25
     compile: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The fields of d3rlpy 2.3; what an optimiser factory says itself goes first.
-        factory = self.optim_factory
-        if factory.clip_grad_norm is None and self.clip_grad_norm is not None:
-            factory = factory.replace(clip_grad_norm=self.clip_grad_norm)
-        if factory.lr_scheduler_factory is None and self.warmup_steps > 0:
-            factory = factory.replace(lr_scheduler_factory=WarmupSchedulerFactory(self.warmup_steps))
-        object.__setattr__(self, "optim_factory", factory)
         object.__setattr__(self, "compile_graph", self.compile or self.compile_graph)
+
+    @property
+    def transformer_learning_rate(self) -> float:
+        """Learning rate of the transformer."""
+        return self.learning_rate
+
+    @property
+    def transformer_optim_factory(self) -> OptimizerFactory:
+        """``optim_factory`` with the warm-up and the clipping of d3rlpy 2.3."""
+        schedule = WarmupSchedulerFactory(self.warmup_steps) if self.warmup_steps > 0 else None
+        return _completed(self.optim_factory, self.clip_grad_norm, schedule)
 
 
 class DecisionTransformerNets(nn.Module):
@@ -66,26 +82,12 @@ class DecisionTransformerNets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: DecisionTransformerConfig) -> None:
         super().__init__()
-        self.transformer = ContinuousDecisionTransformer(
-            spec,
-            cfg.encoder_factory,
-            context_size=cfg.context_size,
-            max_timestep=cfg.max_timestep,
-            num_heads=cfg.num_heads,
-            num_layers=cfg.num_layers,
-            attn_dropout=cfg.attn_dropout,
-            resid_dropout=cfg.resid_dropout,
-            embed_dropout=cfg.embed_dropout,
-            activation=cfg.activation_type,
-            position_encoding_type=cfg.position_encoding_type,
-        )
+        self.transformer = ContinuousDecisionTransformer(spec, cfg.encoder_factory, **cfg.network_options)
 
 
 def loss(nets: DecisionTransformerNets, batch: Batch, cfg: DecisionTransformerConfig) -> Loss:
     """Squared error of the predicted actions at the real steps (section 3)."""
-    predicted = nets.transformer(
-        batch.observation, batch.action, batch.extra["returns_to_go"], batch.extra["timestep"], batch.weight
-    )
+    predicted = window_outputs(nets.transformer, batch)
     return Loss(weighted_mean((predicted - batch.action).square().mean(-1), batch.weight))
 
 
@@ -96,4 +98,97 @@ class DecisionTransformer(TransformerAlgorithm[DecisionTransformerConfig, Decisi
     config_class = DecisionTransformerConfig
     networks = DecisionTransformerNets
     action_space = ActionSpace.CONTINUOUS
-    phases = (Phase("transformer", loss, prefix="", metric="loss"),)
+    acting = "transformer"
+    phases = (Phase("transformer", loss, metric="loss"),)
+
+
+@config
+class DiscreteDecisionTransformerConfig(TransformerConfig):
+    """Decision Transformer for discrete actions (Chen et al. 2021, arXiv:2106.01345, the Atari experiments).
+
+    Logs ``loss`` and ``learning_rate``.
+
+    The learning rate rises over ``warmup_tokens``, falls along half a cosine until ``final_tokens``, and is never less
+    than a tenth after the warm-up. An update counts ``batch_size * context_size`` tokens. With ``clip_grad_norm`` this
+    completes ``optim_factory`` where it has no schedule or clipping itself.
+
+    Differs from d3rlpy: padding is no part of the loss. It counts as tokens, as if all windows were full (the paper's
+    are), so that the learning rate is known before the batch is. The learning rate of an update counts the tokens of
+    this update; d3rlpy's counts those before it, and makes the first update with the full one. Beyond ``final_tokens``
+    it stays at a tenth instead of rising again. The ``GLOBAL`` position encoding has a vector for each token, as in the
+    paper, not for each step.
+    """
+
+    batch_size: int = 128
+    learning_rate: float = 6e-4
+    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    optim_factory: OptimizerFactory = default(lambda: GPTAdamWFactory(betas=(0.9, 0.95), weight_decay=0.1))
+    num_heads: int = 8
+    num_layers: int = 6
+    activation_type: str = "gelu"
+    embed_activation_type: str = "tanh"
+    position_encoding_type: PositionEncodingType = PositionEncodingType.GLOBAL
+    warmup_tokens: int = 10240
+    final_tokens: int = 30000000
+    clip_grad_norm: float | None = 1.0
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.final_tokens <= self.warmup_tokens:
+            raise ConfigError(
+                f"final_tokens is {self.final_tokens} and warmup_tokens {self.warmup_tokens}; "
+                "final_tokens must be larger than warmup_tokens"
+            )
+        object.__setattr__(self, "compile_graph", self.compile or self.compile_graph)
+
+    @property
+    def transformer_learning_rate(self) -> float:
+        """Learning rate of the transformer."""
+        return self.learning_rate
+
+    @property
+    def transformer_optim_factory(self) -> OptimizerFactory:
+        """``optim_factory`` with the schedule over tokens and the clipping of the paper."""
+        tokens = self.batch_size * self.context_size
+        schedule = WarmupCosineSchedulerFactory(self.warmup_tokens / tokens, self.final_tokens / tokens)
+        return _completed(self.optim_factory, self.clip_grad_norm, schedule)
+
+
+class DiscreteDecisionTransformerNets(nn.Module):
+    """The transformer."""
+
+    def __init__(self, spec: Spec, cfg: DiscreteDecisionTransformerConfig) -> None:
+        super().__init__()
+        self.transformer = DiscreteTransformerNetwork(
+            spec, cfg.encoder_factory, **cfg.network_options, embed_activation=cfg.embed_activation_type
+        )
+
+
+def discrete_loss(
+    nets: DiscreteDecisionTransformerNets, batch: Batch, cfg: DiscreteDecisionTransformerConfig
+) -> Loss:
+    """Cross-entropy of the actions at the real steps (section 3)."""
+    logits = window_outputs(nets.transformer, batch)
+    error = F.cross_entropy(logits.flatten(0, 1), batch.action.flatten(), reduction="none")
+    return Loss(weighted_mean(error.view_as(batch.weight), batch.weight))
+
+
+@final
+class DiscreteDecisionTransformer(
+    TransformerAlgorithm[DiscreteDecisionTransformerConfig, DiscreteDecisionTransformerNets]
+):
+    """See `DiscreteDecisionTransformerConfig`."""
+
+    config_class = DiscreteDecisionTransformerConfig
+    networks = DiscreteDecisionTransformerNets
+    action_space = ActionSpace.DISCRETE
+    acting = "transformer"
+    phases = (Phase("transformer", discrete_loss, metric="loss"),)
+
+    def update(self, batch: Any) -> dict[str, Tensor]:
+        """See `birl.algorithm.Algorithm.update`; the learning rate is the one that this update was made with."""
+        rate: float = self.engine.optimizers["transformer"].param_groups[0]["lr"]
+        metrics = super().update(batch)
+        # filled on the device: copying a number there would wait for it
+        return {**metrics, "learning_rate": torch.full((), rate, device=self.torch_device)}

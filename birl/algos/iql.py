@@ -1,32 +1,35 @@
-"""Implicit Q-Learning."""
+"""Implicit Q-Learning, for continuous and for discrete actions."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from birl.acting import mode_action, q_value, sampled_action
+from birl.acting import mode_action, q_action_value, q_value, sampled_action
 from birl.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import carried, td_loss
 from birl.models import (
     AdamFactory,
+    CategoricalPolicy,
     ContinuousQFunction,
     DefaultEncoderFactory,
+    DiscreteQFunction,
     EncoderFactory,
     MeanQFunctionFactory,
     MeanReturns,
     NormalPolicy,
     OptimizerFactory,
+    Returns,
     ValueFunction,
 )
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
-__all__ = ["IQL", "IQLConfig"]
+__all__ = ["IQL", "DiscreteIQL", "DiscreteIQLConfig", "IQLConfig"]
 
 
 @config
@@ -54,6 +57,16 @@ class IQLConfig(AlgorithmConfig):
     max_weight: float = 100.0
 
 
+@config
+class DiscreteIQLConfig(IQLConfig):
+    """Implicit Q-Learning (Kostrikov et al. 2021, arXiv:2110.06169) for discrete actions.
+
+    The critics value every action; the policy is categorical.
+
+    Logs ``critic_loss``, ``q_loss`` (the same), ``v_loss`` and ``actor_loss``.
+    """
+
+
 class IQLNets(nn.Module):
     """Every tensor that IQL learns."""
 
@@ -65,12 +78,30 @@ class IQLNets(nn.Module):
         self.value = ValueFunction(spec, cfg.value_encoder_factory)
 
 
-def target_value(nets: IQLNets, batch: Batch) -> Tensor:
+class DiscreteIQLNets(nn.Module):
+    """Every tensor that discrete IQL learns."""
+
+    def __init__(self, spec: Spec, cfg: DiscreteIQLConfig) -> None:
+        super().__init__()
+        self.actor = CategoricalPolicy(spec, cfg.actor_encoder_factory)
+        self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, MeanQFunctionFactory(), cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+        self.value = ValueFunction(spec, cfg.value_encoder_factory)
+
+
+def of_taken(critic: ContinuousQFunction | DiscreteQFunction, batch: Batch) -> Returns:
+    """Returns ``[N, ...]`` of the data's actions."""
+    if isinstance(critic, DiscreteQFunction):
+        return critic(batch.inputs).gather(batch.action)
+    return critic(batch.inputs, batch.action)
+
+
+def target_value(nets: Any, batch: Batch) -> Tensor:
     """``min_j Q'_j(s, a)`` ``[B]`` of the taken actions, computed once in an update."""
-    return carried(batch, "target_value", lambda: nets.critic_target(batch.inputs, batch.action).min().mean())
+    return carried(batch, "target_value", lambda: of_taken(nets.critic_target, batch).min().mean())
 
 
-def value_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
+def value_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
     """Eq. 5: expectile regression of V on the target Q."""
     target = target_value(nets, batch)
     difference = target - nets.value(batch.inputs)
@@ -78,14 +109,14 @@ def value_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
     return Loss(weighted_mean(expectile * difference.square(), batch.weight), carry={"target_value": target})
 
 
-def critic_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
+def critic_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
     """Eq. 6: ``y = r + discount * V(s')`` with the V that has just moved (algorithm 1)."""
     with torch.no_grad():
         target = MeanReturns(nets.value(batch.next_inputs)).backup(batch.reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, metric="q_loss")
+    return td_loss(of_taken(nets.critic, batch), target, batch, metric="q_loss")
 
 
-def actor_loss(nets: IQLNets, batch: Batch, cfg: IQLConfig) -> Loss:
+def actor_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
     """Eq. 7: log-likelihood weighted with ``exp(beta * (Q - V))``, at most ``max_weight``."""
     with torch.no_grad():
         advantage = target_value(nets, batch) - nets.value(batch.inputs)
@@ -115,3 +146,18 @@ class IQL(Algorithm[IQLConfig, IQLNets]):
     def clip_policy_action(self, action: Tensor) -> Tensor:
         """Samples of the Gaussian may leave the policy's range."""
         return action.clamp(-1, 1)
+
+
+@final
+class DiscreteIQL(Algorithm[DiscreteIQLConfig, DiscreteIQLNets]):
+    """See `DiscreteIQLConfig`."""
+
+    config_class = DiscreteIQLConfig
+    networks = DiscreteIQLNets
+    action_space = ActionSpace.DISCRETE
+    acting = "actor"
+    phases = IQL.phases
+    targets = IQL.targets
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_action_value)

@@ -22,6 +22,7 @@ from birl.models import (
     MeanQFunctionFactory,
     OptimizerFactory,
     QFunctionFactory,
+    Returns,
     Scalar,
     SquashedNormalPolicy,
 )
@@ -65,12 +66,17 @@ class SACNets(nn.Module):
         self.target_entropy = -float(spec.action_size)
 
 
-def critic_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
-    """Eqs. 5-6: ``y = r + discount * (min_j Q'_j(s', a') - alpha * log pi(a'|s'))``."""
+def value_target(nets: SACNets, batch: Batch) -> Returns:
+    """``y = r + discount * (min_j Q'_j(s', a') - alpha * log pi(a'|s'))`` ``[...]`` (eqs. 3 and 6)."""
     with torch.no_grad():
         action, log_prob = nets.actor(batch.next_inputs).sample()
-        target = nets.critic_target(batch.next_inputs, action).min()
-        target = target.backup(batch.reward, batch.discount, bonus=-nets.temperature() * log_prob)
+        target: Returns = nets.critic_target(batch.next_inputs, action).min()
+        return target.backup(batch.reward, batch.discount, bonus=-nets.temperature() * log_prob)
+
+
+def critic_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
+    """Eqs. 5-6: the squared distance of every ``Q_j(s, a)`` from `value_target`."""
+    target = value_target(nets, batch)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 

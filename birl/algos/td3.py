@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from birl.acting import deterministic_action, q_value
 from birl.algorithm import Algorithm
@@ -63,13 +63,18 @@ class TD3Nets(nn.Module):
         self.critic_target = deepcopy(self.critic)
 
 
+def smoothed_action(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Tensor:
+    """``clip(pi'(s') + clip(eps, -c, c), -1, 1)`` ``[..., A]`` (eq. 14)."""
+    action = nets.actor_target(batch.next_inputs)
+    limit = cfg.target_smoothing_clip
+    noise = (torch.randn_like(action) * cfg.target_smoothing_sigma).clamp(-limit, limit)
+    return (action + noise).clamp(-1, 1)
+
+
 def critic_loss(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Loss:
     """Algorithm 1: ``y = r + discount * min_j Q'_j(s', clip(pi'(s') + clip(eps, -c, c), -1, 1))``."""
     with torch.no_grad():
-        action = nets.actor_target(batch.next_inputs)
-        limit = cfg.target_smoothing_clip
-        noise = (torch.randn_like(action) * cfg.target_smoothing_sigma).clamp(-limit, limit)
-        following = nets.critic_target(batch.next_inputs, (action + noise).clamp(-1, 1))
+        following = nets.critic_target(batch.next_inputs, smoothed_action(nets, batch, cfg))
         target = following.min().backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 

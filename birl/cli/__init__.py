@@ -7,16 +7,22 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 import typer
 
 from birl import __version__
 from birl.cli.algos import algos
+from birl.cli.convert import convert
 from birl.cli.evaluate import evaluate
 from birl.cli.export import export
+from birl.cli.install import install
+from birl.cli.play import play
 from birl.cli.plot import plot
+from birl.cli.plot_all import plot_all
+from birl.cli.record import record
+from birl.cli.stats import stats
 from birl.cli.train import train
 from birl.errors import BirlError
 
@@ -29,8 +35,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Deep reinforcement learning from logs and in live environments.",
 )
-for command in (train, evaluate, plot, export, algos):
-    app.command()(command)
+_COMMANDS: dict[Callable[..., None], str] = {
+    train: "Train from logged data or in an environment.",
+    evaluate: "Returns of a trained policy.",
+    stats: "Statistics of a metric, a run or a dataset.",
+    plot: "Curves of one or many runs.",
+    plot_all: "All metrics of a run in one picture.",
+    record: "Episodes of a trained policy as videos.",
+    play: "A trained policy in a window.",
+    export: "A policy as a file that needs no birl.",
+    convert: "A model of d3rlpy as one of birl.",
+    algos: "List the algorithms.",
+    install: "Install optional packages.",
+}
+for _command, _summary in _COMMANDS.items():
+    app.command(short_help=_summary)(_command)
 
 
 def _version(wanted: bool) -> None:

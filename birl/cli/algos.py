@@ -12,7 +12,13 @@ _ACTIONS = {
     ActionSpace.DISCRETE: "discrete",
     ActionSpace.BOTH: "both",
 }
-_LEARNS = {"transition": "offline, online", "trajectory": "offline", "rollout": "online", "nothing": "does not learn"}
+_LEARNS = {
+    "transition": "offline, online",
+    "tail": "offline, online",
+    "trajectory": "offline",
+    "rollout": "online",
+    "nothing": "does not learn",
+}
 
 
 def algos() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 from tqdm import tqdm
 
 import birl.algos
-from birl.algorithm import Algorithm, load_learnable
+from birl import dataset, datasets
+from birl.algorithm import Algorithm
+from birl.envs import make_env
 from birl.errors import ConfigError, FileError
 
-__all__ = ["algorithm_class", "algorithm_classes", "load_model", "newest_model", "note"]
+__all__ = ["algorithm_class", "algorithm_classes", "load_dataset", "load_model", "make_environment", "newest_model"]
+__all__ += ["note"]
 
 _MODEL = re.compile(r"model_(\d+)\.d3")
 
@@ -91,4 +95,37 @@ def load_model(path: Path, device: str) -> tuple[Path, Any]:
             raise FileError(several_runs(path) or _NO_MODEL.format(path))
     elif not path.exists():
         raise FileError(f"there is no {path}: give a model file (.d3) or the folder of a run")
-    return file, load_learnable(file, device)  # type: ignore[return-value, arg-type]
+    return file, birl.load_learnable(file, device)  # type: ignore[return-value, arg-type]
+
+
+def load_dataset(name: str) -> Any:
+    """Load a dataset by its name, or a file.
+
+    Raises:
+        ConfigError: if there is neither.
+    """
+    if name in datasets.NAMES:
+        return datasets.get_dataset(name)[0]
+    if Path(name).is_file():
+        return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer())
+    raise ConfigError(f"{name!r} is neither a dataset nor a file. Datasets: {', '.join(datasets.NAMES)}")
+
+
+def make_environment(name: str, num_envs: int | None = None, **options: Any) -> Any:
+    """`birl.envs.make_env`, which finds ``module:factory`` in the working folder, too.
+
+    Args:
+        name, num_envs: see `birl.envs.make_env`.
+        **options: passed to the environment; a factory that does not take them is called without.
+    """
+    folder = os.getcwd()
+    if ":" in name and folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        return make_env(name, num_envs, **options)
+    except TypeError as error:
+        if not any(option in str(error) for option in options):
+            raise
+        if ":" not in name:
+            raise ConfigError(f"the environment {name} cannot be made with {options}: {error}") from error
+        return make_env(name, num_envs)

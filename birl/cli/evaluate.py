@@ -11,8 +11,7 @@ import typer
 
 import birl
 from birl import metrics
-from birl.cli.common import load_model, note
-from birl.envs import make_env
+from birl.cli.common import load_model, make_environment, note
 from birl.errors import ConfigError
 
 __all__ = ["acting_algorithm", "evaluate"]
@@ -30,7 +29,7 @@ def evaluate(
 ) -> None:
     """Play greedy episodes with a trained policy and print their undiscounted returns."""
     file, algorithm = load_model(model, device)
-    env = make_env(env_id)
+    env = make_environment(env_id)
     birl.seed(seed)
     returns = metrics.evaluate(acting_algorithm(algorithm, target_return), env, n_episodes, epsilon, seed=seed)
     env.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -113,6 +113,9 @@ class _Lines(LoggerAdapter):
     def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
         if not name.startswith("time_"):
             self._words.append(f"{name}={value:.5g}")
+
+    def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
+        """Nothing: they would fill the screen."""
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         note("  ".join(self._words))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,45 +10,42 @@ import numpy as np
 import typer
 
 from birl.cli.common import note, runs_of_seeds
-from birl.errors import ConfigError, FileError, ForeignFileError, require
+from birl.cli.curves import RETURNS, read_curve
+from birl.errors import ConfigError, FileError, require
 
-__all__ = ["draw", "plot"]
+__all__ = ["draw", "draw_curve", "plot", "show_or_save"]
 
-_RETURNS = ("environment", "evaluation", "rollout_return")
-_FIRST_CHOICE = (*_RETURNS, "loss", "critic_loss", "actor_loss")
+_FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
 
 
 def plot(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH…", help="Run folders (of several seeds, too), or CSV files in them."),
+        typer.Argument(metavar="PATH", help="Run folders (of several seeds, too), or CSV files in them."),
     ],
     save: Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of a window.")] = None,
     metric: Annotated[str | None, typer.Option(help="Metric of run folders; by default the return.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Moving average over so many epochs.")] = 1,
-    show_steps: Annotated[bool, typer.Option(help="Steps instead of epochs along the x-axis.")] = False,
-    show_max: Annotated[bool, typer.Option(help="Print the largest value of each curve into the legend.")] = False,
+    show_steps: Annotated[bool, typer.Option("--show-steps", help="Steps instead of epochs along the x-axis.")] = False,
+    show_max: Annotated[
+        bool, typer.Option("--show-max", help="Largest value of each curve in the legend, of all as a dashed line.")
+    ] = False,
     label: Annotated[list[str] | None, typer.Option(help="Name in the legend; once for each path.")] = None,
     xlim: Annotated[tuple[float, float] | None, typer.Option(help="Limits of the x-axis.")] = None,
     ylim: Annotated[tuple[float, float] | None, typer.Option(help="Limits of the y-axis.")] = None,
     title: Annotated[str | None, typer.Option(help="Title.")] = None,
     ylabel: Annotated[str | None, typer.Option(help="Name of the y-axis; by default the metric.")] = None,
 ) -> None:
-    """Plot a metric of one or more runs."""
+    """Plot a metric of one or more runs. Of a gradient, the mean and the range of its numbers are drawn."""
     if label and len(label) != len(paths):
         raise ConfigError(f"{len(label)} labels for {len(paths)} paths: give --label once for each path, or not at all")
     curves = [_csvs(path, metric) for path in paths]
     names = label or [_name(path, files) for path, files in zip(paths, curves, strict=True)]
     limits = {"xlim": xlim, "ylim": ylim, "title": title, "ylabel": ylabel or curves[0][0].stem}
     figure = draw(curves, names, window=window, show_steps=show_steps, show_max=show_max, **limits)
+    show_or_save(figure, save)
     if save is not None:
-        _save(figure, save)
         print(f"{save}: {', '.join(str(file) for files in curves for file in files)}")
-        return
-    pyplot = require("matplotlib.pyplot", "plot")
-    if pyplot.get_backend().lower() == "agg":
-        raise ConfigError("there is no screen to open a window on: give --save FILE.png")
-    pyplot.show()
 
 
 def draw(
@@ -69,7 +65,7 @@ def draw(
         labels: name of each curve.
         window: moving average over so many epochs; the first ones average over what there is.
         show_steps: steps along the x-axis instead of epochs.
-        show_max: the largest value of each curve in the legend.
+        show_max: the largest value of each curve in the legend, and the largest of all as a dashed line.
         **limits: ``xlim``, ``ylim``, ``title``, ``ylabel``; ``None`` leaves one out.
 
     Raises:
@@ -78,20 +74,53 @@ def draw(
     """
     pyplot = require("matplotlib.pyplot", "plot")
     figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
+    largest = []
     for number, (files, name) in enumerate(zip(curves, labels, strict=True)):
-        seeds = [_rows(file) for file in files]
-        shared = min(map(len, seeds))
-        places = seeds[0][:shared, 1 if show_steps else 0]
-        values = np.array([_smooth(rows[:shared, 2], window) for rows in seeds])
-        mean, look = values.mean(0), {"color": f"C{number}"}
-        text = f"{name} (max {max(mean):.4g})" if show_max else name
-        axes.plot(places, mean, label=text, marker="o" if shared < 30 else "", **look)
-        for each in values if len(values) > 1 else ():
-            axes.plot(places, each, linewidth=0.7, alpha=0.4, **look)
+        found = draw_curve(axes, files, f"C{number}", window=window, show_steps=show_steps)
+        found.set_label(f"{name} (max {max(found.get_ydata()):.4g})" if show_max else name)
+        largest.append(max(found.get_ydata()))
+    if show_max:
+        axes.axhline(max(largest), color="black", linestyle="dashed", linewidth=1)
     axes.set(xlabel="step" if show_steps else "epoch", **{k: v for k, v in limits.items() if v is not None})
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
+
+
+def draw_curve(axes: Any, files: Sequence[Path], color: str, *, window: int = 1, show_steps: bool = False) -> Any:
+    """Draw one curve: a metric of a run, its mean over several seeds, or a gradient with the range of its numbers.
+
+    Returns:
+        The line of matplotlib.
+    """
+    seeds = [read_curve(file) for file in files]
+    shared = min(len(curve.step) for curve in seeds)
+    places = (seeds[0].step if show_steps else seeds[0].epoch)[:shared]
+    values = np.array([_smooth(curve.value[:shared], window) for curve in seeds])
+    mean = values.mean(0)
+    (line,) = axes.plot(places, mean, marker="o" if shared < 30 else "", markersize=4, color=color)
+    for each in values if len(values) > 1 else ():
+        axes.plot(places, each, linewidth=0.7, alpha=0.4, color=color)
+    if len(seeds) == 1 and seeds[0].is_gradient:
+        low, high = (_smooth(values, window) for values in (seeds[0].low, seeds[0].high))
+        axes.fill_between(places, low, high, alpha=0.2, color=color)
+    return line
+
+
+def show_or_save(figure: Any, path: Path | None) -> None:
+    """Write a figure to a file, or (``None``) show it in a window.
+
+    Raises:
+        ConfigError: if the file has an unknown suffix, or there is no screen.
+        FileError: if the file cannot be written.
+    """
+    if path is not None:
+        _save(figure, path)
+        return
+    pyplot = require("matplotlib.pyplot", "plot")
+    if pyplot.get_backend().lower() == "agg":
+        raise ConfigError("there is no screen to open a window on: give --save FILE.png")
+    pyplot.show()
 
 
 def _smooth(values: Any, window: int) -> list[float]:
@@ -133,17 +162,6 @@ def _csv(path: Path, metric: str | None) -> Path:
     if not names or names[0] not in there:
         what = f"no metric {metric!r}" if metric and there else "no metrics (CSV files)"
         raise FileError(f"{path} has {what}" + (f"; it has: {', '.join(there)}" if there else " yet: train first"))
-    if metric is None and names[0] not in _RETURNS:
-        note(f"{path} has no return ({', '.join(_RETURNS)}): {names[0]} is drawn (--metric chooses another)")
+    if metric is None and names[0] not in RETURNS:
+        note(f"{path} has no return ({', '.join(RETURNS)}): {names[0]} is drawn (--metric chooses another)")
     return path / f"{names[0]}.csv"
-
-
-def _rows(file: Path) -> Any:
-    try:
-        with open(file, newline="", encoding="utf-8") as stream:
-            rows = [[float(cell) for cell in row] for row in csv.reader(stream) if row]
-        if not rows or any(len(row) != 3 for row in rows):
-            raise ValueError("no lines of three numbers")
-    except (ValueError, csv.Error) as error:
-        raise ForeignFileError(f"{file} is not a metric of a run, that is, lines epoch,step,value: {error}") from error
-    return np.asarray(rows)

@@ -15,17 +15,16 @@ import typer
 from gymnasium.spaces import Box
 
 import birl
-from birl import dataset as data
-from birl import datasets
 from birl.algorithm import Algorithm
 from birl.algos import LinearDecayEpsilonGreedy, NormalNoise
-from birl.cli.common import algorithm_class, note
+from birl.cli.common import algorithm_class, load_dataset, make_environment, note
 from birl.cli.evaluate import acting_algorithm
 from birl.cli.folder import RunFolder
 from birl.cli.settings import configure
 from birl.config import AlgorithmConfig
-from birl.envs import Stepper, make_env, sample_actions, single_spaces
+from birl.envs import Stepper, sample_actions, single_spaces
 from birl.errors import ConfigError
+from birl.logging import LoggingStrategy
 from birl.many import check_many, checked_seeds, fit_many
 from birl.metrics import evaluate
 from birl.preprocessing import MinMaxActionScaler
@@ -69,20 +68,27 @@ def train(
     target_return: Annotated[
         float | None, typer.Option(help="Return that a sequence model aims at in evaluations.")
     ] = None,
+    logging_steps: Annotated[
+        int | None, typer.Option(min=1, help="Write metrics every so many steps, not only once an epoch.")
+    ] = None,
+    log_gradients: Annotated[
+        bool, typer.Option("--log-gradients", help="Write statistics of the gradients of every parameter, too.")
+    ] = False,
 ) -> None:
     """Train from logged data (--dataset) or in an environment (--env-id). The same command again goes on from DIR."""
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
     if dataset is not None and num_envs is not None:
         raise ConfigError("--num-envs is for training in environments: leave it out with --dataset")
+    logging = _logging(logging_steps, log_gradients, seeds)
     several = None if seeds is None else _seeds(seeds, seed, env_id if dataset is None else None)
     algorithm = algorithm_class(algo)
     words = [*(set_ or []), *(more or [])]
     config = configure(algorithm, words)
     birl.seed(seed)
     with _stopping(out):
-        source = None if dataset is None else _load_dataset(dataset)
-        env = None if env_id is None else make_env(env_id, num_envs)
+        source = None if dataset is None else load_dataset(dataset)
+        env = None if env_id is None else make_environment(env_id, num_envs)
         chosen_by_user = any(word.split("=")[0].split(".")[0] == "action_scaler" for word in words)
         if not chosen_by_user:
             config = _with_action_scaler(config, algorithm, source, env)
@@ -98,10 +104,11 @@ def train(
             "num_envs": num_envs,
             "n_trials": n_trials,
             "target_return": target_return,
+            **logging,
             **({} if several is None else {"seeds": several}),
         }
         learner = config.create(device)
-        eval_env = None if dataset is not None or env_id is None else make_env(env_id)
+        eval_env = None if dataset is not None or env_id is None else make_environment(env_id)
         probe = config.create(device)
         _check(probe, source, env, target_return)  # before anything is written
         if several is not None:
@@ -120,6 +127,16 @@ def train(
             run.online(env, eval_env)
         for model in folder.newest_models():
             print(f"done: {n_steps} steps, model {model}")
+
+
+def _logging(steps: int | None, gradients: bool, seeds: str | None) -> dict[str, Any]:
+    """The settings of a run that say what is logged, as far as they are not the usual ones."""
+    given = {"logging_steps": steps, "log_gradients": gradients or None}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and seeds is not None:
+        words = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise ConfigError(f"{words}: not with --seeds, whose runs are logged once an epoch; leave one out")
+    return given
 
 
 def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
@@ -180,14 +197,6 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
             stepper.step(sample_actions(stepper.action_space, stepper.n, generator))
 
 
-def _load_dataset(name: str) -> Any:
-    if name in datasets.NAMES:
-        return datasets.get_dataset(name)[0]
-    if Path(name).is_file():
-        return data.ReplayBuffer.load(name, data.InfiniteBuffer())
-    raise ConfigError(f"{name!r} is neither a dataset nor a file. Datasets: {', '.join(datasets.NAMES)}")
-
-
 def _with_action_scaler(config: AlgorithmConfig, algorithm: Any, source: Any, env: Any) -> AlgorithmConfig:
     """Add a `MinMaxActionScaler` where actions do not lie in [-1, 1], and say so."""
     bounds = _data_bounds(source) if env is None else _space_bounds(single_spaces(env)[1])
@@ -237,7 +246,12 @@ class _Run:
             "with_timestamp": False,
             "logger_adapter": self.folder,
             "checkpoint": self.folder.path,
+            **self._logging(),
         }
+
+    def _logging(self) -> dict[str, Any]:
+        options = {name: self.settings[name] for name in ("logging_steps", "log_gradients") if name in self.settings}
+        return {**options, "logging_strategy": LoggingStrategy.STEPS} if "logging_steps" in options else options
 
     def offline(self, source: Any, env: Any) -> None:
         self.learner.fit(source, evaluators=self._evaluators(env, self.settings["seed"]), **self._options())
@@ -264,7 +278,7 @@ class _Run:
 
     def online(self, env: Any, eval_env: Any) -> None:
         options = {**self._options(), "eval_env": eval_env, "n_trials": self.settings["n_trials"]}
-        if self.learner.data == "transition":
+        if self.learner.data in ("transition", "tail"):
             options |= self._exploration(env)
         self.learner.fit_online(env, seed=self.settings["seed"], **options)
 

@@ -16,7 +16,7 @@ from birl.dataset.episode import (
 )
 from birl.dataset.io import dump, load
 from birl.dataset.mdp_dataset import MDPDataset
-from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed import MixedReplayBuffer
 from birl.dataset.pickers import (
     BasicTransitionPicker,
@@ -55,6 +55,7 @@ __all__ = [
     "ReplayBufferBase",
     "SequenceMiniBatch",
     "Signature",
+    "TailMiniBatch",
     "TrajectoryMiniBatch",
     "TrajectorySlicerProtocol",
     "Transition",

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation
-from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.pickers import TransitionPickerProtocol
+from birl.dataset.returns import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.errors import UnsupportedError
 from birl.types import Array, Shape, State
 
 __all__ = ["ReplayBufferBase"]
@@ -44,16 +46,46 @@ class ReplayBufferBase(metaclass=ABCMeta):
         """End the running episode."""
 
     @abstractmethod
-    def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
-        """Draw transitions, uniformly and independently."""
+    def sample_transition_batch(
+        self, batch_size: int, next_actions: bool = False, returns: DiscountedReturns | None = None
+    ) -> TransitionMiniBatch:
+        """Draw transitions, uniformly and independently.
+
+        Args:
+            batch_size: number of transitions.
+            next_actions: whether ``extra`` also has ``next_action`` ``[B, A]`` and float32 ``next_action_known``
+                ``[B, 1]``: what was done where the transition leads. Behind the last step of an episode both are 0.
+            returns: makes ``return_to_go`` ``[B, 1]`` of ``extra``: discounted rewards up to the end of the episode.
+        """
 
     @abstractmethod
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
         """Draw windows of ``length`` steps that end with a uniformly drawn step."""
 
     @abstractmethod
-    def sample_sequence_batch(self, batch_size: int, length: int, burn_in: int = 0) -> SequenceMiniBatch:
-        """Draw sequences of ``burn_in + length`` steps whose first trained step is a uniformly drawn transition."""
+    def sample_sequence_batch(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        next_actions: bool = False,
+        returns: DiscountedReturns | None = None,
+    ) -> SequenceMiniBatch:
+        """Draw sequences of ``burn_in + length`` steps whose first trained step is a uniformly drawn transition.
+
+        For ``next_actions`` and ``returns`` see `sample_transition_batch`.
+        """
+
+    def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
+        """Draw transitions as `sample_transition_batch` does, with the rest of their episodes.
+
+        Raises:
+            UnsupportedError: for datasets that do not tell what follows a step.
+        """
+        raise UnsupportedError(
+            f"a {type(self).__name__} does not tell what follows the steps that are drawn: use a ReplayBuffer or a "
+            "MixedReplayBuffer"
+        )
 
     @property
     @abstractmethod

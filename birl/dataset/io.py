@@ -13,6 +13,7 @@ over all steps.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError
 from birl.files import atomic_write
 from birl.types import ActionSpace, Array, Tree, tree_leaves
 
-__all__ = ["dump", "load"]
+__all__ = ["dump", "load", "read_arrays"]
 
 _COLUMNS = ["observations", "actions", "rewards", "terminated"]
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -165,6 +166,34 @@ def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSp
         ForeignFileError: if it is another kind of file.
         CorruptFileError: if it is truncated or damaged.
     """
+    with _opened(f) as (file, size, name, guarded):
+        return _Reader(file, size, name, episode_cls, action_space).read(guarded)
+
+
+def read_arrays(f: Target, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
+    """Read named arrays of numbers from an HDF5 file that somebody else wrote.
+
+    Args:
+        f: path, or a file opened for binary reading.
+        required: names that must be there.
+        optional: names that are left out if they are not.
+
+    Raises:
+        ForeignFileError: if it is another kind of file, or a required array is missing.
+        CorruptFileError: if it is truncated or damaged.
+    """
+    with _opened(f) as (file, size, name, _):
+        missing = [key for key in required if key not in file]
+        if missing:
+            raise ForeignFileError(
+                f"{name} holds {sorted(file)!s:.300}, but not {', '.join(missing)}: give a file with these arrays"
+            )
+        return {key: _checked_array(file, key, size, name) for key in (*required, *optional) if key in file}
+
+
+@contextlib.contextmanager
+def _opened(f: Target) -> Iterator[tuple[Any, int, str, bool]]:
+    """An HDF5 file with its size, its name for messages, and whether a digest guards it. Says what is wrong with it."""
     import h5py
 
     name = os.fspath(f) if isinstance(f, str | os.PathLike) else getattr(f, "name", "the file")
@@ -179,7 +208,7 @@ def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSp
             guarded = _check_digest(stream, size, str(name))
             try:
                 with h5py.File(stream, "r") as file:
-                    return _Reader(file, size, str(name), episode_cls, action_space).read(guarded)
+                    yield file, size, str(name), guarded
             except BirlError:
                 raise
             except Exception as error:  # a damaged HDF5 file can raise nearly anything
@@ -202,6 +231,21 @@ def _check_digest(stream: BinaryIO, size: int, name: str) -> bool:
         raise CorruptFileError(f"{name} was altered: its digest does not agree. Restore it from a copy")
     stream.seek(0)
     return guarded
+
+
+def _checked_array(file: Any, name: str, size: int, path: str) -> Array:
+    """One dataset of a file of ``size`` bytes, read only if the file can really hold as much as its header claims."""
+    import h5py
+
+    dataset = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+        raise CorruptFileError(f"{path}: {name:.80} is no array of this file itself: store the array itself")
+    if dataset.dtype.kind not in "biuf":
+        raise CorruptFileError(f"{path}: {name} holds {dataset.dtype}, not numbers: restore it from a copy")
+    stored = size if dataset.chunks is None else dataset.id.get_storage_size() * _MAXIMUM_RATIO
+    if dataset.size * dataset.dtype.itemsize > stored:
+        raise CorruptFileError(f"{path}: {name} claims shape {dataset.shape}, more than the file holds")
+    return np.asarray(dataset[()])
 
 
 class _Borrowed:
@@ -261,16 +305,7 @@ class _Reader:
         return present
 
     def _array(self, name: str) -> Array:
-        """One dataset, read only if the file can really hold as much as its header claims."""
-        dataset = self.file[name]
-        if dataset.external or dataset.is_virtual:
-            raise CorruptFileError(f"{self.name}: {name} lies in another file: store the array itself")
-        if dataset.dtype.kind not in "biuf":
-            raise CorruptFileError(f"{self.name}: {name} holds {dataset.dtype}, not numbers: restore it from a copy")
-        stored = self.size if dataset.chunks is None else dataset.id.get_storage_size() * _MAXIMUM_RATIO
-        if dataset.size * dataset.dtype.itemsize > stored:
-            raise CorruptFileError(f"{self.name}: {name} claims shape {dataset.shape}, more than the file holds")
-        return np.asarray(dataset[()])
+        return _checked_array(self.file, name, self.size, self.name)
 
     def _text(self, name: str) -> str:
         value = self.file[name][()]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
 from birl.types import Shape, Tree, tree_map
 
-__all__ = ["SequenceMiniBatch", "TrajectoryMiniBatch", "TransitionMiniBatch"]
+__all__ = ["SequenceMiniBatch", "TailMiniBatch", "TrajectoryMiniBatch", "TransitionMiniBatch"]
 
 
 def _shape(tree: Tree) -> Shape:
@@ -85,7 +85,8 @@ class TransitionMiniBatch(_MiniBatch):
         terminals: float32 ``[B, 1]``: 1 where the environment ended the episode. A time limit is 0.
         intervals: float32 ``[B, 1]``: number of steps.
         weights: float32 ``[B, 1]``: importance weights.
-        extra: extra columns ``[B, …]`` by name, start states excluded.
+        extra: extra columns ``[B, …]`` by name, start states excluded; ``next_action`` and ``next_action_known`` for
+            algorithms that ask for them.
     """
 
     observations: Tree
@@ -180,3 +181,58 @@ class SequenceMiniBatch(_MiniBatch):
     start_states: dict[str, Any]
     burn_in: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TailMiniBatch(_MiniBatch):
+    """Steps ``[B]`` with the tails of their episodes, for returns that look ahead to the end.
+
+    A tail is the steps of an episode from the first one drawn on, in order, and a closing row: the observation after
+    the last step whose next observation is known. Steps drawn from one episode share its tail. The tails follow one
+    another, ``[R]`` rows in all. A row costs a few numbers; its observation is read from the dataset when it is asked
+    for, so that no more of them need be held than are looked at together.
+
+    Attributes:
+        observations: tree ``[B, …]``: float32, or uint8 as stored.
+        actions: float32 ``[B, A]``, or int64 ``[B, 1]``.
+        rewards: float32 ``[R, 1]``, of single steps. Of no meaning in closing rows.
+        terminals: float32 ``[R, 1]``: 1 where the environment ended the episode. A time limit is 0.
+        steps: float32 ``[R, 1]``: 1 for steps, 0 for closing rows.
+        index: int64 ``[B]``: the rows of the steps that were drawn.
+        longest: number of steps in the longest tail.
+        read: ``read(begin, end)`` gives the observations of these rows, a tree ``[end - begin, …]``.
+    """
+
+    observations: Tree
+    actions: Any
+    rewards: Any
+    terminals: Any
+    steps: Any
+    index: Any
+    longest: int
+    read: Callable[[int, int], Tree]
+
+    def concatenate(self, *others: Self) -> Self:
+        """One minibatch of this one's steps followed by those of others."""
+        parts = (self, *others)
+        begins = np.cumsum([0, *(len(part.rewards) for part in parts)]).tolist()
+        places = list(zip(parts, begins[:-1], begins[1:], strict=True))
+
+        def read(begin: int, end: int) -> Tree:
+            pieces = [
+                part.read(max(begin, first) - first, min(end, last) - first)
+                for part, first, last in places
+                if begin < last and first < end
+            ]
+            return tree_map(lambda *leaves: _join(0, *leaves), *pieces)
+
+        def joined(name: str) -> Tree:
+            return tree_map(lambda *leaves: _join(0, *leaves), *(getattr(part, name) for part in parts))
+
+        return replace(
+            self,
+            **{name: joined(name) for name in ("observations", "actions", "rewards", "terminals", "steps")},
+            index=_join(0, *(part.index + first for part, first, _ in places)),
+            longest=max(part.longest for part in parts),
+            read=read,
+        )

@@ -13,9 +13,10 @@ import torch
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, PartialTrajectory, Transition
-from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.pickers import TransitionPickerProtocol
 from birl.dataset.replay_buffer import ReplayBuffer
+from birl.dataset.returns import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.errors import ConfigError, ShapeError
 from birl.seeding import new_generator
@@ -27,6 +28,8 @@ __all__ = ["MixedReplayBuffer"]
 class MixedReplayBuffer(ReplayBufferBase):
     """Draws a fixed share of each minibatch from a second buffer. New steps go to the first.
 
+    While one of them holds no transition yet, the other gives whole minibatches.
+
     Args:
         primary_replay_buffer: receives what is appended.
         secondary_replay_buffer: for instance a logged dataset.
@@ -34,7 +37,7 @@ class MixedReplayBuffer(ReplayBufferBase):
 
     Raises:
         ShapeError: if observations or actions differ.
-        ConfigError: if the ratio is out of range.
+        ConfigError: if the ratio is out of range, or targets of several steps are made in different ways.
     """
 
     def __init__(
@@ -45,6 +48,15 @@ class MixedReplayBuffer(ReplayBufferBase):
     ) -> None:
         if not 0.0 <= secondary_mix_ratio <= 1.0:
             raise ConfigError(f"secondary_mix_ratio={secondary_mix_ratio}, allowed are numbers from 0 to 1")
+        for buffer in (primary_replay_buffer, secondary_replay_buffer):
+            if not isinstance(buffer, ReplayBuffer):
+                raise ConfigError(f"{type(buffer).__name__} cannot be mixed, allowed are ReplayBuffer and MDPDataset")
+        targets = [_targets(primary_replay_buffer), _targets(secondary_replay_buffer)]
+        if targets[0] != targets[1]:
+            raise ConfigError(
+                "the buffers' transition pickers make targets of {} steps with gamma={}, and of {} with gamma={}: give "
+                "both the same transition_picker".format(*targets[0], *targets[1])
+            )
         first, second = primary_replay_buffer.dataset_info, secondary_replay_buffer.dataset_info
         shapes = (primary_replay_buffer.observation_shape, first.action_signature.shape, first.action_space)
         others = (secondary_replay_buffer.observation_shape, second.action_signature.shape, second.action_space)
@@ -119,7 +131,7 @@ class MixedReplayBuffer(ReplayBufferBase):
 
     def _split(self, batch_size: int, *args: Any, method: str) -> Any:
         """Draw both parts and join them; a part of size zero is left out."""
-        second = round(batch_size * self._ratio)
+        second = round(batch_size * self._share())
         parts = [
             getattr(buffer, method)(count, *args)
             for buffer, count in ((self._primary, batch_size - second), (self._secondary, second))
@@ -127,16 +139,24 @@ class MixedReplayBuffer(ReplayBufferBase):
         ]
         return parts[0] if len(parts) == 1 else parts[0].concatenate(parts[1])
 
+    def _share(self) -> float:
+        """Share of the second buffer, as far as there is something to draw."""
+        if not 0.0 < self._ratio < 1.0 or (self._primary.transition_count and self._secondary.transition_count):
+            return self._ratio
+        return 0.0 if self._primary.transition_count else 1.0
+
     def _either(self) -> ReplayBuffer:
-        return self._secondary if self._generator.random() < self._ratio else self._primary
+        return self._secondary if self._generator.random() < self._share() else self._primary
 
     def sample_transition(self) -> Transition:
         """Draw one transition, from the second buffer with probability ``secondary_mix_ratio``."""
         return self._either().sample_transition()
 
-    def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
+    def sample_transition_batch(
+        self, batch_size: int, next_actions: bool = False, returns: DiscountedReturns | None = None
+    ) -> TransitionMiniBatch:
         """Draw transitions from both."""
-        batch: TransitionMiniBatch = self._split(batch_size, method="sample_transition_batch")
+        batch: TransitionMiniBatch = self._split(batch_size, next_actions, returns, method="sample_transition_batch")
         return batch
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
@@ -148,9 +168,23 @@ class MixedReplayBuffer(ReplayBufferBase):
         batch: TrajectoryMiniBatch = self._split(batch_size, length, method="sample_trajectory_batch")
         return batch
 
-    def sample_sequence_batch(self, batch_size: int, length: int, burn_in: int = 0) -> SequenceMiniBatch:
+    def sample_sequence_batch(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        next_actions: bool = False,
+        returns: DiscountedReturns | None = None,
+    ) -> SequenceMiniBatch:
         """Draw sequences from both. Start states are kept if both buffers have them."""
-        batch: SequenceMiniBatch = self._split(batch_size, length, burn_in, method="sample_sequence_batch")
+        batch: SequenceMiniBatch = self._split(
+            batch_size, length, burn_in, next_actions, returns, method="sample_sequence_batch"
+        )
+        return batch
+
+    def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
+        """Draw transitions from both, with the rest of their episodes."""
+        batch: TailMiniBatch = self._split(batch_size, method="sample_tail_batch")
         return batch
 
     # -- what is there ---------------------------------------------------------------------------------------------
@@ -225,3 +259,9 @@ class MixedReplayBuffer(ReplayBufferBase):
         self._generator.bit_generator.state = state["generator"]
         self._primary.set_state(state["primary"])
         self._secondary.set_state(state["secondary"])
+
+
+def _targets(buffer: ReplayBuffer) -> tuple[int, float | None]:
+    """Number of steps in a target, and the discount if there are several."""
+    n_steps = getattr(buffer.transition_picker, "n_steps", 1)
+    return n_steps, getattr(buffer.transition_picker, "gamma", None) if n_steps > 1 else None

@@ -6,15 +6,18 @@ same for many rows of a storage at once; `pick_batch` uses it where it is there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 
 from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
 from birl.dataset.episodes import episode_at, locate
 from birl.dataset.mini_batch import TransitionMiniBatch
 from birl.dataset.places import Place
+from birl.dataset.returns import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
 from birl.dataset.validation import whole_number
 from birl.errors import ConfigError
@@ -27,6 +30,7 @@ __all__ = [
     "TransitionPickerProtocol",
     "VectorisedPicker",
     "is_vectorised",
+    "next_action_columns",
     "pick_batch",
     "pick_one",
     "stack_frames",
@@ -242,6 +246,18 @@ def extra_columns(storage: Storage, rows: Any) -> dict[str, Any]:
     }
 
 
+def next_action_columns(storage: Storage, after: Any) -> dict[str, Any]:
+    """What was done in the rows ``after`` ``[...]`` steps, for `TransitionMiniBatch.extra`.
+
+    Returns:
+        ``next_action`` ``[..., A]`` and float32 ``next_action_known`` ``[..., 1]``. Behind the last step of an episode
+        nothing was done (or, in a running one, not yet): both are 0 there.
+    """
+    place, known = storage.place, ~storage.take_flags(after, FINAL)
+    action = place.blank(place.to_action(storage.take("action", after)), ~known)
+    return {"next_action": action, "next_action_known": place.to_float(known)[..., None]}
+
+
 @lru_cache
 def _vectorised_class(cls: type, names: tuple[str, ...]) -> bool:
     def depth(name: str) -> int:
@@ -265,8 +281,33 @@ def pick_one(storage: Storage, picker: TransitionPickerProtocol, row: int) -> Tr
     return picker(episode_at(storage, int(episode[0]), copy=False, for_picker=True), int(index[0]))
 
 
-def pick_batch(storage: Storage, picker: TransitionPickerProtocol, rows: Any) -> TransitionMiniBatch:
-    """Transitions at ``rows`` ``[B]``: at once if the picker can, else one by one."""
+def pick_batch(
+    storage: Storage,
+    picker: TransitionPickerProtocol,
+    rows: Any,
+    next_actions: bool = False,
+    returns: DiscountedReturns | None = None,
+) -> TransitionMiniBatch:
+    """Transitions at ``rows`` ``[B]``: at once if the picker can, else one by one.
+
+    Args:
+        storage: what is read.
+        picker: makes the transitions.
+        rows: row numbers.
+        next_actions: whether ``extra`` also has `next_action_columns` of the steps where the transitions lead.
+        returns: makes the column ``return_to_go`` of ``extra``, if given.
+    """
+    batch = _picked(storage, picker, rows)
+    if returns is not None:
+        batch = replace(batch, extra={**batch.extra, **returns.columns(storage, rows)})
+    if not next_actions:
+        return batch
+    steps = batch.intervals[:, 0]
+    steps = steps.to(torch.int64) if isinstance(steps, torch.Tensor) else steps.astype(np.int64)
+    return replace(batch, extra={**batch.extra, **next_action_columns(storage, storage.shift(rows, steps))})
+
+
+def _picked(storage: Storage, picker: TransitionPickerProtocol, rows: Any) -> TransitionMiniBatch:
     if is_vectorised(picker):
         batch: TransitionMiniBatch = picker.batch(storage, rows)  # type: ignore[attr-defined]
         return batch

@@ -30,6 +30,7 @@ _MANY: Final = 4096  # writes that are remembered one by one
 _FOLLOWED: Final = (
     *("lanes", "limit", "capacity", "leaves", "observation_names", "flags"),
     *("start", "end", "steps", "offset", "open", "pending", "transition_count", "episode_count", "version"),
+    "generation",
 )
 
 

@@ -24,7 +24,7 @@ from birl.dataset.episode import (
     Transition,
 )
 from birl.dataset.episodes import EpisodeList
-from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.pickers import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,
@@ -34,6 +34,7 @@ from birl.dataset.pickers import (
     pick_one,
 )
 from birl.dataset.places import FolderPlace, make_place
+from birl.dataset.returns import DiscountedReturns
 from birl.dataset.sampling import sample_complete_rows, sample_rows
 from birl.dataset.slicers import (
     BasicTrajectorySlicer,
@@ -54,6 +55,7 @@ from birl.dataset.snapshot import (
 )
 from birl.dataset.spaces import action_leaf, count_lanes, observation_of, single_spaces
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
+from birl.dataset.tails import tail_batch
 from birl.dataset.validation import detect_action_space, prepare_actions, whole_number
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_batch
 from birl.errors import ConfigError, DataError, ShapeError
@@ -339,14 +341,16 @@ class ReplayBuffer(ReplayBufferBase):
         """Draw one transition."""
         return pick_one(self._storage, self._picker, int(self._rows(1, self._picker)[0]))
 
-    def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
-        """Draw ``batch_size`` transitions, uniformly and independently.
+    def sample_transition_batch(
+        self, batch_size: int, next_actions: bool = False, returns: DiscountedReturns | None = None
+    ) -> TransitionMiniBatch:
+        """Draw ``batch_size`` transitions, uniformly and independently; see `ReplayBufferBase`.
 
         Raises:
             EmptyDataError: if there is none.
         """
         rows = self._rows(whole_number("batch_size", batch_size), self._picker)
-        return pick_batch(self._reader, self._picker, rows)
+        return pick_batch(self._reader, self._picker, rows, next_actions, returns)
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         """Draw one window."""
@@ -358,7 +362,14 @@ class ReplayBuffer(ReplayBufferBase):
         rows = self._rows(whole_number("batch_size", batch_size), self._slicer, any_step=True)
         return slice_batch(self._reader, self._slicer, rows, whole_number("length", length))
 
-    def sample_sequence_batch(self, batch_size: int, length: int, burn_in: int = 0) -> SequenceMiniBatch:
+    def sample_sequence_batch(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        next_actions: bool = False,
+        returns: DiscountedReturns | None = None,
+    ) -> SequenceMiniBatch:
         """Draw sequences of ``burn_in + length`` steps; step ``burn_in`` is a uniformly drawn transition.
 
         Observations are those of the transition picker; rewards are of single steps.
@@ -369,7 +380,19 @@ class ReplayBuffer(ReplayBufferBase):
         """
         rows = self._rows(whole_number("batch_size", batch_size), self._picker)
         length, burn_in = whole_number("length", length), whole_number("burn_in", burn_in, 0)
-        return sequence_batch(self._reader, self._picker, rows, length, burn_in)
+        return sequence_batch(self._reader, self._picker, rows, length, burn_in, next_actions, returns)
+
+    def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
+        """Draw transitions, uniformly and independently, with the rest of their episodes.
+
+        The minibatch can be read until the next write.
+
+        Raises:
+            EmptyDataError: if there is no transition.
+            UnsupportedError: if the picker makes other targets than of single steps.
+        """
+        rows = self._rows(whole_number("batch_size", batch_size), self._picker)
+        return tail_batch(self._reader, self._picker, rows, self._storage)
 
     def placed_for(self, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
         """What to draw from when training on ``device``; the buffer itself is left as it is.

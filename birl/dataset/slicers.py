@@ -15,9 +15,11 @@ from birl.dataset.pickers import (
     FrameStackTransitionPicker,
     extra_columns,
     is_vectorised,
+    next_action_columns,
     stack_frames,
     to_device,
 )
+from birl.dataset.returns import DiscountedReturns
 from birl.dataset.storage import FIRST, NO_NEXT, Storage
 from birl.errors import UnsupportedError
 from birl.types import Tree, tree_map
@@ -133,7 +135,15 @@ def slice_batch(storage: Storage, slicer: TrajectorySlicerProtocol, rows: Any, l
     return batch if storage.place.device is None else to_device(batch, storage)
 
 
-def sequence_batch(storage: Storage, picker: Any, rows: Any, length: int, burn_in: int) -> SequenceMiniBatch:
+def sequence_batch(
+    storage: Storage,
+    picker: Any,
+    rows: Any,
+    length: int,
+    burn_in: int,
+    next_actions: bool = False,
+    returns: DiscountedReturns | None = None,
+) -> SequenceMiniBatch:
     """Sequences whose first trained steps are ``rows`` ``[B]``.
 
     The ``burn_in`` steps before it come first (Kapturowski et al. 2019, R2D2). Where the episode has fewer, padding
@@ -163,6 +173,11 @@ def sequence_batch(storage: Storage, picker: Any, rows: Any, length: int, burn_i
 
     prefix = "extra.state."
     states = {name.removeprefix(prefix): name for name in storage.extra_names if name.startswith(prefix)}
+    extra = extra_columns(storage, window)
+    if next_actions:
+        extra |= next_action_columns(storage, storage.shift(window, 1))
+    if returns is not None:
+        extra |= returns.columns(storage, window)
     return SequenceMiniBatch(
         read(observe(storage, window)),
         read(place.to_action(storage.take("action", window))),
@@ -173,7 +188,7 @@ def sequence_batch(storage: Storage, picker: Any, rows: Any, length: int, burn_i
         is_first,
         {key: read(place.to_float(storage.take(name, window[0])), padding[0]) for key, name in states.items()},
         burn_in,
-        read(extra_columns(storage, window)),
+        read(extra),
     )
 
 

@@ -16,6 +16,7 @@ from birl.dataset.mixed import MixedReplayBuffer
 from birl.dataset.pickers import pick_batch
 from birl.dataset.placed import PlacedReplayBuffer
 from birl.dataset.replay_buffer import ReplayBuffer
+from birl.dataset.returns import DiscountedReturns
 from birl.dataset.storage import Storage
 from birl.errors import UnsupportedError
 from birl.seeding import new_generator
@@ -56,17 +57,23 @@ def _with_new_device_generator(storage: Storage) -> Storage:
     return view
 
 
-def sample_together(views: Sequence[ReplayBufferBase], batch_size: int) -> TransitionMiniBatch:
+def sample_together(
+    views: Sequence[ReplayBufferBase],
+    batch_size: int,
+    next_actions: bool = False,
+    returns: DiscountedReturns | None = None,
+) -> TransitionMiniBatch:
     """Transitions ``[S * batch_size]``: what each view of one dataset draws by itself, one after the other.
 
     Args:
         views: made of one dataset by `with_new_generators`.
         batch_size: number of transitions for each.
+        next_actions, returns: see `ReplayBufferBase.sample_transition_batch`.
     """
     first = views[0]
     if not isinstance(first, ReplayBuffer):
-        batches = [view.sample_transition_batch(batch_size) for view in views]
+        batches = [view.sample_transition_batch(batch_size, next_actions, returns) for view in views]
         return reduce(lambda batch, more: batch.concatenate(more), batches)
     drawn = [view._rows(batch_size, view._picker) for view in views]  # type: ignore[attr-defined]
     rows = np.concatenate(drawn) if isinstance(drawn[0], np.ndarray) else torch.cat(drawn)
-    return pick_batch(first._reader, first._picker, rows)
+    return pick_batch(first._reader, first._picker, rows, next_actions, returns)

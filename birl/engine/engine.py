@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.engine.capture import record_cuda_graph
+from birl.engine.gradients import WATCHED, statistics
 from birl.engine.memory import keep_freed_memory
 from birl.engine.phase import Due, Phase, due_at
 from birl.engine.program import Graphs, Program, check_compiler, has_compiler, supports
@@ -39,6 +40,9 @@ class Engine:
         grad_step: number of updates so far.
         reduce: applied to each phase's gradients before the optimiser sees them; the identity by default. Distributed
             training puts its all-reduce here.
+        watch: if it is not ``None``, it is called after every update, for each phase, with the phase's name, the names
+            of its parameters and `birl.engine.gradients.statistics` of their gradients (before clipping): ``[n, 4]``,
+            or ``[k, n, 4]`` after ``k`` updates at once.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Engine:
         self.nets, self.phases, self.targets, self.config = nets, tuple(phases), tuple(targets), config
         self.grad_step = 0
         self.reduce: Callable[[Gradients], Gradients] = _identity
+        self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
         for target in self.targets:
             nets.get_submodule(target.target).requires_grad_(False)
         for name, network in nets.named_children():
@@ -163,7 +168,7 @@ class Engine:
         self._look_at_reduce()
         try:
             with fast_products():
-                return self._update(batch, due)
+                return self._without_watched(self._update(batch, due))
         except CompileError as error:  # comes before anything has changed
             if self._compile_required:
                 raise
@@ -175,7 +180,7 @@ class Engine:
                     optimizer.state.clear()
             self._program = self._graphs = None
             with fast_products():
-                return self._update(batch, due)
+                return self._without_watched(self._update(batch, due))
 
     def update_many(
         self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
@@ -194,7 +199,7 @@ class Engine:
         self._look_at_reduce()
         if self._program is not None and self._program.can_make(dues):
             with fast_products():
-                metrics = self._program.update_many(draw, dues, generators)
+                metrics = self._without_watched(self._program.update_many(draw, dues, generators))
             self.grad_step += count
             return metrics
         collected: dict[str, list[Tensor]] = {}
@@ -212,13 +217,25 @@ class Engine:
             self._program.store_counts()
             self._program, self._graphs = None, Graphs()
 
+    def _without_watched(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Hand the gradients' statistics to who watches them, and return the other metrics."""
+        if self.watch is not None:
+            for phase in self.phases:
+                found = metrics.pop(WATCHED + phase.name, None)
+                if found is not None:
+                    self.watch(phase.name, list(self.parameters[phase.name]), found)
+        return metrics
+
     def _update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
         if self._program is not None:
             return self._program.update(batch, due)
         metrics: dict[str, Tensor] = {}
         for phase in due.phases:
             gradients, loss = self.compute_gradients(phase, batch)
-            self.apply_gradients(phase, self.reduce(gradients))
+            gradients = self.reduce(gradients)
+            if self.watch is not None:
+                metrics[WATCHED + phase.name] = statistics(gradients.values())
+            self.apply_gradients(phase, gradients)
             metrics[phase.logged] = loss.value
             metrics.update(loss.metrics)
             batch = loss.carried_on(batch)

@@ -30,6 +30,8 @@ class Phase:
         every: the step is made in every ``every``-th update; an int or the name of a config field.
         after: the step is made only after so many updates; an int or the name of a config field.
         until: the step is made only in the first so many updates, if it is not ``None``; likewise.
+        splits: whether the gradient of a minibatch is the mean of those of its parts. It is not where the loss has a
+            factor made from the whole minibatch, such as TD3+BC's mean ``|Q|``: of several processes each has its own.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Phase:
     every: int | str = 1
     after: int | str = 0
     until: int | str | None = None
+    splits: bool = True
 
     @property
     def trained(self) -> tuple[str, ...]:

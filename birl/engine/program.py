@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from birl.engine.capture import Recorder, Recording
+from birl.engine.gradients import WATCHED, statistics
 from birl.engine.phase import Due, Phase
 from birl.engine.rules import Rule, moments_of, rule_of
 from birl.errors import CompileError
@@ -159,7 +160,8 @@ class Program:
 
     def _what(self, due: Due) -> Hashable:
         """What tells one compiled update from another, beside its batch."""
-        return due, tuple(self._steps[phase.name].rules for phase in due.phases), self._engine.nets.training
+        rules = tuple(self._steps[phase.name].rules for phase in due.phases)
+        return due, rules, self._engine.nets.training, self._engine.watch is not None
 
     @property
     def records(self) -> bool:
@@ -181,7 +183,7 @@ class Program:
             step.store_count()
 
     def _function(self, due: Due, steps: Sequence[_OptimizerStep]) -> Callable[..., dict[str, Tensor]]:
-        nets, config = self._engine.nets, self._engine.config
+        nets, config, watched = self._engine.nets, self._engine.config, self._engine.watch is not None
 
         def update(batch: Batch, numbers: Tensor, moments: Sequence[Sequence[Sequence[Tensor]]]) -> dict[str, Tensor]:
             metrics: dict[str, Tensor] = {}
@@ -190,6 +192,8 @@ class Program:
                 loss = phase.loss(nets, batch, config)
                 gradients = torch.autograd.grad(loss.value, step.parameters)
                 loss = loss.detached()
+                if watched:
+                    metrics[WATCHED + phase.name] = statistics(gradients)
                 with torch.no_grad():
                     begin = step(gradients, own, numbers, begin)
                 metrics[phase.logged] = loss.value

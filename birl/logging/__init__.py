@@ -2,8 +2,10 @@
 
 from birl.logging.adapters import CombineAdapter, CombineAdapterFactory, NoopAdapter, NoopAdapterFactory
 from birl.logging.file_adapter import FileAdapter, FileAdapterFactory
-from birl.logging.logger import LOG, BirlLogger, LoggerAdapter, LoggerAdapterFactory
+from birl.logging.logger import LOG, BirlLogger, LoggerAdapter, LoggerAdapterFactory, LoggingStrategy
+from birl.logging.mlflow_adapter import MLflowAdapter, MLflowAdapterFactory
 from birl.logging.tensorboard_adapter import TensorboardAdapter, TensorboardAdapterFactory
+from birl.logging.wandb_adapter import WanDBAdapter, WanDBAdapterFactory
 
 __all__ = [
     "LOG",
@@ -14,8 +16,13 @@ __all__ = [
     "FileAdapterFactory",
     "LoggerAdapter",
     "LoggerAdapterFactory",
+    "LoggingStrategy",
+    "MLflowAdapter",
+    "MLflowAdapterFactory",
     "NoopAdapter",
     "NoopAdapterFactory",
     "TensorboardAdapter",
     "TensorboardAdapterFactory",
+    "WanDBAdapter",
+    "WanDBAdapterFactory",
 ]

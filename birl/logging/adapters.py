@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, _create
+from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, _create, watch_model, write_gradient
 from birl.types import State
 
 __all__ = ["CombineAdapter", "CombineAdapterFactory", "NoopAdapter", "NoopAdapterFactory"]
@@ -49,11 +49,13 @@ class CombineAdapter(LoggerAdapter):
         for adapter in self._adapters:
             adapter.after_write_metric(epoch, step)
 
-    def watch_model(self, epoch: int, step: int) -> None:
-        """Passed on to the adapters (written for d3rlpy) that have it."""
+    def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
         for adapter in self._adapters:
-            if hasattr(adapter, "watch_model"):
-                adapter.watch_model(epoch, step)
+            write_gradient(adapter, epoch, step, name, statistics)
+
+    def watch_model(self, epoch: int, step: int) -> None:
+        for adapter in self._adapters:
+            watch_model(adapter, epoch, step)
 
     def save_model(self, epoch: int, algo: Any) -> None:
         for adapter in self._adapters:

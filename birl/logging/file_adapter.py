@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,8 @@ from birl.types import State
 __all__ = ["FileAdapter", "FileAdapterFactory"]
 
 _LINES = "metrics.jsonl"
+_GRADIENTS = "gradients"
+_STATISTICS = ("min", "max", "mean", "std")
 
 
 class FileAdapter(LoggerAdapter):
@@ -26,8 +29,11 @@ class FileAdapter(LoggerAdapter):
         shapes and hyper-parameters
     ``<metric>.csv``
         ``epoch,step,value`` without a header, one line an epoch
+    ``<parameter>_grad.csv``
+        ``epoch,step,min,max,mean,std`` with a header: statistics of a gradient, where a run has ``log_gradients=True``
     ``metrics.jsonl``
-        ``{"epoch": …, "step": …, "<metric>": value, …}``, one line an epoch; a value that is not finite is ``null``
+        ``{"epoch": …, "step": …, "<metric>": value, …}``, one line an epoch; a value that is not finite is ``null``.
+        Statistics of gradients are in ``"gradients": {"<parameter>": {"min": …, …}, …}``
     ``model_<step>.d3``
         models
 
@@ -38,6 +44,7 @@ class FileAdapter(LoggerAdapter):
     def __init__(self, logdir: str | os.PathLike[str]) -> None:
         self._folder = Path(logdir)
         self._metrics: dict[str, float] = {}
+        self._gradients: dict[str, dict[str, float]] = {}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -60,20 +67,31 @@ class FileAdapter(LoggerAdapter):
 
     def before_write_metric(self, epoch: int, step: int) -> None:
         """Begin an epoch's metrics."""
-        self._metrics = {}
+        self._metrics, self._gradients = {}, {}
 
     def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
         """Take a metric; it is written with the others of its epoch."""
         self._metrics[name] = float(value)
 
+    def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
+        """Take statistics of a gradient; they are written with the metrics of their epoch."""
+        self._gradients[name] = {key: float(statistics[key]) for key in _STATISTICS}
+
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Write the epoch's metrics."""
-        self._names |= self._metrics.keys()
-        numbers = {name: value if math.isfinite(value) else None for name, value in self._metrics.items()}
+        line: dict[str, Any] = {"epoch": epoch, "step": step, **_json_numbers(self._metrics)}
+        if self._gradients:
+            line[_GRADIENTS] = {name: _json_numbers(each) for name, each in self._gradients.items()}
+        self._names |= _logged(line)
         # This line is written first: if the process dies in between, it tells which CSV files the epoch began.
-        self._append(_LINES, json.dumps({"epoch": epoch, "step": step, **numbers}))
+        self._append(_LINES, json.dumps(line))
         for name, value in self._metrics.items():
             self._append(_csv(name), f"{epoch},{step},{value}")
+        for name, each in self._gradients.items():
+            file = _csv(f"{name}_grad")
+            if not (self._folder / file).exists():
+                self._append(file, ",".join(["epoch", "step", *_STATISTICS]))
+            self._append(file, ",".join(map(str, [epoch, step, *each.values()])))
 
     def _append(self, name: str, line: str) -> None:
         try:
@@ -113,7 +131,7 @@ class FileAdapter(LoggerAdapter):
         if path.exists():
             for line in path.read_bytes()[offset:].splitlines():
                 try:
-                    names |= json.loads(line).keys() - {"epoch", "step"}
+                    names |= _logged(json.loads(line))
                 except ValueError:
                     continue
         return names
@@ -132,6 +150,16 @@ class FileAdapterFactory(LoggerAdapterFactory):
     def create(self, experiment_name: str) -> FileAdapter:
         """Make the folder and the adapter."""
         return FileAdapter(self._root / experiment_name)
+
+
+def _logged(line: dict[str, Any]) -> set[str]:
+    """Names of the CSV files that belong to a line, without their suffix."""
+    names, gradients = line.keys() - {"epoch", "step"}, line.get(_GRADIENTS)
+    return names - {_GRADIENTS} | {f"{name}_grad" for name in gradients} if isinstance(gradients, dict) else names
+
+
+def _json_numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def _csv(name: str) -> str:

@@ -11,21 +11,32 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 from birl.types import State
 
-__all__ = ["LOG", "BirlLogger", "LoggerAdapter", "LoggerAdapterFactory"]
+__all__ = ["LOG", "BirlLogger", "LoggerAdapter", "LoggerAdapterFactory", "LoggingStrategy"]
 
 LOG = logging.getLogger("birl")
+
+
+class LoggingStrategy(Enum):
+    """When metrics are written: at the end of each epoch, or every ``logging_steps`` steps as well."""
+
+    STEPS = "steps"
+    EPOCH = "epoch"
 
 
 class LoggerAdapter:
     """Writes one run's metrics, parameters and models somewhere. What is not overridden does nothing.
 
-    Subclass it, or offer the same methods. Optional are ``get_state() -> dict`` and ``set_state(dict)``: if a run is
-    resumed from a checkpoint, ``set_state`` gets what ``get_state`` gave when the checkpoint was written, and should
-    drop whatever was written after it.
+    Subclass it, or offer the same methods. Not needed in a class of its own: ``watch_model``, which adapters written
+    for older versions of d3rlpy do not have, and ``write_gradient``, without which gradient statistics arrive as
+    metrics. Optional are also ``get_state() -> dict`` and ``set_state(dict)``: if a run is resumed from a checkpoint,
+    ``set_state`` gets what ``get_state`` gave when the checkpoint was written, and should drop whatever was written
+    after it.
     """
 
     def write_params(self, params: dict[str, Any]) -> None:
@@ -37,8 +48,25 @@ class LoggerAdapter:
     def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
         """Write one metric."""
 
+    def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
+        """Write statistics of a parameter's gradient; by default each as the metric ``<name>_grad_<statistic>``.
+
+        Called between `before_write_metric` and `after_write_metric` where a run has ``log_gradients=True``.
+
+        Args:
+            epoch, step: as for metrics.
+            name: the parameter, such as ``critic.q.weight``.
+            statistics: ``min``, ``max``, ``mean`` and ``std`` over the numbers of the gradient; each is the mean over
+                the updates since the last writing.
+        """
+        for key, value in statistics.items():
+            self.write_metric(epoch, step, f"{name}_grad_{key}", value)
+
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Called after the metrics of an epoch."""
+
+    def watch_model(self, epoch: int, step: int) -> None:
+        """Called after `after_write_metric`: the place to look at a model's parameters."""
 
     def save_model(self, epoch: int, algo: Any) -> None:
         """Save a model.
@@ -117,15 +145,21 @@ class BirlLogger:
         self.write(epoch, step, metrics)
         return metrics
 
-    def write(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics that are means already."""
+    def write(
+        self,
+        epoch: int,
+        step: int,
+        metrics: Mapping[str, float],
+        gradients: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        """Write metrics that are means already, and statistics of gradients by parameter."""
         self.adapter.before_write_metric(epoch, step)
         for name, value in metrics.items():
             self.adapter.write_metric(epoch, step, name, value)
+        for name, statistics in (gradients or {}).items():
+            write_gradient(self.adapter, epoch, step, name, statistics)
         self.adapter.after_write_metric(epoch, step)
-        watch = getattr(self.adapter, "watch_model", None)  # adapters written for d3rlpy may have it
-        if watch is not None:
-            watch(epoch, step)
+        watch_model(self.adapter, epoch, step)
         LOG.info("%s: epoch=%d step=%d %s", self.experiment_name, epoch, step, metrics)
 
     def save_model(self, step: int, algo: Any) -> None:
@@ -146,6 +180,17 @@ class BirlLogger:
         put = getattr(self.adapter, "set_state", None)
         if put is not None and state:
             put(state)
+
+
+def write_gradient(adapter: Any, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
+    """`LoggerAdapter.write_gradient`, of an adapter that may not have it."""
+    getattr(adapter, "write_gradient", partial(LoggerAdapter.write_gradient, adapter))(epoch, step, name, statistics)
+
+
+def watch_model(adapter: Any, epoch: int, step: int) -> None:
+    """`LoggerAdapter.watch_model`, of an adapter that may not have it."""
+    if hasattr(adapter, "watch_model"):
+        adapter.watch_model(epoch, step)
 
 
 def _create(factory: Any, experiment_name: str, algo: Any, n_steps_per_epoch: int) -> LoggerAdapter:

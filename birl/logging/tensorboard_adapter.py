@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,18 @@ class TensorboardAdapter(LoggerAdapter):
 
     def write_params(self, params: dict[str, Any]) -> None:
         """Write the parameters as a table."""
-        rows = [f"|{name}|{value}|" for name, value in _flat(params)]
+        rows = [f"|{name}|{value}|" for name, value in flat(params)]
         self._writer.add_text("params", "\n".join(["|name|value|", "|-|-|", *rows]))
 
     def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
         """Write a scalar."""
         self._step = step
         self._writer.add_scalar(f"metrics/{name}", value, step)
+
+    def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
+        """Write the scalars ``gradients/<name>/<statistic>``."""
+        for key, value in statistics.items():
+            self._writer.add_scalar(f"gradients/{name}/{key}", value, step)
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Make the epoch visible."""
@@ -76,7 +82,8 @@ class TensorboardAdapterFactory(LoggerAdapterFactory):
         return TensorboardAdapter(self._root, experiment_name)
 
 
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+def flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested parameters as pairs of a dotted name and a value."""
     if isinstance(value, dict):
-        return [row for key, item in value.items() for row in _flat(item, f"{prefix}.{key}" if prefix else str(key))]
+        return [row for key, item in value.items() for row in flat(item, f"{prefix}.{key}" if prefix else str(key))]
     return [(prefix, value)]

@@ -1,6 +1,11 @@
 """Evaluators: one number about an algorithm, from data or from an environment."""
 
-from birl.metrics.environment import EnvironmentEvaluator, evaluate
+from birl.metrics.environment import (
+    EnvironmentEvaluator,
+    evaluate,
+    evaluate_qlearning_with_environment,
+    evaluate_transformer_with_environment,
+)
 from birl.metrics.evaluators import (
     AverageValueEstimationEvaluator,
     CompareContinuousActionDiffEvaluator,
@@ -27,4 +32,6 @@ __all__ = [
     "SoftOPCEvaluator",
     "TDErrorEvaluator",
     "evaluate",
+    "evaluate_qlearning_with_environment",
+    "evaluate_transformer_with_environment",
 ]

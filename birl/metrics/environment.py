@@ -10,7 +10,12 @@ from birl.envs import Stepper, reset_generator, sample_actions
 from birl.errors import ConfigError
 from birl.types import State
 
-__all__ = ["EnvironmentEvaluator", "evaluate"]
+__all__ = [
+    "EnvironmentEvaluator",
+    "evaluate",
+    "evaluate_qlearning_with_environment",
+    "evaluate_transformer_with_environment",
+]
 
 
 def evaluate(
@@ -66,6 +71,29 @@ def evaluate(
                 returns[int(episode[index])] = value
         if len(returns) == n_episodes:
             return [returns[index] for index in range(n_episodes)]
+
+
+def evaluate_qlearning_with_environment(algo: Any, env: Any, n_trials: int = 10, epsilon: float = 0.0) -> float:
+    """Mean of the returns that `evaluate` gives.
+
+    Args:
+        algo: algorithm with networks.
+        env: environment or vector environment; not the one that is being trained in.
+        n_trials: number of episodes.
+        epsilon: share of uniformly random actions, in [0, 1].
+    """
+    return float(np.mean(evaluate(algo, env, n_trials, epsilon)))
+
+
+def evaluate_transformer_with_environment(algo: Any, env: Any, n_trials: int = 10) -> float:
+    """Mean of the returns that `evaluate` gives for a sequence model.
+
+    Args:
+        algo: what ``as_stateful_wrapper(target_return)`` gave.
+        env: environment or vector environment.
+        n_trials: number of episodes.
+    """
+    return float(np.mean(evaluate(algo, env, n_trials)))
 
 
 class EnvironmentEvaluator:

@@ -6,6 +6,7 @@ from birl.models.encoders import (
     DefaultEncoderFactory,
     EncoderFactory,
     PixelEncoderFactory,
+    SimBaEncoderFactory,
     VectorEncoderFactory,
     register_encoder_factory,
 )
@@ -19,11 +20,19 @@ from birl.models.optimizers import (
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
+    WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
     register_optimizer_factory,
 )
 from birl.models.parameters import Scalar
-from birl.models.policies import CategoricalPolicy, DeterministicPolicy, NormalPolicy, SquashedNormalPolicy
+from birl.models.policies import (
+    CategoricalPolicy,
+    ConditionalNormalPolicy,
+    DeterministicPolicy,
+    NormalPolicy,
+    ResidualPolicy,
+    SquashedNormalPolicy,
+)
 from birl.models.q_functions import (
     C51QFunctionFactory,
     ContinuousQFunction,
@@ -36,7 +45,14 @@ from birl.models.q_functions import (
 )
 from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
 from birl.models.returns import CategoricalReturns, MeanReturns, QuantileReturns, Returns
-from birl.models.transformer import CausalTransformer, ContinuousDecisionTransformer, PositionEncodingType
+from birl.models.transformer import (
+    CausalTransformer,
+    ContinuousDecisionTransformer,
+    DecisionTransformerNetwork,
+    DiscreteDecisionTransformer,
+    PositionEncodingType,
+)
+from birl.models.vae import VAEDecoder, VAEEncoder, random_latents
 from birl.models.values import ValueFunction
 
 __all__ = [
@@ -46,11 +62,14 @@ __all__ = [
     "CategoricalPolicy",
     "CategoricalReturns",
     "CausalTransformer",
+    "ConditionalNormalPolicy",
     "ContinuousDecisionTransformer",
     "ContinuousQFunction",
     "CosineAnnealingLRFactory",
+    "DecisionTransformerNetwork",
     "DefaultEncoderFactory",
     "DeterministicPolicy",
+    "DiscreteDecisionTransformer",
     "DiscreteQFunction",
     "EncoderFactory",
     "GPTAdamWFactory",
@@ -69,15 +88,21 @@ __all__ = [
     "QRQFunctionFactory",
     "QuantileReturns",
     "RMSpropFactory",
+    "ResidualPolicy",
     "Returns",
     "SGDFactory",
     "Scalar",
+    "SimBaEncoderFactory",
     "SquashedNormalPolicy",
+    "VAEDecoder",
+    "VAEEncoder",
     "ValueFunction",
     "VectorEncoderFactory",
+    "WarmupCosineSchedulerFactory",
     "WarmupSchedulerFactory",
     "evaluating",
     "is_recurrent",
+    "random_latents",
     "register_encoder_factory",
     "register_optimizer_factory",
     "register_q_func_factory",

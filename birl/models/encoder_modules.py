@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
-from birl.models.layers import DenseLayer, activation_named
+from birl.models.layers import DenseLayer, EnsembleLayerNorm, activation_named
 from birl.types import Tree, tree_leaves
 
-__all__ = ["PixelEncoder", "TreeEncoder", "VectorEncoder"]
+__all__ = ["PixelEncoder", "SimBaEncoder", "TreeEncoder", "VectorEncoder"]
 
 
 class VectorEncoder(nn.Module):
@@ -45,7 +45,7 @@ class VectorEncoder(nn.Module):
         names = [activation] * len(hidden_units)
         if last_activation is not None and names:
             names[-1] = last_activation
-        self.feature_size = sizes[-1]
+        self.feature_size, self.n = sizes[-1], n
         self.layers = nn.ModuleList(
             DenseLayer(
                 size,
@@ -61,12 +61,74 @@ class VectorEncoder(nn.Module):
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
-        x = observation if observation.dim() == 2 else observation.reshape(observation.shape[0], -1)
-        if action is not None:
-            x = torch.cat((x, action), -1)
+        x = _joined(observation, action)
+        if self.n is not None and len(self.layers) == 0:
+            return x.expand(self.n, *x.shape[-2:])
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class SimBaBlock(nn.Module):
+    """``x + W2 relu(W1 norm(x))`` (Lee et al. 2024, arXiv:2410.09754, eq. 3).
+
+    Args:
+        features: size of ``x``.
+        hidden_size: size between the two products.
+        n: number of stacked members, or ``None``.
+    """
+
+    def __init__(self, features: int, hidden_size: int, n: int | None = None) -> None:
+        super().__init__()
+        self.norm = _layer_norm(features, n)
+        self.expand = DenseLayer(features, hidden_size, "relu", n=n)
+        self.contract = DenseLayer(hidden_size, features, "none", n=n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[M, features]``, or ``[N, M, features]`` if stacked, to the same shape."""
+        change: Tensor = self.contract(self.expand(self.norm(x)))
+        return x + change
+
+
+class SimBaEncoder(nn.Module):
+    """A linear layer, residual blocks with layer norm, and a last layer norm (arXiv:2410.09754, section 4).
+
+    Args:
+        in_features: size of the observation plus, if it is action-conditioned, of the action.
+        feature_size: size of the residual stream, which is the output.
+        hidden_size: size inside the blocks.
+        n_blocks: number of blocks.
+        n: number of stacked members, or ``None`` for one plain encoder.
+    """
+
+    def __init__(
+        self, in_features: int, feature_size: int, hidden_size: int, n_blocks: int, *, n: int | None = None
+    ) -> None:
+        super().__init__()
+        self.feature_size = feature_size
+        self.embedding = DenseLayer(in_features, feature_size, "none", n=n)
+        self.blocks = nn.ModuleList(SimBaBlock(feature_size, hidden_size, n) for _ in range(n_blocks))
+        self.norm = _layer_norm(feature_size, n)
+
+    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+        """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
+        x = self.embedding(_joined(observation, action))
+        for block in self.blocks:
+            x = block(x)
+        features: Tensor = self.norm(x)
+        return features
+
+
+def _joined(observation: Tensor, action: Tensor | None) -> Tensor:
+    """``action`` is ``[M, A]``, or ``[N, M, A]``: one for each member."""
+    x = observation if observation.dim() == 2 else observation.reshape(observation.shape[0], -1)
+    if action is not None and action.dim() == 3:
+        x = x.expand(action.shape[0], -1, -1)
+    return x if action is None else torch.cat((x, action), -1)
+
+
+def _layer_norm(features: int, n: int | None) -> nn.Module:
+    return nn.LayerNorm(features) if n is None else EnsembleLayerNorm(n, features)
 
 
 class PixelEncoder(nn.Module):

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from birl.errors import ConfigError, ShapeError, UnsupportedError
-from birl.models.encoder_modules import PixelEncoder, TreeEncoder, VectorEncoder
+from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder
 from birl.models.layers import Members, activation_named
 from birl.serialization import Serializable
 from birl.types import Shape, is_shape, leaf_shapes
@@ -26,6 +26,7 @@ __all__ = [
     "DefaultEncoderFactory",
     "EncoderFactory",
     "PixelEncoderFactory",
+    "SimBaEncoderFactory",
     "VectorEncoderFactory",
     "feature_size_of",
     "register_encoder_factory",
@@ -130,14 +131,8 @@ class VectorEncoderFactory(EncoderFactory):
         return self._build(observation_shape, action_size or 0, n)
 
     def _build(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
-        if not is_shape(observation_shape):
-            raise ConfigError(
-                f"VectorEncoderFactory encodes one array, not observations of shape {observation_shape!r}; "
-                "use DefaultEncoderFactory or an encoder factory of your own"
-            )
-        _check_sizes(observation_shape)
         return VectorEncoder(
-            math.prod(observation_shape) + action_size,
+            _flat_size(self, observation_shape) + action_size,
             self.hidden_units,
             self.activation,
             _last_activation(self),
@@ -207,6 +202,56 @@ class PixelEncoderFactory(EncoderFactory):
     def get_type() -> str:
         """Name in files."""
         return "pixel"
+
+
+@dataclass(frozen=True)
+class SimBaEncoderFactory(EncoderFactory):
+    """SimBa (Lee et al. 2024, arXiv:2410.09754): residual blocks with layer norm, for vector observations.
+
+    The paper normalises observations by their running mean and standard deviation: give the algorithm
+    ``observation_scaler=StandardObservationScaler()`` for that.
+
+    Attributes:
+        feature_size: size of the residual stream and of the features.
+        hidden_size: size inside the blocks.
+        n_blocks: number of blocks.
+    """
+
+    feature_size: int = 256
+    hidden_size: int = 1024
+    n_blocks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("feature_size", "hidden_size", "n_blocks"):
+            if not _is_count(getattr(self, name)):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be an int >= 1")
+
+    def create(self, observation_shape: Shape) -> nn.Module:
+        """See `EncoderFactory.create`."""
+        return self._build(observation_shape, 0, None)
+
+    def create_with_action(
+        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
+    ) -> nn.Module:
+        """See `EncoderFactory.create_with_action`."""
+        return self._build(observation_shape, action_size, None)
+
+    def create_ensemble(
+        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
+    ) -> nn.Module:
+        """See `EncoderFactory.create_ensemble`; stacked weights unless there is a single member."""
+        if n == 1:
+            return super().create_ensemble(n, observation_shape, action_size, discrete_action)
+        return self._build(observation_shape, action_size or 0, n)
+
+    def _build(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
+        size = _flat_size(self, observation_shape) + action_size
+        return SimBaEncoder(size, self.feature_size, self.hidden_size, self.n_blocks, n=n)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "simba"
 
 
 @dataclass(frozen=True)
@@ -307,6 +352,16 @@ def _is_count(value: object) -> bool:
 def _check_sizes(shape: Shape) -> None:
     if is_shape(shape) and not all(size >= 1 for size in shape):
         raise ShapeError(f"observations have shape {shape!r}; each size must be >= 1: leave empty arrays out")
+
+
+def _flat_size(factory: EncoderFactory, shape: Shape) -> int:
+    if not is_shape(shape):
+        raise ConfigError(
+            f"{type(factory).__name__} encodes one array, not observations of shape {shape!r}; "
+            "use DefaultEncoderFactory or an encoder factory of your own"
+        )
+    _check_sizes(shape)
+    return math.prod(shape)
 
 
 def _last_activation(factory: VectorEncoderFactory | PixelEncoderFactory) -> str | None:

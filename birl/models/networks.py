@@ -50,7 +50,8 @@ class Network(nn.Module):
             return self._unroll(self.encoder, inputs, action)
         observation = inputs.observation if inputs.following is None else inputs.following
         leading = self._leading(observation)
-        if action is not None and action.shape[:-1] != leading:
+        # numbers of dimensions first: torch.export would take the comparison of sizes for a condition on the batch
+        if action is not None and (action.dim() - 1 != len(leading) or action.shape[:-1] != leading):
             leading = torch.broadcast_shapes(leading, action.shape[:-1])
             observation = tree_map(lambda x, rank: _expand(x, rank, leading), observation, self._ranks)
             action = _expand(action, 1, leading)

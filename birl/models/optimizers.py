@@ -27,6 +27,7 @@ __all__ = [
     "RMSpropFactory",
     "SGDFactory",
     "TorchOptimizerFactory",
+    "WarmupCosineSchedulerFactory",
     "WarmupSchedulerFactory",
     "register_optimizer_factory",
 ]
@@ -65,6 +66,49 @@ class WarmupSchedulerFactory(LRSchedulerFactory):
     def get_type() -> str:
         """Name in files."""
         return "warmup"
+
+
+@dataclass(frozen=True)
+class WarmupCosineSchedulerFactory(LRSchedulerFactory):
+    """Learning rate that rises in a straight line, falls along half a cosine and stays at its lowest share.
+
+    Update ``u``, counted from 1, has the share ``u / warmup_steps`` of the learning rate while that is below 1, and
+    ``max(lowest, (1 + cos(pi * p)) / 2)`` with ``p = (u - warmup_steps) / (final_steps - warmup_steps)`` from then on.
+
+    Attributes:
+        warmup_steps: number of updates until the full learning rate; may have a fraction. 0 for none.
+        final_steps: number of updates at which the cosine ends, more than ``warmup_steps``.
+        lowest: smallest share of the learning rate after the warm-up, in [0, 1].
+    """
+
+    warmup_steps: float
+    final_steps: float
+    lowest: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_number("warmup_steps", self.warmup_steps)
+        _check_number("final_steps", self.final_steps)
+        _check_number("lowest", self.lowest)
+        if self.final_steps <= self.warmup_steps or self.lowest > 1:
+            raise ConfigError(
+                f"warmup_steps is {self.warmup_steps!r}, final_steps {self.final_steps!r} and lowest {self.lowest!r}; "
+                "final_steps must be larger than warmup_steps, and lowest at most 1"
+            )
+
+    def create(self, optimizer: Optimizer) -> LRScheduler:
+        """See `LRSchedulerFactory.create`."""
+        return LambdaLR(optimizer, lambda step: self._share(step + 1))
+
+    def _share(self, update: int) -> float:
+        if update < self.warmup_steps:
+            return update / self.warmup_steps
+        progress = min((update - self.warmup_steps) / (self.final_steps - self.warmup_steps), 1.0)
+        return max(self.lowest, 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+    @staticmethod
+    def get_type() -> str:
+        """Name in files."""
+        return "warmup_cosine"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,14 @@ from birl.models.encoders import EncoderFactory
 from birl.models.networks import Network
 from birl.types import Inputs, Spec
 
-__all__ = ["CategoricalPolicy", "DeterministicPolicy", "NormalPolicy", "SquashedNormalPolicy"]
+__all__ = [
+    "CategoricalPolicy",
+    "ConditionalNormalPolicy",
+    "DeterministicPolicy",
+    "NormalPolicy",
+    "ResidualPolicy",
+    "SquashedNormalPolicy",
+]
 
 
 class DeterministicPolicy(Network):
@@ -28,6 +35,27 @@ class DeterministicPolicy(Network):
     def forward(self, inputs: Inputs) -> Tensor:
         """Actions ``[..., action_size]``."""
         return self.linear(self.encode(inputs)).tanh()
+
+
+class ResidualPolicy(Network):
+    """Moves given actions a little (arXiv:1812.02900, section 4): ``clip(a + scale * tanh(f(s, a)), -1, 1)``.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the action-conditioned encoder.
+        scale: largest absolute change of an action.
+    """
+
+    def __init__(self, spec: Spec, encoder_factory: EncoderFactory, scale: float) -> None:
+        encoder = encoder_factory.create_with_action(spec.observation_shape, spec.action_size)
+        super().__init__(spec, encoder, with_action=True)
+        self.linear = nn.Linear(self.feature_size, spec.action_size)
+        self.scale = scale
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
+        """Actions ``[..., action_size]`` in place of ``action``, which may have more leading dimensions than states."""
+        change: Tensor = self.linear(self.encode(inputs, action)).tanh()
+        return (action + self.scale * change).clamp(-1, 1)
 
 
 class SquashedNormalPolicy(Network):
@@ -81,6 +109,28 @@ class NormalPolicy(Network):
         """Distribution with mean ``[..., action_size]`` and ``log_std`` ``[action_size]``."""
         mean = self.linear(self.encode(inputs))
         return Normal(mean.tanh() if self.tanh_mean else mean, self.log_std.clamp(*self.log_std_range))
+
+
+class ConditionalNormalPolicy(Network):
+    """Gaussian whose mean, in [-1, 1], and standard deviation depend on the observation. Samples may leave the range.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the encoder.
+        log_std_range: clamp of the natural logarithm of the standard deviation.
+    """
+
+    def __init__(
+        self, spec: Spec, encoder_factory: EncoderFactory, log_std_range: tuple[float, float] = (-20.0, 2.0)
+    ) -> None:
+        super().__init__(spec, encoder_factory.create(spec.observation_shape))
+        self.linear = nn.Linear(self.feature_size, 2 * spec.action_size)
+        self.log_std_range = log_std_range
+
+    def forward(self, inputs: Inputs) -> Normal:
+        """Distribution with parameters ``[..., action_size]``."""
+        mean, log_std = self.linear(self.encode(inputs)).chunk(2, -1)
+        return Normal(mean.tanh(), log_std.clamp(*self.log_std_range))
 
 
 class CategoricalPolicy(Network):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from birl.errors import ConfigError
 
-__all__ = ["applies", "fast_products", "linear", "onednn_is_faster"]
+__all__ = ["applies", "fast_products", "linear", "onednn_is_faster", "torch_products"]
 
 LEAST_FEATURES: Final = 64
 """Below so many inputs or outputs MKL is faster everywhere."""
@@ -97,6 +97,17 @@ def fast_products() -> Iterator[None]:
     """Inside, products go through oneDNN where `onednn_is_faster`."""
     global _active
     before, _active = _active, onednn_is_faster()
+    try:
+        yield
+    finally:
+        _active = before
+
+
+@contextmanager
+def torch_products() -> Iterator[None]:
+    """Inside, products are torch's own: their gradients can be differentiated themselves."""
+    global _active
+    before, _active = _active, False
     try:
         yield
     finally:

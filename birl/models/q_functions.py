@@ -8,14 +8,17 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from birl.errors import ConfigError, ShapeError
+from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
 from birl.models.encoders import EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
 from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
 from birl.models.networks import Network
+from birl.models.products import torch_products
 from birl.models.returns import Returns
 from birl.serialization import Serializable
 from birl.types import Inputs, Spec
@@ -268,6 +271,30 @@ class ContinuousQFunction(_QFunction):
         if self.n_ensembles == 1 or any(id(parameter) not in stacked for parameter in own.values()):
             return self._returns(inputs, action)
         return cast(Returns, functional_call(self, {name: p[:1] for name, p in own.items()}, (inputs, action)))
+
+
+    def differentiate(self, inputs: Inputs, action: Tensor) -> tuple[Returns, Tensor]:
+        """Returns ``[N, …]``, and the gradients ``[N, …, A]`` of their means with respect to the action.
+
+        The gradients can be differentiated themselves: they may be part of a loss.
+        """
+        with torch_products():
+            if isinstance(self.encoder, VectorEncoder | SimBaEncoder) and not self.share_encoder:
+                own = action.detach().expand(self.n_ensembles, *action.shape).clone().requires_grad_()
+                returns = self._of_each(inputs, own)
+                (gradient,) = torch.autograd.grad(returns.mean().sum(), own, create_graph=True)
+                return returns, gradient
+            shared = action.detach().clone().requires_grad_()
+            returns = self._returns(inputs, shared)
+            members = returns.mean().unbind()
+            gradients = [torch.autograd.grad(each.sum(), shared, create_graph=True)[0] for each in members]
+            return returns, torch.stack(gradients)
+
+    def _of_each(self, inputs: Inputs, action: Tensor) -> Returns:
+        """Returns ``[N, …]`` of actions ``[N, …, A]``, one for each member of a stacked encoder."""
+        observation = inputs.observation if inputs.following is None else inputs.following
+        features = self.encoder(self._flatten(observation), action.flatten(1, -2))
+        return cast(Returns, self.head(features.unflatten(1, action.shape[1:-1])))
 
 
 def _check_counts(factory: QFunctionFactory, *names: str, low: int = 1) -> None:

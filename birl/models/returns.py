@@ -1,8 +1,8 @@
 """What a critic says about the return: an expectation, quantiles or a categorical distribution, as one value type.
 
 A loss calls `mean`, `gather`, `min`, `mix`, `backup` and `td_loss` and never names its head. Leading dimensions are
-``[N, …]`` for an ensemble of ``N``; `min` and `average` remove ``N``. With discrete actions the action dimension comes
-last, before the quantiles or atoms.
+``[N, …]`` for an ensemble of ``N``; `min`, `blend` and `average` remove ``N``. With discrete actions the action
+dimension comes last, before the quantiles or atoms.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ class Returns(Protocol):
 
     def min(self) -> Self:
         """For each element the member with the lowest mean: removes ``N``."""
+        ...
+
+    def blend(self, share: float) -> Self:
+        """``share * lowest + (1 - share) * highest`` of the members, by their means: removes ``N``.
+
+        A soft clipped double Q-learning target (Fujimoto et al. 2019, arXiv:1812.02900, eq. 13).
+        """
         ...
 
     def average(self) -> Self:
@@ -83,6 +90,12 @@ class MeanReturns:
         """See `Returns.min`."""
         return MeanReturns(self.values.squeeze(0) if self.values.shape[0] == 1 else self.values.min(0).values)
 
+    def blend(self, share: float) -> MeanReturns:
+        """See `Returns.blend`."""
+        if self.values.shape[0] == 1:
+            return self.min()
+        return MeanReturns(share * self.values.min(0).values + (1 - share) * self.values.max(0).values)
+
     def average(self) -> MeanReturns:
         """See `Returns.average`."""
         return MeanReturns(self.values.mean(0))
@@ -126,6 +139,10 @@ class QuantileReturns:
     def min(self) -> QuantileReturns:
         """See `Returns.min`."""
         return QuantileReturns(_lowest(self.values, self.mean), self.taus)
+
+    def blend(self, share: float) -> QuantileReturns:
+        """See `Returns.blend`; quantile by quantile."""
+        return QuantileReturns(_blended(self.values, self.mean(), share), self.taus)
 
     def average(self) -> QuantileReturns:
         """See `Returns.average`; quantile by quantile."""
@@ -193,6 +210,10 @@ class CategoricalReturns:
             return CategoricalReturns(self.support, logits=_lowest(cast(Tensor, self.logits), self.mean))
         return CategoricalReturns(self.support, probabilities=_lowest(self.probabilities, self.mean))
 
+    def blend(self, share: float) -> CategoricalReturns:
+        """See `Returns.blend`; the mixture of the two."""
+        return CategoricalReturns(self.support, probabilities=_blended(self.probs, self.mean(), share))
+
     def average(self) -> CategoricalReturns:
         """See `Returns.average`; the mixture of the members."""
         return CategoricalReturns(self.support, probabilities=self.probs.mean(0))
@@ -242,5 +263,16 @@ def _lowest(values: Tensor, mean: object) -> Tensor:
     """``values`` ``[N, …, Q]`` of the member with the lowest ``mean()`` ``[N, …]``."""
     if values.shape[0] == 1:
         return values.squeeze(0)
-    index = mean().argmin(0, keepdim=True).unsqueeze(-1)  # type: ignore[operator]
-    return values.gather(0, index.expand(1, *values.shape[1:])).squeeze(0)
+    return _member(values, mean().argmin(0))  # type: ignore[operator]
+
+
+def _blended(values: Tensor, mean: Tensor, share: float) -> Tensor:
+    """``share`` of the member of ``values`` ``[N, …, Q]`` with the lowest ``mean`` ``[N, …]``, the rest the highest."""
+    if values.shape[0] == 1:
+        return values.squeeze(0)
+    return share * _member(values, mean.argmin(0)) + (1 - share) * _member(values, mean.argmax(0))
+
+
+def _member(values: Tensor, index: Tensor) -> Tensor:
+    """``values`` ``[N, …, Q]`` of the members ``index`` ``[…]``."""
+    return values.gather(0, index[None, ..., None].expand(1, *values.shape[1:])).squeeze(0)

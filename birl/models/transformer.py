@@ -15,7 +15,13 @@ from birl.models.networks import Network
 from birl.models.recurrent import Recurrent
 from birl.types import Inputs, Spec, Tree
 
-__all__ = ["CausalTransformer", "ContinuousDecisionTransformer", "PositionEncodingType"]
+__all__ = [
+    "CausalTransformer",
+    "ContinuousDecisionTransformer",
+    "DecisionTransformerNetwork",
+    "DiscreteDecisionTransformer",
+    "PositionEncodingType",
+]
 
 _ALL = slice(None)
 
@@ -40,6 +46,7 @@ class CausalTransformer(nn.Module):
         attn_dropout: dropout probability of attention weights.
         resid_dropout: dropout probability of what a block adds.
         activation: between the two linear layers of a block; see `birl.models.layers.ACTIVATIONS`.
+        layer_norm_eps: added to the variance in layer norms.
 
     Raises:
         ConfigError: if ``num_heads`` does not divide ``size``.
@@ -53,6 +60,7 @@ class CausalTransformer(nn.Module):
         attn_dropout: float = 0.1,
         resid_dropout: float = 0.1,
         activation: str = "relu",
+        layer_norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
         if size % num_heads != 0:
@@ -61,9 +69,9 @@ class CausalTransformer(nn.Module):
                 "choose another number of heads or encoder size"
             )
         self.blocks = nn.ModuleList(
-            _Block(size, num_heads, attn_dropout, resid_dropout, activation) for _ in range(num_layers)
+            _Block(size, num_heads, attn_dropout, resid_dropout, activation, layer_norm_eps) for _ in range(num_layers)
         )
-        self.norm = nn.LayerNorm(size)
+        self.norm = nn.LayerNorm(size, layer_norm_eps)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, wanted: slice = _ALL) -> Tensor:
         """Map ``[B, K, size]`` to ``[B, K, size]``, or to fewer tokens.
@@ -86,15 +94,17 @@ class CausalTransformer(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, size: int, num_heads: int, attn_dropout: float, resid_dropout: float, activation: str) -> None:
+    def __init__(
+        self, size: int, num_heads: int, attn_dropout: float, resid_dropout: float, activation: str, eps: float
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.attn_dropout = attn_dropout
         self.activation = activation_named(activation)
-        self.attention_norm = nn.LayerNorm(size)
+        self.attention_norm = nn.LayerNorm(size, eps)
         self.query_key_value = nn.Linear(size, 3 * size)
         self.attention_out = nn.Linear(size, size)
-        self.mlp_norm = nn.LayerNorm(size)
+        self.mlp_norm = nn.LayerNorm(size, eps)
         self.mlp_in = nn.Linear(size, 4 * size)
         self.mlp_out = nn.Linear(4 * size, size)
         self.dropout = Dropout(resid_dropout)
@@ -121,10 +131,11 @@ class _Block(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
-class ContinuousDecisionTransformer(Network):
-    """Actions from returns-to-go, observations and earlier actions (Chen et al. 2021, arXiv:2106.01345).
+class DecisionTransformerNetwork(Network):
+    """Base of decision transformers (Chen et al. 2021, arXiv:2106.01345): from windows of trajectories to outputs.
 
-    A step is three tokens: return-to-go, observation, action. The action is read off behind the observation's token.
+    A step is three tokens: return-to-go, observation, action. What is to be done is read off behind the observation's
+    token. Subclasses embed actions and say what becomes of the last layer's output.
 
     Differs from the paper's Atari code: the ``GLOBAL`` position encoding is told the newest step of the window, not
     the first one, because the first may be padding; block positions are counted from the end for the same reason.
@@ -137,6 +148,9 @@ class ContinuousDecisionTransformer(Network):
         num_heads, num_layers, attn_dropout, resid_dropout, activation: see `CausalTransformer`.
         embed_dropout: dropout probability of the tokens.
         position_encoding_type: see `PositionEncodingType`.
+        embed_activation: function of the tokens before their positions are added; see
+            `birl.models.layers.ACTIVATIONS`.
+        layer_norm_eps: see `CausalTransformer`.
     """
 
     def __init__(
@@ -152,6 +166,8 @@ class ContinuousDecisionTransformer(Network):
         embed_dropout: float = 0.1,
         activation: str = "relu",
         position_encoding_type: PositionEncodingType = PositionEncodingType.SIMPLE,
+        embed_activation: str = "none",
+        layer_norm_eps: float = 1e-5,
     ) -> None:
         encoder = encoder_factory.create(spec.observation_shape)
         if isinstance(encoder, Recurrent):
@@ -160,20 +176,20 @@ class ContinuousDecisionTransformer(Network):
                 "use VectorEncoderFactory, PixelEncoderFactory or DefaultEncoderFactory"
             )
         size = feature_size_of(encoder, spec.observation_shape)
-        transformer = CausalTransformer(size, num_heads, num_layers, attn_dropout, resid_dropout, activation)
+        dropouts = attn_dropout, resid_dropout
+        transformer = CausalTransformer(size, num_heads, num_layers, *dropouts, activation, layer_norm_eps)
         super().__init__(spec, encoder)
         self.context_size = context_size
         self.max_timestep = max_timestep
+        self.embed_activation = activation_named(embed_activation)
         self.return_token = nn.Linear(1, size)
-        self.action_token = nn.Linear(spec.action_size, size)
         self.position_embedding = nn.Embedding(max_timestep + 1, size)
         self.block_embedding: nn.Parameter | None = None
         if position_encoding_type is PositionEncodingType.GLOBAL:
             self.block_embedding = nn.Parameter(torch.zeros(3 * context_size, size))
-        self.token_norm = nn.LayerNorm(size)
         self.dropout = Dropout(embed_dropout)
         self.transformer = transformer
-        self.linear = nn.Linear(size, spec.action_size)
+        self.make_layers(size, spec.action_size)
         self.apply(_initialize)
 
     def forward(
@@ -184,11 +200,11 @@ class ContinuousDecisionTransformer(Network):
         timesteps: Tensor,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Actions ``[B, L, action_size]`` in [-1, 1], each from what comes before it in the window.
+        """Outputs ``[B, L, action_size]``, each from what comes before it in the window.
 
         Args:
             observations: tree of tensors ``[B, L, *shape]`` with ``L`` up to ``context_size``.
-            actions: ``[B, L, action_size]``; the last one is not read.
+            actions: ``[B, L, action_size]``, or int64 ``[B, L]``; the last one is not read.
             returns_to_go: sums of rewards from each step on, ``[B, L, 1]`` or ``[B, L]``.
             timesteps: int64 ``[B, L]``: number of each step in its episode.
             mask: ``[B, L]``, 0 at padding; ``None`` for no padding.
@@ -196,16 +212,73 @@ class ContinuousDecisionTransformer(Network):
         batch_size, length = timesteps.shape
         states = self.encode(Inputs(observations))
         returns = self.return_token(returns_to_go.reshape(batch_size, length, 1))
-        tokens = torch.stack((returns, states, self.action_token(actions)), 2)  # [B, L, 3, size]
+        tokens = torch.stack((returns, states, self.embed_action(actions)), 2)  # [B, L, 3, size]
+        tokens = self.embed_activation(tokens)
         steps = timesteps.clamp(0, self.max_timestep)
         if self.block_embedding is None:
             tokens = (tokens + self.position_embedding(steps).unsqueeze(2)).flatten(1, 2)
         else:
             newest = self.position_embedding(steps[:, -1:])
             tokens = tokens.flatten(1, 2) + newest + self.block_embedding[-3 * length :]
+        tokens = self.dropout(self.after_positions(tokens))
         valid = None if mask is None else (mask > 0).repeat_interleave(3, 1)
         behind_observations = slice(1, None, 3)
-        return self.linear(self.transformer(self.dropout(self.token_norm(tokens)), valid, behind_observations)).tanh()
+        return self.output(self.transformer(tokens, valid, behind_observations))
+
+    def make_layers(self, size: int, action_size: int) -> None:
+        """Make the layers that embed actions and give the output, for tokens of ``size`` features."""
+        raise NotImplementedError
+
+    def embed_action(self, actions: Tensor) -> Tensor:
+        """Tokens ``[B, L, size]`` of actions."""
+        raise NotImplementedError
+
+    def after_positions(self, tokens: Tensor) -> Tensor:
+        """What is done to tokens after their positions were added; by default nothing."""
+        return tokens
+
+    def output(self, features: Tensor) -> Tensor:
+        """The output for features ``[B, L, size]`` of the tokens of observations."""
+        raise NotImplementedError
+
+
+class ContinuousDecisionTransformer(DecisionTransformerNetwork):
+    """A decision transformer whose outputs are actions in [-1, 1]; tokens are normalised with their positions."""
+
+    def make_layers(self, size: int, action_size: int) -> None:
+        """See `DecisionTransformerNetwork.make_layers`."""
+        self.action_token = nn.Linear(action_size, size)
+        self.token_norm = nn.LayerNorm(size)
+        self.linear = nn.Linear(size, action_size)
+
+    def embed_action(self, actions: Tensor) -> Tensor:
+        """See `DecisionTransformerNetwork.embed_action`."""
+        return self.action_token(actions)
+
+    def after_positions(self, tokens: Tensor) -> Tensor:
+        """Normalised tokens."""
+        return self.token_norm(tokens)
+
+    def output(self, features: Tensor) -> Tensor:
+        """Squashed actions."""
+        return self.linear(features).tanh()
+
+
+class DiscreteDecisionTransformer(DecisionTransformerNetwork):
+    """A decision transformer whose outputs are logits of discrete actions, as in the paper's Atari experiments."""
+
+    def make_layers(self, size: int, action_size: int) -> None:
+        """See `DecisionTransformerNetwork.make_layers`."""
+        self.action_embedding = nn.Embedding(action_size, size)
+        self.linear = nn.Linear(size, action_size, bias=False)
+
+    def embed_action(self, actions: Tensor) -> Tensor:
+        """See `DecisionTransformerNetwork.embed_action`."""
+        return self.action_embedding(actions)
+
+    def output(self, features: Tensor) -> Tensor:
+        """Logits."""
+        return self.linear(features)
 
 
 def _initialize(module: nn.Module) -> None:

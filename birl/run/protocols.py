@@ -5,7 +5,7 @@ An algorithm is a `Learner` (and, if it learns from rollouts, an `OnPolicyLearne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -123,6 +123,9 @@ class Learner(Protocol):
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """One gradient step. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
+
+    def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
+        """Call ``watch(phase, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer."""
 
     def actor(self, *, greedy: bool, n: int = 1) -> Actor: ...
 

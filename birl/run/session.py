@@ -25,9 +25,10 @@ import numpy as np
 
 from birl.envs import number_of_environments
 from birl.errors import ConfigError, ResumeError
-from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
+from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.run.averages import Averages
 from birl.run.checkpoint import load_checkpoint, randomness_kept, save_checkpoint, set_random_state
+from birl.run.gradients import GradientStatistics
 from birl.run.progress import Progress
 from birl.run.protocols import Callback, Environment, Evaluator, Learner, Stateful
 from birl.run.signals import Abandoned, Interrupt
@@ -62,6 +63,10 @@ class Options(TypedDict, total=False):
         epoch_callback: called with ``(learner, epoch, total_step)`` after every epoch.
         checkpoint: folder that the whole state of the run is kept in. If it holds one, the run goes on from there and
             ends up bit for bit where it would have without the interruption.
+        logging_steps: steps between two writings of metrics with ``logging_strategy`` STEPS.
+        logging_strategy: EPOCH: metrics are written at the end of each epoch, as means over it. STEPS: also at every
+            multiple of ``logging_steps``, as means since the last writing; evaluators are still called once an epoch.
+        log_gradients: whether statistics of the gradients of every parameter are written with the metrics.
     """
 
     n_steps_per_epoch: int
@@ -73,6 +78,9 @@ class Options(TypedDict, total=False):
     callback: Callback | None
     epoch_callback: Callback | None
     checkpoint: str | Path | None
+    logging_steps: int
+    logging_strategy: LoggingStrategy
+    log_gradients: bool
 
 
 def at_least(low: int, **values: Any) -> None:
@@ -120,11 +128,21 @@ class Session:
         callback: Callback | None = None,
         epoch_callback: Callback | None = None,
         checkpoint: str | Path | None = None,
+        logging_steps: int = 500,
+        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
+        log_gradients: bool = False,
     ) -> None:
         at_least(1, n_steps=n_steps, n_steps_per_epoch=n_steps_per_epoch, save_interval=save_interval)
+        at_least(1, logging_steps=logging_steps)
+        self._logging_steps = logging_steps if _is_steps(logging_strategy) else None
         self._learner, self._n_steps, self._epoch_length = learner, n_steps, n_steps_per_epoch
         self._parts: dict[str, Stateful] = {"learner": learner, **parts}
         self._settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch}
+        if self._logging_steps is not None:
+            self._settings["logging_steps"] = logging_steps
+        self._gradients = GradientStatistics() if log_gradients else None
+        if self._gradients is not None:
+            self._parts["gradients"] = self._gradients
         self._save_interval, self._checkpoint = save_interval, checkpoint
         self._callback, self._epoch_callback = callback, epoch_callback
         self.step = 0
@@ -185,7 +203,8 @@ class Session:
         """Steps that can be made at one go: up to the next callback, look at the metrics or end of an epoch."""
         if self._callback is not None:
             return 1
-        return min(self._epoch_end - self.step, CHECK_INTERVAL - self.step % CHECK_INTERVAL)
+        intervals = [CHECK_INTERVAL, *([] if self._logging_steps is None else [self._logging_steps])]
+        return min(self._epoch_end - self.step, *(interval - self.step % interval for interval in intervals))
 
     def time(self, name: str, steps: int = 1) -> _Timer:
         """Context that adds the seconds inside, which went by for so many steps, to the metric ``time_<name>``."""
@@ -199,6 +218,9 @@ class Session:
             self.averages.check(self.step)
             if self._progress.due:
                 self._progress.show(self.epoch, self.averages.means())
+        if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.in_epoch:
+            self.averages.check(self.step)
+            self._write(self.averages.means())  # at the end of the epoch, `end_epoch` writes
         if self._callback is not None:
             self._callback(self._learner, self.epoch, self.step)
         self._obey()
@@ -218,9 +240,8 @@ class Session:
                     metrics[name] = float(evaluator(self._learner, dataset))
         except Abandoned:
             self._obey()
-        self._logger.write(epoch, self.step, metrics)
+        self._write(metrics)
         self._progress.show(epoch, metrics)
-        self.averages.clear()
         self._closed = self.step
         if self._epoch_callback is not None:
             self._epoch_callback(self._learner, epoch, self.step)
@@ -229,6 +250,11 @@ class Session:
             self._write_checkpoint()
         self._obey()
         return epoch, metrics
+
+    def _write(self, metrics: dict[str, float]) -> None:
+        gradients = None if self._gradients is None else self._gradients.take()
+        self._logger.write(self.epoch, self.step, metrics, gradients)
+        self.averages.clear()
 
     def _obey(self) -> None:
         if self.interrupt.signal is not None:
@@ -269,13 +295,27 @@ class Session:
         return str(session["experiment_name"])
 
     def __enter__(self) -> Self:
+        if self._gradients is not None:
+            self._learner.watch_gradients(self._gradients.add)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._gradients is not None:
+            self._learner.watch_gradients(None)
         self._progress.close()
         self._logger.close()
+
+
+def _is_steps(strategy: Any) -> bool:
+    """Whether metrics are also written between the ends of epochs."""
+    try:
+        return LoggingStrategy(strategy) is LoggingStrategy.STEPS
+    except ValueError as error:
+        raise ConfigError(
+            f"logging_strategy is {strategy!r}; it must be birl.LoggingStrategy.EPOCH or birl.LoggingStrategy.STEPS"
+        ) from error
 
 
 class _Timer:

@@ -10,6 +10,7 @@ import torch
 
 from birl.logging import NoopAdapterFactory
 from birl.testing.environments import Probe, collect_dataset
+from birl.transformer import GreedyTransformerActionSampler
 from birl.types import Array, Inputs
 
 __all__ = ["average_return", "probe_errors", "train"]
@@ -87,8 +88,14 @@ def probe_errors(
 
 def _greedy(algorithm: Any, observation: Array, target_return: float) -> Array:
     if algorithm.data == "trajectory":
-        return algorithm.as_stateful_wrapper(target_return).predict(observation, 0.0)  # type: ignore[no-any-return]
+        return _aiming(algorithm, target_return).predict(observation, 0.0)  # type: ignore[no-any-return]
     return algorithm.predict(observation[None])[0]  # type: ignore[no-any-return]
+
+
+def _aiming(algorithm: Any, target_return: float) -> Any:
+    """A sequence model that aims at a return and takes the most probable of discrete actions."""
+    sampler = GreedyTransformerActionSampler() if algorithm.spec.discrete_action else None
+    return algorithm.as_stateful_wrapper(target_return, sampler)
 
 
 def average_return(
@@ -103,7 +110,7 @@ def average_return(
         seed: of the first reset.
         target_return: what a decision transformer aims at.
     """
-    source = algorithm.as_stateful_wrapper(target_return) if algorithm.data == "trajectory" else algorithm
+    source = _aiming(algorithm, target_return) if algorithm.data == "trajectory" else algorithm
     actor = source.actor(greedy=True, n=1)
     total = 0.0
     observation, _ = env.reset(seed=seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.golden.cases import CASES
+from tests.golden.table import CASES
 
 
 def main() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.golden.cases import CASES, Case
+from tests.golden.cases import Case
+from tests.golden.table import CASES
 
 TOLERANCE = 1e-6
 

@@ -22,6 +22,7 @@ from birl.models import (
     MeanQFunctionFactory,
     PixelEncoderFactory,
     QRQFunctionFactory,
+    SimBaEncoderFactory,
     VectorEncoderFactory,
     register_encoder_factory,
 )
@@ -241,3 +242,44 @@ def test_wrong_settings_are_named(make: Callable[[], object], message: str) -> N
 def test_other_ranks_are_flattened() -> None:
     assert DefaultEncoderFactory().create((3, 5))(torch.randn(2, 3, 5)).shape == (2, 256)
     assert DefaultEncoderFactory().create(())(torch.randn(2)).shape == (2, 256)
+
+
+def _simba_by_hand(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    def normed(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scale = (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return centred / scale * parameters[f"{name}.weight"] + parameters[f"{name}.bias"]
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ parameters[f"{name}.linear.weight"].T + parameters[f"{name}.linear.bias"]
+
+    x = linear(x, "embedding")
+    for block in ("blocks.0", "blocks.1"):
+        x = x + linear(linear(normed(x, f"{block}.norm"), f"{block}.expand").clamp(min=0), f"{block}.contract")
+    return normed(x, "norm")
+
+
+@pytest.mark.parametrize("with_action", [False, True])
+def test_simba_is_the_papers_and_stacks(with_action: bool) -> None:
+    factory = SimBaEncoderFactory(feature_size=6, hidden_size=10, n_blocks=2)
+    size = 2 if with_action else None
+    encoder = factory.create_with_action((3,), 2) if with_action else factory.create((3,))
+    stacked = factory.create_ensemble(3, (3,), size)
+    for name, parameter in stacked.named_parameters():  # the second member becomes the single encoder
+        own = encoder.get_parameter(name)
+        with torch.no_grad():
+            own.normal_()
+            parameter[1] = own.T if own.dim() == 2 else own
+    x, action = torch.randn(5, 3), [torch.randn(5, 2)] if with_action else []
+    expected = _simba_by_hand(dict(encoder.named_parameters()), torch.cat([x, *action], -1))
+    torch.testing.assert_close(encoder(x, *action), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(stacked(x, *action)[1], expected, atol=1e-5, rtol=1e-5)
+    assert stacked(x, *action).shape == (3, 5, 6) and encoder.feature_size == 6
+    assert decode(encode(factory)) == factory
+
+
+def test_simba_says_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match="n_blocks is 0; it must be an int >= 1"):
+        SimBaEncoderFactory(n_blocks=0)
+    with pytest.raises(ConfigError, match="SimBaEncoderFactory encodes one array"):
+        SimBaEncoderFactory().create(((3,), (2,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from birl.models import (
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
+    WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
     register_optimizer_factory,
 )
@@ -116,6 +118,15 @@ def test_schedules() -> None:
     assert rates(CosineAnnealingLRFactory(2, eta_min=0.2), 3) == pytest.approx([1.0, 0.6, 0.2])
     optimizer = AdamFactory().create(nn.Linear(1, 1).named_parameters(), 1.0)
     assert AdamFactory().create_scheduler(optimizer) is None
+
+
+def test_warmup_and_cosine_end_at_the_lowest_share() -> None:
+    cosine = [0.5 * (1 + math.cos(math.pi * (update - 2.5) / 4)) for update in (3, 4, 5)]
+    assert rates(WarmupCosineSchedulerFactory(2.5, 6.5), 9) == pytest.approx([0.4, 0.8, *cosine, 0.1, 0.1, 0.1, 0.1])
+    assert rates(WarmupCosineSchedulerFactory(0, 2, lowest=0.0), 4) == pytest.approx([0.5, 0.0, 0.0, 0.0])
+    for wrong in ({"warmup_steps": 3, "final_steps": 3}, {"warmup_steps": 1, "final_steps": 2, "lowest": 1.5}):
+        with pytest.raises(ConfigError, match="final_steps"):
+            WarmupCosineSchedulerFactory(**wrong)
 
 
 def test_replace_keeps_the_rest() -> None:

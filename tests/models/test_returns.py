@@ -150,3 +150,25 @@ def test_targets_carry_no_gradient() -> None:
     assert not MeanReturns(leaf[:, 0]).backup(reward, discount).values.requires_grad
     assert not QuantileReturns(leaf, torch.rand(4)).backup(reward, discount).values.requires_grad
     assert not CategoricalReturns(SUPPORT, leaf).backup(reward, discount).probs.requires_grad
+
+
+def test_blend_takes_shares_of_the_lowest_and_the_highest_member() -> None:
+    """arXiv:1812.02900, eq. 13. Members are chosen by their means, not number by number."""
+    means = MeanReturns(torch.tensor([[1.0, 5.0], [3.0, 4.0], [2.0, 0.0]]))
+    assert torch.allclose(means.blend(0.75).values, torch.tensor([0.75 * 1.0 + 0.25 * 3.0, 0.25 * 5.0]))
+    # means 2 and 1: the second member is the lower one, though its highest quantile is the highest of all
+    quantiles = QuantileReturns(torch.tensor([[[2.0, 2.0]], [[-4.0, 6.0]]]), torch.tensor([0.25, 0.75]))
+    assert torch.allclose(quantiles.blend(0.75).values, torch.tensor([[0.75 * -4.0 + 0.5, 0.75 * 6.0 + 0.5]]))
+    low, high = torch.tensor([[0.5, 0.5, 0.0, 0.0]]), torch.tensor([[0.4, 0.0, 0.0, 0.6]])
+    for given in ({"probabilities": torch.stack([high, low])}, {"logits": torch.stack([high, low]).log()}):
+        blended = CategoricalReturns(SUPPORT, **given).blend(0.75)
+        assert torch.allclose(blended.probs, 0.75 * low + 0.25 * high)
+        assert float(blended.mean()) == pytest.approx(0.75 * -0.5 + 0.25 * 0.8)
+
+
+def test_blend_of_one_member_is_that_member() -> None:
+    probs = torch.tensor([[[0.1, 0.2, 0.3, 0.4]]])
+    assert torch.equal(MeanReturns(torch.tensor([[1.0, 5.0]])).blend(0.75).values, torch.tensor([1.0, 5.0]))
+    values = torch.tensor([[[2.0, 3.0]]])
+    assert torch.equal(QuantileReturns(values, torch.tensor([0.25, 0.75])).blend(0.75).values, values[0])
+    assert torch.equal(CategoricalReturns(SUPPORT, probabilities=probs).blend(0.75).probs, probs[0])

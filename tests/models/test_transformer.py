@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from birl.errors import ConfigError
-from birl.models import CausalTransformer, ContinuousDecisionTransformer, PositionEncodingType, VectorEncoderFactory
+from birl.models import (
+    CausalTransformer,
+    ContinuousDecisionTransformer,
+    DiscreteDecisionTransformer,
+    PositionEncodingType,
+    VectorEncoderFactory,
+)
 from birl.types import Spec
 
 B, L, A = 3, 5, 2
@@ -119,6 +125,31 @@ def test_loss_is_one_graph_and_reaches_every_parameter(model: ContinuousDecision
     assert torch.allclose(compiled, loss(), atol=1e-6)
     gradients = torch.autograd.grad(loss(), list(model.parameters()))
     assert all(gradient.abs().sum() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("kind", list(PositionEncodingType), ids=lambda kind: kind.value)
+def test_discrete_logits_depend_on_the_past_and_not_on_padding(kind: PositionEncodingType) -> None:
+    torch.manual_seed(0)
+    encoder = VectorEncoderFactory([16])
+    model = DiscreteDecisionTransformer(
+        Spec((4,), 3, True), encoder, L, 20, 2, 2, position_encoding_type=kind, embed_activation="tanh"
+    ).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    with torch.no_grad():
+        model.linear.weight.mul_(10)
+    inputs, mask = window(), torch.ones(B, L)
+    inputs["actions"] = torch.randint(0, 3, (B, L))
+    before = model(**inputs, mask=mask)
+    assert before.shape == (B, L, 3) and before.abs().max() > 1  # logits are not squashed
+    other = {**inputs, "actions": inputs["actions"].clone()}
+    other["actions"][:, 3] = (other["actions"][:, 3] + 1) % 3
+    after = model(**other, mask=mask)
+    assert torch.allclose(before[:, :4], after[:, :4], atol=1e-6)
+    assert not torch.allclose(before[:, 4], after[:, 4], atol=1e-4)
+    mask[:, :2] = 0
+    short = model(**{name: value[:, 2:] for name, value in inputs.items()})
+    assert torch.allclose(model(**inputs, mask=mask)[:, 2:], short, atol=1e-5)
 
 
 def test_heads_must_divide_the_features() -> None:

@@ -1,0 +1,126 @@
+"""Advantage Weighted Actor-Critic."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.acting import mode_action, q_value, sampled_action
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.distributions import Normal
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.models import (
+    AdamFactory,
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    NormalPolicy,
+    OptimizerFactory,
+    QFunctionFactory,
+    Returns,
+)
+from birl.types import ActionSpace, Batch, Spec, weighted_mean
+
+__all__ = ["AWAC", "AWACConfig"]
+
+
+@config
+class AWACConfig(AlgorithmConfig):
+    """Advantage Weighted Actor-Critic (Nair et al. 2020, arXiv:2006.09359): offline training that goes on online.
+
+    The policy imitates the actions of the data, weighted with ``exp(A / lam)``. It is a Gaussian with a bounded mean
+    and a learned standard deviation, between ``exp(-6)`` and 1, that is the same in all states. Where its samples are
+    valued they are clipped to the range of actions first, as they are when it acts.
+
+    Logs ``critic_loss``, ``actor_loss``, and ``temp`` and ``temp_loss``, which are 0 (d3rlpy logs them too).
+
+    Differs from the paper: weights are at most ``max_weight``, because the exponential has no bound.
+
+    Differs from d3rlpy: weights are ``exp(A / lam)`` as in eq. 13, not their softmax over the minibatch, with which the
+    weight of a transition depends on what was drawn beside it; targets have no entropy bonus (d3rlpy adds SAC's, with
+    temperature 1); the actor's loss is a mean over the minibatch, not a sum.
+    """
+
+    batch_size: int = 1024
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    tau: float = 0.005
+    lam: float = 1.0
+    n_action_samples: int = 1
+    n_critics: int = 2
+    max_weight: float = 100.0
+
+
+class AWACNets(nn.Module):
+    """Every tensor that AWAC learns."""
+
+    def __init__(self, spec: Spec, cfg: AWACConfig) -> None:
+        super().__init__()
+        self.actor = NormalPolicy(
+            spec, cfg.actor_encoder_factory, tanh_mean=True, log_std_range=(-6.0, 0.0), initial_log_std=-3.0
+        )
+        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+
+
+def compared_returns(nets: Any, batch: Batch, policy: Normal, count: int) -> Returns:
+    """Returns ``[N, 1 + count, ...]`` of the data's action, and then of ``count`` actions of the policy.
+
+    Args:
+        nets: with a ``critic``.
+        batch: as in every loss.
+        policy: at ``batch.inputs``.
+        count: number of samples.
+    """
+    sampled = policy.sample(count)[0].clamp(-1, 1)
+    returns: Returns = nets.critic(batch.inputs, torch.cat([batch.action.unsqueeze(0), sampled]))
+    return returns
+
+
+def critic_loss(nets: AWACNets, batch: Batch, cfg: AWACConfig) -> Loss:
+    """Eq. 9: ``y = r + discount * min_j Q'_j(s', a')`` with ``a'`` of the policy."""
+    with torch.no_grad():
+        action = nets.actor(batch.next_inputs).sample()[0].clamp(-1, 1)
+        target = nets.critic_target(batch.next_inputs, action).min().backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def actor_loss(nets: AWACNets, batch: Batch, cfg: AWACConfig) -> Loss:
+    """Eq. 13: ``-E[exp(A / lam) * log pi(a|s)]`` with ``A = Q(s, a) - mean_k Q(s, a_k)``, ``a_k`` of the policy."""
+    policy = nets.actor(batch.inputs)
+    with torch.no_grad():
+        value = compared_returns(nets, batch, policy, cfg.n_action_samples).min().mean()
+        weight = ((value[0] - value[1:].mean(0)) / cfg.lam).exp().clamp(max=cfg.max_weight)
+    loss = -weighted_mean(weight * policy.log_prob(batch.action), batch.weight)
+    zero = torch.zeros_like(loss)
+    return Loss(loss, {"temp": zero, "temp_loss": zero})
+
+
+@final
+class AWAC(Algorithm[AWACConfig, AWACNets]):
+    """See `AWACConfig`."""
+
+    config_class = AWACConfig
+    networks = AWACNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss))
+    targets = (Polyak("critic", "critic_target"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_value)
+
+    def clip_policy_action(self, action: Tensor) -> Tensor:
+        """Samples of the Gaussian may leave the policy's range."""
+        return action.clamp(-1, 1)

@@ -1,0 +1,270 @@
+"""Advantage-Weighted Regression, for continuous and for discrete actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final, final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from birl.acting import mode_action, sampled_action
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase
+from birl.errors import ConfigError, DataError, UnsupportedError
+from birl.losses import carried
+from birl.models import (
+    CategoricalPolicy,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    NormalPolicy,
+    OptimizerFactory,
+    SGDFactory,
+    ValueFunction,
+    evaluating,
+    is_recurrent,
+)
+from birl.types import ActionSpace, Array, Batch, Inputs, Spec, Tree, tree_leaves, weighted_mean
+
+__all__ = ["AWR", "AWRConfig", "DiscreteAWR", "DiscreteAWRConfig"]
+
+ROWS_AT_ONCE: Final = 2048
+"""States whose values are computed together: bounds the memory that the returns of an iteration take."""
+
+
+def _momentum() -> OptimizerFactory:
+    return SGDFactory(momentum=0.9)
+
+
+@config
+class AWRConfig(AlgorithmConfig):
+    """Advantage-Weighted Regression (Peng et al. 2019, arXiv:1910.00177): two supervised regressions an iteration.
+
+    A step of ``fit`` is one iteration. ``batch_size`` states are drawn, and their TD(lambda) returns are computed from
+    the rest of their episodes. Then the state-value function is regressed on the returns in ``n_critic_updates``
+    minibatches of ``batch_size_per_update`` states, and the policy on the actions, weighted, in ``n_actor_updates``.
+    In ``fit_online`` an iteration is made after every ``update_interval`` steps: give it some 2048, as the paper's
+    authors do with a buffer of the newest 50,000 steps.
+
+    The policy is a Gaussian with a bounded mean and a learned standard deviation that is the same in all states.
+    Encoders are feed-forward.
+
+    Logs ``critic_loss``, ``actor_loss`` and ``weights`` (their mean), averaged over the minibatches.
+
+    Differs from d3rlpy (versions before 2): the advantage is that over the value function after its regression, as in
+    algorithm 1, and is not standardised, so that ``beta`` has the unit of returns; each pass over the states has a new
+    order, and there are exactly as many minibatches as asked for; the momentum is that of the optimiser factories.
+    """
+
+    batch_size: int = 2048
+    actor_learning_rate: float = 5e-5
+    critic_learning_rate: float = 1e-4
+    actor_optim_factory: OptimizerFactory = default(_momentum)
+    critic_optim_factory: OptimizerFactory = default(_momentum)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    batch_size_per_update: int = 256
+    n_actor_updates: int = 1000
+    n_critic_updates: int = 200
+    lam: float = 0.95
+    beta: float = 0.05
+    max_weight: float = 20.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size_per_update > self.batch_size:
+            raise ConfigError(
+                f"{type(self).__name__}.batch_size_per_update is {self.batch_size_per_update}; it must be at most the "
+                f"batch_size of {self.batch_size} states that minibatches are made of: lower it, or raise batch_size"
+            )
+
+
+@config
+class DiscreteAWRConfig(AWRConfig):
+    """Advantage-Weighted Regression (Peng et al. 2019, arXiv:1910.00177) for discrete actions.
+
+    As AWR, with a categorical policy. Logs the same.
+    """
+
+
+class AWRNets(nn.Module):
+    """The policy and the state-value function."""
+
+    def __init__(self, spec: Spec, cfg: AWRConfig) -> None:
+        super().__init__()
+        if spec.discrete_action:
+            self.actor: nn.Module = CategoricalPolicy(spec, cfg.actor_encoder_factory)
+        else:
+            self.actor = NormalPolicy(spec, cfg.actor_encoder_factory, tanh_mean=True, log_std_range=(-5.0, 2.0))
+        self.value = ValueFunction(spec, cfg.critic_encoder_factory)
+        if is_recurrent(self):
+            raise UnsupportedError("AWR learns from single states: use feed-forward encoders, or PPO to have a memory")
+
+
+def lambda_returns(
+    value: Tensor, reward: Tensor, discount: Tensor, step: Tensor, lam: float, longest: int
+) -> Tensor:
+    """TD(lambda) returns of rows that follow one another: ``R_t = r_t + discount_t ((1 - lam) V_{t+1} + lam R_{t+1})``.
+
+    Where the rows of an episode end a closing row has the state after its last step, and ``R = V``. All rows are solved
+    at once by doubling: after pass ``k`` a return reaches ``2**k`` steps ahead.
+
+    Args:
+        value: ``[R]``, of each row's state.
+        reward: ``[R]``.
+        discount: ``[R]``: ``gamma * (1 - terminated)``.
+        step: ``[R]``: 1 for steps, 0 for closing rows.
+        lam: ``lambda`` in ``[0, 1]``.
+        longest: number of steps in the longest episode.
+
+    Returns:
+        Returns ``[R]``.
+    """
+    returns = torch.where(step > 0, reward + discount * (1 - lam) * _ahead(value, 1), value)
+    decay, reach = discount * lam * step, 1
+    while reach <= longest:
+        returns = returns + decay * _ahead(returns, reach)
+        decay = decay * _ahead(decay, reach)
+        reach *= 2
+    return returns
+
+
+def _ahead(x: Tensor, by: int) -> Tensor:
+    """``x`` so many rows later, 0 beyond the end."""
+    return F.pad(x[by:], (0, by))
+
+
+def value_loss(nets: AWRNets, batch: Batch, cfg: AWRConfig) -> Loss:
+    """Algorithm 1, line 5: squared distance to the returns."""
+    return Loss(weighted_mean((batch.extra["return"] - nets.value(batch.inputs)).square(), batch.weight))
+
+
+def advantage(nets: AWRNets, batch: Batch) -> Tensor:
+    """``R - V(s)`` ``[B]`` with the value function as it is, which stays so while the policy learns."""
+    return carried(batch, "advantage", lambda: batch.extra["return"] - nets.value(batch.inputs))
+
+
+def actor_loss(nets: AWRNets, batch: Batch, cfg: AWRConfig) -> Loss:
+    """Algorithm 1, line 6: log-likelihood weighted with ``exp((R - V(s)) / beta)``, at most ``max_weight``."""
+    weight = (advantage(nets, batch) / cfg.beta).exp().clamp(max=cfg.max_weight)
+    log_prob = nets.actor(batch.inputs).log_prob(batch.action)
+    return Loss(-weighted_mean(weight * log_prob, batch.weight), {"weights": weighted_mean(weight, batch.weight)})
+
+
+def state_value(nets: AWRNets, inputs: Inputs, action: Tensor) -> Tensor:
+    """``V(s)`` ``[B]``, whatever the action."""
+    return nets.value(inputs)
+
+
+def minibatches(batch: Batch, size: int, count: int) -> Iterator[Batch]:
+    """``count`` minibatches of ``size`` steps: passes over a batch in new orders, without what does not fill one."""
+    total = len(batch.weight)
+    whole = total - total % size
+    for made in range(count):
+        start = made * size % whole
+        if start == 0:
+            order = torch.randperm(total)[:whole].to(batch.weight.device)
+            shuffled = batch.map(lambda x, order=order: x.index_select(0, order))  # type: ignore[misc]
+        yield shuffled.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
+
+
+class AdvantageWeightedRegression(Algorithm[AWRConfig, AWRNets]):
+    """What both have in common: an iteration."""
+
+    networks = AWRNets
+    acting = "actor"
+    data = "tail"
+    phases = (Phase("critic", value_loss, modules=("value",)), Phase("actor", actor_loss))
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(state_value)
+
+    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
+        """See `Algorithm.begin_run`; an iteration is many gradient steps."""
+        steps = self.config.n_critic_updates + self.config.n_actor_updates
+        return super().begin_run(dataset, n_updates * steps, growing=growing)
+
+    def sample_minibatch(self, dataset: Any) -> Any:
+        """Draw the states of an iteration, with the rest of their episodes."""
+        return dataset.sample_tail_batch(self.config.batch_size)
+
+    def make_batch(self, minibatch: Any) -> Batch:
+        """States ``[B]`` with the TD(lambda) returns, under the present value function, as ``return`` in ``extra``."""
+        if not hasattr(minibatch, "steps"):
+            raise DataError(
+                f"{type(self).__name__} learns from states with the rest of their episodes, not from a "
+                f"{type(minibatch).__name__}: draw with sample_minibatch(dataset)"
+            )
+        units, value = self.units, self.nets.value
+        reward, step = units.reward(minibatch.rewards), units.column(minibatch.steps)
+        discount = self.config.gamma * (1 - units.column(minibatch.terminals))
+        with torch.no_grad(), evaluating(value):
+            begins = range(0, len(reward), ROWS_AT_ONCE)
+            rows = (minibatch.read(begin, min(begin + ROWS_AT_ONCE, len(reward))) for begin in begins)
+            values = torch.cat([value(Inputs(units.observation(each))) for each in rows])
+        index = units.tensor(minibatch.index)
+        returns = lambda_returns(values, reward, discount, step, self.config.lam, minibatch.longest)
+        return Batch(
+            units.observation(minibatch.observations),
+            units.action(minibatch.actions),
+            reward[index],
+            None,
+            discount[index],
+            step[index],
+            extra={"return": returns[index]},
+        )
+
+    def update(self, batch: Any) -> dict[str, Tensor]:
+        """One iteration, with what `sample_minibatch` drew (or a `Batch` that has its returns).
+
+        Returns:
+            Losses and metrics, averaged over the minibatches, as scalar tensors on the device.
+        """
+        self._set_mode(acting=False)
+        cfg = self.config
+        batch = batch if isinstance(batch, Batch) else self.make_batch(batch)
+        metrics = self._regress("critic", batch, cfg.n_critic_updates)
+        with torch.no_grad(), evaluating(self.nets.value):
+            batch = replace(batch, extra={**batch.extra, "advantage": advantage(self.nets, batch)})
+        return {**metrics, **self._regress("actor", batch, cfg.n_actor_updates)}
+
+    def _regress(self, phase: str, batch: Batch, count: int) -> dict[str, Tensor]:
+        size = min(self.config.batch_size_per_update, len(batch.weight))
+        found = [self.engine.update(each, only=(phase,)) for each in minibatches(batch, size, count)]
+        return {name: torch.stack([metrics[name] for metrics in found]).mean() for name in found[0]}
+
+    def predict_value(self, x: Tree, action: Array | None = None) -> Array:
+        """Estimated state-values ``[B]``.
+
+        Args:
+            x: observations ``[B, *shape]``.
+            action: makes no difference: there are no action-values.
+        """
+        if action is None:
+            rows, size = len(next(tree_leaves(self._observation(x)))), self.spec.action_size
+            action = np.zeros(rows if self.spec.discrete_action else (rows, size))
+        return super().predict_value(x, action)
+
+
+@final
+class AWR(AdvantageWeightedRegression):
+    """See `AWRConfig`."""
+
+    config_class = AWRConfig
+    action_space = ActionSpace.CONTINUOUS
+
+    def clip_policy_action(self, action: Tensor) -> Tensor:
+        """Samples of the Gaussian may leave the policy's range."""
+        return action.clamp(-1, 1)
+
+
+@final
+class DiscreteAWR(AdvantageWeightedRegression):
+    """See `DiscreteAWRConfig`."""
+
+    config_class = DiscreteAWRConfig
+    action_space = ActionSpace.DISCRETE

@@ -1,0 +1,248 @@
+"""Batch-Constrained Q-learning: only actions that the data's policy could have taken are considered."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.acting import best_of, q_action_value, q_value
+from birl.algorithm import Algorithm
+from birl.algos.dqn import DQNConfig, DQNNets
+from birl.config import AlgorithmConfig, config, default
+from birl.distributions import Categorical
+from birl.engine import HardCopy, Loss, Phase, Polyak
+from birl.losses import td_loss, vae_loss
+from birl.models import (
+    AdamFactory,
+    CategoricalPolicy,
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+    ResidualPolicy,
+    Returns,
+    VAEDecoder,
+    VAEEncoder,
+    evaluating,
+    random_latents,
+)
+from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+
+__all__ = ["BCQ", "BCQConfig", "DiscreteBCQ", "DiscreteBCQConfig"]
+
+
+@config
+class BCQConfig(AlgorithmConfig):
+    """Batch-Constrained Q-learning for continuous actions (Fujimoto et al. 2019, arXiv:1812.02900).
+
+    A variational auto-encoder imitates the data's actions, the policy moves an imitated action by at most
+    ``action_flexibility``, and of ``n_action_samples`` such actions the one with the highest value is taken: by the
+    target Q-functions in targets, by the first Q-function while acting. Random latents are clipped to [-0.5, 0.5].
+
+    The greedy policy tries the same latents in all states. They are drawn when the networks are made and are saved with
+    them, so that ``predict`` is a function of the observation, and exported policies give the same actions.
+    ``sample_action`` draws new latents for each state, as in the paper.
+
+    Logs ``critic_loss``, ``actor_loss`` and ``vae_loss``.
+
+    Differs from d3rlpy: the greedy policy is not random; ``update_actor_interval`` has an effect; the auto-encoder
+    learns in the [-1, 1] of its decoder's tanh, and the target policy begins as the policy.
+    """
+
+    batch_size: int = 100
+    actor_learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
+    imitator_learning_rate: float = 1e-3
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    imitator_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    imitator_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    tau: float = 0.005
+    n_critics: int = 2
+    update_actor_interval: int = 1
+    lam: float = 0.75
+    n_action_samples: int = 100
+    action_flexibility: float = 0.05
+    rl_start_step: int = 0
+    beta: float = 0.5
+
+
+class BCQNets(nn.Module):
+    """Every tensor that BCQ learns, and the latents ``[n_action_samples, L]`` of the greedy policy."""
+
+    latents: Tensor
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__()
+        latent_size = 2 * spec.action_size  # as in the paper
+        self.actor = ResidualPolicy(spec, cfg.actor_encoder_factory, cfg.action_flexibility)
+        self.actor_target = deepcopy(self.actor)
+        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+        self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, latent_size)
+        self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, latent_size)
+        self.register_buffer("latents", random_latents((cfg.n_action_samples, latent_size)))
+
+
+def imitator_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    """The auto-encoder's: `birl.losses.vae_loss` with ``beta``."""
+    return vae_loss(nets.vae_encoder, nets.vae_decoder, batch, cfg.beta)
+
+
+def critic_loss(nets: BCQNets, batch: Batch, cfg: BCQConfig) -> Loss:
+    """Eq. 13: ``y = r + discount * max_i [lam * min_j Q'_j(s', a_i) + (1 - lam) * max_j Q'_j(s', a_i)]``.
+
+    The ``a_i`` are imitated actions, moved by the target policy. With quantiles or atoms the best action is chosen by
+    means, and the target is its members' returns, mixed.
+    """
+    with torch.no_grad():
+        action = nets.actor_target(batch.next_inputs, nets.vae_decoder.sample(batch.next_inputs, cfg.n_action_samples))
+        best = best_of(action, nets.critic_target(batch.next_inputs, action).blend(cfg.lam).mean())
+        target = nets.critic_target(batch.next_inputs, best).blend(cfg.lam).backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def actor_loss(nets: BCQNets, batch: Batch, cfg: BCQConfig) -> Loss:
+    """Eq. 12: ``-E[Q_1(s, a + xi(s, a))]`` with an imitated action ``a`` for each state."""
+    action = nets.actor(batch.inputs, nets.vae_decoder.sample(batch.inputs))
+    return Loss(-weighted_mean(nets.critic.first(batch.inputs, action).mean()[0], batch.weight))
+
+
+def best_action(nets: BCQNets, inputs: Inputs, proposed: Tensor) -> Tensor:
+    """Eq. 11: of the ``proposed`` actions ``[n, ..., A]``, moved by the policy, the first Q-function's favourite."""
+    action = nets.actor(inputs, proposed)
+    return best_of(action, nets.critic(inputs, action).mean()[0])
+
+
+def greedy_action(nets: BCQNets, inputs: Inputs) -> Tensor:
+    """The best action of the latents that were drawn once and for all."""
+    return best_action(nets, inputs, nets.vae_decoder(inputs, nets.latents.unsqueeze(1)))
+
+
+def random_action(nets: BCQNets, inputs: Inputs) -> Tensor:
+    """The best action of new latents for each state."""
+    return best_action(nets, inputs, nets.vae_decoder.sample(inputs, len(nets.latents)))
+
+
+@final
+class BCQ(Algorithm[BCQConfig, BCQNets]):
+    """See `BCQConfig`."""
+
+    config_class = BCQConfig
+    networks = BCQNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    remembering = ("critic", "vae_decoder")
+    phases = (
+        Phase("vae", imitator_loss, ("vae_encoder", "vae_decoder"), prefix="imitator"),
+        Phase("critic", critic_loss, after="rl_start_step"),
+        Phase("actor", actor_loss, every="update_actor_interval", after="rl_start_step"),
+    )
+    targets = (
+        Polyak("critic", "critic_target", every="update_actor_interval", after="rl_start_step"),
+        Polyak("actor", "actor_target", every="update_actor_interval", after="rl_start_step"),
+    )
+    policy_mode = staticmethod(greedy_action)
+    policy_sample = staticmethod(random_action)
+    action_value = staticmethod(q_value)
+
+
+@config
+class DiscreteBCQConfig(DQNConfig):
+    """Batch-Constrained Q-learning for discrete actions (Fujimoto et al. 2019, arXiv:1910.01708), on Double DQN.
+
+    An imitator learns the data's policy ``G``; an action is considered if ``G(a|s) >= action_flexibility * max G``.
+    With 0 this is Double DQN, with 1 behaviour cloning. With ``share_encoder`` the imitator is a linear layer on the
+    features of the first Q-function, whose encoder then learns from both losses.
+
+    Logs ``loss``, ``td_loss`` and ``imitator_loss``.
+
+    Differs from d3rlpy: an action whose probability is exactly at the threshold is considered, so that the most
+    probable one always is.
+    """
+
+    action_flexibility: float = 0.3
+    beta: float = 0.5
+    share_encoder: bool = True
+
+
+class ImitatorHead(nn.Module):
+    """The imitator where it shares the Q-function's encoder."""
+
+    def __init__(self, feature_size: int, action_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(feature_size, action_size)
+
+    def forward(self, features: Tensor) -> Categorical:
+        """Distribution over actions for features ``[..., feature_size]``."""
+        return Categorical(self.linear(features))
+
+
+class DiscreteBCQNets(DQNNets):
+    """DQN's networks and the imitator."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__(spec, cfg)
+        self.imitator: nn.Module
+        if cfg.share_encoder:
+            self.imitator = ImitatorHead(self.critic.feature_size, spec.action_size)
+        else:
+            self.imitator = CategoricalPolicy(spec, cfg.encoder_factory)
+        self.action_flexibility = cfg.action_flexibility
+
+
+def judged(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]:
+    """Returns ``[N, …, A]`` of all actions, and how the data's policy chooses; a shared encoder runs once."""
+    if not isinstance(nets.imitator, ImitatorHead):
+        return nets.critic(inputs), nets.imitator(inputs)
+    features = nets.critic.encode(inputs)
+    features = features.unsqueeze(0) if nets.critic.share_encoder else features
+    return nets.critic.head(features), nets.imitator(features[0])
+
+
+def constrained_action(nets: DiscreteBCQNets, inputs: Inputs) -> Tensor:
+    """The action of the highest Q-value among those with ``G(a|s) / max G(·|s)`` at or above the threshold."""
+    returns, imitator = judged(nets, inputs)
+    ratio = (imitator.logits - imitator.logits.amax(-1, keepdim=True)).exp()
+    return returns.mean().mean(0).masked_fill(ratio < nets.action_flexibility, -math.inf).argmax(-1)
+
+
+def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -> Loss:
+    """Double DQN's Huber loss with the constrained action, plus the imitator's.
+
+    The imitator's is ``-E[log G(a|s)] + beta * E[mean over actions of logits^2]``.
+    """
+    with torch.no_grad():
+        with evaluating(nets.critic), evaluating(nets.imitator):
+            best = constrained_action(nets, batch.next_inputs)
+        target = nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
+    returns, imitator = judged(nets, batch.inputs)
+    td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
+    penalty = cfg.beta * imitator.logits.square().mean(-1)
+    imitation = weighted_mean(penalty - imitator.log_prob(batch.action), batch.weight)
+    return Loss(td.value + imitation, {"td_loss": td.value, "imitator_loss": imitation}, td.priority)
+
+
+@final
+class DiscreteBCQ(Algorithm[DiscreteBCQConfig, DiscreteBCQNets]):
+    """See `DiscreteBCQConfig`."""
+
+    config_class = DiscreteBCQConfig
+    networks = DiscreteBCQNets
+    action_space = ActionSpace.DISCRETE
+    acting = "critic"
+    remembering = ("imitator",)
+    phases = (Phase("critic", discrete_loss, ("critic", "imitator"), prefix="", metric="loss"),)
+    targets = (HardCopy("critic", "critic_target"),)
+    policy_mode = staticmethod(constrained_action)
+    policy_sample = staticmethod(constrained_action)
+    action_value = staticmethod(q_action_value)

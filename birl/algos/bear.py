@@ -1,0 +1,204 @@
+"""Bootstrapping error accumulation reduction: a policy that stays within the support of the data's actions."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import final
+
+import torch
+from torch import Tensor
+
+from birl.acting import best_of, q_value, sampled_action
+from birl.algorithm import Algorithm
+from birl.algos import sac
+from birl.algos.sac import SACConfig, SACNets, temperature_loss
+from birl.config import config, default
+from birl.distributions import Normal
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import carried, td_loss, vae_loss
+from birl.models import (
+    AdamFactory,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    OptimizerFactory,
+    Scalar,
+    VAEDecoder,
+    VAEEncoder,
+)
+from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+
+__all__ = ["BEAR", "BEARConfig", "mmd"]
+
+LOG_ALPHA_RANGE = (-5.0, 10.0)
+"""The logarithm of the multiplier is clipped to this range, as in the authors' code."""
+
+
+@config
+class BEARConfig(SACConfig):
+    """Bootstrapping Error Accumulation Reduction (Kumar et al. 2019, arXiv:1906.00949), on SAC.
+
+    A variational auto-encoder imitates the data's actions. The policy climbs the lowest Q-value while the maximum mean
+    discrepancy (MMD) between its actions and imitated ones stays below ``alpha_threshold``; the multiplier ``alpha`` of
+    this constraint is learned, its logarithm within [-5, 10]. In the first ``warmup_steps`` updates the policy only
+    lowers the MMD. Targets take the best of ``n_target_samples`` actions, as in BCQ.
+
+    The MMD compares actions before their tanh. Its kernels are those of the authors' code,
+    ``exp(-d / (2 * mmd_sigma))`` with the distance ``d`` summed over dimensions, absolute (``"laplacian"``) or squared
+    (``"gaussian"``); elsewhere the gaussian kernel often has the square of ``mmd_sigma``.
+
+    The greedy policy takes the best of ``n_action_samples`` actions by the first Q-function. Their noise is drawn when
+    the networks are made, is the same in all states and is saved with them, so that ``predict`` is a function of the
+    observation, and exported policies give the same actions. ``sample_action`` takes one sample of the policy.
+
+    Logs ``imitator_loss``, ``critic_loss``, ``actor_loss`` (in all), and after the warm-up ``mmd_loss`` (its part, with
+    ``alpha``), ``alpha``, ``alpha_loss``, ``temp_loss`` and ``temp``.
+
+    Differs from the paper: SAC's entropy bonus, with a learned temperature, as d3rlpy.
+
+    Differs from d3rlpy: targets sample from a target policy, as in the paper; the greedy policy is not random; imitated
+    actions are compared before their tanh, and learned behind it; the policy's optimiser begins anew after the warm-up.
+    """
+
+    actor_learning_rate: float = 1e-4
+    imitator_learning_rate: float = 3e-4
+    temp_learning_rate: float = 1e-4
+    alpha_learning_rate: float = 1e-3
+    imitator_optim_factory: OptimizerFactory = default(AdamFactory)
+    alpha_optim_factory: OptimizerFactory = default(AdamFactory)
+    imitator_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    initial_alpha: float = 1.0
+    alpha_threshold: float = 0.05
+    lam: float = 0.75
+    n_action_samples: int = 100
+    n_target_samples: int = 10
+    n_mmd_action_samples: int = 4
+    mmd_kernel: str = "laplacian"
+    mmd_sigma: float = 20.0
+    vae_kl_weight: float = 0.5
+    warmup_steps: int = 40_000
+
+
+class BEARNets(SACNets):
+    """SAC's networks, a target policy, the imitator, the multiplier, and the noise ``[n, A]`` of the greedy policy."""
+
+    noise: Tensor
+
+    def __init__(self, spec: Spec, cfg: BEARConfig) -> None:
+        super().__init__(spec, cfg)
+        self.actor_target = deepcopy(self.actor)
+        self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, 2 * spec.action_size)
+        self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, 2 * spec.action_size)
+        self.alpha = Scalar(cfg.initial_alpha)
+        self.register_buffer("noise", torch.randn(cfg.n_action_samples, spec.action_size))
+
+    def multiplier(self) -> Tensor:
+        """``alpha``, clipped."""
+        return self.alpha.raw.clamp(*LOG_ALPHA_RANGE).exp()
+
+
+def mmd(x: Tensor, y: Tensor, kernel: str, sigma: float) -> Tensor:
+    """Maximum mean discrepancy of two samples (arXiv:1906.00949): the root of its square, plus 1e-6.
+
+    ``MMD^2 = mean k(x_i, x_j) - 2 mean k(x_i, y_j) + mean k(y_i, y_j)`` over all pairs, equal ones included.
+
+    Args:
+        x: ``[n, ..., A]``.
+        y: ``[m, ..., A]``.
+        kernel: ``"laplacian"``, ``exp(-|x - y|_1 / (2 sigma))``, or ``"gaussian"``, ``exp(-|x - y|_2^2 / (2 sigma))``.
+        sigma: width, above 0.
+
+    Returns:
+        ``[...]``.
+    """
+
+    def average(a: Tensor, b: Tensor) -> Tensor:
+        difference = a.unsqueeze(1) - b.unsqueeze(0)
+        distance = difference.abs() if kernel == "laplacian" else difference.square()
+        return (-distance.sum(-1) / (2.0 * sigma)).exp().mean((0, 1))
+
+    square = average(x, x) - 2.0 * average(x, y) + average(y, y)
+    return (square + 1e-6).sqrt()
+
+
+def imitator_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
+    """The auto-encoder's: `birl.losses.vae_loss` with ``vae_kl_weight``."""
+    return vae_loss(nets.vae_encoder, nets.vae_decoder, batch, cfg.vae_kl_weight)
+
+
+def critic_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
+    """Algorithm 1: ``y = r + discount * (max_i [lam * min_j Q'_j(s', a_i) + (1 - lam) * max_j Q'_j(s', a_i)] + b)``.
+
+    The ``a_i`` are actions of the target policy, and ``b`` is SAC's bonus, ``-temperature * log pi'(a_i|s')`` of the
+    best one. With quantiles or atoms the best action is chosen by means, and the target is its members' returns, mixed.
+    """
+    with torch.no_grad():
+        action, log_prob = nets.actor_target(batch.next_inputs).sample(cfg.n_target_samples)
+        value = nets.critic_target(batch.next_inputs, action).blend(cfg.lam).mean()
+        best, bonus = best_of(action, value), -nets.temperature() * best_of(log_prob.unsqueeze(-1), value).squeeze(-1)
+        target = nets.critic_target(batch.next_inputs, best).blend(cfg.lam).backup(batch.reward, batch.discount, bonus)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def mmd_gap(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Tensor:
+    """``E[MMD(imitator, policy)] - alpha_threshold``, of actions before their tanh."""
+    imitated = nets.vae_decoder.sample(batch.inputs, cfg.n_mmd_action_samples, squash=False)
+    policy = nets.actor(batch.inputs)
+    own, _ = Normal(policy.mean, policy.log_std).sample(cfg.n_mmd_action_samples)
+    distance = mmd(imitated, own, cfg.mmd_kernel, cfg.mmd_sigma)
+    return weighted_mean(distance, batch.weight) - cfg.alpha_threshold
+
+
+def warmup_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
+    """``alpha * (E[MMD] - alpha_threshold)``: the policy gets near the data before it climbs."""
+    return Loss(nets.multiplier().detach() * mmd_gap(nets, batch, cfg))
+
+
+def actor_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
+    """SAC's loss plus ``alpha * (E[MMD] - alpha_threshold)`` (algorithm 1)."""
+    climb = sac.actor_loss(nets, batch, cfg)
+    gap, alpha = mmd_gap(nets, batch, cfg), nets.multiplier().detach()
+    metrics = {"mmd_loss": alpha * gap, "alpha": alpha}
+    return Loss(climb.value + alpha * gap, metrics, carry={**climb.carry, "mmd_gap": gap})
+
+
+def alpha_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
+    """Dual ascent on ``log alpha`` by the gap that the policy's loss found.
+
+    Beyond an end of its range the logarithm counts as that end, and has a gradient only where it leads back.
+    """
+    gap = carried(batch, "mmd_gap", lambda: mmd_gap(nets, batch, cfg))
+    low, high = LOG_ALPHA_RANGE
+    log = nets.alpha.raw
+    leads_back = ((log <= high) | (gap < 0)) & ((log >= low) | (gap > 0))
+    clipped = log + (log.clamp(low, high) - log).detach()
+    return Loss(-clipped.exp() * gap * leads_back)
+
+
+def greedy_action(nets: BEARNets, inputs: Inputs) -> Tensor:
+    """Of the actions with the noise that was drawn once and for all, the one of the highest first Q-value."""
+    policy = nets.actor(inputs)
+    action = (policy.mean + policy.log_std.exp() * nets.noise.unsqueeze(1)).tanh()
+    return best_of(action, nets.critic(inputs, action).mean()[0])
+
+
+@final
+class BEAR(Algorithm[BEARConfig, BEARNets]):
+    """See `BEARConfig`."""
+
+    config_class = BEARConfig
+    networks = BEARNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    remembering = ("critic",)
+    phases = (
+        Phase("imitator", imitator_loss, ("vae_encoder", "vae_decoder")),
+        Phase("critic", critic_loss),
+        Phase("warmup", warmup_loss, ("actor",), prefix="actor", metric="actor_loss", until="warmup_steps"),
+        Phase("actor", actor_loss, after="warmup_steps"),
+        Phase("alpha", alpha_loss, after="warmup_steps"),
+        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss", after="warmup_steps"),
+    )
+    targets = (Polyak("critic", "critic_target"), Polyak("actor", "actor_target"))
+    policy_mode = staticmethod(greedy_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_value)

@@ -1,0 +1,63 @@
+"""Calibrated Q-Learning."""
+
+from __future__ import annotations
+
+from typing import final
+
+from birl.acting import mode_action, q_value, sampled_action
+from birl.algorithm import Algorithm
+from birl.algos import cql
+from birl.algos.cql import CQLConfig, CQLNets
+from birl.algos.sac import actor_loss, temperature_loss
+from birl.config import config
+from birl.engine import Loss, Phase, Polyak
+from birl.types import ActionSpace, Batch
+
+__all__ = ["CalQL", "CalQLConfig"]
+
+
+@config
+class CalQLConfig(CQLConfig):
+    """Calibrated Q-Learning (Nakamoto et al. 2023, arXiv:2303.05479): CQL for offline training that goes on online.
+
+    CQL pushes the values of the policy's actions down. Here they are pushed no further than to the value of the policy
+    that made the data, so that a good start is not unlearned online. That value is the discounted sum of the (scaled)
+    rewards from the step to the end of its episode. The part of an episode that a time limit cut off, or that is yet to
+    come, does not count: where rewards are negative the value is too high there, and CQL's term is weaker.
+
+    Logs what CQL logs: ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``actor_loss``, ``temp_loss`` and
+    ``temp``.
+
+    Differs from d3rlpy: as `CQLConfig` does.
+    """
+
+
+def critic_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
+    """CQL's loss with ``max(Q(s, a), V(s))`` for ``Q(s, a)`` of the policy's actions (eq. 5.1)."""
+    return cql.critic_loss(nets, batch, cfg, batch.extra["return_to_go"])
+
+
+def alpha_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
+    """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
+    return cql.alpha_loss(nets, batch, cfg, batch.extra["return_to_go"])
+
+
+@final
+class CalQL(Algorithm[CalQLConfig, CQLNets]):
+    """See `CalQLConfig`."""
+
+    config_class = CalQLConfig
+    networks = CQLNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    returns_to_go = True
+    phases = (
+        Phase("critic", critic_loss),
+        Phase("alpha", alpha_loss),
+        Phase("actor", actor_loss),
+        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    )
+    targets = (Polyak("critic", "critic_target"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_value)

@@ -1,0 +1,158 @@
+"""Critic Regularized Regression."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.quasirandom import SobolEngine
+
+from birl.acting import q_value
+from birl.algorithm import Algorithm
+from birl.algos.awac import compared_returns
+from birl.config import AlgorithmConfig, config, default
+from birl.distributions import Categorical
+from birl.engine import HardCopy, Loss, Phase, Polyak, TargetUpdate
+from birl.losses import td_loss
+from birl.models import (
+    AdamFactory,
+    ConditionalNormalPolicy,
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+)
+from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+
+__all__ = ["CRR", "CRRConfig"]
+
+
+@config
+class CRRConfig(AlgorithmConfig):
+    """Critic Regularized Regression (Wang et al. 2020, arXiv:2006.15134): imitates what the critic finds better.
+
+    ``A(s, a)`` is ``Q(s, a)`` minus the mean (``advantage_type="mean"``) or the maximum (``"max"``) of the Q-values of
+    ``n_action_samples`` actions of the policy. The weight of a transition is 1 where ``A > 0`` and else 0
+    (``weight_type="binary"``), or ``exp(A / beta)``, at most ``max_weight`` (``"exp"``).
+
+    It acts by the critic-weighted policy: ``sample_action`` draws ``n_action_samples`` actions of the policy, and one
+    of them with probabilities proportional to ``exp(Q / beta)``. ``predict`` takes the one of the highest Q-value. Its
+    candidates are not random: they are the policy's mean, and points spread evenly over the Gaussian around it (Sobol
+    numbers). So the same observation gives the same action, also from an export.
+
+    Logs ``critic_loss`` and ``actor_loss``.
+
+    Differs from the paper: the policy is one Gaussian, as in d3rlpy, not a mixture of them; ``predict`` as above.
+
+    Differs from d3rlpy: ``predict`` as above (there it draws anew in each call, and ``beta`` is left out), and so does
+    ``sample_action`` (there it samples the policy); the logarithm of the standard deviation lies in [-5, 2];
+    ``update_actor_interval`` does something.
+    """
+
+    batch_size: int = 100
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    beta: float = 1.0
+    n_action_samples: int = 4
+    advantage_type: str = "mean"
+    weight_type: str = "exp"
+    max_weight: float = 20.0
+    n_critics: int = 1
+    target_update_type: str = "hard"
+    tau: float = 5e-3
+    target_update_interval: int = 100
+    update_actor_interval: int = 1
+
+
+class CRRNets(nn.Module):
+    """Every tensor that CRR learns, and what the critic-weighted policy needs.
+
+    Attributes:
+        noise: ``[n, A]``: where the candidates of `greedy` lie, in standard deviations; the first is the mean.
+        beta: temperature of the critic-weighted policy.
+    """
+
+    noise: Tensor
+
+    def __init__(self, spec: Spec, cfg: CRRConfig) -> None:
+        super().__init__()
+        self.actor = ConditionalNormalPolicy(spec, cfg.actor_encoder_factory, log_std_range=(-5.0, 2.0))
+        self.actor_target = deepcopy(self.actor)
+        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+        points = SobolEngine(spec.action_size).fast_forward(1).draw(cfg.n_action_samples)  # the first is 0: left out
+        self.register_buffer("noise", torch.special.ndtri(points), persistent=False)
+        self.beta = cfg.beta
+
+
+def critic_loss(nets: CRRNets, batch: Batch, cfg: CRRConfig) -> Loss:
+    """Algorithm 1: ``y = r + discount * min_j Q'_j(s', a')`` with ``a'`` of the target policy."""
+    with torch.no_grad():
+        action = nets.actor_target(batch.next_inputs).sample()[0].clamp(-1, 1)
+        target = nets.critic_target(batch.next_inputs, action).min().backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def actor_loss(nets: CRRNets, batch: Batch, cfg: CRRConfig) -> Loss:
+    """``-E[f(A(s, a)) * log pi(a|s)]`` (section 3): ``f(A)`` is 1 where ``A > 0``, or ``exp(A / beta)``."""
+    policy = nets.actor(batch.inputs)
+    with torch.no_grad():
+        value = compared_returns(nets, batch, policy, cfg.n_action_samples).mean().mean(0)
+        others = value[1:].mean(0) if cfg.advantage_type == "mean" else value[1:].amax(0)
+        advantage = value[0] - others
+        if cfg.weight_type == "exp":
+            weight = (advantage / cfg.beta).exp().clamp(max=cfg.max_weight)
+        else:
+            weight = (advantage > 0).to(advantage.dtype)
+    return Loss(-weighted_mean(weight * policy.log_prob(batch.action), batch.weight))
+
+
+def greedy(nets: CRRNets, inputs: Inputs) -> Tensor:
+    """The candidate of the highest Q-value: the most likely one of the critic-weighted policy."""
+    policy = nets.actor(inputs)
+    noise = nets.noise.view(-1, *[1] * (policy.mean.dim() - 1), policy.mean.shape[-1])
+    action = (policy.mean + policy.log_std.exp() * noise).clamp(-1, 1)  # [n, ..., A]
+    return _chosen(action, q_value(nets, inputs, action).argmax(0))
+
+
+def sample(nets: CRRNets, inputs: Inputs) -> Tensor:
+    """One of ``n`` actions of the policy, with probabilities proportional to ``exp(Q / beta)``."""
+    action = nets.actor(inputs).sample(nets.noise.shape[0])[0].clamp(-1, 1)
+    logits = q_value(nets, inputs, action) / nets.beta
+    return _chosen(action, Categorical(logits.movedim(0, -1)).sample()[0])
+
+
+def _chosen(action: Tensor, index: Tensor) -> Tensor:
+    """``action`` ``[n, ..., A]`` at ``index`` ``[...]``."""
+    return action.gather(0, index[None, ..., None].expand(1, *action.shape[1:])).squeeze(0)
+
+
+@final
+class CRR(Algorithm[CRRConfig, CRRNets]):
+    """See `CRRConfig`."""
+
+    config_class = CRRConfig
+    networks = CRRNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    remembering = ("critic",)
+    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss, every="update_actor_interval"))
+    targets = (HardCopy("critic", "critic_target"), HardCopy("actor", "actor_target"))
+    policy_mode = staticmethod(greedy)
+    policy_sample = staticmethod(sample)
+    action_value = staticmethod(q_value)
+
+    def targets_for(self, config: CRRConfig) -> tuple[TargetUpdate, ...]:
+        """With ``target_update_type="soft"`` both targets follow slowly."""
+        if config.target_update_type == "hard":
+            return self.targets
+        return Polyak("critic", "critic_target"), Polyak("actor", "actor_target")

@@ -1,0 +1,76 @@
+"""Deep deterministic policy gradient."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+
+from birl.acting import deterministic_action, q_value
+from birl.algorithm import Algorithm
+from birl.algos.td3 import TD3Nets
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.models import (
+    AdamFactory,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+)
+from birl.types import ActionSpace, Batch, weighted_mean
+
+__all__ = ["DDPG", "DDPGConfig"]
+
+
+@config
+class DDPGConfig(AlgorithmConfig):
+    """Deep deterministic policy gradient (Lillicrap et al. 2015, arXiv:1509.02971).
+
+    Logs ``critic_loss`` and ``actor_loss``.
+
+    Differs from the paper: d3rlpy's learning rates, minibatch size and ``tau``, and no weight decay of the critic (the
+    paper's: 1e-4 and 1e-3, 64, 0.001, 0.01); noise while acting is the explorer's. An ensemble of critics is possible:
+    the lowest of the targets counts, and the policy climbs the first.
+    """
+
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    tau: float = 0.005
+    n_critics: int = 1
+
+
+def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    """Eqs. 4-5: ``y = r + discount * Q'(s', pi'(s'))``."""
+    with torch.no_grad():
+        following = nets.critic_target(batch.next_inputs, nets.actor_target(batch.next_inputs))
+        target = following.min().backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    """Eq. 6: ``-E[Q(s, pi(s))]``."""
+    value = nets.critic.first(batch.inputs, nets.actor(batch.inputs)).mean()[0]
+    return Loss(-weighted_mean(value, batch.weight))
+
+
+@final
+class DDPG(Algorithm[DDPGConfig, TD3Nets]):
+    """See `DDPGConfig`."""
+
+    config_class = DDPGConfig
+    networks = TD3Nets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss))
+    targets = (Polyak("critic", "critic_target"), Polyak("actor", "actor_target"))
+    policy_mode = staticmethod(deterministic_action)
+    policy_sample = staticmethod(deterministic_action)
+    action_value = staticmethod(q_value)

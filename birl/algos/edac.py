@@ -1,0 +1,72 @@
+"""Ensemble-Diversified Actor-Critic."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from birl.acting import mode_action, q_value, sampled_action
+from birl.algorithm import Algorithm
+from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss, value_target
+from birl.config import config
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.types import ActionSpace, Batch, weighted_mean
+
+__all__ = ["EDAC", "EDACConfig"]
+
+
+@config
+class EDACConfig(SACConfig):
+    """Ensemble-Diversified Actor-Critic (An et al. 2021, arXiv:2110.01548): SAC with many Q-functions, kept diverse.
+
+    The lowest of ``n_critics`` Q-functions is low where they disagree, which they do far from the data. A penalty on
+    Q-functions whose gradients with respect to the action point the same way lets fewer of them do.
+
+    SAC-N of the same paper has no such penalty: it is ``SACConfig(n_critics=N)``, and ``EDACConfig(eta=0)``.
+
+    Logs ``critic_loss`` (in all), ``diversity_loss`` (times ``eta``), ``actor_loss``, ``temp_loss`` and ``temp``.
+    """
+
+    n_critics: int = 10
+    eta: float = 1.0
+
+
+def similarity(gradient: Tensor) -> Tensor:
+    """``sum over i != j of cos(g_i, g_j) / (N - 1)`` ``[...]`` of gradients ``[N, ..., A]``.
+
+    The sum over pairs is the square of the sum less the sum of the squares. 0 for one member.
+    """
+    direction = F.normalize(gradient, dim=-1, eps=1e-10)
+    pairs = direction.sum(0).square() - direction.square().sum(0)
+    return pairs.sum(-1) / max(len(gradient) - 1, 1)
+
+
+def critic_loss(nets: SACNets, batch: Batch, cfg: EDACConfig) -> Loss:
+    """Algorithm 1: SAC's loss plus ``eta`` times the similarity of the gradients of ``Q_i(s, a)`` for ``a``."""
+    target = value_target(nets, batch)
+    returns, gradient = nets.critic.differentiate(batch.inputs, batch.action)
+    td = td_loss(returns, target, batch)
+    penalty = cfg.eta * weighted_mean(similarity(gradient), batch.weight)
+    return Loss(td.value + penalty, {"diversity_loss": penalty}, td.priority)
+
+
+@final
+class EDAC(Algorithm[EDACConfig, SACNets]):
+    """See `EDACConfig`."""
+
+    config_class = EDACConfig
+    networks = SACNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (
+        Phase("critic", critic_loss),
+        Phase("actor", actor_loss),
+        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    )
+    targets = (Polyak("critic", "critic_target"),)
+    policy_mode = staticmethod(mode_action)
+    policy_sample = staticmethod(sampled_action)
+    action_value = staticmethod(q_value)

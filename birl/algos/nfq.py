@@ -1,0 +1,80 @@
+"""Neural fitted Q iteration."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import nn
+
+from birl.acting import q_action, q_action_value
+from birl.algorithm import Algorithm
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase
+from birl.losses import td_loss
+from birl.models import (
+    AdamFactory,
+    DefaultEncoderFactory,
+    DiscreteQFunction,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+    evaluating,
+)
+from birl.types import ActionSpace, Batch, Spec
+
+__all__ = ["NFQ", "NFQConfig"]
+
+
+@config
+class NFQConfig(AlgorithmConfig):
+    """Neural fitted Q iteration (Riedmiller 2005, doi:10.1007/11564096_32): DQN without a target network.
+
+    The network that is trained says itself what the next state is worth.
+
+    Logs ``loss``.
+
+    Differs from the paper: a new target in every step on a minibatch, and Adam, as d3rlpy; the paper trains with Rprop
+    on all data until its targets are met, then makes new ones. An ensemble of critics is possible: the lowest counts.
+
+    Differs from d3rlpy: the squared error, as in the paper, instead of the Huber loss (heads of expected returns only).
+    """
+
+    batch_size: int = 32
+    learning_rate: float = 6.25e-5
+    optim_factory: OptimizerFactory = default(AdamFactory)
+    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    n_critics: int = 1
+
+
+class NFQNets(nn.Module):
+    """Every tensor that NFQ learns."""
+
+    def __init__(self, spec: Spec, cfg: NFQConfig) -> None:
+        super().__init__()
+        self.critic = DiscreteQFunction(spec, cfg.encoder_factory, cfg.q_func_factory, cfg.n_critics)
+
+
+def q_loss(nets: NFQNets, batch: Batch, cfg: NFQConfig) -> Loss:
+    """``y = r + discount * max_a Q(s', a)`` (the paper's pattern set, with rewards for costs), squared error."""
+    with torch.no_grad(), evaluating(nets.critic):  # batch statistics are those of the data, not of next observations
+        following = nets.critic(batch.next_inputs)
+        best = following.mean().mean(0).argmax(-1)
+        target = following.gather(best).min().backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
+
+
+@final
+class NFQ(Algorithm[NFQConfig, NFQNets]):
+    """See `NFQConfig`."""
+
+    config_class = NFQConfig
+    networks = NFQNets
+    action_space = ActionSpace.DISCRETE
+    acting = "critic"
+    phases = (Phase("critic", q_loss, prefix="", metric="loss"),)
+    policy_mode = staticmethod(q_action)
+    policy_sample = staticmethod(q_action)
+    action_value = staticmethod(q_action_value)

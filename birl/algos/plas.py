@@ -1,0 +1,187 @@
+"""Policy in the latent action space: a policy that chooses among the actions that an auto-encoder imitates."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.acting import q_value
+from birl.algorithm import Algorithm
+from birl.algos.bcq import imitator_loss
+from birl.config import AlgorithmConfig, config, default
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.models import (
+    AdamFactory,
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    DeterministicPolicy,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+    ResidualPolicy,
+    VAEDecoder,
+    VAEEncoder,
+)
+from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+
+__all__ = ["PLAS", "PLASConfig", "PLASWithPerturbation", "PLASWithPerturbationConfig"]
+
+LATENT_RANGE = 2.0
+"""The policy's latents lie in ``[-LATENT_RANGE, LATENT_RANGE]``, where a standard normal has 95 % of its mass."""
+
+
+@config
+class PLASConfig(AlgorithmConfig):
+    """Policy in the Latent Action Space (Zhou et al. 2020, arXiv:2011.07213).
+
+    A variational auto-encoder imitates the data's actions in the first ``warmup_steps`` updates and then stays as it
+    is. From then on a deterministic policy learns which latent in [-2, 2] to decode, and the Q-functions learn.
+
+    Logs ``vae_loss`` in the warm-up, ``critic_loss`` and ``actor_loss`` after it.
+
+    Differs from d3rlpy: the auto-encoder learns in the [-1, 1] of its decoder's tanh, its optimiser is made by
+    ``imitator_optim_factory``, and target policies begin as what they follow.
+    """
+
+    batch_size: int = 100
+    actor_learning_rate: float = 1e-4
+    critic_learning_rate: float = 1e-3
+    imitator_learning_rate: float = 1e-4
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    imitator_optim_factory: OptimizerFactory = default(AdamFactory)
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    imitator_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    tau: float = 0.005
+    n_critics: int = 2
+    lam: float = 0.75
+    warmup_steps: int = 500_000
+    beta: float = 0.5
+
+
+@config
+class PLASWithPerturbationConfig(PLASConfig):
+    """PLAS whose actions are moved by a perturbation, at most by ``action_flexibility`` (arXiv:2011.07213).
+
+    Logs ``vae_loss`` in the warm-up, ``critic_loss`` and ``actor_loss`` after it.
+
+    Differs from d3rlpy: as PLAS does.
+    """
+
+    action_flexibility: float = 0.05
+
+
+class PLASNets(nn.Module):
+    """Every tensor that PLAS learns. The policy's actions are latents."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__()
+        latent_size = 2 * spec.action_size
+        self.actor = DeterministicPolicy(replace(spec, action_size=latent_size), cfg.actor_encoder_factory)
+        self.actor_target = deepcopy(self.actor)
+        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+        self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, latent_size)
+        self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, latent_size)
+
+    def action(self, inputs: Inputs) -> Tensor:
+        """The policy's action ``[..., A]``: its latent, decoded."""
+        return self.vae_decoder(inputs, LATENT_RANGE * self.actor(inputs))  # type: ignore[no-any-return]
+
+    def target_action(self, inputs: Inputs) -> Tensor:
+        """The target policy's."""
+        return self.vae_decoder(inputs, LATENT_RANGE * self.actor_target(inputs))  # type: ignore[no-any-return]
+
+
+class PLASWithPerturbationNets(PLASNets):
+    """PLAS's networks and the perturbation."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__(spec, cfg)
+        self.perturbation = ResidualPolicy(spec, cfg.actor_encoder_factory, cfg.action_flexibility)
+        self.perturbation_target = deepcopy(self.perturbation)
+
+    def action(self, inputs: Inputs) -> Tensor:
+        """The policy's action ``[..., A]``: its latent, decoded and moved."""
+        return self.perturbation(inputs, super().action(inputs))  # type: ignore[no-any-return]
+
+    def target_action(self, inputs: Inputs) -> Tensor:
+        """The target policy's."""
+        return self.perturbation_target(inputs, super().target_action(inputs))  # type: ignore[no-any-return]
+
+
+def critic_loss(nets: PLASNets, batch: Batch, cfg: PLASConfig) -> Loss:
+    """``y = r + discount * [lam * min_j Q'_j(s', a') + (1 - lam) * max_j Q'_j(s', a')]``.
+
+    ``a'`` is the target policy's action. With quantiles or atoms the members are chosen by their means and mixed.
+    """
+    with torch.no_grad():
+        following = nets.critic_target(batch.next_inputs, nets.target_action(batch.next_inputs))
+        target = following.blend(cfg.lam).backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def actor_loss(nets: PLASNets, batch: Batch, cfg: PLASConfig) -> Loss:
+    """``-E[Q_1(s, a)]`` with the policy's action, through the decoder."""
+    value = nets.critic.first(batch.inputs, nets.action(batch.inputs)).mean()[0]
+    return Loss(-weighted_mean(value, batch.weight))
+
+
+def policy_action(nets: PLASNets, inputs: Inputs) -> Tensor:
+    """The policy's action."""
+    return nets.action(inputs)
+
+
+@final
+class PLAS(Algorithm[PLASConfig, PLASNets]):
+    """See `PLASConfig`."""
+
+    config_class = PLASConfig
+    networks = PLASNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    remembering = ("vae_decoder",)
+    phases = (
+        Phase("vae", imitator_loss, ("vae_encoder", "vae_decoder"), prefix="imitator", until="warmup_steps"),
+        Phase("critic", critic_loss, after="warmup_steps"),
+        Phase("actor", actor_loss, after="warmup_steps"),
+    )
+    targets = (
+        Polyak("critic", "critic_target", after="warmup_steps"),
+        Polyak("actor", "actor_target", after="warmup_steps"),
+    )
+    policy_mode = staticmethod(policy_action)
+    policy_sample = staticmethod(policy_action)
+    action_value = staticmethod(q_value)
+
+
+@final
+class PLASWithPerturbation(Algorithm[PLASWithPerturbationConfig, PLASWithPerturbationNets]):
+    """See `PLASWithPerturbationConfig`."""
+
+    config_class = PLASWithPerturbationConfig
+    networks = PLASWithPerturbationNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    remembering = ("vae_decoder", "perturbation")
+    phases = (
+        Phase("vae", imitator_loss, ("vae_encoder", "vae_decoder"), prefix="imitator", until="warmup_steps"),
+        Phase("critic", critic_loss, after="warmup_steps"),
+        Phase("actor", actor_loss, ("actor", "perturbation"), after="warmup_steps"),
+    )
+    targets = (
+        Polyak("critic", "critic_target", after="warmup_steps"),
+        Polyak("actor", "actor_target", after="warmup_steps"),
+        Polyak("perturbation", "perturbation_target", after="warmup_steps"),
+    )
+    policy_mode = staticmethod(policy_action)
+    policy_sample = staticmethod(policy_action)
+    action_value = staticmethod(q_value)

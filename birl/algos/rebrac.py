@@ -1,0 +1,83 @@
+"""Revisited behaviour-regularised actor-critic."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+
+from birl.acting import deterministic_action, q_value
+from birl.algorithm import Algorithm
+from birl.algos.td3 import TD3Config, TD3Nets, smoothed_action
+from birl.config import config
+from birl.engine import Loss, Phase, Polyak
+from birl.losses import td_loss
+from birl.types import ActionSpace, Batch, weighted_mean
+
+__all__ = ["ReBRAC", "ReBRACConfig"]
+
+
+@config
+class ReBRACConfig(TD3Config):
+    """ReBRAC (Tarasov et al. 2023, arXiv:2305.09836): TD3+BC with penalties of their own for policy and critics.
+
+    The paper's networks are deeper, and its critics have layer norm:
+    ``VectorEncoderFactory(hidden_units=[256, 256, 256], use_layer_norm=True)`` as ``critic_encoder_factory``, the same
+    without layer norm for the policy. It tunes both weights for each dataset.
+
+    Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions, summed over
+    dimensions).
+
+    Differs from the paper's program and from d3rlpy: these leave out the last step of an episode that was cut, since
+    nobody knows what would have been done next. Here it is learned from, and its target has no penalty. The same holds
+    for the newest step of a running episode.
+
+    Differs from d3rlpy: the policy moves in updates d, 2d, … (d3rlpy: 1, d + 1, …).
+    """
+
+    batch_size: int = 1024
+    actor_learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
+    actor_beta: float = 0.001
+    critic_beta: float = 0.01
+
+
+def critic_loss(nets: TD3Nets, batch: Batch, cfg: ReBRACConfig) -> Loss:
+    """Eq. 5: ``y = r + discount * (min_j Q'_j(s', a') - beta_2 * |a' - a'_data|^2)``, ``a'`` as in TD3."""
+    with torch.no_grad():
+        action = smoothed_action(nets, batch, cfg)
+        penalty = (action - batch.extra["next_action"]).square().sum(-1) * batch.extra["next_action_known"]
+        following = nets.critic_target(batch.next_inputs, action).min()
+        target = following.backup(batch.reward, batch.discount, bonus=-cfg.critic_beta * penalty)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def actor_loss(nets: TD3Nets, batch: Batch, cfg: ReBRACConfig) -> Loss:
+    """Eq. 4: ``E[beta_1 * |pi(s) - a|^2 - lambda * min_j Q_j(s, pi(s))]``, ``lambda = 1 / E[|min_j Q_j|]``."""
+    action = nets.actor(batch.inputs)
+    value = nets.critic(batch.inputs, action).min().mean()
+    size = weighted_mean(value.detach().abs(), batch.weight)
+    cloning = weighted_mean((action - batch.action).square().sum(-1), batch.weight)
+    return Loss(cfg.actor_beta * cloning - weighted_mean(value, batch.weight) / size, {"bc_loss": cloning})
+
+
+@final
+class ReBRAC(Algorithm[ReBRACConfig, TD3Nets]):
+    """See `ReBRACConfig`."""
+
+    config_class = ReBRACConfig
+    networks = TD3Nets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    next_actions = True
+    phases = (
+        Phase("critic", critic_loss),
+        Phase("actor", actor_loss, every="update_actor_interval", splits=False),
+    )
+    targets = (
+        Polyak("critic", "critic_target", every="update_actor_interval"),
+        Polyak("actor", "actor_target", every="update_actor_interval"),
+    )
+    policy_mode = staticmethod(deterministic_action)
+    policy_sample = staticmethod(deterministic_action)
+    action_value = staticmethod(q_value)

@@ -1,0 +1,129 @@
+"""Transformer actor-critic with regularisation."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from birl.acting import q_value
+from birl.algos import td3, td3_plus_bc
+from birl.config import config, default
+from birl.engine import Loss, Phase, Polyak
+from birl.models import (
+    AdamFactory,
+    ContinuousDecisionTransformer,
+    ContinuousQFunction,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    OptimizerFactory,
+    QFunctionFactory,
+)
+from birl.transformer import TransformerAlgorithm, TransformerConfig, window_outputs
+from birl.types import ActionSpace, Batch, Inputs, Spec, tree_map
+
+__all__ = ["TACR", "TACRConfig"]
+
+
+@config
+class TACRConfig(TransformerConfig):
+    """TACR (Lee and Moon 2023, AAMAS, "Transformer Actor-Critic with Regularization"): TD3+BC with a transformer.
+
+    The policy is a decision transformer. Critics of single steps value its actions, and it is kept close to the data.
+
+    Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
+
+    Differs from the paper: several critics of any form instead of one, smoothed target actions, and a policy that is
+    told returns-to-go, as in d3rlpy, instead of rewards.
+
+    Differs from d3rlpy: the target of a step takes the policy's action at the next step (d3rlpy: at the same one), from
+    a target policy, as in the paper; the last step of a window is learned from where its episode terminated (d3rlpy
+    never learns from it, so that no value is ever that of a reward alone); critics move before the policy; the policy
+    climbs the first critic, and the distance from the data is a mean over action dimensions, as in TD3+BC.
+    """
+
+    batch_size: int = 64
+    actor_learning_rate: float = 1e-4
+    critic_learning_rate: float = 1e-4
+    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    actor_optim_factory: OptimizerFactory = default(AdamFactory)
+    critic_optim_factory: OptimizerFactory = default(AdamFactory)
+    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
+    n_critics: int = 2
+    alpha: float = 2.5
+    tau: float = 0.005
+    target_smoothing_sigma: float = 0.2
+    target_smoothing_clip: float = 0.5
+
+
+class TACRNets(nn.Module):
+    """Every tensor that TACR learns."""
+
+    def __init__(self, spec: Spec, cfg: TACRConfig) -> None:
+        super().__init__()
+        self.actor = ContinuousDecisionTransformer(spec, cfg.actor_encoder_factory, **cfg.network_options)
+        self.actor_target = deepcopy(self.actor)
+        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
+        self.critic_target = deepcopy(self.critic)
+
+
+def _following(x: Tensor) -> Tensor:
+    """``[B, L, …]`` one step later; the last step stands for its own successor."""
+    return torch.cat((x[:, 1:], x[:, -1:]), 1)
+
+
+def transitions(batch: Batch) -> Batch:
+    """The steps of windows as transitions ``[B, L]``.
+
+    The last step has weight 0 unless its episode terminated: what comes after it is not in the window.
+    """
+    last = batch.weight[:, -1:] * (batch.discount[:, -1:] == 0)
+    weight = torch.cat((batch.weight[:, :-1], last), 1)
+    return replace(batch, next_observation=tree_map(_following, batch.observation), weight=weight)
+
+
+class _AsTD3:
+    """The networks as TD3's losses call them, with a policy whose actions ``[B, L, A]`` are known already."""
+
+    def __init__(self, nets: TACRNets, action: Tensor) -> None:
+        self.critic, self.critic_target = nets.critic, nets.critic_target
+        self._action = action
+
+    def actor(self, inputs: Inputs) -> Tensor:
+        return self._action
+
+    actor_target = actor
+
+
+def critic_loss(nets: TACRNets, batch: Batch, cfg: TACRConfig) -> Loss:
+    """TD3's loss with the target policy's action at the next step of the window.
+
+    ``y_t = r_t + discount_t * min_j Q'_j(s_{t+1}, clip(pi'_{t+1} + clip(eps, -c, c), -1, 1))``.
+    """
+    with torch.no_grad():
+        action = _following(window_outputs(nets.actor_target, batch))
+    return td3.critic_loss(_AsTD3(nets, action), transitions(batch), cfg)  # type: ignore[arg-type]
+
+
+def actor_loss(nets: TACRNets, batch: Batch, cfg: TACRConfig) -> Loss:
+    """TD3+BC's loss at every real step: ``-lambda * Q_1(s_t, pi_t) + (pi_t - a_t)^2`` (arXiv:2106.06860, eq. 3)."""
+    action = window_outputs(nets.actor, batch)
+    return td3_plus_bc.actor_loss(_AsTD3(nets, action), batch, cfg)  # type: ignore[arg-type]
+
+
+@final
+class TACR(TransformerAlgorithm[TACRConfig, TACRNets]):
+    """See `TACRConfig`."""
+
+    config_class = TACRConfig
+    networks = TACRNets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss, splits=False))
+    targets = (Polyak("critic", "critic_target"), Polyak("actor", "actor_target"))
+    action_value = staticmethod(q_value)

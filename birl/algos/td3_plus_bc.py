@@ -1,0 +1,61 @@
+"""TD3 with behaviour cloning."""
+
+from __future__ import annotations
+
+from typing import final
+
+from birl.acting import deterministic_action, q_value
+from birl.algorithm import Algorithm
+from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
+from birl.config import config
+from birl.engine import Loss, Phase, Polyak
+from birl.types import ActionSpace, Batch, weighted_mean
+
+__all__ = ["TD3PlusBC", "TD3PlusBCConfig"]
+
+
+@config
+class TD3PlusBCConfig(TD3Config):
+    """TD3+BC (Fujimoto and Gu 2021, arXiv:2106.06860): TD3 whose policy also stays near the data's actions.
+
+    Observations should be standardised, as in the paper: ``observation_scaler=StandardObservationScaler()``.
+
+    Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
+
+    Differs from the paper: the size of Q that it is divided by is that of the policy's actions, as in the authors'
+    program and in d3rlpy; eq. 5 says the data's actions.
+
+    Differs from d3rlpy: the policy moves in updates d, 2d, … (d3rlpy: 1, d + 1, …).
+    """
+
+    alpha: float = 2.5
+
+
+def actor_loss(nets: TD3Nets, batch: Batch, cfg: TD3PlusBCConfig) -> Loss:
+    """Eqs. 3 and 5: ``-lambda * E[Q_1(s, pi(s))] + E[(pi(s) - a)^2]``, ``lambda = alpha / E[|Q_1|]``."""
+    action = nets.actor(batch.inputs)
+    value = nets.critic.first(batch.inputs, action).mean()[0]
+    scale = cfg.alpha / weighted_mean(value.detach().abs(), batch.weight)
+    cloning = weighted_mean((action - batch.action).square().mean(-1), batch.weight)
+    return Loss(cloning - scale * weighted_mean(value, batch.weight), {"bc_loss": cloning})
+
+
+@final
+class TD3PlusBC(Algorithm[TD3PlusBCConfig, TD3Nets]):
+    """See `TD3PlusBCConfig`."""
+
+    config_class = TD3PlusBCConfig
+    networks = TD3Nets
+    action_space = ActionSpace.CONTINUOUS
+    acting = "actor"
+    phases = (
+        Phase("critic", critic_loss),
+        Phase("actor", actor_loss, every="update_actor_interval", splits=False),
+    )
+    targets = (
+        Polyak("critic", "critic_target", every="update_actor_interval"),
+        Polyak("actor", "actor_target", every="update_actor_interval"),
+    )
+    policy_mode = staticmethod(deterministic_action)
+    policy_sample = staticmethod(deterministic_action)
+    action_value = staticmethod(q_value)

@@ -1,0 +1,84 @@
+"""Metrics of run folders, as `birl plot`, `birl plot-all` and `birl stats` read them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from birl.errors import ForeignFileError
+from birl.types import Array
+
+__all__ = ["RETURNS", "Curve", "in_order", "read_curve"]
+
+RETURNS = ("environment", "evaluation", "rollout_return")
+"""Metrics that are returns of episodes."""
+
+_METRIC = 3
+_GRADIENT = ["epoch", "step", "min", "max", "mean", "std"]
+_GRADIENT_SUFFIX = "_grad"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One CSV file: a metric, or the statistics of a parameter's gradient.
+
+    Attributes:
+        epoch, step: ``[n]``.
+        value: ``[n]``; of a gradient, its mean.
+        low, high: ``[n]``: smallest and largest number of a gradient; of a metric, its value.
+    """
+
+    epoch: Array
+    step: Array
+    value: Array
+    low: Array
+    high: Array
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it shows a gradient."""
+        return self.low is not self.value
+
+
+def read_curve(file: Path) -> Curve:
+    """Read ``epoch,step,value`` without a header, or ``epoch,step,min,max,mean,std`` with it.
+
+    Raises:
+        ForeignFileError: if it is another kind of file.
+    """
+    try:
+        with open(file, newline="", encoding="utf-8") as stream:
+            rows = [row for row in csv.reader(stream) if row]
+        gradient = rows[:1] == [_GRADIENT]
+        columns = np.array([[float(cell) for cell in row] for row in rows[gradient:]]).T
+        if len(columns) != (len(_GRADIENT) if gradient else _METRIC):
+            raise ValueError("no lines of three numbers")
+    except (ValueError, csv.Error) as error:
+        raise ForeignFileError(
+            f"{file} is not a metric of a run, that is, lines epoch,step,value (nor a gradient, with the header "
+            f"{','.join(_GRADIENT)}): {error}"
+        ) from error
+    if gradient:
+        epoch, step, low, high, mean, _ = columns
+        return Curve(epoch, step, mean, low, high)
+    epoch, step, value = columns
+    return Curve(epoch, step, value, value, value)
+
+
+def in_order(folder: Path) -> list[Path]:
+    """CSV files of a run folder: returns, then other metrics, times, and gradients."""
+    kinds: list[Callable[[str], Any]] = [
+        lambda name: name in RETURNS,
+        lambda name: not name.startswith("time_") and not name.endswith(_GRADIENT_SUFFIX),
+        lambda name: name.startswith("time_"),
+    ]
+
+    def key(file: Path) -> tuple[int, str]:
+        return next((place for place, fits in enumerate(kinds) if fits(file.stem)), len(kinds)), file.stem
+
+    return sorted(folder.glob("*.csv"), key=key)

@@ -1,0 +1,73 @@
+"""``birl install``: optional packages."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shlex
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from birl.cli.common import note
+from birl.errors import BirlError, ConfigError
+
+__all__ = ["EXTRAS", "install"]
+
+EXTRAS = {
+    "all": "Everything below.",
+    "atari": "Atari 2600 environments (ale-py).",
+    "d4rl": "Environments of the D4RL datasets (MuJoCo).",
+    "envs": "Gymnasium's classic-control environments.",
+    "minari": "Minari's datasets.",
+    "mlflow": "Logging to MLflow.",
+    "onnx": "Export to ONNX.",
+    "plot": "Plots.",
+    "tensorboard": "Logging to TensorBoard.",
+    "video": "Videos (birl record).",
+    "wandb": "Logging to Weights & Biases.",
+}
+"""Extras of the package that bring optional packages, and what for."""
+
+_ALIASES = {"d4rl_atari": "atari", "d4rl-atari": "atari"}
+_LIST = "list"
+
+
+def install(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="What to install; `list` (the default) lists it.")]
+    = _LIST,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command instead of running it.")] = False,
+) -> None:
+    """Install the optional packages of an extra with this Python's pip: pip install 'birl[NAME]'."""
+    if name == _LIST:
+        width = max(map(len, EXTRAS))
+        for extra, what in EXTRAS.items():
+            print(f"{extra.ljust(width)}  {what}")
+        return
+    extra = _ALIASES.get(name, name)
+    if extra not in EXTRAS:
+        raise ConfigError(f"{name!r} cannot be installed; there are: {', '.join(EXTRAS)} (`birl install list`)")
+    command = [sys.executable, "-m", "pip", "install", _requirement(extra)]
+    if dry_run:
+        print(shlex.join(command))
+        return
+    if importlib.util.find_spec("pip") is None:
+        raise BirlError(f"{sys.executable} has no pip: install {command[-1]!r} with what made this environment")
+    note(shlex.join(command))
+    status = subprocess.run(command, check=False).returncode
+    if status:
+        raise BirlError(f"pip could not install {command[-1]!r} (exit status {status}); its own words are above")
+
+
+def _requirement(extra: str) -> str:
+    """The extra of the very package that is running: never another version, nor a stranger's of the same name."""
+    try:
+        version = importlib.metadata.version("birl")
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(
+            "birl runs from a source folder and is not installed as a package: install it from there, with "
+            f"pip install -e '.[{extra}]'"
+        ) from None
+    return f"birl[{extra}]=={version}"

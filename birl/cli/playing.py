@@ -1,0 +1,75 @@
+"""What `birl record` and `birl play` share: a rendering environment, and episodes of a trained policy in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import birl
+from birl import metrics
+from birl.cli.common import load_model, make_environment, note
+from birl.cli.evaluate import acting_algorithm
+from birl.errors import ConfigError
+
+__all__ = ["play_episodes", "rendering_environment"]
+
+
+def rendering_environment(env_id: str | None, env_header: str | None, mode: str) -> Any:
+    """Make an environment that renders.
+
+    Args:
+        env_id: Gymnasium id or ``module:factory``.
+        env_header: what d3rlpy executes; refused here.
+        mode: ``"rgb_array"`` or ``"human"``: given to the environment, or to a factory that takes ``render_mode``.
+
+    Raises:
+        ConfigError: without an ``env_id``, or if the environment does not render so.
+    """
+    if env_header is not None:
+        raise ConfigError(
+            f"--env-header {env_header!r:.60} is Python code, which birl never executes: write a function that makes "
+            "the environment into a module, such as `def make(render_mode): … return env` in my_envs.py, and give "
+            "--env-id my_envs:make"
+        )
+    if env_id is None:
+        raise ConfigError("no environment: give --env-id, a Gymnasium id or module:factory")
+    env = make_environment(env_id, render_mode=mode)
+    if env.render_mode != mode:
+        raise ConfigError(
+            f"{env_id} has render_mode={env.render_mode!r}, but {mode!r} is needed here: let module:factory take "
+            "render_mode and pass it on to the environment (known modes: "
+            f"{', '.join(map(str, env.metadata.get('render_modes', []))) or 'none'})"
+        )
+    return env
+
+
+def play_episodes(
+    model: Path,
+    env: Any,
+    n_episodes: int,
+    *,
+    epsilon: float,
+    target_return: float | None,
+    seed: int,
+    device: str,
+) -> str:
+    """Play greedy episodes; the environment is closed at the end.
+
+    Returns:
+        Their returns in words.
+    """
+    try:
+        file, algorithm = load_model(model, device)
+        note(f"{file} in {_name(env)}, seed {seed}")
+        birl.seed(seed)
+        returns = metrics.evaluate(acting_algorithm(algorithm, target_return), env, n_episodes, epsilon, seed=seed)
+    finally:
+        env.close()
+    each = ", ".join(f"{value:.2f}" for value in returns)
+    return f"return {np.mean(returns):.2f} ± {np.std(returns):.2f} over {n_episodes} episodes ({each})"
+
+
+def _name(env: Any) -> str:
+    return type(env.unwrapped).__name__ if env.spec is None else str(env.spec.id)

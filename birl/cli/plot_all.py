@@ -1,0 +1,70 @@
+"""``birl plot-all``: every metric of a run in one picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from birl.cli.common import note, runs_of_seeds
+from birl.cli.curves import in_order, read_curve
+from birl.cli.plot import draw_curve, show_or_save
+from birl.errors import FileError, require
+
+__all__ = ["plot_all"]
+
+
+def plot_all(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder (of several seeds, too).")],
+    save: Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of a window.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title.")] = None,
+    show_steps: Annotated[bool, typer.Option("--show-steps", help="Steps instead of epochs along the x-axis.")] = False,
+) -> None:
+    """Plot all metrics of a run in a grid, and print its parameters. Gradients: mean and range of their numbers."""
+    if not path.is_dir():
+        raise FileError(f"there is no folder {path}: give a run folder")
+    runs = [path] if any(path.glob("*.csv")) else runs_of_seeds(path)
+    panels = in_order(runs[0]) if runs else []
+    if not panels:
+        raise FileError(f"{path} has no metrics (CSV files) yet: train first")
+    curves = [read_curve(file) for file in panels]
+    show_steps = show_steps or any((np.diff(curve.epoch) == 0).any() for curve in curves)  # written within epochs
+    columns = math.ceil(math.sqrt(len(panels)))
+    lines = math.ceil(len(panels) / columns)
+    pyplot = require("matplotlib.pyplot", "plot")
+    size = max(12, 3 * columns), max(7, 2.2 * lines)
+    figure, grid = pyplot.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    for axes, file in zip(grid.flat, panels, strict=False):
+        files = [run / file.name for run in runs if (run / file.name).is_file()]
+        draw_curve(axes, files, "C0", show_steps=show_steps)
+        axes.set_title(textwrap.fill(file.stem, 40), fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.3)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    figure.supxlabel("step" if show_steps else "epoch", fontsize=9)
+    figure.suptitle(title or (path.name if len(runs) == 1 else f"{path.name}, mean of {len(runs)} seeds"))
+    if save is not None:
+        show_or_save(figure, save)
+    _print_params(runs[0] / "params.json")
+    if save is None:
+        show_or_save(figure, None)
+    else:
+        print(f"{save}: {len(panels)} metrics of {path}")
+
+
+def _print_params(file: Path) -> None:
+    if not file.is_file():
+        return
+    try:
+        params = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        note(f"{file} cannot be read: {error}")
+        return
+    for name, value in params.items() if isinstance(params, dict) else ():
+        print(f"{name}={value}")

@@ -1,0 +1,159 @@
+"""``birl record``: episodes of a trained policy as videos."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import gymnasium
+import numpy as np
+import typer
+
+from birl.cli.playing import play_episodes, rendering_environment
+from birl.errors import ConfigError, WriteError, require
+
+__all__ = ["Recorder", "record"]
+
+_DEFAULT_RATE = 30
+
+
+def record(
+    model: Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")],
+    env_id: Annotated[
+        str | None, typer.Option(help="Gymnasium id, or module:factory for an environment of your own.")
+    ] = None,
+    env_header: Annotated[
+        str | None, typer.Option(help="Not executed, unlike in d3rlpy: use --env-id module:factory.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the videos.")] = Path("videos"),
+    n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, each a video.")] = 3,
+    target_return: Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")] = None,
+    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Fixes the episodes.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    use_gymnasium: Annotated[
+        bool, typer.Option("--use-gymnasium", hidden=True, help="For d3rlpy's command lines: always so here.")
+    ] = False,
+) -> None:
+    """Record greedy episodes as videos (.mp4), one for each; videos of the same name are replaced."""
+    require("av", "video")
+    env = Recorder(rendering_environment(env_id, env_header, "rgb_array"), out)
+    words = play_episodes(
+        model, env, n_episodes, epsilon=epsilon, target_return=target_return, seed=seed, device=device
+    )
+    for file in env.files:
+        print(file)
+    print(words)
+
+
+class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes every episode as ``rl-video-episode-<number>.mp4`` (H.264) while it is played.
+
+    A video gets its name when its episode has ended; an unfinished one is removed by `close`.
+
+    Args:
+        env: environment with ``render_mode="rgb_array"``; its ``metadata["render_fps"]`` is the frame rate.
+        folder: folder of the videos; made when the first one is written.
+
+    Attributes:
+        files: the videos that are complete.
+    """
+
+    def __init__(self, env: Any, folder: Path) -> None:
+        super().__init__(env)
+        self._folder = folder
+        self._rate = Fraction(env.metadata.get("render_fps") or _DEFAULT_RATE).limit_denominator(1000)
+        self._video: _Video | None = None
+        self._first: Any = None
+        self.files: list[Path] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Begin an episode. Its video begins with the first step: nobody may want this one."""
+        result = self.env.reset(seed=seed, options=options)
+        self._drop()
+        self._first = self._frame()
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Make a step and take a frame."""
+        result = self.env.step(action)
+        if self._video is None:
+            file = self._folder / f"rl-video-episode-{len(self.files)}.mp4"
+            self._video = _Video(file, self._first.shape, self._rate)
+            self._video.add(self._first)
+        self._video.add(self._frame())
+        if result[2] or result[3]:
+            self.files.append(self._video.finish())
+            self._video = None
+        return result
+
+    def close(self) -> None:
+        """Close the environment and remove an unfinished video."""
+        self._drop()
+        super().close()
+
+    def _drop(self) -> None:
+        if self._video is not None:
+            self._video.drop()
+            self._video = None
+
+    def _frame(self) -> Any:
+        try:
+            frame = np.asarray(self.env.render())
+        except Exception as error:  # of whatever library draws
+            raise ConfigError(
+                f"the environment cannot draw itself: {error}. Without a screen, MuJoCo environments need the variable "
+                "MUJOCO_GL=egl (or osmesa), those of pygame SDL_VIDEODRIVER=dummy"
+            ) from error
+        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+            raise ConfigError(
+                f"the environment renders {frame.dtype} {frame.shape}; a video needs frames uint8 (height, width, 3)"
+            )
+        return frame
+
+
+class _Video:
+    """A video file that is being written.
+
+    Args:
+        file: its name once it is complete.
+        shape: of the frames, ``(height, width, 3)``.
+        rate: frames a second.
+    """
+
+    def __init__(self, file: Path, shape: tuple[int, ...], rate: Fraction) -> None:
+        av = require("av", "video")
+        self._file, self._unfinished = file, file.with_name(f".{file.name}.part")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._container = av.open(str(self._unfinished), "w", format="mp4")
+        except OSError as error:
+            raise WriteError(f"{file} cannot be written: {error.strerror}: give another --out") from error
+        self._make_frame = av.VideoFrame.from_ndarray
+        self._stream = self._container.add_stream("libx264", rate=rate)
+        self._stream.height, self._stream.width = (size + size % 2 for size in shape[:2])  # the format wants even ones
+        self._stream.pix_fmt = "yuv420p"
+
+    def add(self, frame: Any) -> None:
+        """Append a frame ``[height, width, 3]``."""
+        missing = [(0, self._stream.height - frame.shape[0]), (0, self._stream.width - frame.shape[1]), (0, 0)]
+        if any(after not in (0, 1) for _, after in missing):
+            raise ConfigError(f"the environment changed the size of its pictures to {frame.shape} within an episode")
+        whole = np.ascontiguousarray(np.pad(frame, missing, mode="edge"))
+        for packet in self._stream.encode(self._make_frame(whole, format="rgb24")):
+            self._container.mux(packet)
+
+    def finish(self) -> Path:
+        """Complete the file."""
+        for packet in self._stream.encode():
+            self._container.mux(packet)
+        self._container.close()
+        os.replace(self._unfinished, self._file)
+        return self._file
+
+    def drop(self) -> None:
+        """Remove what was written."""
+        self._container.close()
+        self._unfinished.unlink(missing_ok=True)

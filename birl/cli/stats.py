@@ -1,0 +1,97 @@
+"""``birl stats``: numbers about a metric, a run or a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from birl import datasets
+from birl.cli.common import load_dataset, several_runs
+from birl.cli.curves import in_order, read_curve
+from birl.errors import FileError
+from birl.types import ActionSpace
+
+__all__ = ["stats"]
+
+
+def stats(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="CSV file, run folder, or dataset (file .h5 or name).")],
+) -> None:
+    """Print statistics of a metric (CSV file), of all metrics of a run (folder), or of a dataset."""
+    place = Path(path)
+    if place.is_dir():
+        _run(place)
+    elif place.is_file() and place.suffix != ".h5":
+        _metric(place)
+    elif place.is_file() or path in datasets.NAMES:
+        _dataset(path)
+    else:
+        names = ", ".join(datasets.NAMES)
+        raise FileError(f"there is no {path}: give a CSV file, a run folder, or a dataset's .h5 file or name ({names})")
+
+
+def _metric(file: Path) -> None:
+    """d3rlpy's lines, and the last value."""
+    curve = read_curve(file)
+    rows = {
+        "FILE NAME": file,
+        "EPOCH": int(curve.epoch[-1]),
+        "TOTAL STEPS": int(curve.step[-1]),
+        "MAX VALUE": np.max(curve.high),
+        "MIN VALUE": np.min(curve.low),
+        "STD VALUE": np.std(curve.value),
+        "LAST VALUE": curve.value[-1],
+    }
+    _print(rows)
+
+
+def _run(folder: Path) -> None:
+    files = in_order(folder)
+    if not files:
+        raise FileError(several_runs(folder) or f"{folder} has no metrics (CSV files) yet: train first")
+    head = ["METRIC", "EPOCH", "TOTAL STEPS", "LAST VALUE", "MAX VALUE", "MIN VALUE", "STD VALUE"]
+    table = [head]
+    for file in files:
+        curve = read_curve(file)
+        numbers = [curve.value[-1], np.max(curve.high), np.min(curve.low), np.std(curve.value)]
+        counts = [int(curve.epoch[-1]), int(curve.step[-1])]
+        table.append([file.stem, *map(str, counts), *(f"{number:.5g}" for number in numbers)])
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    for row in table:
+        cells = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        print("  ".join([row[0].ljust(widths[0]), *cells]))
+
+
+def _dataset(name: str) -> None:
+    data = load_dataset(name)
+    episodes = data.episodes
+    returns = np.array([episode.rewards.sum(dtype=np.float64) for episode in episodes])
+    lengths = np.array([len(episode.rewards) for episode in episodes])
+    rewards = np.concatenate([np.reshape(episode.rewards, -1) for episode in episodes])
+    ended = sum(bool(episode.terminated) for episode in episodes)
+    info = data.dataset_info
+    discrete = info.action_space is ActionSpace.DISCRETE
+    rows: dict[str, Any] = {
+        "FILE NAME" if Path(name).is_file() else "DATASET": name,
+        "EPISODES": f"{len(episodes)}, {ended} of them terminated",
+        "TRANSITIONS": data.transition_count,
+        "OBSERVATIONS": f"shape {data.observation_shape}",
+        "ACTIONS": f"{info.action_size} discrete" if discrete else f"continuous, {info.action_size} dimensions",
+        "RETURN": _summary(returns),
+        "LENGTH": _summary(lengths),
+        "REWARD": _summary(rewards),
+    }
+    _print(rows)
+
+
+def _summary(values: Any) -> str:
+    return f"{np.mean(values):.5g} ± {np.std(values):.5g} (min {np.min(values):.5g}, max {np.max(values):.5g})"
+
+
+def _print(rows: dict[str, Any]) -> None:
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        print(f"{name.ljust(width)}: {f'{value:.6g}' if isinstance(value, float) else value}")

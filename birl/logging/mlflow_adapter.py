@@ -1,0 +1,118 @@
+"""MLflow."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from birl.errors import require
+from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
+from birl.logging.tensorboard_adapter import flat
+from birl.serialization import encode
+from birl.types import State
+
+__all__ = ["MLflowAdapter", "MLflowAdapterFactory"]
+
+_MOST_METRICS = 1000  # MLflow takes so many in one request, and so many parameters:
+_MOST_PARAMS = 100
+_LONGEST_PARAM = 500
+_FORBIDDEN = re.compile(r"[^\w\-./ ]")
+
+
+class MLflowAdapter(LoggerAdapter):
+    """Logs a run to MLflow: metrics by name against the step, parameters one by one. Saves no models.
+
+    The run is started by the first thing that is written, through a client of its own: the active run of
+    ``mlflow.start_run()`` is left alone. A resumed run goes on under the same id, and what it makes again is not
+    written twice. Characters that MLflow takes in no name become ``_``.
+
+    Args:
+        run_name: name of the run.
+        experiment: name of the MLflow experiment that holds the run; it is made if it is not there.
+        tracking_uri: where to; by default what MLflow is set to.
+
+    Raises:
+        MissingExtraError: if ``mlflow`` is not installed.
+    """
+
+    def __init__(self, run_name: str, experiment: str = "Default", tracking_uri: str | None = None) -> None:
+        mlflow = require("mlflow", "mlflow")
+        self._client = mlflow.MlflowClient(tracking_uri)
+        self._entities = require("mlflow.entities", "mlflow")
+        self._run_name, self._experiment = run_name, experiment
+        self._id: str | None = None
+        self._metrics: dict[str, float] = {}
+        self._written_until = -1  # the step up to which a run that goes on has its metrics
+
+    @property
+    def run_id(self) -> str:
+        """The run's id; the run is started when it is first asked for."""
+        if self._id is None:
+            found = self._client.get_experiment_by_name(self._experiment)
+            experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
+            self._id = str(self._client.create_run(experiment, run_name=self._run_name).info.run_id)
+        return self._id
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        """Write the parameters, nested ones as ``config.params.gamma``."""
+        rows = [(_allowed(name), str(value)[:_LONGEST_PARAM]) for name, value in flat(encode(params))]
+        written = self._client.get_run(self.run_id).data.params
+        new = [self._entities.Param(name, value) for name, value in rows if name not in written]
+        for begin in range(0, len(new), _MOST_PARAMS):
+            self._client.log_batch(self.run_id, params=new[begin : begin + _MOST_PARAMS])
+
+    def before_write_metric(self, epoch: int, step: int) -> None:
+        """Begin an epoch's metrics."""
+        self._metrics = {}
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        """Take a metric; it is written with the others of its epoch."""
+        self._metrics[_allowed(name)] = float(value)
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        """Write the epoch's metrics."""
+        if step <= self._written_until:
+            return
+        now = time.time_ns() // 1_000_000
+        values = {**self._metrics, "epoch": float(epoch)}  # the last one tells that all are there
+        rows = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
+        for begin in range(0, len(rows), _MOST_METRICS):
+            self._client.log_batch(self.run_id, metrics=rows[begin : begin + _MOST_METRICS])
+
+    def close(self) -> None:
+        """End the run, if one was started."""
+        if self._id is not None:
+            self._client.set_terminated(self._id)
+
+    def get_state(self) -> State:
+        """The run's id."""
+        return {"id": self._id}
+
+    def set_state(self, state: State) -> None:
+        """Go on with the run of that id, after the last step that it has metrics of."""
+        self._id = state["id"]
+        if self._id is not None:
+            self._client.update_run(self._id, status="RUNNING")
+            history = self._client.get_metric_history(self._id, "epoch")
+            self._written_until = max((metric.step for metric in history), default=-1)
+
+
+class MLflowAdapterFactory(LoggerAdapterFactory):
+    """Makes `MLflowAdapter`.
+
+    Args:
+        experiment: name of the MLflow experiment that holds the runs.
+        tracking_uri: where to; by default what MLflow is set to.
+    """
+
+    def __init__(self, experiment: str = "Default", tracking_uri: str | None = None) -> None:
+        self._experiment, self._uri = experiment, tracking_uri
+
+    def create(self, experiment_name: str) -> MLflowAdapter:
+        """Make the adapter."""
+        return MLflowAdapter(experiment_name, self._experiment, self._uri)
+
+
+def _allowed(name: str) -> str:
+    return _FORBIDDEN.sub("_", name)

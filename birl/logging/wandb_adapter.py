@@ -1,0 +1,97 @@
+"""Weights & Biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from birl.errors import require
+from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
+from birl.serialization import encode
+from birl.types import State
+
+__all__ = ["WanDBAdapter", "WanDBAdapterFactory"]
+
+
+class WanDBAdapter(LoggerAdapter):
+    """Logs a run to Weights & Biases: metrics by name against the step, parameters as its config. Saves no models.
+
+    The run is started by the first thing that is written. A resumed run goes on under the same id; Weights & Biases
+    ignores what it makes again.
+
+    Differs from d3rlpy, whose adapter always logs gradients: here they are logged with ``log_gradients=True``, as
+    ``gradients/<parameter>.<statistic>``.
+
+    Args:
+        algo: not looked at.
+        experiment_name: name of the run.
+        n_steps_per_epoch: not looked at.
+        project: project of the run; by default the one that Weights & Biases is set to.
+
+    Raises:
+        MissingExtraError: if ``wandb`` is not installed.
+    """
+
+    def __init__(self, algo: Any, experiment_name: str, n_steps_per_epoch: int, project: str | None = None) -> None:
+        self._wandb = require("wandb", "wandb")
+        self._name, self._project = experiment_name, project
+        self._run: Any = None
+        self._id: str | None = None  # of a run that goes on
+        self._values: dict[str, float] = {}
+
+    @property
+    def run(self) -> Any:
+        """The run of the library ``wandb``, started when it is first asked for."""
+        if self._run is None:
+            going_on = {} if self._id is None else {"id": self._id, "resume": "allow"}
+            self._run = self._wandb.init(project=self._project, name=self._name, **going_on)
+        return self._run
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        """Write the run's config."""
+        self.run.config.update(encode(params), allow_val_change=True)
+
+    def before_write_metric(self, epoch: int, step: int) -> None:
+        """Begin an epoch's metrics."""
+        self._values = {"epoch": epoch}
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        """Take a metric; it is sent with the others of its epoch."""
+        self._values[name] = float(value)
+
+    def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
+        """Take statistics of a gradient."""
+        self._values |= {f"gradients/{name}.{key}": float(value) for key, value in statistics.items()}
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        """Send the epoch's metrics."""
+        self.run.log(self._values, step=step)
+
+    def close(self) -> None:
+        """Finish the run, if one was started."""
+        if self._run is not None:
+            self._run.finish()
+
+    def get_state(self) -> State:
+        """The run's id."""
+        return {"id": self._id if self._run is None else str(self._run.id)}
+
+    def set_state(self, state: State) -> None:
+        """Go on with the run of that id."""
+        self.close()
+        self._run, self._id = None, state["id"]
+
+
+class WanDBAdapterFactory(LoggerAdapterFactory):
+    """Makes `WanDBAdapter`.
+
+    Args:
+        project: project of the runs; by default the one that Weights & Biases is set to.
+    """
+
+    def __init__(self, project: str | None = None) -> None:
+        self._project = project
+
+    def create(self, algo: Any, experiment_name: str, n_steps_per_epoch: int) -> WanDBAdapter:  # type: ignore[override]
+        """Make the adapter."""
+        return WanDBAdapter(algo, experiment_name, n_steps_per_epoch, self._project)

@@ -1,0 +1,106 @@
+"""A conditional variational auto-encoder of the actions in the data (Sohn et al. 2015; arXiv:1812.02900, section 4).
+
+The encoder reads a state and an action and says how the action's latent is distributed, the decoder turns a state and a
+latent into an action again. Latents of a standard normal decode to actions such as the data have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from birl.distributions import Normal
+from birl.models.encoders import EncoderFactory
+from birl.models.networks import Network, evaluating
+from birl.types import Inputs, Spec
+
+__all__ = ["LATENT_LIMIT", "VAEDecoder", "VAEEncoder", "random_latents"]
+
+LATENT_LIMIT = 0.5
+"""Random latents are clipped to ``[-LATENT_LIMIT, LATENT_LIMIT]``: only the likely actions are decoded."""
+
+
+class VAEEncoder(Network):
+    """``q(z|s, a)``: the distribution of the latent of an action.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the action-conditioned encoder.
+        latent_size: number of latent dimensions ``L``.
+        log_std_range: clamp of the natural logarithm of the standard deviation.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        encoder_factory: EncoderFactory,
+        latent_size: int,
+        log_std_range: tuple[float, float] = (-4.0, 15.0),
+    ) -> None:
+        encoder = encoder_factory.create_with_action(spec.observation_shape, spec.action_size)
+        super().__init__(spec, encoder, with_action=True)
+        self.linear = nn.Linear(self.feature_size, 2 * latent_size)
+        self.log_std_range = log_std_range
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Normal:
+        """Gaussian with parameters ``[..., L]`` for actions ``[..., action_size]``."""
+        mean, log_std = self.linear(self.encode(inputs, action)).chunk(2, -1)
+        return Normal(mean, log_std.clamp(*self.log_std_range))
+
+
+class VAEDecoder(Network):
+    """``p(a|s, z)``: the action of a latent.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the encoder, which reads the latent as if it were an action.
+        latent_size: number of latent dimensions ``L``.
+    """
+
+    def __init__(self, spec: Spec, encoder_factory: EncoderFactory, latent_size: int) -> None:
+        encoder = encoder_factory.create_with_action(spec.observation_shape, latent_size)
+        super().__init__(replace(spec, action_size=latent_size), encoder, with_action=True)
+        self.linear = nn.Linear(self.feature_size, spec.action_size)
+        self.latent_size = latent_size
+
+    def forward(self, inputs: Inputs, latent: Tensor, *, squash: bool = True) -> Tensor:
+        """Actions ``[..., action_size]``.
+
+        Args:
+            inputs: the states.
+            latent: ``[..., L]``; may have more leading dimensions than the states (many actions for each state).
+            squash: whether actions go through a tanh, into [-1, 1]; if not, they are those before it.
+        """
+        action: Tensor = self.linear(self.encode(inputs, latent))
+        return action.tanh() if squash else action
+
+    @torch.no_grad()
+    def sample(self, inputs: Inputs, n: int | None = None, *, squash: bool = True) -> Tensor:
+        """Actions such as the data have, from random latents, without gradients, dropout and batch statistics.
+
+        Args:
+            inputs: the states.
+            n: number of actions for each state, or ``None`` for one without a dimension of its own.
+            squash: see `forward`.
+
+        Returns:
+            ``[(n,) ..., action_size]``.
+        """
+        leading = self._leading(inputs.observation)
+        shape = (*leading, self.latent_size) if n is None else (n, *leading, self.latent_size)
+        with evaluating(self):
+            action: Tensor = self(inputs, random_latents(shape, self.linear.weight), squash=squash)
+        return action
+
+
+def random_latents(shape: tuple[int, ...], like: Tensor | None = None) -> Tensor:
+    """Standard normal numbers, clipped to `LATENT_LIMIT` as in arXiv:1812.02900.
+
+    Args:
+        shape: their shape.
+        like: gives type and device.
+    """
+    dtype, device = (None, None) if like is None else (like.dtype, like.device)
+    return torch.randn(shape, dtype=dtype, device=device).clamp(-LATENT_LIMIT, LATENT_LIMIT)
