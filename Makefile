@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow lint datasets bench clean
+.PHONY: demo test test-slow lint docs datasets bench clean
 
 demo: $(VENV)/.demo  ## train from logged data, evaluate, plot, export
 	$(BIN)/python examples/cartpole_from_logs.py --out birl_demo
@@ -21,6 +21,9 @@ lint: $(VENV)/.dev  ## style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev  ## the documentation as a site in site/
+	$(BIN)/python -m mkdocs build --strict
 
 datasets: $(VENV)/.dev  ## collect the shipped datasets anew
 	$(BIN)/python scripts/collect_datasets.py

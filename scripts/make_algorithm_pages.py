@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from birl import algos
+from birl import algos, ope
 from birl.algorithm import Algorithm
 from birl.serialization import Serializable
 from birl.types import ActionSpace
@@ -20,6 +20,7 @@ PAGES = Path(__file__).resolve().parent.parent / "docs" / "algorithms"
 KINDS = {ActionSpace.CONTINUOUS: "continuous", ActionSpace.DISCRETE: "discrete", ActionSpace.BOTH: "both"}
 SOURCES = {
     "transition": "logged data, or live environments through a replay buffer",
+    "tail": "logged data, or live environments through a replay buffer: steps with the rest of their episodes",
     "trajectory": "logged data",
     "rollout": "live environments (its own fresh experience)",
     "nothing": "nothing: it does not learn",
@@ -28,7 +29,7 @@ SOURCES = {
 
 def algorithms() -> list[type[Algorithm[Any, Any]]]:
     """All algorithms, by name."""
-    values = (getattr(algos, name) for name in algos.__all__)
+    values = (getattr(module, name) for module in (algos, ope) for name in module.__all__)
     found = {v for v in values if inspect.isclass(v) and issubclass(v, Algorithm) and hasattr(v, "config_class")}
     return sorted(found, key=lambda cls: cls.__name__)
 
@@ -55,11 +56,11 @@ def source(cls: type[Algorithm[Any, Any]]) -> str:
 
 def page(cls: type[Algorithm[Any, Any]]) -> str:
     """One algorithm's page."""
-    config = cls.config_class
+    config, bare = cls.config_class, cls.__new__(cls)
     lines = [f"# {cls.__name__}", "", "<!-- written by scripts/make_algorithm_pages.py -->", ""]
     lines += [markdown(config.__doc__ or ""), ""]
     lines += [f"- actions: {KINDS[cls.action_space]}", f"- learns from: {source(cls)}", ""]
-    phases = cls().phases_for(config())
+    phases = bare.phases_for(config())
     if phases:
         lines += ["## An update", "", "In this order:", ""]
         for phase in phases:
@@ -69,7 +70,7 @@ def page(cls: type[Algorithm[Any, Any]]) -> str:
             every = f" ({', '.join(when)})" if when else ""
             trained = ", ".join(f"`{name}`" for name in phase.trained)
             lines += [f"1. {trained}{every}, logged as `{phase.logged}`: {markdown(phase.loss.__doc__ or '')}"]
-        for target in cls.targets:
+        for target in bare.targets_for(config()):
             every = f" every `{target.every}` updates" if target.every != 1 else ""
             every += f" after `{target.after}` updates" if target.after != 0 else ""
             kind = type(target).__name__
@@ -80,7 +81,8 @@ def page(cls: type[Algorithm[Any, Any]]) -> str:
         lines += [f"| `{name}` | {value(default)} | {allowed} | {markdown(meaning)} |"]
     file = inspect.getsourcefile(cls)
     assert file is not None
-    lines += ["", f"Code: [birl/algos/{Path(file).name}](../../birl/algos/{Path(file).name})", ""]
+    path = "/".join(Path(file).parts[-3:])
+    lines += ["", f"Code: [{path}](../../{path})", ""]
     return "\n".join(lines)
 
 
