@@ -18,6 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,64 @@ RESULTS = Path(__file__).parent / "results" / "scores.csv"
 FIELDS = ("task", "side", "seed", "step", "score", "seconds", "versions")
 EPISODES = 10
 
-# task: (algorithm, environment or dataset, steps, steps between evaluations)
-TASKS: dict[str, tuple[str, str, int, int]] = {
-    "sac-halfcheetah": ("SAC", "HalfCheetah-v5", 50_000, 10_000),
-    "td3-hopper": ("TD3", "Hopper-v5", 50_000, 10_000),
-    "iql-halfcheetah-replay": ("IQL", "HalfCheetah-v5", 20_000, 5_000),
-    "discretecql-cartpole-replay": ("DiscreteCQL", "CartPole-v1", 5_000, 1_000),
+@dataclass(frozen=True)
+class Task:
+    """What is learned.
+
+    Attributes:
+        algorithm: its name.
+        env: environment that scores come from.
+        data: named dataset, `REPLAY`, or ``""`` to learn in the environment.
+        steps: number of updates, or of environment steps.
+        interval: steps between evaluations.
+        fields: of the configuration, the same on all sides.
+    """
+
+    algorithm: str
+    env: str
+    data: str
+    steps: int
+    interval: int
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether actions need scaling to [-1, 1]."""
+        return self.env == "Pendulum-v1"
+
+
+DISCRETE = ("DQN", "DoubleDQN", "NFQ", "DiscreteSAC", "DiscreteBCQ", "DiscreteCQL", "DiscreteBC")
+CONTINUOUS = ("DDPG", "TD3", "SAC", "BCQ", "BEAR", "CRR", "CQL", "AWAC", "PLAS", "PLASWithPerturbation", "TD3PlusBC")
+CONTINUOUS += ("IQL", "ReBRAC", "CalQL", "BC")
+# Defaults that wait for longer runs than these, or that these environments are not made for.
+SHORTER: dict[str, dict[str, Any]] = {
+    **{name: {"target_update_interval": 1000} for name in ("DQN", "DoubleDQN", "DiscreteSAC", "DiscreteBCQ")},
+    "DiscreteCQL": {"target_update_interval": 1000},
+    "BEAR": {"warmup_steps": 1000},
+    "PLAS": {"warmup_steps": 2000},
+    "PLASWithPerturbation": {"warmup_steps": 2000},
+}
+
+TASKS: dict[str, Task] = {
+    "sac-halfcheetah": Task("SAC", "HalfCheetah-v5", "", 50_000, 10_000),
+    "td3-hopper": Task("TD3", "Hopper-v5", "", 50_000, 10_000),
+    "iql-halfcheetah-replay": Task("IQL", "HalfCheetah-v5", "REPLAY", 20_000, 5_000, {"batch_size": 256}),
+    **{
+        f"{name.lower()}-cartpole-replay": Task(
+            name, "CartPole-v1", "cartpole-replay", 5_000, 1_000, SHORTER.get(name, {})
+        )
+        for name in DISCRETE
+    },
+    **{
+        f"{name.lower()}-pendulum-replay": Task(
+            name, "Pendulum-v1", "pendulum-replay", 5_000, 1_000, SHORTER.get(name, {})
+        )
+        for name in CONTINUOUS
+    },
+    **{
+        f"{name.lower()}-halfcheetah-replay-10k": Task(name, "HalfCheetah-v5", "REPLAY", 10_000, 5_000)
+        for name in ("TD3PlusBC", "IQL", "CQL", "AWAC", "BCQ")
+    },
 }
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
@@ -61,7 +114,8 @@ class Report:
 
     def __init__(self, options: argparse.Namespace, versions: str) -> None:
         self.options, self.versions = options, versions
-        _, self.env_name, self.steps, self.interval = TASKS[options.task]
+        task = TASKS[options.task]
+        self.env_name, self.steps, self.interval = task.env, task.steps, task.interval
         self.begin, self.spent = time.perf_counter(), 0.0
 
     def due(self, step: int) -> bool:
@@ -95,18 +149,17 @@ def run_birl(options: argparse.Namespace) -> None:
     import birl
     from birl import algos
 
-    name, env_name, steps, _ = TASKS[options.task]
+    task = TASKS[options.task]
+    name, steps = task.algorithm, task.steps
     report = Report(options, f"birl {birl.__version__} torch {torch.__version__}")
     birl.seed(options.seed)
-    widths = birl.models.VectorEncoderFactory(WIDTHS)
-    fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", "batch_size": 256}
-    if name in ("SAC", "TD3"):
-        fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths}
+    fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", **task.fields}
+    if not task.data:
+        widths = birl.models.VectorEncoderFactory(WIDTHS)
+        fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
         fields |= {"actor_learning_rate": RATE, "critic_learning_rate": RATE}
-    if name == "IQL":
-        fields |= {"action_scaler": None}
-    if name == "DiscreteCQL":
-        fields |= {"batch_size": 32, "target_update_interval": 1000}
+    if task.scaled:
+        fields["action_scaler"] = birl.preprocessing.MinMaxActionScaler()
     algorithm = getattr(algos, f"{name}Config")(**fields).create()
 
     def evaluate(_: Any, __: int, step: int) -> None:
@@ -115,10 +168,10 @@ def run_birl(options: argparse.Namespace) -> None:
             report(step, lambda x: actor(x[None], np.array([False]), np.zeros(1))[0])
 
     common: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
-    if name in ("SAC", "TD3"):
+    if not task.data:
         explorer = birl.run.NormalNoise(std=NOISE) if name == "TD3" else None
         algorithm.fit_online(
-            gymnasium.make(env_name),
+            gymnasium.make(task.env),
             explorer=explorer,
             n_steps=steps,
             n_steps_per_epoch=steps,
@@ -129,7 +182,7 @@ def run_birl(options: argparse.Namespace) -> None:
             **common,
         )
     else:
-        dataset = birl.datasets.get_dataset("cartpole-replay")[0] if name == "DiscreteCQL" else load_birl()
+        dataset = load_birl() if task.data == "REPLAY" else birl.datasets.get_dataset(task.data)[0]
         algorithm.fit(dataset, n_steps=steps, n_steps_per_epoch=steps, callback=evaluate, **common)
 
 
@@ -150,7 +203,8 @@ def run_sb3(options: argparse.Namespace) -> None:
     from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
-    name, env_name, steps, _ = TASKS[options.task]
+    task = TASKS[options.task]
+    name, env_name, steps = task.algorithm, task.env, task.steps
     report = Report(options, f"stable-baselines3 {sb3.__version__} torch {torch.__version__}")
 
     class Evaluate(BaseCallback):
@@ -186,17 +240,16 @@ def run_d3rlpy(options: argparse.Namespace) -> None:
     import torch
 
     torch.set_num_threads(1)
-    name, _, steps, _ = TASKS[options.task]
+    task = TASKS[options.task]
+    steps = task.steps
     report = Report(options, f"d3rlpy {d3rlpy.__version__} torch {torch.__version__}")
     d3rlpy.seed(options.seed)
-    path = REPLAY
-    fields: dict[str, Any] = {"batch_size": 256}
-    if name == "DiscreteCQL":
-        path = Path(__file__).parent.parent / "birl" / "data" / "cartpole-replay.h5"
-        fields = {"batch_size": 32, "target_update_interval": 1000}
+    shipped = Path(__file__).parent.parent / "birl" / "data" / f"{task.data}.h5"
+    path = REPLAY if task.data == "REPLAY" else shipped
     with path.open("rb") as file:
         dataset = d3rlpy.dataset.ReplayBuffer.load(file, d3rlpy.dataset.InfiniteBuffer())
-    algorithm = getattr(d3rlpy.algos, f"{name}Config")(**fields).create(device="cpu:0")
+    scaler = {"action_scaler": d3rlpy.preprocessing.MinMaxActionScaler()} if task.scaled else {}
+    algorithm = getattr(d3rlpy.algos, f"{task.algorithm}Config")(**task.fields, **scaler).create(device="cpu:0")
 
     def evaluate(_: Any, __: int, step: int) -> None:
         if report.due(step):
@@ -251,7 +304,7 @@ def table() -> None:
     print("| task | side | steps | seeds | mean score | 95 % interval | each | seconds |")
     print("|---|---|---|---|---|---|---|---|")
     for (task, side), seeds in sorted(last.items()):
-        done = [entry for entry in seeds.values() if entry[0] == TASKS[task][2]]
+        done = [entry for entry in seeds.values() if entry[0] == TASKS[task].steps]
         if not done:
             continue
         scores = np.array([score for _, score, _ in done])
@@ -260,7 +313,7 @@ def table() -> None:
         each = " ".join(f"{score:.0f}" for score in sorted(scores))
         seconds = statistics.median(entry[2] for entry in done)
         print(
-            f"| {task} | {side} | {TASKS[task][2]} | {len(done)} | {scores.mean():.1f} | {low:.1f} … {high:.1f} | "
+            f"| {task} | {side} | {TASKS[task].steps} | {len(done)} | {scores.mean():.1f} | {low:.1f} … {high:.1f} | "
             f"{each} | {seconds:.0f} |"
         )
 
