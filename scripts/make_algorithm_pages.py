@@ -27,6 +27,36 @@ SOURCES = {
 }
 
 
+METRICS = {
+    "actor_loss": "Loss of the policy. Where it holds the negative value of its actions, it falls as they seem better.",
+    "alpha": "Weight of the constraint or of the conservative loss.",
+    "alpha_loss": "Loss of that weight.",
+    "approximate_kl": "Divergence of the policy from the one that collected the rollout; large means too many passes.",
+    "bc_loss": "Squared error of the policy's actions against those of the data.",
+    "clip_fraction": "Share of steps whose probability ratio was clipped.",
+    "conservative_loss": "How far values of unseen actions lie above those of the data, times its weight.",
+    "critic_loss": "Loss of the Q-functions (or of the state-value function), summed over the ensemble.",
+    "diversity_loss": "How much the critics' gradients point the same way, times its weight.",
+    "entropy": "Entropy of the policy; it falls as the policy makes up its mind.",
+    "imitation_loss": "Negative log-likelihood of the data's actions.",
+    "imitator_loss": "Loss of the model that imitates the data.",
+    "learning_rate": "Learning rate of the update.",
+    "loss": "What is minimised, in all.",
+    "mmd_loss": "Distance of the policy's actions from the imitator's, as it enters the policy's loss.",
+    "policy_loss": "Clipped objective of the policy, negative.",
+    "q_loss": "Loss of the Q-functions.",
+    "regularization_loss": "Penalty on large logits.",
+    "td_loss": "Temporal-difference loss, without what is added to it.",
+    "temp": "Temperature: the weight of the entropy.",
+    "temp_loss": "Loss of the temperature; its sign says which way the temperature goes.",
+    "v_loss": "Expectile loss of the state-value function.",
+    "vae_loss": "Reconstruction error and divergence of the auto-encoder.",
+    "value_loss": "Squared error of the state-value function.",
+    "weights": "Mean weight of the imitated actions.",
+}
+"""Every metric that an algorithm's docstring says it logs."""
+
+
 def algorithms() -> list[type[Algorithm[Any, Any]]]:
     """All algorithms, by name."""
     values = (getattr(module, name) for module in (algos, ope) for name in module.__all__)
@@ -76,6 +106,11 @@ def page(cls: type[Algorithm[Any, Any]]) -> str:
             kind = type(target).__name__
             lines += [f"1. `{target.target}` follows `{target.source}` ({kind}{every})"]  # type: ignore[attr-defined]
         lines += [""]
+    logged = re.search(r"^Logs .*?(?:\n\n|\Z)", inspect.cleandoc(config.__doc__ or ""), re.DOTALL | re.MULTILINE)
+    names = [name for name in re.findall(r"``(\w+)``", logged.group()) if name in METRICS] if logged else []
+    if names:
+        lines += ["## What it logs", "", "| metric | meaning |", "|---|---|"]
+        lines += [*(f"| `{name}` | {METRICS[name]} |" for name in dict.fromkeys(names)), ""]
     lines += ["## Hyper-parameters", "", "| field | default | allowed | meaning |", "|---|---|---|---|"]
     for name, default, allowed, meaning in config.documentation():
         lines += [f"| `{name}` | {value(default)} | {allowed} | {markdown(meaning)} |"]

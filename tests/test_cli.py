@@ -687,7 +687,7 @@ def test_install(birl_: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert commands == []
     status[0] = 3
     assert "exit status 3" in birl_("install", "plot", status=1)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: [])
     assert "has no pip" in birl_("install", "plot", status=1)
 
 

@@ -87,7 +87,9 @@ class AWRConfig(AlgorithmConfig):
 class DiscreteAWRConfig(AWRConfig):
     """Advantage-Weighted Regression (Peng et al. 2019, arXiv:1910.00177) for discrete actions.
 
-    As AWR, with a categorical policy. Logs the same.
+    As AWR, with a categorical policy.
+
+    Logs ``critic_loss``, ``actor_loss`` and ``weights`` (their mean), averaged over the minibatches.
     """
 
 

@@ -25,8 +25,8 @@ class CalQLConfig(CQLConfig):
     rewards from the step to the end of its episode. The part of an episode that a time limit cut off, or that is yet to
     come, does not count: where rewards are negative the value is too high there, and CQL's term is weaker.
 
-    Logs what CQL logs: ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``actor_loss``, ``temp_loss`` and
-    ``temp``.
+    Logs what CQL logs: ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
+    ``temp_loss`` and ``temp``.
 
     Differs from d3rlpy: as `CQLConfig` does.
     """

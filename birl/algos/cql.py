@@ -32,7 +32,8 @@ class CQLConfig(SACConfig):
     their sum, so the gap that ``alpha_threshold`` is compared with is lower by ``log(3 * n_action_samples)``; and
     the target's action is sampled, also without ``soft_q_backup``.
 
-    Logs ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``actor_loss``, ``temp_loss`` and ``temp``.
+    Logs ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``, ``temp_loss`` and
+    ``temp``.
     """
 
     actor_learning_rate: float = 1e-4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import shlex
 import subprocess
 import sys
@@ -53,7 +52,8 @@ def install(
     if dry_run:
         print(shlex.join(command))
         return
-    if importlib.util.find_spec("pip") is None:
+    # Asked of the metadata: to look for the module would switch off setuptools' distutils, which torch compiles with.
+    if not list(importlib.metadata.distributions(name="pip")):
         raise BirlError(f"{sys.executable} has no pip: install {command[-1]!r} with what made this environment")
     note(shlex.join(command))
     status = subprocess.run(command, check=False).returncode
