@@ -707,3 +707,15 @@ def test_everything_that_can_be_installed_is_an_extra() -> None:
     assert set(EXTRAS) == set(extras) - {"dev"}
     bundled = extras["all"][0].removeprefix("birl[").removesuffix("]").split(",")
     assert set(bundled) == set(EXTRAS) - {"all"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere", "no dataset is called 'nowhere'"),
+        ("data/no.h5", "there is no file 'data/no.h5'"),
+        ("hopper-medium-v0", "hopper_medium.hdf5"),
+    ],
+)
+def test_a_dataset_that_is_not_there(birl_: Shell, tmp_path: Path, name: str, said: str) -> None:
+    assert said in birl_("train", "BC", "--dataset", name, "--n-steps", "5", "--out", str(tmp_path / "run"), status=1)

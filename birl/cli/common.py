@@ -99,16 +99,16 @@ def load_model(path: Path, device: str) -> tuple[Path, Any]:
 
 
 def load_dataset(name: str) -> Any:
-    """Load a dataset by its name, or a file.
+    """Load an h5 file, or a dataset by the name that `birl.datasets.get_dataset` knows.
 
     Raises:
         ConfigError: if there is neither.
     """
-    if name in datasets.NAMES:
-        return datasets.get_dataset(name)[0]
-    if Path(name).is_file():
+    if name not in datasets.NAMES and Path(name).is_file():
         return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer())
-    raise ConfigError(f"{name!r} is neither a dataset nor a file. Datasets: {', '.join(datasets.NAMES)}")
+    if Path(name).suffix in (".h5", ".hdf5"):
+        raise ConfigError(f"there is no file {name!r}. Datasets: {', '.join(datasets.NAMES)}")
+    return datasets.get_dataset(name)[0]
 
 
 def make_environment(name: str, num_envs: int | None = None, **options: Any) -> Any:
