@@ -24,6 +24,7 @@ from birl.dataset.returns import DiscountedReturns
 from birl.engine import Engine, Phase, TargetUpdate
 from birl.envs import environment_spec, single_spaces
 from birl.errors import (
+    ActionError,
     ActionRangeWarning,
     ConfigError,
     CorruptFileError,
@@ -225,15 +226,13 @@ class Algorithm(Generic[ConfigT, NetsT]):
     # -- building --------------------------------------------------------------------------------------------------
 
     def create_impl(self, observation_shape: Shape, action_size: int, *, discrete_action: bool | None = None) -> None:
-        """Build networks and optimisers.
+        """Build networks and optimisers. Networks of the same shapes that have not been trained are kept.
 
         Args:
             observation_shape: such as ``(3,)``, or a tuple or dict of shapes.
             action_size: number of action dimensions (continuous) or of actions (discrete).
             discrete_action: only for algorithms that can do both.
         """
-        if self._engine is not None:
-            raise ConfigError(f"this {type(self).__name__} has networks already; make a new one with config.create()")
         if isinstance(action_size, bool) or not isinstance(action_size, int | np.integer) or action_size < 1:
             raise ConfigError(f"action_size is {action_size!r}; it must be an int >= 1")
         if self.action_space is ActionSpace.BOTH:
@@ -246,7 +245,12 @@ class Algorithm(Generic[ConfigT, NetsT]):
             if discrete_action not in (None, own):
                 raise ConfigError(_other_actions(type(self).__name__, own))
             discrete_action = own
-        self._spec = Spec(as_shape(observation_shape), int(action_size), bool(discrete_action))
+        spec = Spec(as_shape(observation_shape), int(action_size), bool(discrete_action))
+        if self._engine is not None:
+            if spec == self._spec and self.grad_step == 0:
+                return
+            raise ConfigError(f"this {type(self).__name__} has networks already; make a new one with config.create()")
+        self._spec = spec
         check_scaler_shapes(self.config, self._spec)
         nets = self.networks(self._spec, self.config).to(self.torch_device)
         self._engine = Engine(nets, self.phases_for(self.config), self.targets_for(self.config), self.config)
@@ -458,7 +462,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Train on a dataset, one epoch at each iteration. See `fit`."""
         self._refuse_unlearnable("fit")
-        check_fit_arguments(dataset, evaluators)
+        check_fit_arguments(dataset, evaluators, callback, epoch_callback)
         options: Any = {
             "n_steps_per_epoch": n_steps_per_epoch,
             "experiment_name": experiment_name,
@@ -475,24 +479,34 @@ class Algorithm(Generic[ConfigT, NetsT]):
         }
         if enable_ddp:
             self.build_with_dataset(dataset)
-            with distributed.joined(self, dataset, options) as own:
+            with distributed.joined(self, dataset, n_steps, options) as own:
                 yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **own)
         else:
             yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **options)
         self.engine.check_finite()
 
-    def fit(self, dataset: ReplayBufferBase, n_steps: int, **options: Any) -> list[tuple[int, dict[str, float]]]:
+    def fit(
+        self,
+        dataset: ReplayBufferBase,
+        n_steps: int,
+        n_steps_per_epoch: int = 10000,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        **options: Any,
+    ) -> list[tuple[int, dict[str, float]]]:
         """Train on a dataset.
 
         Args:
             dataset: replay buffer or dataset.
             n_steps: number of updates: exactly so many are made, whatever the epoch length.
-            **options: ``n_steps_per_epoch`` (updates between evaluations, logging and models), ``experiment_name`` and
-                ``with_timestamp`` (name of the run folder), ``logger_adapter``, ``show_progress``, ``save_interval``
-                (epochs between saved models), ``evaluators`` (name to evaluator), ``callback(algo, epoch, step)`` after
-                each update, ``epoch_callback(algo, epoch, step)`` after each epoch, ``checkpoint`` (folder: the run's
-                whole state is kept there, and training goes on from what is found there), ``enable_ddp`` (learn
-                together with other processes, see `birl.distributed`), ``logging_strategy`` and ``logging_steps``
+            n_steps_per_epoch: updates between evaluations, logging and models.
+            experiment_name: name of the run folder; by default the class name.
+            with_timestamp: whether the time is added to the name.
+            **options: ``logger_adapter``, ``show_progress``, ``save_interval`` (epochs between saved models),
+                ``evaluators`` (name to evaluator), ``callback(algo, epoch, step)`` after each update,
+                ``epoch_callback(algo, epoch, step)`` after each epoch, ``checkpoint`` (folder: the run's whole state
+                is kept there, and training goes on from what is found there), ``enable_ddp`` (learn together with
+                other processes, see `birl.distributed`), ``logging_strategy`` and ``logging_steps``
                 (`LoggingStrategy.STEPS`: metrics are also written every so many updates), ``log_gradients`` (whether
                 statistics of gradients are written, too).
 
@@ -505,7 +519,12 @@ class Algorithm(Generic[ConfigT, NetsT]):
                 hint = "; d3rlpy's older `scorers` are `evaluators` now" if name == "scorers" else ""
                 names = ", ".join(option for option in known if option not in ("self", "options"))
                 raise ConfigError(f"fit has no option {name!r}{hint}. Options: {names}")
-        return list(self.fitter(dataset, n_steps, **options))
+        named: dict[str, Any] = {
+            "n_steps_per_epoch": n_steps_per_epoch,
+            "experiment_name": experiment_name,
+            "with_timestamp": with_timestamp,
+        }
+        return list(self.fitter(dataset, n_steps, **named, **options))
 
     def fit_online(
         self,
@@ -515,6 +534,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         n_steps: int = 1000000,
         n_steps_per_epoch: int = 10000,
         update_interval: int = 1,
+        *,
         n_updates: int = 1,
         update_start_step: int = 0,
         random_steps: int = 0,
@@ -684,7 +704,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
         if isinstance(x, list) and not is_shape(shape) and isinstance(shape, tuple):
             x = tuple(x)
         if isinstance(x, list):
-            x = np.asarray(x)
+            with_info = any(isinstance(row, tuple) and any(isinstance(part, dict) for part in row) for row in x)
+            x = tuple(x) if with_info else np.asarray(x)
         if isinstance(x, tuple) and is_shape(shape):
             raise ShapeError(
                 f"a tuple was given, but observations are single arrays {('batch', *shape)}: env.reset() returns "
@@ -748,6 +769,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
             action = action[:, 0]
         if action.shape != expected:
             raise ShapeError(f"actions of shape {action.shape} were given; they must have shape {expected}")
+        if self.spec.discrete_action and len(action) and not 0 <= action.min() <= action.max() < self.spec.action_size:
+            raise ActionError(
+                f"actions from {action.min()} to {action.max()} were given; they must be integers from 0 to "
+                f"{self.spec.action_size - 1}"
+            )
         with torch.no_grad(), self.in_acting_mode():
             inputs = Inputs(self.units.observation(x))
             tensor = self.units.action(action[:, None] if self.spec.discrete_action else action)

@@ -16,8 +16,11 @@ from birl.types import Spec
 __all__ = ["check_fit_arguments", "check_picker", "check_scaler_shapes", "damaged_as_typed_errors"]
 
 
-def check_fit_arguments(dataset: Any, evaluators: Any) -> None:
+def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
     """Name the mistakes that are easily made in a call of `Algorithm.fit`."""
+    for callback in callbacks:
+        if callback is not None and not callable(callback):
+            raise ConfigError(f"a callback is {callback!r:.80}; it must be a function (algo, epoch, step)")
     if not isinstance(dataset, ReplayBufferBase):
         raise ConfigError(
             f"fit takes a dataset, got {type(dataset).__name__}: make one with birl.dataset.MDPDataset(observations, "

@@ -34,7 +34,6 @@ __all__ = ["CONVERTIBLE", "read_d3rlpy"]
 CONVERTIBLE: Final = (
     "AWAC",
     "BC",
-    "BCQ",
     "BEAR",
     "CQL",
     "CalQL",
@@ -50,8 +49,6 @@ CONVERTIBLE: Final = (
     "DoubleDQN",
     "IQL",
     "NFQ",
-    "PLAS",
-    "PLASWithPerturbation",
     "ReBRAC",
     "SAC",
     "TACR",
@@ -59,6 +56,9 @@ CONVERTIBLE: Final = (
     "TD3PlusBC",
 )
 """Algorithms whose models can be converted."""
+
+_ACTING_OTHERWISE: Final = ("BCQ", "PLAS", "PLASWithPerturbation")
+"""Their decoder's actions go through a tanh in birl, and while they learned in d3rlpy, but not when d3rlpy acts."""
 
 _Tensors = dict[str, Tensor]
 
@@ -239,6 +239,11 @@ def _inner(data: bytes, fname: object) -> dict[str, Any]:
 def _config(data: dict[str, Any]) -> AlgorithmConfig:
     name = data["type"].replace("_", "").lower()
     known = {cls.lower(): cls for cls in CONVERTIBLE}
+    if name in map(str.lower, _ACTING_OTHERWISE):
+        raise UnsupportedError(
+            f"models of {data['type']!r} cannot be converted: d3rlpy leaves out the tanh of their decoder when they act, "
+            "so that in birl they would act otherwise. Train anew with birl; d3rlpy itself can export the policy it has"
+        )
     if name not in known:
         raise UnsupportedError(f"models of {data['type']!r} cannot be converted, but those of {', '.join(CONVERTIBLE)}")
     cls = getattr(birl.algos, known[name]).config_class

@@ -90,7 +90,7 @@ def _split(flat: Tensor, like: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def joined(algorithm: Any, dataset: Any, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def joined(algorithm: Any, dataset: Any, n_steps: int, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Inside, a built algorithm learns together with those of the other processes.
 
     All start from the parameters of process 0. Processes that were seeded alike draw different minibatches. Only
@@ -99,20 +99,22 @@ def joined(algorithm: Any, dataset: Any, options: dict[str, Any]) -> Iterator[di
     Args:
         algorithm: built algorithm.
         dataset: what this process samples from.
+        n_steps: number of updates.
         options: those of `birl.run.session.Options`.
 
     Yields:
         The options of this process.
 
     Raises:
-        ConfigError: if there is no process group, or configurations, shapes or scalers differ between processes.
+        ConfigError: if there is no process group, or the number of updates, configurations, shapes or scalers differ
+            between processes.
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise ConfigError(
             "enable_ddp=True needs a process group: call birl.distributed.init_process_group(…) in every process first"
         )
     rank = dist.get_rank()
-    _check_equal(algorithm)
+    _check_equal(algorithm, n_steps)
     _copy_from_first(algorithm)
     if rank > 0:
         dataset.set_state(_jumped(dataset.get_state(contents=False), rank))
@@ -139,9 +141,9 @@ def _jumped(state: Any, count: int) -> Any:
     return generator.jumped(count).state
 
 
-def _check_equal(algorithm: Any) -> None:
-    """Raise if this process's algorithm is not that of process 0."""
-    described = json.dumps(algorithm.describe(), sort_keys=True)
+def _check_equal(algorithm: Any, n_steps: int) -> None:
+    """Raise if this process's run is not that of process 0."""
+    described = json.dumps({"n_steps": n_steps, **algorithm.describe()}, sort_keys=True)
     digest = hashlib.sha256(described.encode()).digest()
     own = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(algorithm.torch_device)
     digests = [torch.empty_like(own) for _ in range(dist.get_world_size())]
@@ -149,7 +151,7 @@ def _check_equal(algorithm: Any) -> None:
     others = [rank for rank, other in enumerate(digests) if not torch.equal(other, digests[0])]
     if others:
         raise ConfigError(
-            f"configurations, shapes or scalers of processes {others} are not those of process 0; each process must "
+            f"n_steps, configurations, shapes or scalers of processes {others} are not those of process 0; each must "
             f"have the same: fit scalers on the whole data first. Process {dist.get_rank()} has {described}"
         )
 

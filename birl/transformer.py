@@ -20,9 +20,10 @@ from birl.dataset import ReplayBufferBase
 from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.export import export_policy
 from birl.metrics import EnvironmentEvaluator
+from birl.metrics.evaluators import OverTransitions
 from birl.models import PositionEncodingType
 from birl.shapes import example_observation
-from birl.types import Array, Batch, State, Tree, tree_leaves, tree_map
+from birl.types import Array, Batch, State, Tree, is_shape, tree_leaves, tree_map
 
 __all__ = [
     "ContextPolicy",
@@ -220,6 +221,13 @@ class StatefulTransformerWrapper:
 
     def predict(self, x: Tree, reward: float) -> Array:
         """Action ``[A]`` (or an integer) for the newest observation ``x``, without batch, and the reward before it."""
+        shape = self._algo.spec.observation_shape
+        if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
+            given = "a tuple" if isinstance(x, tuple) else f"an array of shape {np.shape(x)}"  # type: ignore[arg-type]
+            raise ShapeError(
+                f"{given} was given; predict takes one observation of shape {shape}, without batch (env.reset() gives "
+                "an observation and a dict)"
+            )
         observation = tree_map(lambda leaf: np.asarray(leaf)[None], x)
         action = self._actor(observation, np.array([self._fresh]), np.array([reward], np.float32))
         self._fresh = False
@@ -281,10 +289,16 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
             eval_action_sampler: makes actions there; see `as_stateful_wrapper`.
             evaluators, **options: as in `birl.algorithm.Algorithm.fit`.
         """
-        if eval_env is not None:
-            if eval_target_return is None:
-                raise UnsupportedError("eval_env needs eval_target_return: the return that the policy is to aim at")
-            check_fit_arguments(dataset, evaluators)
+        if eval_env is not None and eval_target_return is None:
+            raise UnsupportedError("eval_env needs eval_target_return: the return that the policy is to aim at")
+        check_fit_arguments(dataset, evaluators)
+        for name, evaluator in (evaluators or {}).items():
+            if isinstance(evaluator, OverTransitions):
+                raise UnsupportedError(
+                    f"the evaluator {name!r} asks for single transitions, which {type(self).__name__} does not act on: "
+                    "give eval_env and eval_target_return, or an evaluator of your own"
+                )
+        if eval_env is not None and eval_target_return is not None:
             played = _AimedEvaluator(eval_env, eval_target_return, eval_action_sampler)
             evaluators = {**(evaluators or {}), "environment": played}
         yield from super().fitter(dataset, n_steps, evaluators=evaluators, **options)

@@ -14,6 +14,7 @@ import birl
 from birl import algos
 from birl.dataset import MDPDataset
 from birl.errors import (
+    ActionError,
     ActionRangeWarning,
     ConfigError,
     CorruptFileError,
@@ -80,11 +81,26 @@ def test_shapes_of_every_kind_build_and_predict(shape):
     assert action.dtype == np.int64
 
 
-def test_building_twice_is_refused():
+def test_building_twice_is_refused_unless_it_changes_nothing():
     dqn = small_dqn()
+    dqn.build_with_dataset(discrete_dataset())
+    dqn.build_with_env(gymnasium.make("CartPole-v1"))
     dqn.create_impl((4,), 2)
+    for shape, size in [((4,), 3), ((3,), 2)]:
+        with pytest.raises(ConfigError, match="has networks already"):
+            dqn.create_impl(shape, size)
+    dqn.fit(discrete_dataset(), n_steps=1, **QUIET)
     with pytest.raises(ConfigError, match="has networks already"):
         dqn.create_impl((4,), 2)
+
+
+@pytest.mark.parametrize("wrap", [tuple, lambda pair: [pair]])
+def test_what_reset_returns_is_not_an_observation(wrap):
+    dqn = small_dqn()
+    dqn.create_impl((4,), 2)
+    with pytest.raises(ShapeError, match=r"env\.reset\(\) returns"):
+        dqn.predict(wrap((np.zeros(4, np.float32), {})))
+    assert dqn.predict([(0.0, 0.0, 0.0, 0.0)]).shape == (1,)
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, "2"])
@@ -448,6 +464,14 @@ def test_mistakes_in_a_call_of_fit_are_named(call, words):
         call(small_dqn(), discrete_dataset())
 
 
+def test_options_that_every_release_of_d3rlpy_orders_alike_may_be_given_by_position(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    epochs = small_dqn().fit(discrete_dataset(), 4, 2, "run", False, show_progress=False)
+    assert [epoch for epoch, _ in epochs] == [1, 2] and (tmp_path / "birl_logs" / "run" / "model_4.d3").exists()
+    with pytest.raises(TypeError, match="positional"):  # the seventh: n_updates in some releases, in others not
+        small_dqn().fit_online(gymnasium.make("CartPole-v1"), None, None, 4, 2, 1, 10, **QUIET)
+
+
 def test_ppo_refuses_what_it_would_ignore():
     env = gymnasium.make("CartPole-v1")
     with pytest.raises(ConfigError, match="explorer, random_steps"):
@@ -501,3 +525,10 @@ def test_a_valid_file_with_impossible_content_is_a_typed_error(tmp_path, change)
 def test_the_wrong_actions_name_another_algorithm():
     with pytest.raises(ConfigError, match="use SAC or TD3"):
         small_dqn().build_with_env(gymnasium.make("Pendulum-v1"))
+
+
+def test_actions_that_do_not_exist_have_no_value():
+    algorithm = algos.DQNConfig().create()
+    algorithm.create_impl((3,), 2)
+    with pytest.raises(ActionError, match="actions from 0 to 7 were given; they must be integers from 0 to 1"):
+        algorithm.predict_value(np.zeros((2, 3), np.float32), np.array([0, 7]))

@@ -287,7 +287,6 @@ def test_actions_beyond_one_are_scaled_and_it_is_said(birl_: Shell, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        ([], 2, "--help"),
         (["fly"], 2, "fly"),
         (["train"], 2, "ALGO"),
         (["train", "DQM", "--n-steps", "1", "--out", "x"], 1, "--env-id"),
@@ -719,3 +718,8 @@ def test_everything_that_can_be_installed_is_an_extra() -> None:
 )
 def test_a_dataset_that_is_not_there(birl_: Shell, tmp_path: Path, name: str, said: str) -> None:
     assert said in birl_("train", "BC", "--dataset", name, "--n-steps", "5", "--out", str(tmp_path / "run"), status=1)
+
+
+def test_the_bare_command_prints_its_help(birl_: Shell) -> None:
+    text = birl_()
+    assert text == birl_("--help") and "train" in text and text.count("\n") > 10

@@ -178,7 +178,7 @@ def test_processes_with_other_configurations_are_refused(tmp_path: Path) -> None
     results = run(tmp_path, config="BC", n_steps=5, gamma=0.5)
     for result in results:
         assert result.returncode != 0
-        assert "processes [1] are not those of process 0" in result.stderr
+        assert "of processes [1] are not those of process 0" in result.stderr
 
 
 def test_missing_processes_are_said() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 import birl
 from birl import algos
 from birl.algos import tacr
-from birl.errors import ConfigError, NotBuiltError, UnsupportedError
+from birl.errors import ConfigError, NotBuiltError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import AdamFactory, PositionEncodingType, VectorEncoderFactory
 from birl.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, MultiplyRewardScaler
@@ -117,6 +117,14 @@ def test_a_sampler_sees_one_output_at_a_time() -> None:
     actor = built(DISCRETE).as_stateful_wrapper(1.0, second).actor(n=4)
     action = actor(np.zeros((4, 3), np.float32), np.ones(4, bool), np.zeros(4, np.float32))
     assert action.shape == (4,) and action.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("observation", "given"), [((np.zeros(3), {}), "a tuple"), (np.zeros((1, 3)), "1, 3"), (np.zeros(2), "2,")]
+)
+def test_a_wrapper_takes_one_observation(observation: Any, given: str) -> None:
+    with pytest.raises(ShapeError, match=rf"{given}.*one observation of shape \(3,\)"):
+        built(DISCRETE).as_stateful_wrapper(1.0).predict(observation, 0.0)
 
 
 def test_a_wrapper_needs_networks() -> None:
@@ -381,3 +389,10 @@ def test_targets_take_the_action_of_the_next_step(monkeypatch: pytest.MonkeyPatc
     )
     assert torch.equal(inputs.observation[:, :-1], batch.observation[:, 1:])
     assert torch.allclose(action[:, :-1], whole[:, 1:], atol=1e-6)
+
+
+def test_evaluators_of_transitions_are_refused_before_training() -> None:
+    algorithm = DISCRETE.create()
+    with pytest.raises(UnsupportedError, match="the evaluator 'td' asks for single transitions"):
+        algorithm.fit(chain(True)[1], 1, evaluators={"td": birl.metrics.TDErrorEvaluator()}, **QUIET)
+    assert not algorithm.built

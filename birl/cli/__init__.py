@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    words = [word for word in words if word != "--debug"] or ["--help"]
     warnings.formatwarning = lambda message, *rest: f"birl: warning: {message}\n"
     try:
         with _ended_by_sigterm():

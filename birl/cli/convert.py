@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from birl.convert import read_d3rlpy
+from birl.errors import ConfigError
 
 __all__ = ["convert"]
 
@@ -20,6 +21,8 @@ def convert(
 
     Only what a model needs is read: plain values, dicts and tensors. A file that names anything else is refused.
     """
+    if new.exists() and old.exists() and new.samefile(old):
+        raise ConfigError(f"{new} is the model to convert, which would be lost: give NEW another name")
     algorithm = read_d3rlpy(old)
     algorithm.save(new)
     name = type(algorithm).__name__

@@ -26,6 +26,7 @@ __all__ = [
     "DiscreteActionMatchEvaluator",
     "EvaluatorProtocol",
     "InitialStateValueEstimationEvaluator",
+    "OverTransitions",
     "SoftOPCEvaluator",
     "TDErrorEvaluator",
 ]
@@ -43,7 +44,7 @@ class EvaluatorProtocol(Protocol):
         """
 
 
-class _OverTransitions(EvaluatorProtocol):
+class OverTransitions(EvaluatorProtocol):
     """Mean of a quantity over all transitions.
 
     Args:
@@ -89,7 +90,7 @@ class _OverTransitions(EvaluatorProtocol):
         """One number ``[B]`` for each transition."""
 
 
-class TDErrorEvaluator(_OverTransitions):
+class TDErrorEvaluator(OverTransitions):
     r"""Mean squared temporal-difference error of the greedy policy: large on training data means overfitting elsewhere.
 
     .. math::
@@ -109,7 +110,7 @@ class TDErrorEvaluator(_OverTransitions):
         return np.square(value - reward - discount * following)
 
 
-class DiscountedSumOfAdvantageEvaluator(_OverTransitions):
+class DiscountedSumOfAdvantageEvaluator(OverTransitions):
     r"""Mean over steps of the discounted sum of the data's advantages until the episode's end.
 
     .. math::
@@ -135,7 +136,7 @@ class DiscountedSumOfAdvantageEvaluator(_OverTransitions):
         return value - algo.predict_value(window.observations, greedy)
 
 
-class AverageValueEstimationEvaluator(_OverTransitions):
+class AverageValueEstimationEvaluator(OverTransitions):
     r"""Mean value of the greedy policy, :math:`E_D[Q(s_t, \pi(s_t))]`: far too large if values are overestimated."""
 
     def _quantity(self, algo: Any, window: Window) -> Array:
@@ -157,7 +158,7 @@ class InitialStateValueEstimationEvaluator(AverageValueEstimationEvaluator):
         return self._transitions(dataset).initial()
 
 
-class SoftOPCEvaluator(_OverTransitions):
+class SoftOPCEvaluator(OverTransitions):
     r"""Soft off-policy classification: how much higher the values are in successful episodes.
 
     .. math::
@@ -188,7 +189,7 @@ class SoftOPCEvaluator(_OverTransitions):
         return value
 
 
-class ContinuousActionDiffEvaluator(_OverTransitions):
+class ContinuousActionDiffEvaluator(OverTransitions):
     r"""Mean squared distance of greedy actions from the data's, :math:`E_D[|a_t - \pi(s_t)|^2]`."""
 
     _kind = ActionSpace.CONTINUOUS
@@ -199,7 +200,7 @@ class ContinuousActionDiffEvaluator(_OverTransitions):
         return np.square(difference).sum(1)
 
 
-class DiscreteActionMatchEvaluator(_OverTransitions):
+class DiscreteActionMatchEvaluator(OverTransitions):
     r"""Share of steps at which the greedy action is the data's, :math:`P_D(a_t = \pi(s_t))`."""
 
     _kind = ActionSpace.DISCRETE
@@ -209,7 +210,7 @@ class DiscreteActionMatchEvaluator(_OverTransitions):
         return np.asarray(window.actions == algo.predict(window.observations))
 
 
-class CompareContinuousActionDiffEvaluator(_OverTransitions):
+class CompareContinuousActionDiffEvaluator(OverTransitions):
     r"""Mean squared distance of the greedy actions of two algorithms, :math:`E_D[|\pi_1(s_t) - \pi_2(s_t)|^2]`.
 
     Args:
@@ -229,7 +230,7 @@ class CompareContinuousActionDiffEvaluator(_OverTransitions):
         return np.square(difference).sum(1)
 
 
-class CompareDiscreteActionMatchEvaluator(_OverTransitions):
+class CompareDiscreteActionMatchEvaluator(OverTransitions):
     r"""Share of steps at which the greedy actions of two algorithms agree, :math:`P_D(\pi_1(s_t) = \pi_2(s_t))`.
 
     Args:

@@ -65,8 +65,8 @@ class Averages:
         if bad:
             raise NonFiniteError(
                 f"{', '.join(bad)} became NaN or infinite between step {self._checked_at + 1} and step {step}. "
-                "Training has stopped; the last checkpoint is from before. Lower the learning rate, clip gradients "
-                "(clip_grad_norm of the optimiser factory), or scale observations and rewards"
+                "Training has stopped; a checkpoint, if there is one, is from before. Lower the learning rate, clip "
+                "gradients (clip_grad_norm of the optimiser factory), or scale observations and rewards"
             )
         if flush:
             for name, value in values.items():
