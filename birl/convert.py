@@ -241,8 +241,8 @@ def _config(data: dict[str, Any]) -> AlgorithmConfig:
     known = {cls.lower(): cls for cls in CONVERTIBLE}
     if name in map(str.lower, _ACTING_OTHERWISE):
         raise UnsupportedError(
-            f"models of {data['type']!r} cannot be converted: d3rlpy leaves out the tanh of their decoder when they act, "
-            "so that in birl they would act otherwise. Train anew with birl; d3rlpy itself can export the policy it has"
+            f"models of {data['type']!r} cannot be converted: d3rlpy leaves out the tanh of their decoder when they act; "
+            "in birl they would act otherwise. Train anew with birl; d3rlpy itself can export the policy it has"
         )
     if name not in known:
         raise UnsupportedError(f"models of {data['type']!r} cannot be converted, but those of {', '.join(CONVERTIBLE)}")
