@@ -88,7 +88,12 @@ class Row:
 
 
 ROWS = (
-    *(Row(f"DQN {name}", algos.DQNConfig(**VALUE, q_func_factory=head), True, 120) for name, head in HEADS.items()),
+    Row("DQN mean", algos.DQNConfig(**VALUE), True, 120),
+    *(
+        Row(f"DQN {name}", algos.DQNConfig(**VALUE, q_func_factory=head), True, 120, ("discount", "action_observation"))
+        for name, head in HEADS.items()
+        if name != "mean"
+    ),
     Row("DoubleDQN", algos.DoubleDQNConfig(**VALUE), True, 120),
     Row("DiscreteCQL alpha 0", algos.DiscreteCQLConfig(**VALUE, alpha=0.0), True, 120),
     Row("DiscreteCQL", algos.DiscreteCQLConfig(**VALUE), True, 120, ACTION_PROBES, true_values=False),
