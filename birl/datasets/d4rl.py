@@ -16,13 +16,14 @@ from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.validation import as_flags
 from birl.datasets.folders import Where, environment_or_none, find
 from birl.envs import make_env
+from birl.errors import ConfigError
 from birl.types import ActionSpace, Array
 
 __all__ = ["PATTERN", "get_d4rl"]
 
 PATTERN: Final = re.compile(
     r"(bullet-)?(hopper|halfcheetah|walker2d?|ant|antmaze|maze2d|pen|hammer|door|relocate|kitchen|minigrid|carla|flow)"
-    r"(-[a-z0-9-]+)?-v\d+"
+    r"(-[a-z0-9-]+)?-v[0-2]"
 )
 """Names of D4RL's datasets."""
 
@@ -87,6 +88,8 @@ def get_d4rl(
         FileError: if the file is not there; the message says what to download and where to put it.
         CorruptFileError, ForeignFileError: if it cannot be used.
     """
+    if max_episode_steps < 1:
+        raise ConfigError(f"max_episode_steps is {max_episode_steps!r}; it must be an int >= 1")
     relative = _file_name(env_name)
     listed = "the file that https://github.com/Farama-Foundation/D4RL lists for it in d4rl/infos.py"
     names = [f"{env_name}.hdf5"] if relative is None else [Path(relative).name, f"{env_name}.hdf5"]

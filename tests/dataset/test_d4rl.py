@@ -13,7 +13,7 @@ import pytest
 import birl.datasets.d4rl
 from birl.dataset import MultiStepTransitionPicker, ReplayBuffer
 from birl.datasets import get_d4rl, get_dataset
-from birl.errors import CorruptFileError, FileError, ForeignFileError
+from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError
 from birl.types import ActionSpace
 
 ENDS = {3: "terminal", 4: "terminal", 7: "timeout", 9: "both"}  # a one-step episode at 4; 10 and 11 are left over
@@ -193,3 +193,10 @@ def test_an_environment_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.warns(UserWarning, match="'hopper-medium-v0' is not available, None.*MuJoCo is not installed"):
         dataset, env = get_d4rl("hopper-medium-v0", path=path)
     assert env is None and dataset.step_count == STEPS
+
+
+def test_versions_and_limits_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no dataset is called 'hopper-medium-v9'"):
+        get_dataset("hopper-medium-v9")
+    with pytest.raises(ConfigError, match="max_episode_steps is 0; it must be an int >= 1"):
+        get_d4rl("hopper-medium-v0", path=tmp_path, max_episode_steps=0)
