@@ -78,15 +78,12 @@ class AverageGradients:
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        means = [part.view_as(tensor) for part, tensor in zip(_split(flat, tensors), tensors, strict=True)]
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        means = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
         with torch.no_grad():
             for buffer, mean in zip(self._buffers, means[len(gradients) :], strict=True):
                 buffer.copy_(mean)
         return dict(zip(gradients, means, strict=False))
-
-
-def _split(flat: Tensor, like: list[Tensor]) -> tuple[Tensor, ...]:
-    return flat.split([tensor.numel() for tensor in like])
 
 
 @contextmanager

@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl import algos
 from birl.models import (
     AdamFactory,
-    AdamWFactory,
     C51QFunctionFactory,
     GRUEncoderFactory,
     IQNQFunctionFactory,
     LSTMEncoderFactory,
     MeanQFunctionFactory,
-    PositionEncodingType,
     QFunctionFactory,
     QRQFunctionFactory,
     VectorEncoderFactory,
@@ -38,7 +36,6 @@ from tests.golden.reference_imitation import CloningReference
 from tests.golden.reference_ppo import PPOReference
 from tests.golden.reference_recurrent import RecurrentReference
 from tests.golden.reference_returns import Head
-from tests.golden.reference_transformer import TransformerReference
 from tests.golden.reference_value import ValueReference
 
 OBSERVATION, ACTIONS, SIZE, UPDATES = 3, 2, 6, 6
@@ -204,11 +201,21 @@ def _discrete_sac() -> GoldenReport:
         return compare_with_reference(algorithm, reference, transitions(True))
 
 
-def _cql_case(soft: bool) -> Case:
+def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], list[Batch]], soft: bool) -> Case:
+    """CQL, or what differs from it in the conservative term only.
+
+    Args:
+        name: row of the table.
+        config: class of the configuration.
+        made: class of the reference.
+        batches: makes what both learn from.
+        soft: whether targets have the entropy bonus.
+    """
+
     def run() -> GoldenReport:
         with double_precision():
             algorithm = build(
-                algos.CQLConfig(
+                config(
                     **_SAC_FIELDS,
                     alpha_learning_rate=4e-2,
                     initial_alpha=0.8,
@@ -219,7 +226,7 @@ def _cql_case(soft: bool) -> Case:
                 ),
                 ACTIONS,
             )
-            reference = CQLReference(
+            reference = made(
                 plain_parameters(algorithm.nets),
                 **_SAC_RATES,
                 alpha_rate=4e-2,
@@ -229,9 +236,9 @@ def _cql_case(soft: bool) -> Case:
                 soft=soft,
                 order=("critic", "alpha", "actor", "temp"),
             )
-            return compare_with_reference(algorithm, reference, transitions(False))
+            return compare_with_reference(algorithm, reference, batches())
 
-    return Case("CQL soft" if soft else "CQL", run)
+    return Case(f"{name} soft" if soft else name, run)
 
 
 def _iql() -> GoldenReport:
@@ -409,42 +416,6 @@ def _recurrent_case(kind: str, burn_in: int) -> Case:
     return Case(f"DQN {kind} burn-in {burn_in}", run)
 
 
-def _transformer_parameters(nets: nn.Module) -> dict[str, Tensor]:
-    parts = {
-        "return_token": "return",
-        "action_token": "action",
-        "token_norm": "token_norm",
-        "transformer.norm": "last_norm",
-        "linear": "out",
-    }
-    block = {
-        "attention_norm": "norm1",
-        "query_key_value": "qkv",
-        "attention_out": "attn_out",
-        "mlp_norm": "norm2",
-        "mlp_in": "up",
-        "mlp_out": "down",
-    }
-    result = {}
-    for name, tensor in nets.state_dict().items():
-        rest = name.removeprefix("transformer.")
-        value = tensor.detach().clone()
-        if rest == "position_embedding.weight":
-            result["transformer.0.position"] = value
-            continue
-        value = value.T if value.dim() == 2 else value
-        module, _, kind = rest.rpartition(".")
-        short = {"weight": "w", "bias": "b"}[kind]
-        if module.startswith("encoder.layers."):
-            result[f"transformer.0.{short}{module.split('.')[2]}"] = value
-        elif module.startswith("transformer.blocks."):
-            _, _, index, part = module.split(".")
-            result[f"transformer.0.block{index}.{block[part]}.{short}"] = value
-        else:
-            result[f"transformer.0.{parts[module]}.{short}"] = value
-    return result
-
-
 def windows() -> list[Batch]:
     """Windows ``[B, L, …]``, padded in front."""
     generator, size, length = np.random.default_rng(17), 3, 4
@@ -461,34 +432,6 @@ def windows() -> list[Batch]:
     return batches
 
 
-def _transformer() -> GoldenReport:
-    with double_precision():
-        algorithm = build(
-            algos.DecisionTransformerConfig(
-                context_size=4,
-                max_timestep=10,
-                learning_rate=1e-2,
-                encoder_factory=VectorEncoderFactory(hidden_units=[6]),
-                optim_factory=AdamWFactory(weight_decay=1e-2),
-                num_heads=2,
-                num_layers=2,
-                attn_dropout=0.0,
-                resid_dropout=0.0,
-                embed_dropout=0.0,
-                position_encoding_type=PositionEncodingType.SIMPLE,
-                warmup_steps=3,
-                clip_grad_norm=0.25,
-            ),
-            ACTIONS,
-        )
-        with torch.no_grad():  # GPT-2's small weights would hide much
-            for parameter in algorithm.nets.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
-        start = _transformer_parameters(algorithm.nets)
-        reference = TransformerReference(start, rate=1e-2, decay=1e-2, max_norm=0.25, warmup=3, heads=2, layers=2)
-        return compare_with_reference(algorithm, reference, windows(), parameters=_transformer_parameters)
-
-
 CASES: tuple[Case, ...] = (
     *(_value_case("DQN", head) for head in HEADS),
     _value_case("DQN", "mean", 1),
@@ -498,8 +441,7 @@ CASES: tuple[Case, ...] = (
     *(_td3_case(head) for head in HEADS),
     *(_sac_case(head) for head in HEADS),
     Case("DiscreteSAC", _discrete_sac),
-    _cql_case(False),
-    _cql_case(True),
+    *(conservative_case("CQL", algos.CQLConfig, CQLReference, lambda: transitions(False), s) for s in (False, True)),
     Case("IQL", _iql),
     *(_cloning_case(kind) for kind in ("deterministic", "stochastic", "discrete")),
     _ppo_case(True),
@@ -508,5 +450,4 @@ CASES: tuple[Case, ...] = (
     _recurrent_case("gru", 0),
     _recurrent_case("gru", 2),
     _recurrent_case("lstm", 2),
-    Case("DecisionTransformer", _transformer),
 )

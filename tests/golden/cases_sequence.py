@@ -19,6 +19,7 @@ from tests.golden.reference_sequence import (
     TACRReference,
     Transformer,
 )
+from tests.golden.reference_transformer import TransformerReference
 
 CHOICES = 3
 _NETWORK: dict[str, Any] = {
@@ -83,32 +84,33 @@ def _made(config: Any, action_size: int) -> Any:
     return algorithm
 
 
-def _transformer_case() -> Case:
+def _transformer_case(positions: PositionEncodingType) -> Case:
+    simple = positions is PositionEncodingType.SIMPLE
+
     def run() -> GoldenReport:
         with double_precision():
             algorithm = _made(
                 algos.DecisionTransformerConfig(
-                    **_NETWORK,
+                    **{**_NETWORK, "context_size": 4 if simple else 5},
                     learning_rate=1e-2,
                     encoder_factory=_TOKENS,
                     optim_factory=AdamWFactory(weight_decay=1e-2),
-                    position_encoding_type=PositionEncodingType.GLOBAL,
+                    position_encoding_type=positions,
                     warmup_steps=3,
                     clip_grad_norm=0.25,
                 ),
                 ACTIONS,
             )
-            reference = GlobalReference(
-                sequence_parameters(algorithm.nets),
-                Transformer(heads=2, layers=2, positions="global"),
-                rate=1e-2,
-                decay=1e-2,
-                max_norm=0.25,
-                warmup=3,
+            start = sequence_parameters(algorithm.nets)
+            rates: dict[str, Any] = {"rate": 1e-2, "decay": 1e-2, "max_norm": 0.25, "warmup": 3}
+            reference: Any = (
+                TransformerReference(start, **rates, heads=2, layers=2)
+                if simple
+                else GlobalReference(start, Transformer(heads=2, layers=2, positions="global"), **rates)
             )
             return compare_with_reference(algorithm, reference, windows(), parameters=sequence_parameters)
 
-    return Case("DecisionTransformer global", run)
+    return Case("DecisionTransformer" if simple else "DecisionTransformer global", run)
 
 
 def _discrete_windows() -> list[Batch]:
@@ -200,7 +202,7 @@ def _tacr_case(head: str, positions: PositionEncodingType) -> Case:
 
 
 CASES: tuple[Case, ...] = (
-    _transformer_case(),
+    *(_transformer_case(positions) for positions in PositionEncodingType),
     *(_discrete_case(positions) for positions in PositionEncodingType),
     _tacr_case("mean", PositionEncodingType.SIMPLE),
     _tacr_case("qr", PositionEncodingType.GLOBAL),

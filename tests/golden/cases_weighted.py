@@ -10,7 +10,18 @@ import torch
 from birl import algos
 from birl.testing import GoldenReport, compare_with_reference, double_precision, plain_parameters
 from birl.types import Batch
-from tests.golden.cases import _SAC_FIELDS, _SAC_RATES, ACTIONS, ENCODER, HEADS, SIZE, Case, build, transitions
+from tests.golden.cases import (
+    _SAC_FIELDS,
+    _SAC_RATES,
+    ACTIONS,
+    ENCODER,
+    HEADS,
+    SIZE,
+    Case,
+    build,
+    conservative_case,
+    transitions,
+)
 from tests.golden.reference_weighted import AWACReference, CalQLReference, CRRReference, EDACReference
 
 
@@ -111,36 +122,6 @@ def _calibrated() -> list[Batch]:
     ]
 
 
-def _cal_ql_case(soft: bool) -> Case:
-    def run() -> GoldenReport:
-        with double_precision():
-            algorithm = build(
-                algos.CalQLConfig(
-                    **_SAC_FIELDS,
-                    alpha_learning_rate=4e-2,
-                    initial_alpha=0.8,
-                    alpha_threshold=2.0,
-                    conservative_weight=3.0,
-                    n_action_samples=3,
-                    soft_q_backup=soft,
-                ),
-                ACTIONS,
-            )
-            reference = CalQLReference(
-                plain_parameters(algorithm.nets),
-                **_SAC_RATES,
-                alpha_rate=4e-2,
-                threshold=2.0,
-                weight=3.0,
-                n_samples=3,
-                soft=soft,
-                order=("critic", "alpha", "actor", "temp"),
-            )
-            return compare_with_reference(algorithm, reference, _calibrated())
-
-    return Case("CalQL soft" if soft else "CalQL", run)
-
-
 CASES: tuple[Case, ...] = (
     *(_awac_case(head) for head in HEADS),
     *(_crr_case(head, "mean", "exp", "hard", 2) for head in HEADS),
@@ -148,6 +129,5 @@ CASES: tuple[Case, ...] = (
     _crr_case("mean", "mean", "binary", "soft", 1),
     _crr_case("mean", "max", "binary", "hard", 1),
     *(_edac_case(head) for head in HEADS),
-    _cal_ql_case(False),
-    _cal_ql_case(True),
+    *(conservative_case("CalQL", algos.CalQLConfig, CalQLReference, _calibrated, soft) for soft in (False, True)),
 )
