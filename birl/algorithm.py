@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from birl import __version__, distributed
 from birl.acting import FlatPolicy, NetworkActor, PolicyFunction, PolicyModule, ValueFunction
 from birl.batching import Units, to_batch
-from birl.checks import check_fit_arguments, check_picker, check_scaler_shapes, damaged_as_typed_errors
+from birl.checks import check_fit_arguments, check_picker, check_scalers, damaged_as_typed_errors
 from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset import ReplayBufferBase
 from birl.dataset.returns import DiscountedReturns
@@ -243,24 +243,22 @@ class Algorithm(Generic[ConfigT, NetsT]):
         else:
             own = self.action_space is ActionSpace.DISCRETE
             if discrete_action not in (None, own):
-                raise ConfigError(_other_actions(type(self).__name__, own))
+                raise ConfigError(_other_actions(type(self), own))
             discrete_action = own
         spec = Spec(as_shape(observation_shape), int(action_size), bool(discrete_action))
         if self._engine is not None:
             if spec == self._spec and self.grad_step == 0:
                 return
             raise ConfigError(f"this {type(self).__name__} has networks already; make a new one with config.create()")
+        check_scalers(self.config, spec)
         self._spec = spec
-        check_scaler_shapes(self.config, self._spec)
         nets = self.networks(self._spec, self.config).to(self.torch_device)
         self._engine = Engine(nets, self.phases_for(self.config), self.targets_for(self.config), self.config)
         config = self.config
         if config.compile_graph is True:
             self._engine.compile()
-        scaler = None if self._spec.discrete_action else config.action_scaler
-        self.units = Units(
-            self.torch_device, self._spec.discrete_action, config.observation_scaler, scaler, config.reward_scaler
-        )
+        scalers = config.observation_scaler, config.action_scaler, config.reward_scaler
+        self.units = Units(self.torch_device, self._spec.discrete_action, *scalers)
         if self.returns_to_go:
             reward = config.reward_scaler
             scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
@@ -338,9 +336,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     def _check_actions(self, discrete: bool, source: str) -> None:
         if self.action_space is not ActionSpace.BOTH and discrete != (self.action_space is ActionSpace.DISCRETE):
-            raise ConfigError(f"{source} has {'discrete' if discrete else 'continuous'} actions: " + _other_actions(
-                type(self).__name__, not discrete
-            ))
+            other = _other_actions(type(self), not discrete)
+            raise ConfigError(f"{source} has {'discrete' if discrete else 'continuous'} actions: {other}")
 
     # -- learning --------------------------------------------------------------------------------------------------
 
@@ -944,21 +941,26 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     config = AlgorithmConfig.deserialize(data["config"])
     algorithm = config.algorithm.unbuilt(config, device, data, state)
     shape, action_size = as_shape(data["observation_shape"]), data["action_size"]
-    discrete = data.get("discrete_action")
+    discrete = algorithm.action_space is ActionSpace.DISCRETE or bool(data.get("discrete_action"))
+    if discrete and algorithm.action_scaler is not None:
+        algorithm.replace_config(action_scaler=None)  # older versions took one, and made no use of it
     if state is not None:  # sizes are compared before anything is allocated
-        spec = Spec(shape, int(action_size), algorithm.action_space is ActionSpace.DISCRETE or bool(discrete))
+        spec = Spec(shape, int(action_size), discrete)
         with torch.device("meta"):
             sizes = {name: x.shape for name, x in algorithm.networks(spec, algorithm.config).state_dict().items()}
         if sizes != {name: x.shape for name, x in state["nets"].items()}:
             raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
-    algorithm.create_impl(shape, action_size, discrete_action=discrete)
+    algorithm.create_impl(shape, action_size, discrete_action=data.get("discrete_action"))
     return algorithm
 
 
-def _other_actions(name: str, discrete: bool) -> str:
+def _other_actions(algorithm: type[Algorithm[Any, Any]], discrete: bool) -> str:
     """An algorithm was given the other kind of actions: name the sibling, or what else there is."""
+    name = algorithm.__name__
     sibling = name.removeprefix("Discrete") if discrete else f"Discrete{name}"
-    if sibling == name or sibling not in Algorithm._known:
+    if algorithm.data == "trajectory":
+        sibling = "DecisionTransformer" if discrete else "DiscreteDecisionTransformer"
+    elif sibling == name or sibling not in Algorithm._known:
         continuous, other = "SAC or TD3 online, CQL or IQL on logs", "DQN or DiscreteSAC online, DiscreteCQL on logs"
         sibling = continuous if discrete else other
     return f"{name} takes {'discrete' if discrete else 'continuous'} actions only; use {sibling}"

@@ -13,7 +13,7 @@ from birl.dataset import ReplayBufferBase
 from birl.errors import BirlError, ConfigError, CorruptFileError, ShapeError
 from birl.types import Spec
 
-__all__ = ["check_fit_arguments", "check_picker", "check_scaler_shapes", "damaged_as_typed_errors"]
+__all__ = ["check_fit_arguments", "check_picker", "check_scalers", "damaged_as_typed_errors"]
 
 
 def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
@@ -55,12 +55,18 @@ def check_picker(dataset: Any, config: Any) -> None:
         )
 
 
-def check_scaler_shapes(config: Any, spec: Spec) -> None:
-    """Refuse scalers that were fitted for another size, which tensors would silently be stretched to.
+def check_scalers(config: Any, spec: Spec) -> None:
+    """Refuse scalers that were fitted for another size, which tensors would silently be stretched to, or of no use.
 
     Raises:
         ShapeError: naming the scaler.
+        ConfigError: if discrete actions are to be scaled.
     """
+    if spec.discrete_action and config.action_scaler is not None:
+        raise ConfigError(
+            f"action_scaler is a {type(config.action_scaler).__name__}, but the actions are discrete: they are numbers "
+            "of choices, which cannot be scaled; leave action_scaler out"
+        )
     wanted = {"observation_scaler": spec.observation_shape}
     if not spec.discrete_action:
         wanted["action_scaler"] = (spec.action_size,)

@@ -181,6 +181,7 @@ HYPERPARAMETERS: dict[str, Hyperparameter] = {
     "conservative_weight": Hyperparameter("Constant factor of the conservative loss.", float, 0),
     "n_action_samples": _count("Number of actions sampled from each proposal."),
     "soft_q_backup": Hyperparameter("Whether the target has SAC's entropy bonus.", bool),
+    "max_q_backup": Hyperparameter("Whether the target takes the best of several sampled actions.", bool),
     "expectile": Hyperparameter("Expectile of the state-value regression.", float, 0, 1, "both"),
     "weight_temp": Hyperparameter("Inverse temperature of the advantage weights.", float, 0),
     "AWAC.lam": Hyperparameter("Temperature of the advantage weights.", float, 0, open="low"),
@@ -310,6 +311,7 @@ class AlgorithmConfig(Serializable):
     burn_in: int = 0
 
     def __post_init__(self) -> None:
+        self.plain_numbers()
         for item in dataclasses.fields(self):
             value, name = getattr(self, item.name), row_name(type(self), item.name)
             if name is None:  # a user's own algorithm may have fields that birl does not know
@@ -394,6 +396,7 @@ def read_json_config(path: str | Path) -> dict[str, Any]:
 
     try:
         data = json.loads(Path(path).read_text())
-        return {"config": data["config"], **{key: data[key] for key in ("observation_shape", "action_size")}}
+        known = {key: data[key] for key in ("config", "observation_shape", "action_size")}
+        return {**known, "discrete_action": data.get("discrete_action")}  # d3rlpy's files do not say it
     except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ForeignFileError(f"{path} is not a params.json of a training run: {error}") from error

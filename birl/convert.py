@@ -28,6 +28,7 @@ import birl.algos
 from birl.algorithm import Algorithm
 from birl.config import AlgorithmConfig
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
+from birl.types import ActionSpace
 
 __all__ = ["CONVERTIBLE", "read_d3rlpy"]
 
@@ -128,6 +129,8 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         config = _config(json.loads(content["config"])["config"])
         shape = json.loads(content["config"])
         algorithm: Algorithm[Any, Any] = config.create(device)
+        if algorithm.action_space is ActionSpace.DISCRETE:
+            algorithm.replace_config(action_scaler=None)  # d3rlpy takes one, and makes no use of it
         algorithm.create_impl(_as_shape(shape["observation_shape"]), int(shape["action_size"]))
         wanted = algorithm.nets.state_dict()
         given = _converted(_inner(content["torch"], fname), wanted, fname)

@@ -135,7 +135,7 @@ def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
     Raises:
         ConfigError: if they are none, too large, negative or not all different.
     """
-    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool) and seeds > 0:
         return list(range(seeds))
     values = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
     whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) and 0 <= s < 2**32 for s in values)

@@ -45,6 +45,11 @@ class Serializable:
         """The dataclass fields that ``create``-ing this object again needs."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}  # type: ignore[arg-type]
 
+    def plain_numbers(self) -> None:
+        """For ``__post_init__``: turn numbers of numpy in the dataclass's fields, and in lists there, into Python's."""
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            object.__setattr__(self, item.name, _plain(getattr(self, item.name)))
+
     def serialize(self) -> dict[str, Any]:
         """JSON form: ``{"type": name, "params": {...}}``."""
         return {"type": self.get_type(), "params": encode(self.get_params())}
@@ -68,6 +73,12 @@ class Serializable:
             return known(**decode(data["params"]))  # type: ignore[return-value]
         except TypeError as error:
             raise ConfigError(f"{known.__name__} cannot be built from {data['params']!r:.200}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.tolist()
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def encode(value: Any) -> Any:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from birl.algorithm import Algorithm
 from birl.batching import Units
-from birl.checks import check_fit_arguments
 from birl.config import AlgorithmConfig, config
 from birl.dataset import ReplayBufferBase
 from birl.errors import ConfigError, ShapeError, UnsupportedError
@@ -291,16 +290,17 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         """
         if eval_env is not None and eval_target_return is None:
             raise UnsupportedError("eval_env needs eval_target_return: the return that the policy is to aim at")
-        check_fit_arguments(dataset, evaluators)
-        for name, evaluator in (evaluators or {}).items():
-            if isinstance(evaluator, OverTransitions):
-                raise UnsupportedError(
-                    f"the evaluator {name!r} asks for single transitions, which {type(self).__name__} does not act on: "
-                    "give eval_env and eval_target_return, or an evaluator of your own"
-                )
-        if eval_env is not None and eval_target_return is not None:
-            played = _AimedEvaluator(eval_env, eval_target_return, eval_action_sampler)
-            evaluators = {**(evaluators or {}), "environment": played}
+        evaluators = {} if evaluators is None else evaluators
+        if isinstance(evaluators, Mapping):  # anything else is refused below
+            for name, evaluator in evaluators.items():
+                if isinstance(evaluator, OverTransitions):
+                    raise UnsupportedError(
+                        f"the evaluator {name!r} asks for single transitions, which {type(self).__name__} does not act "
+                        "on: give eval_env and eval_target_return, or an evaluator of your own"
+                    )
+            if eval_env is not None and eval_target_return is not None:
+                played = _AimedEvaluator(eval_env, eval_target_return, eval_action_sampler)
+                evaluators = {**evaluators, "environment": played}
         yield from super().fitter(dataset, n_steps, evaluators=evaluators, **options)
 
     def predict(self, x: TransformerInput) -> Array:

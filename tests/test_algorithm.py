@@ -114,8 +114,32 @@ def test_the_wrong_kind_of_actions_names_the_sibling():
         algos.CQLConfig().create().fit(discrete_dataset(), n_steps=1, **QUIET)
     with pytest.raises(ConfigError, match="use BC"):
         algos.DiscreteBCConfig().create().fit(continuous_dataset(), n_steps=1, **QUIET)
+    for name in ("AWR", "TACR", "DecisionTransformer"):
+        sibling = "DiscreteDecisionTransformer" if name == "TACR" else f"Discrete{name}"
+        with pytest.raises(ConfigError, match=f"use {sibling}"):
+            getattr(algos, f"{name}Config")().create().build_with_dataset(discrete_dataset())
+        with pytest.raises(ConfigError, match=f"use {sibling.removeprefix('Discrete')}"):
+            getattr(algos, f"{sibling}Config")().create().build_with_dataset(continuous_dataset())
     with pytest.raises(ConfigError, match="continuous actions"):
         small_dqn().build_with_env(gymnasium.make("Pendulum-v1"))
+
+
+def test_discrete_actions_are_not_scaled(tmp_path):
+    for name in ("DQN", "DiscreteAWR", "PPO", "DiscreteDecisionTransformer"):
+        algorithm = getattr(algos, f"{name}Config")(action_scaler=MinMaxActionScaler()).create()
+        with pytest.raises(ConfigError, match="action_scaler is a MinMaxActionScaler, but the actions are discrete"):
+            algorithm.create_impl((4,), 2, discrete_action=True)
+        assert not algorithm.built
+    with pytest.raises(ConfigError, match="leave action_scaler out"):
+        small_dqn(action_scaler=MinMaxActionScaler()).fit(discrete_dataset(), n_steps=1, **QUIET)
+    older = small_dqn(action_scaler=None)
+    older.create_impl((4,), 2)
+    object.__setattr__(older.config, "action_scaler", MinMaxActionScaler(minimum=[0.0], maximum=[1.0]))
+    older.save(tmp_path / "model.d3")  # as versions wrote it that took one
+    (tmp_path / "params.json").write_text(json.dumps(older.describe()))
+    for read in (birl.load_learnable(tmp_path / "model.d3"), algos.DQN.from_json(tmp_path / "params.json")):
+        assert read.action_scaler is None
+        read.fit(discrete_dataset(), n_steps=1, **QUIET)
 
 
 def test_an_environment_of_other_shape_is_refused():
@@ -315,6 +339,11 @@ def test_from_json(tmp_path):
     assert again.observation_shape == (4,)
     with pytest.raises(ForeignFileError, match="'DQN', not 'SAC'"):
         algos.SAC.from_json(path)
+    for discrete in (True, False):  # PPO handles both
+        ppo = algos.PPOConfig().create()
+        ppo.create_impl((4,), 2, discrete_action=discrete)
+        path.write_text(json.dumps(ppo.describe()))
+        assert algos.PPO.from_json(path).spec.discrete_action is discrete
     path.write_text("{not json")
     with pytest.raises(ForeignFileError, match=r"params\.json"):
         algos.DQN.from_json(path)

@@ -103,6 +103,8 @@ def test_help_of_every_command(birl_: Shell, name: str) -> None:
     text = birl_(name, "--help")
     assert text.startswith(f"Usage: birl {name} ")
     assert "--help" in text
+    said = {"evaluate": "a DiscreteDecisionTransformer and random policies draw theirs", "plot": "--xlim LOW HIGH"}
+    assert said.get(name, "") in " ".join(text.split())
 
 
 # -- train -------------------------------------------------------------------------------------------------------------
@@ -257,6 +259,11 @@ def test_wrong_settings_say_what_is_right(birl_: Shell, tmp_path: Path, word: st
     assert not out.exists()
 
 
+def test_a_field_is_set_once(birl_: Shell, tmp_path: Path) -> None:
+    words = ["--set", "batch_size=9", "--out", tmp_path / "run"]
+    assert "batch_size is set twice, to 8 and to 9: leave one out" in birl_(*OFFLINE, *words, status=1)
+
+
 # -- scaling of actions ------------------------------------------------------------------------------------------------
 
 
@@ -299,6 +306,11 @@ def test_actions_beyond_one_are_scaled_and_it_is_said(birl_: Shell, tmp_path: Pa
         (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "nothing"], 1, "cartpole-replay"),
         (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "LICENSE"], 1, "HDF5"),
         (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "cartpole-random", "--device", "tpu"], 1, "tpu"),
+        (["train", "FQE", "--n-steps", "1", "--out", "x", "--dataset", "cartpole-random"], 1, "birl.ope.FQE(algo).fit"),
+        (["train", "DQN", "--n-steps", "1", "--out", "x", "--env-id", "os:system"], 1, "needs arguments (command)"),
+        ([*ONLINE, "--dataset", "cartpole-random", "--out", "x", "--n-updates", "2"], 1, "--n-updates: for training"),
+        ([*OFFLINE, "--out", "x", "--set", "action_scaler=min_max"], 1, "but the actions are discrete"),
+        (["train", "PPO", *ONLINE[2:], "--out", "x", "--update-interval", "2"], 1, "PPO updates after each rollout"),
         (["evaluate", "nowhere", "--env-id", "CartPole-v1"], 1, "nowhere"),
         (["evaluate", "docs", "--env-id", "CartPole-v1"], 1, "model_<step>.d3"),
         (["evaluate", "LICENSE", "--env-id", "CartPole-v1"], 1, "LICENSE"),
@@ -572,7 +584,8 @@ def test_stats(birl_: Shell, tmp_path: Path) -> None:
     a_run(tmp_path / "seeds" / "seed_3")
     assert "seed_3" in birl_("stats", tmp_path / "seeds", status=1)
     assert "train first" in birl_("stats", ROOT / "docs", status=1)
-    assert "cartpole-replay" in birl_("stats", "nowhere", status=1)
+    assert "no file 'nowhere', and no dataset is called 'nowhere'; known: cart" in birl_("stats", "nowhere", status=1)
+    assert "hopper_medium.hdf5" in birl_("stats", "hopper-medium-v0", status=1)
     (tmp_path / "empty.csv").write_text("")
     assert "epoch,step,value" in birl_("stats", tmp_path / "empty.csv", status=1)
 
@@ -645,6 +658,14 @@ def test_what_cannot_be_plotted(birl_: Shell, tmp_path: Path, monkeypatch: pytes
     assert "--save" in birl_("plot-all", run, status=1)
     (run / "late.csv").write_text("1,2\n")
     assert "late.csv" in birl_("plot-all", run, "--save", tmp_path / "x.png", status=1)
+
+
+def test_train_online_with_an_interval_between_updates(birl_: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [*ONLINE, "--out", out, "--n-trials", 1, "--n-updates", 3, "--update-interval"]
+    birl_(*words, 30)
+    assert birl.load_learnable(out / "model_200.d3").grad_step == 3 * (200 // 30)  # none in the first 20 steps
+    assert "update_interval was 30, now 40" in birl_(*words, 40, status=1)
 
 
 def test_train_logs_steps_and_gradients(birl_: Shell, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 import birl
@@ -79,6 +80,22 @@ def test_bad_fields_are_refused_with_value_range_and_remedy(fields, words):
         algos.DQNConfig(**fields)
     for word in words:
         assert word in str(error.value)
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    config = algos.DQNConfig(
+        batch_size=np.int64(256),
+        gamma=np.float32(0.5),
+        encoder_factory=VectorEncoderFactory(hidden_units=[np.int64(8)], dropout_rate=np.float32(0.5)),
+        q_func_factory=QRQFunctionFactory(n_quantiles=np.int64(5)),
+        optim_factory=AdamFactory(lr_scheduler_factory=WarmupSchedulerFactory(np.int64(9))),
+    )
+    assert type(config.batch_size) is int and type(config.gamma) is float
+    assert type(config.encoder_factory.hidden_units[0]) is type(config.q_func_factory.n_quantiles) is int
+    assert AlgorithmConfig.deserialize(json.loads(json.dumps(config.serialize()))) == config
+    assert GRUEncoderFactory(hidden_size=np.int64(7)).hidden_size == 7
+    with pytest.raises(ConfigError, match="batch_size is 0"):
+        algos.DQNConfig(batch_size=np.int64(0))
 
 
 def test_positional_arguments_are_refused():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,15 @@ import torch
 from birl import algos
 from birl.engine import HardCopy, Loss, Phase, Polyak
 from birl.losses import td_loss
-from birl.models import GRUEncoderFactory, LSTMEncoderFactory, VectorEncoderFactory
+from birl.models import DefaultEncoderFactory, GRUEncoderFactory, LSTMEncoderFactory, VectorEncoderFactory
+from birl.preprocessing import (
+    MinMaxActionScaler,
+    MinMaxObservationScaler,
+    ObservationScaler,
+    PixelObservationScaler,
+    StandardObservationScaler,
+    TupleObservationScaler,
+)
 from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm
 
 ENCODER = VectorEncoderFactory(hidden_units=[8, 8])
@@ -128,6 +136,35 @@ def test_compiled_dqn_equals_eager() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_slow_contract(row: Row, name: str) -> None:
     check(row, name)
+
+
+# Shapes of observations, and a scaler of each kind for them.
+SCALERS: dict[str, tuple[Any, ObservationScaler]] = {
+    "min-max": ((3,), MinMaxObservationScaler([-3.0, -2.0, -1.0], [1.0, 2.0, 4.0])),
+    "pixel": ((1, 2, 3), PixelObservationScaler()),
+    "standard": ((3,), StandardObservationScaler([0.5, 0.0, -1.0], [2.0, 0.3, 1.0])),
+    "tuple": (((3,), (2,)), TupleObservationScaler([StandardObservationScaler([0.5] * 3, [2.0] * 3), None])),
+}
+
+
+WITHOUT_MEMORY = [row for row in ROWS if not row.name.endswith(("GRU", "LSTM"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scaler", SCALERS)
+@pytest.mark.parametrize("row", WITHOUT_MEMORY, ids=lambda row: row.name)
+def test_exports_hold_the_scalers(row: Row, scaler: str) -> None:
+    shape, observation_scaler = SCALERS[scaler]
+    config = replace(row.config, observation_scaler=observation_scaler)
+    if scaler == "tuple":  # the others encode one array
+        encoders = {each.name for each in fields(config) if each.name.endswith("encoder_factory")}
+        config = replace(config, **dict.fromkeys(encoders, DefaultEncoderFactory()))
+    if row.action_size == 2:  # continuous
+        bound = np.linspace(2.0, 3.0, row.action_size)
+        config = replace(config, action_scaler=MinMaxActionScaler(-bound, 2 * bound))
+    names = [name for name in (*CHECKS, *SLOW_CHECKS) if name.startswith("export")]
+    check = {"observation_shape": shape, "action_size": row.action_size, "discrete_action": row.discrete}
+    assert check_algorithm(config, **check, checks=names) == names
 
 
 def test_every_learning_algorithm_has_a_row() -> None:

@@ -79,11 +79,25 @@ def test_options_reach_the_buffer() -> None:
     assert dataset.sample_transition_batch(64).intervals.max() == 3
 
 
-@pytest.mark.parametrize("name", ["cartpole-replai", "hooper-medium-v9x", "", "cartpole", "mountain-car"])
+@pytest.mark.parametrize("name", ["cartpole-replai", "hooper-medium-v9x", "", "cartpole", "runs/mine", "a//b-v0"])
 def test_unknown_name_lists_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         birl.datasets.get_dataset(name)
     assert all(known in str(caught.value) for known in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("cartpole-replay", "episode_cls, writer_preprocessor, action_space, action_size, storage"),
+        ("hopper-medium-v0", "max_episode_steps, path, storage"),
+        ("breakout-mixed-v0", "num_stack"),
+        ("mujoco/hopper/medium-v0", "download"),
+    ],
+)
+def test_unknown_option_lists_the_known_ones(name: str, known: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' has no option 'foo'; it has: .*{known}"):
+        get_dataset(name, foo=1)
 
 
 def test_unknown_type_lists_the_known_ones() -> None:

@@ -101,8 +101,20 @@ def test_make_env() -> None:
             make_env(name)
     with pytest.raises(ConfigError, match="num_envs"):
         make_env("CartPole-v1", num_envs=0)
-    with pytest.raises(EnvironmentMismatchError):
-        make_env("builtins:dict")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "says"),
+    [
+        ("builtins:dict", EnvironmentMismatchError, "'builtins:dict' makes no environment: .*builtins.dict is not"),
+        ("gymnasium:Env", EnvironmentMismatchError, "'gymnasium:Env' makes no environment: .*has no spaces"),
+        ("os:system", ConfigError, r"'os:system' needs arguments \(command\): 'module:factory' must be a function"),
+        ("os:path", ConfigError, "'os:path' is an object of type module: 'module:factory' must be"),
+    ],
+)
+def test_what_makes_no_environment(name: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        make_env(name)
 
 
 def test_seed_env_decides_later_resets() -> None:

@@ -25,6 +25,7 @@ from birl.algos import (
     DiscreteSACConfig,
     DoubleDQNConfig,
     DQNConfig,
+    EDACConfig,
     IQLConfig,
     PPOConfig,
     RandomPolicyConfig,
@@ -54,6 +55,7 @@ from birl.models import (
     VectorEncoderFactory,
     WarmupSchedulerFactory,
 )
+from birl.ope import FQEConfig
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 
 SEEDS = (0, 3, 11)
@@ -364,6 +366,10 @@ def test_what_cannot_be_stacked_says_what_to_do() -> None:
         together(PPOConfig(), dataset=lambda: data_for(discrete(DQNConfig)))
     with pytest.raises(UnsupportedError, match=f"trajectories.*{each}"):
         together(DecisionTransformerConfig(), dataset=lambda: data_for(continuous(SACConfig)))
+    with pytest.raises(UnsupportedError, match=f"'critic' cannot be computed.*{each}.*To whoever wrote its loss"):
+        together(continuous(EDACConfig))
+    with pytest.raises(ConfigError, match=f"FQE needs the algorithm whose policy it evaluates.*{each}"):
+        together(FQEConfig(), dataset=lambda: data_for(continuous(SACConfig)))
     with pytest.raises(UnsupportedError, match="does not learn"):
         together(RandomPolicyConfig(), dataset=lambda: data_for(continuous(SACConfig)))
     with pytest.raises(UnsupportedError, match=f"recurrent networks .critic.*{each}"):

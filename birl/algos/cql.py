@@ -8,12 +8,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from birl.acting import mode_action, q_action, q_action_value, q_value, sampled_action
+from birl.acting import best_of, mode_action, q_action, q_action_value, q_value, sampled_action
 from birl.algorithm import Algorithm
 from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss
 from birl.config import config, default
 from birl.engine import HardCopy, Loss, Phase, Polyak
+from birl.errors import ConfigError
 from birl.losses import carried, td_loss
 from birl.models import AdamFactory, OptimizerFactory, Returns, Scalar
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
@@ -45,6 +46,12 @@ class CQLConfig(SACConfig):
     conservative_weight: float = 5.0
     n_action_samples: int = 10
     soft_q_backup: bool = False
+    max_q_backup: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.soft_q_backup and self.max_q_backup:
+            raise ConfigError("soft_q_backup and max_q_backup exclude each other: set one of them to False")
 
 
 class CQLNets(SACNets):
@@ -92,9 +99,14 @@ def conservative_loss(
 
 
 def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
-    """SAC's loss (its entropy bonus only with ``soft_q_backup``) plus ``alpha`` times the conservative loss."""
+    """SAC's loss (its entropy bonus only with ``soft_q_backup``) plus ``alpha`` times the conservative loss.
+
+    With ``max_q_backup`` the target's action is the best of ``n_action_samples``, by the lowest Q-value of each.
+    """
     with torch.no_grad():
-        action, log_prob = nets.actor(batch.next_inputs).sample()
+        action, log_prob = nets.actor(batch.next_inputs).sample(cfg.n_action_samples if cfg.max_q_backup else None)
+        if cfg.max_q_backup:
+            action = best_of(action, nets.critic_target(batch.next_inputs, action).min().mean())
         bonus = -nets.temperature() * log_prob if cfg.soft_q_backup else None
         target = nets.critic_target(batch.next_inputs, action).min().backup(batch.reward, batch.discount, bonus)
     returns = nets.critic(batch.inputs, batch.action)

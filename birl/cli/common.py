@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 import birl.algos
+import birl.ope
 from birl import dataset, datasets
 from birl.algorithm import Algorithm
 from birl.envs import make_env
@@ -46,6 +47,12 @@ def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
     """
     known = {_plain(key): value for key, value in algorithm_classes().items()}
     found = known.get(_plain(name))
+    for evaluation in birl.ope.__all__:
+        if _plain(name) == _plain(evaluation):
+            raise ConfigError(
+                f"{evaluation} evaluates the policy of a trained algorithm and is not trained by itself: in Python, "
+                f"birl.ope.{evaluation}(algo).fit(dataset, …)"
+            )
     if found is None:
         near = difflib.get_close_matches(_plain(name), known, 1)
         hint = f"Did you mean {known[near[0]].__name__}? " if near else ""
@@ -106,9 +113,10 @@ def load_dataset(name: str) -> Any:
     """
     if name not in datasets.NAMES and Path(name).is_file():
         return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer())
-    if Path(name).suffix in (".h5", ".hdf5"):
-        raise ConfigError(f"there is no file {name!r}. Datasets: {', '.join(datasets.NAMES)}")
-    return datasets.get_dataset(name)[0]
+    try:
+        return datasets.get_dataset(name)[0]
+    except ConfigError as error:
+        raise ConfigError(f"there is no file {name!r}, and {error}") from error
 
 
 def make_environment(name: str, num_envs: int | None = None, **options: Any) -> Any:

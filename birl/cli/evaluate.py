@@ -27,7 +27,10 @@ def evaluate(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Play greedy episodes with a trained policy and print their undiscounted returns."""
+    """Play episodes with a trained policy and print their undiscounted returns.
+
+    Policies take their greedy actions; a DiscreteDecisionTransformer and random policies draw theirs.
+    """
     file, algorithm = load_model(model, device)
     env = make_environment(env_id)
     birl.seed(seed)

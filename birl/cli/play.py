@@ -32,7 +32,7 @@ def play(
         bool, typer.Option("--use-gymnasium", hidden=True, help="For d3rlpy's command lines: always so here.")
     ] = False,
 ) -> None:
-    """Show greedy episodes in a window, and print their undiscounted returns."""
+    """Show episodes, played as by `birl evaluate`, in a window, and print their undiscounted returns."""
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform == "linux" and not any(map(os.environ.get, screens)):
         raise ConfigError("there is no screen to open a window on (DISPLAY is not set): `birl record` makes videos")

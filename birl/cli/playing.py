@@ -55,7 +55,7 @@ def play_episodes(
     seed: int,
     device: str,
 ) -> str:
-    """Play greedy episodes; the environment is closed at the end.
+    """Play episodes; the environment is closed at the end.
 
     Returns:
         Their returns in words.

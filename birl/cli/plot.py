@@ -31,8 +31,8 @@ def plot(
         bool, typer.Option("--show-max", help="Largest value of each curve in the legend, of all as a dashed line.")
     ] = False,
     label: Annotated[list[str] | None, typer.Option(help="Name in the legend; once for each path.")] = None,
-    xlim: Annotated[tuple[float, float] | None, typer.Option(help="Limits of the x-axis.")] = None,
-    ylim: Annotated[tuple[float, float] | None, typer.Option(help="Limits of the y-axis.")] = None,
+    xlim: Annotated[tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Limits of the x-axis.")] = None,
+    ylim: Annotated[tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Limits of the y-axis.")] = None,
     title: Annotated[str | None, typer.Option(help="Title.")] = None,
     ylabel: Annotated[str | None, typer.Option(help="Name of the y-axis; by default the metric.")] = None,
 ) -> None:

@@ -37,7 +37,7 @@ def record(
         bool, typer.Option("--use-gymnasium", hidden=True, help="For d3rlpy's command lines: always so here.")
     ] = False,
 ) -> None:
-    """Record greedy episodes as videos (.mp4), one for each; videos of the same name are replaced."""
+    """Record episodes, played as by `birl evaluate`, as videos (.mp4); videos of the same name are replaced."""
     require("av", "video")
     env = Recorder(rendering_environment(env_id, env_header, "rgb_array"), out)
     words = play_episodes(

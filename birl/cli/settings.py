@@ -24,13 +24,17 @@ def configure(algorithm: type[Algorithm[Any, Any]], assignments: Sequence[str]) 
     (``q_func_factory=qr``), and their own fields follow after a dot (``q_func_factory.n_quantiles=64``).
 
     Raises:
-        ConfigError: if a field or a value does not exist or does not fit.
+        ConfigError: if a field or a value does not exist or does not fit, or if a field is set twice.
     """
     params: dict[str, Any] = algorithm.config_class().serialize()["params"]
+    given: dict[str, str] = {}
     for word in assignments:
         path, equals, text = word.partition("=")
         if not equals or not path:
             raise ConfigError(f"{word!r} sets nothing: write field=value, such as gamma=0.9 or q_func_factory=qr")
+        if path in given:
+            raise ConfigError(f"{path} is set twice, to {given[path]} and to {text}: leave one out")
+        given[path] = text
         _assign(algorithm.config_class, params, path, "", _value(text))
     return AlgorithmConfig.deserialize({"type": algorithm.config_class.get_type(), "params": params})
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl import datasets
 from birl.cli.common import load_dataset, several_runs
 from birl.cli.curves import in_order, read_curve
 from birl.errors import FileError
@@ -24,13 +23,10 @@ def stats(
     place = Path(path)
     if place.is_dir():
         _run(place)
-    elif place.is_file() and place.suffix != ".h5":
+    elif place.is_file() and place.suffix not in (".h5", ".hdf5"):
         _metric(place)
-    elif place.is_file() or path in datasets.NAMES:
-        _dataset(path)
     else:
-        names = ", ".join(datasets.NAMES)
-        raise FileError(f"there is no {path}: give a CSV file, a run folder, or a dataset's .h5 file or name ({names})")
+        _dataset(path)
 
 
 def _metric(file: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,6 +65,10 @@ def train(
     ] = None,
     n_trials: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 10,
     num_envs: Annotated[int | None, typer.Option(min=1, help="Train in so many environments at once.")] = None,
+    update_interval: Annotated[
+        int, typer.Option(min=1, help="Environment steps between updates; for AWR some 2048, as an update takes long.")
+    ] = 1,
+    n_updates: Annotated[int, typer.Option(min=1, help="Updates after every --update-interval steps.")] = 1,
     target_return: Annotated[
         float | None, typer.Option(help="Return that a sequence model aims at in evaluations.")
     ] = None,
@@ -78,11 +82,16 @@ def train(
     """Train from logged data (--dataset) or in an environment (--env-id). The same command again goes on from DIR."""
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
-    if dataset is not None and num_envs is not None:
-        raise ConfigError("--num-envs is for training in environments: leave it out with --dataset")
+    updates = {"update_interval": update_interval, "n_updates": n_updates}
+    updates = {name: value for name, value in updates.items() if value != 1}  # settings of older runs have none
+    online_only = [*([] if num_envs is None else ["num_envs"]), *updates]
+    if dataset is not None and online_only:
+        raise ConfigError(f"{_flags(online_only)}: for training in environments only; leave out with --dataset")
     logging = _logging(logging_steps, log_gradients, seeds)
     several = None if seeds is None else _seeds(seeds, seed, env_id if dataset is None else None)
     algorithm = algorithm_class(algo)
+    if updates and algorithm.data == "rollout":
+        raise ConfigError(f"{_flags(updates)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…")
     words = [*(set_ or []), *(more or [])]
     config = configure(algorithm, words)
     birl.seed(seed)
@@ -105,6 +114,7 @@ def train(
             "n_trials": n_trials,
             "target_return": target_return,
             **logging,
+            **updates,
             **({} if several is None else {"seeds": several}),
         }
         learner = config.create(device)
@@ -134,9 +144,13 @@ def _logging(steps: int | None, gradients: bool, seeds: str | None) -> dict[str,
     given = {"logging_steps": steps, "log_gradients": gradients or None}
     given = {name: value for name, value in given.items() if value is not None}
     if given and seeds is not None:
-        words = " and ".join("--" + name.replace("_", "-") for name in given)
-        raise ConfigError(f"{words}: not with --seeds, whose runs are logged once an epoch; leave one out")
+        raise ConfigError(f"{_flags(given)}: not with --seeds, whose runs are logged once an epoch; leave one out")
     return given
+
+
+def _flags(names: Iterable[str]) -> str:
+    """Options as they are written on the command line."""
+    return " and ".join("--" + name.replace("_", "-") for name in names)
 
 
 def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
@@ -287,6 +301,7 @@ class _Run:
         n_steps, first = self.settings["n_steps"], min(1000, self.settings["n_steps"] // 10)
         algorithm = type(self.learner)
         options: dict[str, Any] = {"update_start_step": first, "random_steps": first}
+        options |= {name: self.settings[name] for name in ("update_interval", "n_updates") if name in self.settings}
         if algorithm.policy_mode is not algorithm.policy_sample:
             return options
         if self.learner.action_space is ActionSpace.DISCRETE:

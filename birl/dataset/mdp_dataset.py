@@ -42,7 +42,8 @@ class MDPDataset(ReplayBuffer):
         observations: tree of arrays ``[N, …]``; any numeric dtype, which is kept.
         actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions.
         rewards: ``[N]`` or ``[N, 1]``.
-        terminals: ``[N]``, 1 where the environment ended the episode with this step.
+        terminals: ``[N]``, 1 where the environment ended the episode with this step. Must be given: all zeros, with
+            ``timeouts``, say that no episode terminates.
         timeouts: ``[N]``, 1 where an episode was cut after this step. A step that is both is terminal.
         transition_picker: `birl.dataset.BasicTransitionPicker` if ``None``.
         trajectory_slicer: `birl.dataset.BasicTrajectorySlicer` if ``None``.
@@ -60,7 +61,8 @@ class MDPDataset(ReplayBuffer):
         EmptyDataError: if there is no step.
         NonFiniteError: if there is NaN or infinity.
         ActionError: if actions are out of range, or their kind cannot be told.
-        DataError: if flags are not 0 or 1, or ``next_observations`` contradict ``observations``.
+        DataError: if ``terminals`` are not given, flags are not 0 or 1, or ``next_observations`` contradict
+            ``observations``.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class MDPDataset(ReplayBuffer):
         observations: Tree,
         actions: Any,
         rewards: Any,
-        terminals: Any,
+        terminals: Any = None,
         timeouts: Any = None,
         transition_picker: TransitionPickerProtocol | None = None,
         trajectory_slicer: TrajectorySlicerProtocol | None = None,
@@ -78,6 +80,11 @@ class MDPDataset(ReplayBuffer):
         next_observations: Tree = None,
         storage: Place = "memory",
     ) -> None:
+        if terminals is None:  # zeros would be a guess: a forgotten termination changes what is learned
+            raise DataError(
+                "terminals are not given: give 1 for each step with which the environment ended the episode, or, if "
+                "only time limits end episodes, terminals=np.zeros(len(rewards)) with timeouts"
+            )
         observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)

@@ -140,10 +140,16 @@ def recount(storage: Storage) -> None:
 
 
 def check_new_folder(place: Place) -> None:
-    """Raise `ConfigError` if the folder of a place, if it is one, holds a storage already."""
-    if isinstance(place, FolderPlace) and (place.folder / _INDEX).exists():
+    """Raise `ConfigError` if a place is a folder that holds anything already: none of it is ever replaced."""
+    if not isinstance(place, FolderPlace):
+        return
+    if (place.folder / _INDEX).exists():
         raise ConfigError(
             f"{place.folder} holds a dataset already: open it with ReplayBuffer.open(…) or name a new folder"
+        )
+    if place.folder.is_dir() and any(place.folder.iterdir()):
+        raise ConfigError(
+            f"{place.folder} has files but no dataset of birl: name a new folder for storage=, or empty this one"
         )
 
 

@@ -19,13 +19,15 @@ name                                        what it holds
 from __future__ import annotations
 
 import difflib
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from birl.dataset import InfiniteBuffer, ReplayBuffer
 from birl.dataset.pickers import TransitionPickerProtocol
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.datasets import atari, d4rl
+from birl.datasets import atari, d4rl, minari
 from birl.datasets.atari import get_atari, get_atari_transitions
 from birl.datasets.d4rl import get_d4rl
 from birl.datasets.minari import get_minari
@@ -73,21 +75,25 @@ def get_dataset(
         The dataset and an environment of the kind it was collected in.
 
     Raises:
-        ConfigError: if there is no such dataset.
+        ConfigError: if there is no such dataset, or no such option.
         FileError: if its files are not on this machine.
     """
     name = str(env_name)
     parts: dict[str, Any] = {"transition_picker": transition_picker, "trajectory_slicer": trajectory_slicer}
     if name in NAMES:
+        _check_options(name, ReplayBuffer.load, options, "f", "buffer")
         dataset = ReplayBuffer.load(str(_FOLDER / f"{name}.h5"), InfiniteBuffer(), **parts, **options)
         return dataset, make_env(_ENVIRONMENTS[name.partition("-")[0]], render_mode=render_mode)
     if d4rl.PATTERN.fullmatch(name):
+        _check_options(name, get_d4rl, options)
         return get_d4rl(name, render_mode=render_mode, **parts, **options)
     if atari.PATTERN.fullmatch(name):
         if transition_picker is not None or trajectory_slicer is not None:
             raise ConfigError(f"{name!r} takes num_stack= instead of a transition_picker and a trajectory_slicer")
+        _check_options(name, get_atari, options)
         return get_atari(name, render_mode=render_mode, **options)
-    if "/" in name:
+    if "/" in name and minari.PATTERN.fullmatch(name):
+        _check_options(name, get_minari, options)
         return get_minari(name, render_mode=render_mode, **parts, **options)
     near = difflib.get_close_matches(name, NAMES, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -96,6 +102,15 @@ def get_dataset(
         "of Atari games ('breakout-mixed-v0') and of Minari ('mujoco/hopper/medium-v0'). Data of your own: "
         "MDPDataset(…) for arrays, ReplayBuffer.load(file, InfiniteBuffer()) for .h5 files"
     )
+
+
+def _check_options(name: str, load: Callable[..., Any], options: dict[str, Any], *given: str) -> None:
+    """Refuse options that the function which loads a dataset does not take."""
+    own = {"env_name", "transition_picker", "trajectory_slicer", "render_mode", *given}
+    allowed = [parameter for parameter in inspect.signature(load).parameters if parameter not in own]
+    for option in options:
+        if option not in allowed:
+            raise ConfigError(f"the dataset {name!r} has no option {option!r}; it has: {', '.join(allowed)}")
 
 
 def get_cartpole(

@@ -16,7 +16,7 @@ from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.validation import as_flags
 from birl.datasets.folders import Where, environment_or_none, find
 from birl.envs import make_env
-from birl.errors import ConfigError
+from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.types import ActionSpace, Array
 
 __all__ = ["PATTERN", "get_d4rl"]
@@ -87,6 +87,7 @@ def get_d4rl(
     Raises:
         FileError: if the file is not there; the message says what to download and where to put it.
         CorruptFileError, ForeignFileError: if it cannot be used.
+        EnvironmentMismatchError: if its shapes are not those of the environment.
     """
     if max_episode_steps < 1:
         raise ConfigError(f"max_episode_steps is {max_episode_steps!r}; it must be an int >= 1")
@@ -95,6 +96,10 @@ def get_d4rl(
     names = [f"{env_name}.hdf5"] if relative is None else [Path(relative).name, f"{env_name}.hdf5"]
     file = find(f"the dataset {env_name!r}", names, path, listed if relative is None else _SERVER + relative)
     data = read_arrays(file, ("observations", "actions", "rewards", "terminals"), ("timeouts", "next_observations"))
+    env = environment_or_none(repr(env_name), lambda: _environment(env_name, render_mode, max_episode_steps))
+    discrete = env_name.startswith("minigrid")
+    if env is not None:
+        _check_shapes(file, data, env_name, env, discrete=discrete)
     terminals = as_flags("terminals", data["terminals"])
     following = data.get("next_observations")
     if "timeouts" in data:
@@ -112,11 +117,11 @@ def get_d4rl(
         timeouts,
         transition_picker,
         trajectory_slicer,
-        ActionSpace.DISCRETE if env_name.startswith("minigrid") else ActionSpace.CONTINUOUS,
+        ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS,
         next_observations=following,
         storage=storage,
     )
-    return dataset, environment_or_none(repr(env_name), lambda: _environment(env_name, render_mode, max_episode_steps))
+    return dataset, env
 
 
 def _file_name(name: str) -> str | None:
@@ -156,6 +161,17 @@ def _environment(name: str, render_mode: str | None, max_episode_steps: int) -> 
         # Version 4 is the newest whose dynamics and observations are those that the data come from.
         warnings.filterwarnings("ignore", ".*is out of date.*", DeprecationWarning)
         return make_env(env_id, render_mode=render_mode, max_episode_steps=max_episode_steps, **options)
+
+
+def _check_shapes(file: Path, data: dict[str, Array], name: str, env: Any, *, discrete: bool) -> None:
+    """Refuse a file that holds the data of another environment."""
+    given = data["observations"].shape[1:], () if discrete else data["actions"].shape[1:] or (1,)
+    wanted = env.observation_space.shape, env.action_space.shape
+    if given != wanted:
+        raise EnvironmentMismatchError(
+            f"{file} has observations of shape {given[0]} and actions of shape {given[1]}, the environment of {name!r} "
+            f"has {wanted[0]} and {wanted[1]}: give path= the file of this dataset"
+        )
 
 
 def _time_limits(terminals: Array, limit: int) -> Array:

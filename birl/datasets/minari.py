@@ -5,8 +5,9 @@ They need the extra ``minari``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -21,7 +22,10 @@ from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, flat_goal, is_ch
 from birl.errors import ConfigError, EmptyDataError, FileError, MissingExtraError, ShapeError, require
 from birl.types import Tree
 
-__all__ = ["get_minari"]
+__all__ = ["PATTERN", "get_minari"]
+
+PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
+"""Names of Minari's datasets."""
 
 _GOAL = ("observation", "desired_goal")
 
@@ -58,11 +62,17 @@ def get_minari(
         The dataset and its environment (``None``, with a warning, if it cannot be made here).
 
     Raises:
+        ConfigError: if ``env_name`` is no name of a Minari dataset, or Minari cannot read it.
         MissingExtraError: if Minari is not installed.
         FileError: if the dataset is not on this machine.
         EmptyDataError: if it holds no step.
         ShapeError, ActionError: if its spaces are not supported.
     """
+    if not PATTERN.fullmatch(env_name):
+        raise ConfigError(
+            f"{env_name!r} is no name of a Minari dataset: these look like 'mujoco/hopper/medium-v0', with the version "
+            "at the end and nothing but letters, digits, - and _ between slashes"
+        )
     minari = require("minari", "minari")
     try:
         source = minari.load_dataset(env_name, download=download)

@@ -259,7 +259,7 @@ class _StackedPhase:
         except RuntimeError as error:
             raise UnsupportedError(
                 f"the phase {phase.name!r} cannot be computed for several seeds at once: train each seed by itself. "
-                f"(torch says: {str(error).splitlines()[0]})"
+                f"(To whoever wrote its loss, torch says: {str(error).splitlines()[0]})"
             ) from error
         _simplify(graph)
         self._graph: Callable[..., Any] = graph

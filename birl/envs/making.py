@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from birl.envs.spaces import number_of_environments
-from birl.errors import ConfigError
+from birl.envs.spaces import number_of_environments, single_spaces
+from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.seeding import new_generator
 
 __all__ = ["make_env", "reset_generator", "seed_env"]
@@ -34,8 +35,9 @@ def make_env(name: str, num_envs: int | None = None, asynchronous: bool = False,
 
     Raises:
         ConfigError: if there is no such environment.
+        EnvironmentMismatchError: if a factory makes something else.
     """
-    if num_envs is not None and (not isinstance(num_envs, int) or num_envs < 1):
+    if num_envs is not None and (not isinstance(num_envs, int | np.integer) or num_envs < 1):
         raise ConfigError(f"num_envs is {num_envs!r}; it must be an int >= 1, or None for a plain environment")
     if num_envs is None:
         return _make(name, options)
@@ -48,6 +50,7 @@ def _make(name: str, options: dict[str, Any]) -> Any:
     module_name, _, attribute = name.rpartition(":")
     try:
         if module_name and (factory := getattr(importlib.import_module(module_name), attribute, None)) is not None:
+            _check_factory(name, factory, options)
             env = factory(**options)
         else:
             env = gymnasium.make(name, **options)
@@ -56,8 +59,30 @@ def _make(name: str, options: dict[str, Any]) -> Any:
             f"no environment can be made from {name!r}: {str(error).rstrip('.')}. Give a Gymnasium id such as "
             "'CartPole-v1', or 'module:factory' for one of your own"
         ) from error
-    number_of_environments(env)
+    try:
+        single_spaces(env)
+    except EnvironmentMismatchError as error:
+        raise EnvironmentMismatchError(f"{name!r} makes no environment: {error}") from error
     return env
+
+
+def _check_factory(name: str, factory: Any, options: dict[str, Any]) -> None:
+    """Refuse what cannot make an environment from these options, as far as it can be told before it is called."""
+    wanted = "'module:factory' must be a function or class that makes an environment"
+    if not callable(factory):
+        raise ConfigError(f"{name!r} is an object of type {type(factory).__name__}: {wanted}")
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (ValueError, TypeError):  # some functions of C do not tell
+        return
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in optional and each.name not in options
+    ]
+    if missing:
+        raise ConfigError(f"{name!r} needs arguments ({', '.join(missing)}): {wanted} without being given any")
 
 
 def seed_env(env: Any, seed: int) -> None:

@@ -42,10 +42,19 @@ def number_of_environments(env: Any) -> int:
 
 
 def single_spaces(env: Any) -> tuple[Space[Any], Space[Any]]:
-    """Observation and action space of one environment, also for a vector environment."""
-    if number_of_environments(env) and isinstance(env, VectorEnv):
-        return env.single_observation_space, env.single_action_space
-    return env.observation_space, env.action_space
+    """Observation and action space of one environment, also for a vector environment.
+
+    Raises:
+        EnvironmentMismatchError: if ``env`` is no environment, or has no spaces.
+    """
+    prefix = "single_" if number_of_environments(env) and isinstance(env, VectorEnv) else ""
+    try:
+        return getattr(env, f"{prefix}observation_space"), getattr(env, f"{prefix}action_space")
+    except AttributeError as error:
+        raise EnvironmentMismatchError(
+            f"an environment of type {type(env).__module__}.{type(env).__qualname__} has no spaces ({error}): set its "
+            "observation_space and action_space"
+        ) from error
 
 
 def environment_spec(env: Any) -> Spec:

@@ -27,7 +27,7 @@ def evaluate(
     seed: int | None = None,
     actor: Any = None,
 ) -> list[float]:
-    """Undiscounted returns of greedy episodes.
+    """Undiscounted returns of greedy episodes; a sequence model acts as its wrapper's action sampler says.
 
     In a vector environment the first ``n_episodes`` episodes that *start* count. Counting the first that finish would
     favour short ones.

@@ -222,6 +222,7 @@ class SimBaEncoderFactory(EncoderFactory):
     n_blocks: int = 1
 
     def __post_init__(self) -> None:
+        self.plain_numbers()
         for name in ("feature_size", "hidden_size", "n_blocks"):
             if not _is_count(getattr(self, name)):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be an int >= 1")
@@ -369,6 +370,7 @@ def _last_activation(factory: VectorEncoderFactory | PixelEncoderFactory) -> str
 
 
 def _check_layers(factory: Any) -> None:
+    factory.plain_numbers()
     activation_named(factory.activation)
     if getattr(factory, "last_activation", None) is not None:
         activation_named(factory.last_activation)

@@ -54,6 +54,7 @@ class WarmupSchedulerFactory(LRSchedulerFactory):
     warmup_steps: int
 
     def __post_init__(self) -> None:
+        self.plain_numbers()
         if isinstance(self.warmup_steps, bool) or not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
             raise ConfigError(f"warmup_steps is {self.warmup_steps!r}; it must be an int >= 0")
 
@@ -86,6 +87,7 @@ class WarmupCosineSchedulerFactory(LRSchedulerFactory):
     lowest: float = 0.1
 
     def __post_init__(self) -> None:
+        self.plain_numbers()
         _check_number("warmup_steps", self.warmup_steps)
         _check_number("final_steps", self.final_steps)
         _check_number("lowest", self.lowest)
@@ -126,6 +128,7 @@ class CosineAnnealingLRFactory(LRSchedulerFactory):
     last_epoch: int = -1
 
     def __post_init__(self) -> None:
+        self.plain_numbers()
         if isinstance(self.T_max, bool) or not isinstance(self.T_max, int) or self.T_max < 1:
             raise ConfigError(f"T_max is {self.T_max!r}; it must be an int >= 1")
 
@@ -268,6 +271,7 @@ class _Factory(OptimizerFactory):
     _optimizer: ClassVar[type[Optimizer]]
 
     def __post_init__(self) -> None:
+        self.plain_numbers()
         _check_clip(self.clip_grad_norm)
 
     def _create(self, groups: list[Any], parameters: list[nn.Parameter], lr: float) -> Optimizer:

@@ -298,6 +298,7 @@ class ContinuousQFunction(_QFunction):
 
 
 def _check_counts(factory: QFunctionFactory, *names: str, low: int = 1) -> None:
+    factory.plain_numbers()
     share = factory.share_encoder
     if not isinstance(share, bool):
         raise ConfigError(f"{type(factory).__name__}.share_encoder is {share!r:.80}; it must be True or False")

@@ -166,6 +166,7 @@ class _RecurrentEncoderFactory(EncoderFactory):
     activation: str
 
     def __post_init__(self) -> None:
+        self.plain_numbers()
         VectorEncoderFactory(self.hidden_units, self.activation)  # checks both
         if not isinstance(self.hidden_size, int) or self.hidden_size < 1:
             raise ConfigError(f"hidden_size is {self.hidden_size!r}; it must be an int >= 1")

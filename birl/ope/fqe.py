@@ -290,7 +290,10 @@ class _FittedQEvaluation(Algorithm[FQEConfig, FQENets]):
 
 
 def _needs_a_policy(name: str, config_name: str) -> NoReturn:
-    raise ConfigError(f"{name} needs the algorithm whose policy it evaluates: {name}(algo=..., config={config_name}())")
+    raise ConfigError(
+        f"{name} needs the algorithm whose policy it evaluates: {name}(algo=..., config={config_name}()). "
+        "fit_many cannot give it one: train each seed by itself"
+    )
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,8 +73,10 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
     Raises:
         ResumeError: if the run was started with other settings, naming them.
         CorruptFileError, ForeignFileError: if the file cannot be read.
-        ConfigError: if ``folder`` is a file.
+        ConfigError: if ``folder`` is a file, or no path.
     """
+    if not isinstance(folder, str | os.PathLike) or folder == "":
+        raise ConfigError(f"checkpoint is {folder!r}; it must be the path of a folder, or None")
     path = checkpoint_path(folder)
     try:
         if Path(folder).exists() and not Path(folder).is_dir():

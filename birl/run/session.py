@@ -134,12 +134,18 @@ class Session:
     ) -> None:
         at_least(1, n_steps=n_steps, n_steps_per_epoch=n_steps_per_epoch, save_interval=save_interval)
         at_least(1, logging_steps=logging_steps)
+        # numbers of numpy, which JSON does not know, as Python's
+        n_steps, n_steps_per_epoch, logging_steps = int(n_steps), int(n_steps_per_epoch), int(logging_steps)
+        for switch, value in {"with_timestamp": with_timestamp, "log_gradients": log_gradients}.items():
+            if value not in (True, False):
+                raise ConfigError(f"{switch} is {value!r}; it must be True or False")
         self._logging_steps = logging_steps if _is_steps(logging_strategy) else None
         self._learner, self._n_steps, self._epoch_length = learner, n_steps, n_steps_per_epoch
         self._parts: dict[str, Stateful] = {"learner": learner, **parts}
-        self._settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch}
+        settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch}
         if self._logging_steps is not None:
-            self._settings["logging_steps"] = logging_steps
+            settings["logging_steps"] = logging_steps
+        self._settings = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}  # JSON values
         self._gradients = GradientStatistics() if log_gradients else None
         if self._gradients is not None:
             self._parts["gradients"] = self._gradients

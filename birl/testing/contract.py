@@ -657,7 +657,7 @@ def _export(suffix: str) -> Callable[[_Subject], None]:
             for item in subject.inputs(algorithm, 2):
                 subject.update(algorithm, item)
             algorithm.save_policy(path)
-            for rows in (1, 9):
+            for rows in (1, 37):
                 if subject.data == "trajectory":
                     x = subject.contexts(algorithm, rows)
                     expected = algorithm.predict_context(*x)

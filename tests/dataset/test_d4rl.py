@@ -9,21 +9,32 @@ import gymnasium
 import h5py
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import birl.datasets.d4rl
 from birl.dataset import MultiStepTransitionPicker, ReplayBuffer
 from birl.datasets import get_d4rl, get_dataset
-from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError
+from birl.errors import ConfigError, CorruptFileError, EnvironmentMismatchError, FileError, ForeignFileError
 from birl.types import ActionSpace
 
 ENDS = {3: "terminal", 4: "terminal", 7: "timeout", 9: "both"}  # a one-step episode at 4; 10 and 11 are left over
 STEPS = 12
 
 
+class Asked(gymnasium.Env[Any, Any]):
+    """An environment with the shapes of `arrays`, which remembers how it was asked for."""
+
+    observation_space = spaces.Box(-1, 1, (3,))
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.asked = name, options
+        self.action_space = spaces.Discrete(4) if name.startswith("minigrid") else spaces.Box(-1, 1, (1,))
+
+
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The environments need MuJoCo; what is asked for is looked at instead. The home folder is an empty one."""
-    monkeypatch.setattr(birl.datasets.d4rl, "make_env", lambda *args, **options: (args, options))
+    monkeypatch.setattr(birl.datasets.d4rl, "make_env", Asked)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("BIRL_DATA_DIR", raising=False)
     monkeypatch.delenv("D4RL_DATASET_DIR", raising=False)
@@ -69,7 +80,7 @@ def test_episodes_and_ends(tmp_path: Path) -> None:
     assert finals == [[-1.0] * 3, [-1.0] * 3, [-1.0] * 3, [-1.0] * 3, [36, 37, 38]]
     assert dataset.transition_count == dataset.step_count == STEPS
     assert np.concatenate([e.rewards[:, 0] for e in dataset.episodes]).tolist() == list(range(STEPS))
-    assert env == (("Hopper-v4",), {"render_mode": None, "max_episode_steps": 1000})
+    assert env.asked == ("Hopper-v4", {"render_mode": None, "max_episode_steps": 1000})
 
 
 def test_without_next_observations_truncated_ends_stay_unknown(tmp_path: Path) -> None:
@@ -144,7 +155,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = tmp_path / variable
         monkeypatch.setenv(variable, str(folder))
         write(folder / "ant_expert.hdf5", arrays())
-        assert get_d4rl("ant-expert-v0")[1][0] == ("Ant-v4",)
+        assert get_d4rl("ant-expert-v0")[1].asked[0] == "Ant-v4"
         monkeypatch.delenv(variable)
     assert get_d4rl("ant-expert-v0", path=tmp_path / "BIRL_DATA_DIR")[0].step_count == STEPS
 
@@ -193,6 +204,14 @@ def test_an_environment_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.warns(UserWarning, match="'hopper-medium-v0' is not available, None.*MuJoCo is not installed"):
         dataset, env = get_d4rl("hopper-medium-v0", path=path)
     assert env is None and dataset.step_count == STEPS
+
+
+@pytest.mark.parametrize(("columns", "shapes"), [(2, r"\(3,\) and actions of shape \(2,\)"), (3, r"\(3,\).*\(3,\)")])
+def test_the_file_of_another_environment(columns: int, shapes: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.hdf5", arrays() | {"actions": np.zeros((STEPS, columns), np.float32)})
+    with pytest.raises(EnvironmentMismatchError, match=shapes + r".*'hopper-medium-v0' has \(3,\) and \(1,\)"):
+        get_d4rl("hopper-medium-v0", path=path, storage=tmp_path / "rows")
+    assert not (tmp_path / "rows").exists()
 
 
 def test_versions_and_limits_that_do_not_exist_are_refused(tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ BAD = [
     (bad(actions=NAN), NonFiniteError, "actions"),
     (bad(terminals=[0, 0.5, 0, 0]), DataError, r"terminals\[1\] is 0.5"),
     (bad(timeouts=[0, 0, 2, 0]), DataError, r"timeouts\[2\] is 2"),
+    (bad(terminals=None, timeouts=[0, 0, 0, 1]), DataError, r"terminals are not given.*np.zeros\(len\(rewards\)\)"),
     (bad(actions=[0, -1, 0, 1]), ActionError, "action -1 at step 1"),
     (bad(actions=[0, 3, 0, 1], action_size=3), ActionError, r"outside 0 … 2"),
     (bad(actions=np.zeros((4, 2), int)), ActionError, "integers of shape"),

@@ -133,6 +133,12 @@ def test_missing_data_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> Non
         get_dataset("nothing/here-v0")
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "x-v0 ", "/", "../x-v0", "a//b-v0", "x-v", "nothing/here"])
+def test_names_that_none_has(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' is no name.*'mujoco/hopper/medium-v0'"):
+        get_minari(name)
+
+
 def test_a_dataset_of_another_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     shutil.copytree(DATA / "recorded", tmp_path / "recorded")

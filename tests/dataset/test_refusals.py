@@ -57,6 +57,20 @@ def test_evicted_frames_are_not_drawn_as_zeros(storage: str) -> None:
         few.sample_transition_batch(2)
 
 
+def test_folders_that_hold_something_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "column_0.4.npy").write_text("mine")
+    zeros = np.zeros((3, 1), np.float32)
+    with pytest.raises(ConfigError, match="has files but no dataset of birl: name a new folder"):
+        MDPDataset(zeros, zeros, zeros, np.ones(3), storage=tmp_path)
+    with pytest.raises(ConfigError, match="has files but no dataset of birl"):
+        ReplayBuffer(InfiniteBuffer(), episodes=[episode(3)], storage=tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+    (tmp_path / "empty").mkdir()
+    MDPDataset(zeros, zeros, zeros, np.ones(3), storage=tmp_path / "empty")
+    with pytest.raises(ConfigError, match="holds a dataset already"):
+        MDPDataset(zeros, zeros, zeros, np.ones(3), storage=tmp_path / "empty")
+
+
 def test_a_long_log_without_an_end_warns() -> None:
     def make(count: int) -> None:
         zeros = np.zeros((count, 1), np.float32)

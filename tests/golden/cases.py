@@ -201,7 +201,10 @@ def _discrete_sac() -> GoldenReport:
         return compare_with_reference(algorithm, reference, transitions(True))
 
 
-def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], list[Batch]], soft: bool) -> Case:
+BACKUPS = ("", "soft", "max")
+
+
+def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], list[Batch]], backup: str) -> Case:
     """CQL, or what differs from it in the conservative term only.
 
     Args:
@@ -209,7 +212,7 @@ def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], l
         config: class of the configuration.
         made: class of the reference.
         batches: makes what both learn from.
-        soft: whether targets have the entropy bonus.
+        backup: ``"soft"``: targets have the entropy bonus; ``"max"``: they take the best of the sampled actions.
     """
 
     def run() -> GoldenReport:
@@ -222,7 +225,8 @@ def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], l
                     alpha_threshold=2.0,
                     conservative_weight=3.0,
                     n_action_samples=3,
-                    soft_q_backup=soft,
+                    soft_q_backup=backup == "soft",
+                    max_q_backup=backup == "max",
                 ),
                 ACTIONS,
             )
@@ -233,12 +237,12 @@ def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], l
                 threshold=2.0,
                 weight=3.0,
                 n_samples=3,
-                soft=soft,
+                backup=backup,
                 order=("critic", "alpha", "actor", "temp"),
             )
             return compare_with_reference(algorithm, reference, batches())
 
-    return Case(f"{name} soft" if soft else name, run)
+    return Case(f"{name} {backup}".rstrip(), run)
 
 
 def _iql() -> GoldenReport:
@@ -441,7 +445,7 @@ CASES: tuple[Case, ...] = (
     *(_td3_case(head) for head in HEADS),
     *(_sac_case(head) for head in HEADS),
     Case("DiscreteSAC", _discrete_sac),
-    *(conservative_case("CQL", algos.CQLConfig, CQLReference, lambda: transitions(False), s) for s in (False, True)),
+    *(conservative_case("CQL", algos.CQLConfig, CQLReference, lambda: transitions(False), x) for x in BACKUPS),
     Case("IQL", _iql),
     *(_cloning_case(kind) for kind in ("deterministic", "stochastic", "discrete")),
     _ppo_case(True),

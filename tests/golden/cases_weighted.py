@@ -14,6 +14,7 @@ from tests.golden.cases import (
     _SAC_FIELDS,
     _SAC_RATES,
     ACTIONS,
+    BACKUPS,
     ENCODER,
     HEADS,
     SIZE,
@@ -129,5 +130,5 @@ CASES: tuple[Case, ...] = (
     _crr_case("mean", "mean", "binary", "soft", 1),
     _crr_case("mean", "max", "binary", "hard", 1),
     *(_edac_case(head) for head in HEADS),
-    *(conservative_case("CalQL", algos.CalQLConfig, CalQLReference, _calibrated, soft) for soft in (False, True)),
+    *(conservative_case("CalQL", algos.CalQLConfig, CalQLReference, _calibrated, x) for x in BACKUPS),
 )

@@ -270,12 +270,13 @@ class CQLReference(SACReference):
         threshold: float,
         weight: float,
         n_samples: int,
-        soft: bool,
+        backup: str,
         order: tuple[str, ...],
         **rest: float,
     ) -> None:
         super().__init__(parameters, **rest)  # type: ignore[arg-type]
-        self.threshold, self.weight, self.n_samples, self.soft, self.order = threshold, weight, n_samples, soft, order
+        self.threshold, self.weight, self.n_samples = threshold, weight, n_samples
+        self.backup, self.order = backup, order
         self.multiplier, self.found = Adam(alpha_rate), 0.0
 
     def _proposals(self, batch: BatchOf) -> tuple[Tensor, Tensor]:
@@ -312,14 +313,25 @@ class CQLReference(SACReference):
                 total = total + self.weight * (torch.log(mass / len(actions)) - data - self.threshold) / size
         return total
 
+    def _lowest_value(self, x: Tensor, action: Tensor) -> float:
+        p = self.parameters
+        both = torch.cat([x, action])
+        return min(number(mlp(p, f"critic_target.{k}", both)[0]) for k in range(members(p, "critic_target")))
+
     def critic_step(self, batch: BatchOf) -> float:
         """The Bellman error plus the conservative term."""
         p, head = self.parameters, self.head
         following = batch["next_observation"]
-        noise = torch.randn(batch["action"].shape, dtype=torch.float64)
-        action, log_density = squashed_sample(p, "actor.0", following, noise)
+        tries = self.n_samples if self.backup == "max" else 1
+        noise = torch.randn((tries, *batch["action"].shape), dtype=torch.float64)
+        drawn = [squashed_sample(p, "actor.0", following, each) for each in noise]
+        action, log_density = drawn[0]
+        for later, _ in drawn[1:]:  # "max": the action whose lowest value is the highest
+            for b in range(len(action)):
+                if self._lowest_value(following[b], later[b]) > self._lowest_value(following[b], action[b]):
+                    action[b] = later[b]
         z, _ = _q(p, "critic_target", head, following, action)
-        alpha = math.exp(number(p["temperature"])) if self.soft else 0.0
+        alpha = math.exp(number(p["temperature"])) if self.backup == "soft" else 0.0
         y = [
             head.target(
                 _lowest(head, z, b),

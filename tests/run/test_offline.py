@@ -156,6 +156,17 @@ def test_arguments_out_of_range(name: str, value: Any) -> None:
         fit(FakeLearner(), data(), **{"n_steps": 5, **quiet(), name: value})
 
 
+@pytest.mark.parametrize("name", ["log_gradients", "with_timestamp"])
+def test_switches_are_on_or_off(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is 'yes'; it must be True or False"):
+        fit(FakeLearner(), data(), 5, **{**quiet(), name: "yes"})
+
+
+def test_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
+    options = quiet(checkpoint=tmp_path / "R", n_steps_per_epoch=np.int64(2), logging_steps=np.int64(1))
+    assert len(fit(FakeLearner(), data(), np.int64(4), **options, logging_strategy="steps")) == 2
+
+
 # -- resume ----------------------------------------------------------------------------------------------------
 
 
@@ -370,6 +381,14 @@ def test_checkpoints_are_not_resumed_onto_other_data(tmp_path: Path) -> None:
                            ("observations", "actions")), np.ones(60, np.float32), np.arange(60) % 10 == 9)
     with pytest.raises(ResumeError, match="content was"):
         fit(FakeLearner(), changed, 20, **quiet(checkpoint=tmp_path / "c"))
+
+
+@pytest.mark.parametrize("path", ["", 7, True])
+def test_a_checkpoint_that_is_no_path(tmp_path: Path, path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"checkpoint is {path!r}; it must be the path of a folder, or None"):
+        fit(FakeLearner(), data(), 10, **quiet(checkpoint=path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_that_is_a_file(tmp_path: Path) -> None:
