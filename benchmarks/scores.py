@@ -4,6 +4,7 @@ One run: ``python benchmarks/scores.py run --task sac-halfcheetah --side birl --
 evaluation to ``benchmarks/results/scores.csv``. ``--side sb3`` and ``--side d3rlpy`` need an interpreter that has them.
 
 ``python benchmarks/scores.py table`` prints means of the last evaluations with 95 % bootstrap intervals over seeds.
+`scripts/make_algorithm_pages.py` draws them and puts them into the documentation.
 """
 # ruff: noqa: T201  a script that prints
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import fcntl
 import os
 import statistics
@@ -27,8 +29,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # many runs side by side: one thr
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results" / "scores.csv"
+SIDES = {"birl": ("birl", "#1f77b4"), "birl-compiled": ("birl compiled", "#17a2b8")}
+SIDES |= {"d3rlpy": ("d3rlpy", "#d62728"), "sb3": ("SB3", "#e68a00")}
+"""Name and colour of each side."""
 FIELDS = ("task", "side", "seed", "step", "score", "seconds", "versions")
 EPISODES = 10
+
 
 @dataclass(frozen=True)
 class Task:
@@ -40,7 +46,9 @@ class Task:
         data: named dataset, `REPLAY`, or ``""`` to learn in the environment.
         steps: number of updates, or of environment steps.
         interval: steps between evaluations.
-        fields: of the configuration, the same on all sides.
+        fields: of the configuration, the same on all sides; the others are defaults.
+        target_return: what a sequence model aims at.
+        widths: of all networks, where the defaults would take hours on one core.
     """
 
     algorithm: str
@@ -49,6 +57,42 @@ class Task:
     steps: int
     interval: int
     fields: dict[str, Any] = field(default_factory=dict)
+    target_return: float | None = None
+    widths: tuple[int, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What a step is."""
+        if not self.data:
+            return "environment steps"
+        return "iterations" if self.algorithm in ("AWR", "DiscreteAWR") else "updates"
+
+    @property
+    def length(self) -> str:
+        """How many of them there are."""
+        return f"{self.steps:,} {self.unit}"
+
+    @property
+    def title(self) -> str:
+        """The task in words."""
+        source = {"": "online", "REPLAY": "from a replay of SAC"}.get(self.data, f"from {self.data}")
+        return f"{self.env}, learned {source}"
+
+    @property
+    def settings(self) -> str:
+        """Hyper-parameters in words."""
+        words = [f"`{name}={value!r}`" for name, value in self.fields.items()]
+        if not self.data:
+            words += [f"layers of {' and '.join(map(str, WIDTHS))} units", f"learning rates of {RATE}"]
+            if self.algorithm != "PPO":
+                words += ["batches of 256", f"{RANDOM_STEPS:,} random steps first"]
+        if self.widths:
+            words += [f"layers of {' and '.join(map(str, self.widths))} units"]
+        if self.scaled:
+            words += ["actions scaled to [-1, 1]"]
+        if self.target_return is not None:
+            words += [f"aims at a return of {self.target_return:.0f}"]
+        return ", ".join([*words, "otherwise defaults"])
 
     @property
     def scaled(self) -> bool:
@@ -57,8 +101,9 @@ class Task:
 
 
 DISCRETE = ("DQN", "DoubleDQN", "NFQ", "DiscreteSAC", "DiscreteBCQ", "DiscreteCQL", "DiscreteBC")
+DISCRETE += ("DiscreteIQL",)
 CONTINUOUS = ("DDPG", "TD3", "SAC", "BCQ", "BEAR", "CRR", "CQL", "AWAC", "PLAS", "PLASWithPerturbation", "TD3PlusBC")
-CONTINUOUS += ("IQL", "ReBRAC", "CalQL", "BC")
+CONTINUOUS += ("IQL", "ReBRAC", "CalQL", "BC", "EDAC")
 # Defaults that wait for longer runs than these, or that these environments are not made for.
 SHORTER: dict[str, dict[str, Any]] = {
     **{name: {"target_update_interval": 1000} for name in ("DQN", "DoubleDQN", "DiscreteSAC", "DiscreteBCQ")},
@@ -66,7 +111,13 @@ SHORTER: dict[str, dict[str, Any]] = {
     "BEAR": {"warmup_steps": 1000},
     "PLAS": {"warmup_steps": 2000},
     "PLASWithPerturbation": {"warmup_steps": 2000},
+    "DecisionTransformer": {"warmup_steps": 500},
+    "AWR": {"beta": 10.0, "actor_learning_rate": 2e-4},
+    "DiscreteAWR": {"beta": 1.0, "actor_learning_rate": 5e-4, "critic_learning_rate": 1e-3},
 }
+SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
+HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC")  # thousands of actions, or ten critics, in each update
+SMALL, MIDDLE = (64, 64), (128, 128)
 
 TASKS: dict[str, Task] = {
     "sac-halfcheetah": Task("SAC", "HalfCheetah-v5", "", 50_000, 10_000),
@@ -80,12 +131,31 @@ TASKS: dict[str, Task] = {
     },
     **{
         f"{name.lower()}-pendulum-replay": Task(
-            name, "Pendulum-v1", "pendulum-replay", 5_000, 1_000, SHORTER.get(name, {})
+            name,
+            "Pendulum-v1",
+            "pendulum-replay",
+            5_000,
+            1_000,
+            SHORTER.get(name, {}),
+            widths=SMALL if name in HEAVY else (),
         )
         for name in CONTINUOUS
     },
+    "ppo-cartpole": Task("PPO", "CartPole-v1", "", 40_960, 4_096, {"batch_size": 64}),
+    "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
+    "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
-        f"{name.lower()}-halfcheetah-replay-10k": Task(name, "HalfCheetah-v5", "REPLAY", 10_000, 5_000)
+        f"{name.lower()}-{data}": Task(name, env, data, 5_000, 1_000, SHORTER.get(name, {}) | SMALLER, target, SMALL)
+        for name, env, data, target in (
+            ("DecisionTransformer", "Pendulum-v1", "pendulum-replay", -120.0),
+            ("TACR", "Pendulum-v1", "pendulum-replay", -120.0),
+            ("DiscreteDecisionTransformer", "CartPole-v1", "cartpole-replay", 500.0),
+        )
+    },
+    **{
+        f"{name.lower()}-halfcheetah-replay-10k": Task(
+            name, "HalfCheetah-v5", "REPLAY", 10_000, 5_000, widths=MIDDLE if name in HEAVY else ()
+        )
         for name in ("TD3PlusBC", "IQL", "CQL", "AWAC", "BCQ")
     },
 }
@@ -93,20 +163,48 @@ RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4
 NOISE = 0.1  # TD3's exploration
-REPLAY = Path(__file__).parent / "results" / "halfcheetah-replay.h5"  # made by `make-replay`, not committed
+REPLAY = Path(__file__).parent / "results" / "halfcheetah-replay.h5"  # not committed: 8 MB
+REPLAY_OF = ("sac-halfcheetah", "birl-compiled", 2)
+"""Task, side and seed of the run whose every step is kept there: policies from random to middling."""
 
 
-def mean_return(env: Any, act: Callable[[Any], Any]) -> float:
+Act = Callable[[Any, float, bool], Any]
+"""Greedy action for an observation, the reward before it, and whether an episode begins."""
+
+
+def narrowed(library: Any, algorithm: str, widths: tuple[int, ...]) -> dict[str, Any]:
+    """Encoders with ``widths`` for all networks of an algorithm of birl or d3rlpy; none where there are no widths."""
+    names = [each.name for each in dataclasses.fields(getattr(library.algos, f"{algorithm}Config"))]
+    encoder = library.models.VectorEncoderFactory(list(widths))
+    return {name: encoder for name in names if widths and name.endswith("encoder_factory")}
+
+
+def mean_return(env: Any, act: Act) -> float:
     """Mean undiscounted return of `EPISODES` greedy episodes, which begin with the seeds 1000, 1001 and so on."""
     returns = []
     for episode in range(EPISODES):
         observation, _ = env.reset(seed=1000 + episode)
-        total, done = 0.0, False
+        total, reward, first, done = 0.0, 0.0, True, False
         while not done:
-            observation, reward, terminated, truncated, _ = env.step(act(observation))
-            total, done = total + float(reward), terminated or truncated
+            action = act(observation, reward, first)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, first, done = total + float(reward), False, terminated or truncated
         returns.append(total)
     return statistics.fmean(returns)
+
+
+def aiming(library: Any, algorithm: Any, task: Task) -> Act:
+    """How a sequence model acts, in birl and d3rlpy."""
+    discrete = task.algorithm.startswith("Discrete")
+    sampler = getattr(library.algos, f"{'Greedy' if discrete else 'Identity'}TransformerActionSampler")()
+    model = algorithm.as_stateful_wrapper(task.target_return, sampler)
+
+    def act(observation: Any, reward: float, first: bool) -> Any:
+        if first:
+            model.reset()
+        return model.predict(observation, reward)
+
+    return act
 
 
 class Report:
@@ -122,7 +220,7 @@ class Report:
         """Whether an evaluation belongs after ``step``."""
         return step % self.interval == 0 and step > 0
 
-    def __call__(self, step: int, act: Callable[[Any], Any]) -> None:
+    def __call__(self, step: int, act: Act) -> None:
         """Evaluate after ``step``; the time it takes is not counted."""
         import gymnasium
 
@@ -154,33 +252,44 @@ def run_birl(options: argparse.Namespace) -> None:
     report = Report(options, f"birl {birl.__version__} torch {torch.__version__}")
     birl.seed(options.seed)
     fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", **task.fields}
+    fields |= narrowed(birl, name, task.widths)
     if not task.data:
-        widths = birl.models.VectorEncoderFactory(WIDTHS)
-        fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
-        fields |= {"actor_learning_rate": RATE, "critic_learning_rate": RATE}
+        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name == "PPO" else "relu")
+        if name == "PPO":
+            fields |= {"actor_encoder_factory": widths, "value_encoder_factory": widths, "learning_rate": RATE}
+        else:
+            fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
+            fields |= {"actor_learning_rate": RATE, "critic_learning_rate": RATE}
     if task.scaled:
         fields["action_scaler"] = birl.preprocessing.MinMaxActionScaler()
     algorithm = getattr(algos, f"{name}Config")(**fields).create()
 
     def evaluate(_: Any, __: int, step: int) -> None:
-        if report.due(step):
+        if report.due(step) and task.target_return is not None:
+            report(step, aiming(birl, algorithm, task))
+        elif report.due(step):
             actor = algorithm.actor(greedy=True)
-            report(step, lambda x: actor(x[None], np.array([False]), np.zeros(1))[0])
+            report(step, lambda x, *_: actor(x[None], np.array([False]), np.zeros(1))[0])
 
     common: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
     if not task.data:
-        explorer = birl.run.NormalNoise(std=NOISE) if name == "TD3" else None
+        if name != "PPO":
+            common |= {"random_steps": RANDOM_STEPS, "update_start_step": RANDOM_STEPS}
+        env = gymnasium.make(task.env)
+        kept = (options.task, options.side, options.seed) == REPLAY_OF
+        buffer = birl.dataset.create_infinite_replay_buffer(env=env) if kept else None
         algorithm.fit_online(
-            gymnasium.make(task.env),
-            explorer=explorer,
+            env,
+            buffer,
+            explorer=birl.run.NormalNoise(std=NOISE) if name == "TD3" else None,
             n_steps=steps,
             n_steps_per_epoch=steps,
-            random_steps=RANDOM_STEPS,
-            update_start_step=RANDOM_STEPS,
             callback=evaluate,
             seed=options.seed,
             **common,
         )
+        if buffer is not None:
+            buffer.dump(REPLAY)
     else:
         dataset = load_birl() if task.data == "REPLAY" else birl.datasets.get_dataset(task.data)[0]
         algorithm.fit(dataset, n_steps=steps, n_steps_per_epoch=steps, callback=evaluate, **common)
@@ -209,12 +318,18 @@ def run_sb3(options: argparse.Namespace) -> None:
 
     class Evaluate(BaseCallback):
         def _on_step(self) -> bool:
-            if report.due(self.num_timesteps):
-                report(self.num_timesteps, lambda x: self.model.predict(x, deterministic=True)[0])
             return True
 
+        def _on_rollout_start(self) -> None:  # the updates of the steps before are made
+            if report.due(self.num_timesteps):
+                report(self.num_timesteps, lambda x, *_: self.model.predict(x, deterministic=True)[0])
+
+        _on_training_end = _on_rollout_start
+
     env = gymnasium.make(env_name)
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"batch_size": 256, **task.fields}
+    if name != "PPO":
+        fields |= {"learning_starts": RANDOM_STEPS, "train_freq": 1, "gradient_steps": 1}
     if name == "TD3":
         size = env.action_space.shape[0]
         fields["action_noise"] = NormalActionNoise(np.zeros(size), NOISE * np.ones(size))
@@ -222,10 +337,6 @@ def run_sb3(options: argparse.Namespace) -> None:
         "MlpPolicy",
         env,
         learning_rate=RATE,
-        batch_size=256,
-        learning_starts=RANDOM_STEPS,
-        train_freq=1,
-        gradient_steps=1,
         policy_kwargs={"net_arch": WIDTHS},
         seed=options.seed,
         device="cpu",
@@ -248,12 +359,23 @@ def run_d3rlpy(options: argparse.Namespace) -> None:
     path = REPLAY if task.data == "REPLAY" else shipped
     with path.open("rb") as file:
         dataset = d3rlpy.dataset.ReplayBuffer.load(file, d3rlpy.dataset.InfiniteBuffer())
-    scaler = {"action_scaler": d3rlpy.preprocessing.MinMaxActionScaler()} if task.scaled else {}
-    algorithm = getattr(d3rlpy.algos, f"{task.algorithm}Config")(**task.fields, **scaler).create(device="cpu:0")
+    fields, optimizers = task.fields | narrowed(d3rlpy, task.algorithm, task.widths), d3rlpy.optimizers
+    if task.scaled:
+        fields["action_scaler"] = d3rlpy.preprocessing.MinMaxActionScaler()
+    if task.algorithm == "DecisionTransformer":  # what birl does by default
+        schedule = optimizers.WarmupSchedulerFactory(fields.pop("warmup_steps"))
+        rest = {"clip_grad_norm": 0.25, "lr_scheduler_factory": schedule}
+        fields["optim_factory"] = optimizers.AdamWFactory(weight_decay=1e-4, **rest)
+    elif task.algorithm == "DiscreteDecisionTransformer":
+        rest = {"weight_decay": 0.1, "clip_grad_norm": 1.0}
+        fields["optim_factory"] = optimizers.GPTAdamWFactory(betas=(0.9, 0.95), **rest)
+    algorithm = getattr(d3rlpy.algos, f"{task.algorithm}Config")(**fields).create(device="cpu:0")
 
     def evaluate(_: Any, __: int, step: int) -> None:
-        if report.due(step):
-            report(step, lambda x: algorithm.predict(x[None])[0])
+        if report.due(step) and task.target_return is not None:
+            report(step, aiming(d3rlpy, algorithm, task))
+        elif report.due(step):
+            report(step, lambda x, *_: algorithm.predict(x[None])[0])
 
     algorithm.fit(
         dataset,
@@ -265,57 +387,94 @@ def run_d3rlpy(options: argparse.Namespace) -> None:
     )
 
 
-def make_replay(options: argparse.Namespace) -> None:
-    """The replay of a SAC run on HalfCheetah: every step of it, with its policies from random to middling."""
-    import gymnasium
+@dataclass(frozen=True)
+class Outcome:
+    """The runs of one side that are complete.
 
-    import birl
-    from birl.algos import SACConfig
+    Attributes:
+        steps: of the evaluations, ``[E]``.
+        scores: mean returns ``[S, E]``, a row for each seed.
+        seconds: that each run took, ``[S]``.
+    """
 
-    birl.seed(options.seed)
-    env = gymnasium.make("HalfCheetah-v5")
-    buffer = birl.dataset.create_infinite_replay_buffer(env=env)
-    SACConfig(compile_graph=options.compile).create().fit_online(
-        env,
-        buffer,
-        n_steps=options.steps,
-        n_steps_per_epoch=options.steps,
-        random_steps=RANDOM_STEPS,
-        update_start_step=RANDOM_STEPS,
-        seed=options.seed,
-        show_progress=False,
-        logger_adapter=birl.logging.NoopAdapterFactory(),
-    )
-    REPLAY.parent.mkdir(exist_ok=True)
-    with REPLAY.open("wb") as file:
-        buffer.dump(file)
-    print(f"{buffer.transition_count} transitions in {REPLAY}")
+    steps: list[int]
+    scores: Any
+    seconds: list[float]
+
+    @property
+    def last(self) -> Any:
+        """Mean returns of the last evaluations, ``[S]``."""
+        return self.scores[:, -1]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % bootstrap interval of the mean of the last scores."""
+        means = np.random.default_rng(0).choice(self.last, (10_000, len(self.last))).mean(1)
+        low, high = np.quantile(means, [0.025, 0.975])
+        return float(low), float(high)
+
+    def __str__(self) -> str:
+        """Mean of the last scores, with its interval if there are several seeds."""
+        low, high = self.interval
+        return f"{self.last.mean():.1f}" + (f" ({low:.1f} … {high:.1f})" if len(self.last) > 1 else "")
+
+
+def outcomes() -> dict[str, dict[str, Outcome]]:
+    """What is known, by task and side, in their orders here; the newer one where a run was made twice."""
+    runs: dict[tuple[str, str], dict[int, dict[int, tuple[float, float]]]] = defaultdict(lambda: defaultdict(dict))
+    with RESULTS.open(newline="") as file:
+        for row in csv.DictReader(file):
+            run = runs[row["task"], row["side"]][int(row["seed"])]
+            run[int(row["step"])] = float(row["score"]), float(row["seconds"])
+    found: dict[str, dict[str, Outcome]] = defaultdict(dict)
+    for name, task in TASKS.items():
+        steps = list(range(task.interval, task.steps + 1, task.interval))
+        for side in SIDES:
+            seeds = [run for _, run in sorted(runs[name, side].items()) if run.keys() >= set(steps)]
+            if seeds:
+                scores = np.array([[run[step][0] for step in steps] for run in seeds])
+                found[name][side] = Outcome(steps, scores, [run[task.steps][1] for run in seeds])
+    return dict(found)
 
 
 def table() -> None:
     """Print the last scores: mean over seeds with a 95 % bootstrap interval, and the seconds a run took."""
-    last: dict[tuple[str, str], dict[str, tuple[int, float, float]]] = defaultdict(dict)
-    with RESULTS.open(newline="") as file:
-        for row in csv.DictReader(file):
-            seeds, step = last[row["task"], row["side"]], int(row["step"])
-            if step >= seeds.get(row["seed"], (0,))[0]:
-                seeds[row["seed"]] = step, float(row["score"]), float(row["seconds"])
-    generator = np.random.default_rng(0)
-    print("| task | side | steps | seeds | mean score | 95 % interval | each | seconds |")
-    print("|---|---|---|---|---|---|---|---|")
-    for (task, side), seeds in sorted(last.items()):
-        done = [entry for entry in seeds.values() if entry[0] == TASKS[task].steps]
-        if not done:
-            continue
-        scores = np.array([score for _, score, _ in done])
-        means = generator.choice(scores, (10_000, len(scores))).mean(1)
-        low, high = np.quantile(means, [0.025, 0.975])
-        each = " ".join(f"{score:.0f}" for score in sorted(scores))
-        seconds = statistics.median(entry[2] for entry in done)
-        print(
-            f"| {task} | {side} | {TASKS[task].steps} | {len(done)} | {scores.mean():.1f} | {low:.1f} … {high:.1f} | "
-            f"{each} | {seconds:.0f} |"
-        )
+    print("| task | side | steps | seeds | mean score (95 % interval) | each | seconds |")
+    print("|---|---|---|---|---|---|---|")
+    for task, sides in outcomes().items():
+        for side, found in sides.items():
+            each = " ".join(f"{score:.0f}" for score in sorted(found.last))
+            seconds = f"{statistics.median(found.seconds):.0f}"
+            print(f"| {task} | {side} | {TASKS[task].steps} | {len(found.last)} | {found} | {each} | {seconds} |")
+
+
+def draw(path: Path, title: str, description: str, found: dict[str, dict[str, Outcome]]) -> None:
+    """Draw curves into an SVG, a panel for each task: the same bytes for the same scores."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style = {"svg.hashsalt": "birl", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Arial"]}
+    with matplotlib.rc_context({**style, "axes.titlesize": 11}):
+        columns = min(len(found), 2)  # more in a row would be too small to read on a page
+        rows = -(-len(found) // columns)
+        figure = Figure((4.6 * columns, 3.4 * rows), layout="constrained", facecolor="white")
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for panel in panels[len(found) :]:
+            panel.remove()
+        for panel, (task, sides) in zip(panels, found.items(), strict=False):
+            for side, outcome in sides.items():
+                (label, colour), steps, scores = SIDES[side], outcome.steps, outcome.scores
+                label += f" ({len(scores)} seeds)" if len(scores) > 1 else " (1 seed)"
+                panel.plot(steps, scores.mean(0), color=colour, marker=".", label=label)
+                if len(scores) > 1:
+                    panel.fill_between(steps, scores.min(0), scores.max(0), color=colour, alpha=0.2, linewidth=0)
+            panel.set(title=TASKS[task].title, xlabel=TASKS[task].unit, ylabel="mean return", xlim=(0, None))
+            panel.xaxis.set_major_formatter("{x:,.0f}")
+            panel.grid(alpha=0.3)
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.legend(fontsize=9)
+        metadata = {"Date": None, "Creator": None, "Title": title, "Description": description}
+        figure.savefig(path, metadata=metadata)
 
 
 def main() -> None:
@@ -326,16 +485,10 @@ def main() -> None:
     run.add_argument("--task", choices=TASKS, required=True)
     run.add_argument("--side", choices=["birl", "birl-compiled", "sb3", "d3rlpy"], required=True)
     run.add_argument("--seed", type=int, required=True)
-    replay = commands.add_parser("make-replay", help="collect the HalfCheetah replay with birl's SAC")
-    replay.add_argument("--steps", type=int, default=50_000)
-    replay.add_argument("--seed", type=int, default=100)
-    replay.add_argument("--compile", action="store_true")
     commands.add_parser("table", help="print the scores so far")
     options = parser.parse_args()
     if options.command == "table":
         table()
-    elif options.command == "make-replay":
-        make_replay(options)
     else:
         {"sb3": run_sb3, "d3rlpy": run_d3rlpy}.get(options.side, run_birl)(options)
 

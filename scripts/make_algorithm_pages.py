@@ -1,6 +1,7 @@
-"""Write docs/algorithms/: one page for each algorithm, from its docstrings and its configuration.
+"""Write docs/algorithms/: one page for each algorithm, from its docstrings, its configuration and its scores.
 
-Run it after changing a configuration or a loss; a test compares the pages with what it would write.
+Run it after changing a configuration or a loss, and after adding to the scores (`benchmarks/scores.py`), whose curves
+it draws; a test compares the pages with what it would write.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from birl.algorithm import Algorithm
 from birl.serialization import Serializable
 from birl.types import ActionSpace
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "algorithms"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from benchmarks.scores import EPISODES, RESULTS, SIDES, TASKS, Outcome, draw, outcomes  # noqa: E402  not installed
+
+PAGES = ROOT / "docs" / "algorithms"
 KINDS = {ActionSpace.CONTINUOUS: "continuous", ActionSpace.DISCRETE: "discrete", ActionSpace.BOTH: "both"}
 SOURCES = {
     "transition": "logged data, or live environments through a replay buffer",
@@ -84,12 +89,69 @@ def source(cls: type[Algorithm[Any, Any]]) -> str:
     return SOURCES["trajectory" if cls.imitates else cls.data]
 
 
-def page(cls: type[Algorithm[Any, Any]]) -> str:
-    """One algorithm's page."""
+Scores = dict[str, dict[str, Outcome]]
+"""By task and side."""
+
+
+def measured() -> dict[str, Scores]:
+    """The scores that there are, by algorithm."""
+    found: dict[str, Scores] = {}
+    for task, sides in outcomes().items():
+        found.setdefault(TASKS[task].algorithm, {})[task] = sides
+    return found
+
+
+def seen(name: str, tasks: Scores) -> str:
+    """What an algorithm's curves show, in words."""
+    text = f"Mean return of {name} while it learns."
+    for task, sides in tasks.items():
+        each = (f"{SIDES[side][0]} ends at {outcome.last.mean():.0f}" for side, outcome in sides.items())
+        text += f" {TASKS[task].title}: {', '.join(each)}."
+    return text
+
+
+def measurements(name: str, tasks: Scores) -> list[str]:
+    """The section about an algorithm's scores."""
+    lines = ["## Measured", "", f"![{seen(name, tasks)}](curves/{name}.svg)", ""]
+    lines += [f"Mean return of {EPISODES} greedy episodes, which begin alike at each evaluation. Lines are means over"]
+    lines += ["seeds; shades reach from the lowest seed to the highest. All sides have the same steps and"]
+    lines += ["hyper-parameters. Last scores, with 95 % bootstrap intervals of the mean over seeds:", ""]
+    lines += ["| task | length | side | seeds | score |", "|---|---|---|---|---|"]
+    for task, sides in tasks.items():
+        what = f"{TASKS[task].title} | {TASKS[task].length}"
+        lines += [f"| {what} | {SIDES[side][0]} | {len(found.last)} | {found} |" for side, found in sides.items()]
+    for task in tasks:
+        lines += ["", f"{TASKS[task].title}, {TASKS[task].length}: {TASKS[task].settings}."]
+    task = next(iter(tasks))
+    command = f"python benchmarks/scores.py run --task {task} --side {next(iter(tasks[task]))} --seed 0"
+    return [*lines, "", f"One run: `{command}`. All runs: [scores.csv](../../benchmarks/results/{RESULTS.name}).", ""]
+
+
+def results(scores: dict[str, Scores]) -> list[str]:
+    """The table of all last scores."""
+    lines = ["## Measured", ""]
+    lines += [
+        f"Mean return of the greedy policy in {EPISODES} episodes at the end of training: the mean over n seeds with"
+    ]
+    lines += ["its 95 % bootstrap interval. The curves are on the algorithms' pages.", ""]
+    header = ["algorithm", "task", "length", *(label for label, _ in SIDES.values())]
+    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for name, tasks in sorted(scores.items()):
+        for task, sides in tasks.items():
+            each = (f"{sides[side]}, n = {len(sides[side].last)}" if side in sides else "" for side in SIDES)
+            what = f"{TASKS[task].title} | {TASKS[task].length}"
+            lines += [f"| [{name}]({name}.md#measured) | {what} | {' | '.join(each)} |"]
+    return [*lines, ""]
+
+
+def page(cls: type[Algorithm[Any, Any]], tasks: Scores | None = None) -> str:
+    """One algorithm's page, with its scores if there are any."""
     config, bare = cls.config_class, cls.__new__(cls)
     lines = [f"# {cls.__name__}", "", "<!-- written by scripts/make_algorithm_pages.py -->", ""]
     lines += [markdown(config.__doc__ or ""), ""]
     lines += [f"- actions: {KINDS[cls.action_space]}", f"- learns from: {source(cls)}", ""]
+    if tasks:
+        lines += measurements(cls.__name__, tasks)
     phases = bare.phases_for(config())
     if phases:
         lines += ["## An update", "", "In this order:", ""]
@@ -99,7 +161,8 @@ def page(cls: type[Algorithm[Any, Any]]) -> str:
             when += [f"until update `{phase.until}`"] if phase.until is not None else []
             every = f" ({', '.join(when)})" if when else ""
             trained = ", ".join(f"`{name}`" for name in phase.trained)
-            lines += [f"1. {trained}{every}, logged as `{phase.logged}`: {markdown(phase.loss.__doc__ or '')}"]
+            told = re.sub(r"\n(?=.)", "\n    ", markdown(phase.loss.__doc__ or ""))  # stays in its item of the list
+            lines += [f"1. {trained}{every}, logged as `{phase.logged}`: {told}", *[""] * ("\n" in told)]
         for target in bare.targets_for(config()):
             every = f" every `{target.every}` updates" if target.every != 1 else ""
             every += f" after `{target.after}` updates" if target.after != 0 else ""
@@ -123,15 +186,18 @@ def page(cls: type[Algorithm[Any, Any]]) -> str:
 
 def pages() -> dict[str, str]:
     """File name to content, the index included."""
-    made = {f"{cls.__name__}.md": page(cls) for cls in algorithms()}
+    scores = measured()
+    made = {f"{cls.__name__}.md": page(cls, scores.get(cls.__name__)) for cls in algorithms()}
     index = ["# Algorithms", "", "| algorithm | actions | learns from |", "|---|---|---|"]
     for cls in algorithms():
         index += [f"| [{cls.__name__}]({cls.__name__}.md) | {KINDS[cls.action_space]} | {source(cls)} |"]
-    return {"README.md": "\n".join([*index, ""]), **made}
+    return {"README.md": "\n".join([*index, "", *results(scores)]), **made}
 
 
 if __name__ == "__main__":
-    PAGES.mkdir(parents=True, exist_ok=True)
+    (PAGES / "curves").mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (PAGES / name).write_text(text, encoding="utf-8")
+    for name, tasks in measured().items():
+        draw(PAGES / "curves" / f"{name}.svg", name, seen(name, tasks), tasks)
     sys.stdout.write(f"{len(pages())} pages in {PAGES}\n")

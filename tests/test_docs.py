@@ -37,6 +37,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "index.html").exists() and (tmp_path / "algorithms" / "SAC" / "index.html").exists()
+    assert 'src="../curves/TD3.svg"' in (tmp_path / "algorithms" / "TD3" / "index.html").read_text(encoding="utf-8")
+    assert (tmp_path / "algorithms" / "curves" / "TD3.svg").exists()
     front = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "DiscreteCQLConfig" in front and "With <code>--seeds 16</code> sixteen seeds" in front  # from the README
 

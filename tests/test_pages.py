@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,8 +22,48 @@ def generator():
 
 def test_algorithm_pages_are_up_to_date():
     module = generator()
-    written = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "algorithms").iterdir()}
+    written = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "algorithms").glob("*.md")}
     assert written == module.pages(), "run scripts/make_algorithm_pages.py"
+
+
+def test_measured_curves_are_up_to_date():
+    """Each page with scores has its picture, which says the same."""
+    module = generator()
+    drawn = {file.stem: file.read_text(encoding="utf-8") for file in module.PAGES.glob("curves/*.svg")}
+    measured = module.measured()
+    assert drawn.keys() == measured.keys(), "run scripts/make_algorithm_pages.py"
+    for name, tasks in measured.items():
+        assert module.seen(name, tasks) in drawn[name], "run scripts/make_algorithm_pages.py"
+
+
+def test_scores_are_those_of_complete_runs(tmp_path, monkeypatch):
+    module = generator()
+    scores = sys.modules["benchmarks.scores"]
+    monkeypatch.setattr(scores, "RESULTS", tmp_path / "scores.csv")
+    with scores.RESULTS.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(scores.FIELDS)
+        for seed, side, score, steps in ((1, "birl", 5, 5), (0, "birl", 0, 5), (0, "d3rlpy", 7, 4), (0, "birl", 3, 5)):
+            rows.writerows(("td3-hopper", side, seed, 10_000 * n, score * n, n, "") for n in range(1, steps + 1))
+        rows.writerow(("a task of old", "birl", 0, 1, 2, 3, ""))
+    found = module.measured()["TD3"]["td3-hopper"]
+    assert list(found) == ["birl"]  # the other side's run is not complete
+    assert found["birl"].scores.tolist() == [[3, 6, 9, 12, 15], [5, 10, 15, 20, 25]]  # the newer run of seed 0
+    assert str(found["birl"]) == "20.0 (15.0 … 25.0)"
+    assert list(module.measured()) == ["TD3"]
+    for name in ("a.svg", "b.svg"):
+        module.draw(tmp_path / name, "TD3", "what is seen", module.measured()["TD3"])
+    drawn = (tmp_path / "a.svg").read_bytes()
+    assert drawn == (tmp_path / "b.svg").read_bytes() and b"what is seen" in drawn and b"birl (2 seeds)" in drawn
+
+
+def test_every_algorithm_that_learns_to_act_has_a_task():
+    """So that its curve can be measured by `benchmarks/scores.py`."""
+    from birl import algos
+
+    module = generator()
+    learning = {cls.__name__ for cls in module.algorithms() if hasattr(algos, cls.__name__) and cls.data != "nothing"}
+    assert {task.algorithm for task in module.TASKS.values()} == learning
 
 
 def test_what_is_logged_is_what_an_update_gives():
