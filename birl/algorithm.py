@@ -117,6 +117,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         given = self.config_class(**fields) if config is None else config
         self._config: ConfigT = given.copy()  # type: ignore[assignment]
         self.torch_device = resolve_device(device)
+        self.enable_ddp = False
         self._engine: Engine | None = None
         self._spec: Spec | None = None
         self._acting_mode = False
@@ -437,6 +438,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
             )
         if loop == "fit_online" and (self.data == "trajectory" or self.imitates):
             raise UnsupportedError(f"{type(self).__name__} learns only from logged data: use fit(dataset)")
+        if loop == "fit_online" and self.enable_ddp:
+            raise UnsupportedError("enable_ddp is for fit(dataset): several processes cannot learn online together")
 
     def fitter(
         self,
@@ -474,7 +477,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             "logging_strategy": logging_strategy,
             "log_gradients": log_gradients,
         }
-        if enable_ddp:
+        if enable_ddp or self.enable_ddp:
             self.build_with_dataset(dataset)
             with distributed.joined(self, dataset, n_steps, options) as own:
                 yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **own)
@@ -538,7 +541,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         overlap: bool = False,
         eval_env: Any = None,
         eval_epsilon: float = 0.0,
-        n_trials: int = 10,
+        eval_n_trials: int = 10,
         save_interval: int = 1,
         experiment_name: str | None = None,
         with_timestamp: bool = True,
@@ -567,7 +570,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
                 next step. Its actions are then chosen before these updates instead of after them.
             eval_env: environment to evaluate the greedy policy in; never the training one.
             eval_epsilon: share of random actions in evaluation.
-            n_trials: number of evaluation episodes.
+            eval_n_trials: number of evaluation episodes.
             save_interval: number of epochs between saved models.
             experiment_name: name of the run folder; by default the class name with ``_online``.
             with_timestamp: whether the time is added to the name.
@@ -586,7 +589,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             "n_steps_per_epoch": n_steps_per_epoch,
             "eval_env": eval_env,
             "eval_epsilon": eval_epsilon,
-            "n_trials": n_trials,
+            "eval_n_trials": eval_n_trials,
             "save_interval": save_interval,
             "experiment_name": experiment_name,
             "with_timestamp": with_timestamp,

@@ -330,14 +330,17 @@ class AlgorithmConfig(Serializable):
         """Name of the algorithm: the class name without ``Config``."""
         return cls.__name__.removesuffix("Config") if cls is not AlgorithmConfig else ""
 
-    def create(self, device: bool | int | str | None = False) -> Any:
+    def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
         """Make the algorithm.
 
         Args:
             device: ``False`` or ``None`` for the CPU, ``True`` for the first GPU, an integer for that GPU, or a
                 torch device string such as ``"cuda"`` or ``"cpu:0"``.
+            enable_ddp: whether `fit` always has ``enable_ddp=True``, which newer versions of d3rlpy say here.
         """
-        return self.algorithm(self, device)
+        algorithm = self.algorithm(self, device)
+        algorithm.enable_ddp = enable_ddp
+        return algorithm
 
     def copy(self) -> Self:
         """A copy that shares nothing: scalers fitted for one algorithm leave the original untouched."""

@@ -303,20 +303,20 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
                 evaluators = {**evaluators, "environment": played}
         yield from super().fitter(dataset, n_steps, evaluators=evaluators, **options)
 
-    def predict(self, x: TransformerInput) -> Array:
+    def predict(self, inpt: TransformerInput) -> Array:
         """Action ``[A]``, or logits ``[A]`` of discrete actions, for the newest step of one context.
 
         `as_stateful_wrapper` keeps the context for you.
         """
-        if not isinstance(x, TransformerInput):
+        if not isinstance(inpt, TransformerInput):
             raise ShapeError(
                 f"{type(self).__name__}.predict takes a TransformerInput: to act step by step, use "
                 "as_stateful_wrapper(target_return).predict(observation, reward)"
             )
-        size, actions = self.config.context_size, np.asarray(x.actions)
+        size, actions = self.config.context_size, np.asarray(inpt.actions)
         if self.spec.discrete_action and actions.ndim == 1:
             actions = actions[:, None]
-        rows = (x.observations, actions, x.returns_to_go, x.timesteps)
+        rows = (inpt.observations, actions, inpt.returns_to_go, inpt.timesteps)
         observation, action, returns, step = (
             tree_map(lambda leaf: np.asarray(leaf)[None, -size:], part) for part in rows
         )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,7 @@ import torch
 import birl
 from birl import algos
 from birl.distributed import init_process_group
-from birl.errors import ConfigError
+from birl.errors import ConfigError, UnsupportedError
 from birl.files import load_archive
 
 SCRIPT = """
@@ -184,6 +185,10 @@ def test_processes_with_other_configurations_are_refused(tmp_path: Path) -> None
 def test_missing_processes_are_said() -> None:
     with pytest.raises(ConfigError, match="needs a process group: call birl.distributed.init_process_group"):
         algos.BCConfig(encoder_factory=SMALL).create().fit(shard(0, False), 5, enable_ddp=True)
+    with pytest.raises(ConfigError, match="needs a process group"):  # as newer versions of d3rlpy say it
+        algos.BCConfig(encoder_factory=SMALL).create(enable_ddp=True).fit(shard(0, False), 5)
+    with pytest.raises(UnsupportedError, match="several processes cannot learn online together"):
+        algos.DQNConfig().create(enable_ddp=True).fit_online(gymnasium.make("CartPole-v1"))
     with pytest.raises(ConfigError, match="backend is 'pigeon'; this installation of torch has gloo"):
         init_process_group("pigeon")
 

@@ -291,7 +291,7 @@ class _Run:
         return {"environment": environment}
 
     def online(self, env: Any, eval_env: Any) -> None:
-        options = {**self._options(), "eval_env": eval_env, "n_trials": self.settings["n_trials"]}
+        options = {**self._options(), "eval_env": eval_env, "eval_n_trials": self.settings["n_trials"]}
         if self.learner.data in ("transition", "tail"):
             options |= self._exploration(env)
         self.learner.fit_online(env, seed=self.settings["seed"], **options)

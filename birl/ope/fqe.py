@@ -73,7 +73,7 @@ class FQEConfig(AlgorithmConfig):
     target_update_interval: int = 100
     n_action_samples: int = 0
 
-    def create(self, device: bool | int | str | None = False) -> Any:
+    def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
         """Refused: an evaluation cannot be made of its configuration alone.
 
         Raises:

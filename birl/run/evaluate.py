@@ -11,7 +11,7 @@ __all__ = ["evaluate", "online_evaluators"]
 
 
 def online_evaluators(
-    env: Environment, eval_env: Environment | None, n_trials: int, epsilon: float
+    env: Environment, eval_env: Environment | None, eval_n_trials: int, epsilon: float
 ) -> dict[str, Evaluator]:
     """The evaluator of online training, if there is an environment for it.
 
@@ -22,5 +22,5 @@ def online_evaluators(
         return {}
     if eval_env.unwrapped is env.unwrapped:
         raise ConfigError("eval_env is the training environment; it must be one of its own: make a second one")
-    at_least(1, n_trials=n_trials)
-    return {"evaluation": EnvironmentEvaluator(eval_env, n_trials, epsilon)}
+    at_least(1, eval_n_trials=eval_n_trials)
+    return {"evaluation": EnvironmentEvaluator(eval_env, eval_n_trials, epsilon)}

@@ -128,7 +128,7 @@ def on_policy_fitter(
     *,
     eval_env: Environment | None = None,
     eval_epsilon: float = 0.0,
-    n_trials: int = 10,
+    eval_n_trials: int = 10,
     seed: int | None = None,
     **options: Unpack[Options],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
@@ -140,7 +140,7 @@ def on_policy_fitter(
             learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
             shorter.
-        eval_env, eval_epsilon, n_trials, seed: see `online_fitter`.
+        eval_env, eval_epsilon, eval_n_trials, seed: see `online_fitter`.
         **options: see `Options`.
 
     Yields:
@@ -150,7 +150,7 @@ def on_policy_fitter(
     learner.build_with_env(env)
     learner.begin_run(None, learner.updates_in(n_steps))
     collector = RolloutCollector(learner, env, seed)
-    evaluators = online_evaluators(env, eval_env, n_trials, eval_epsilon)
+    evaluators = online_evaluators(env, eval_env, eval_n_trials, eval_epsilon)
     parts = {"rollout": collector, **evaluator_parts(evaluators)}
     session = Session(learner, f"{type(learner).__name__}_online", n_steps, parts, settings, **options)
     with session:

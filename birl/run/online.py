@@ -39,7 +39,7 @@ def online_fitter(
     overlap: bool = False,
     eval_env: Environment | None = None,
     eval_epsilon: float = 0.0,
-    n_trials: int = 10,
+    eval_n_trials: int = 10,
     seed: int | None = None,
     **options: Unpack[Options],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
@@ -66,7 +66,7 @@ def online_fitter(
             own (`gymnasium.vector.AsyncVectorEnv`). The same seed still gives the same result.
         eval_env: environment of its own for the metric ``evaluation``: the mean greedy return.
         eval_epsilon: share of random actions in it.
-        n_trials: number of its episodes.
+        eval_n_trials: number of its episodes.
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
         **options: see `Options`.
 
@@ -103,7 +103,7 @@ def online_fitter(
     source = learner.begin_run(buffer, (n_steps - update_start_step) // update_interval * n_updates, growing=True)
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
     collector = Collector(learner, env, buffer, explorer, seed=seed, overlap=overlap)
-    evaluators = online_evaluators(env, eval_env, n_trials, eval_epsilon)
+    evaluators = online_evaluators(env, eval_env, eval_n_trials, eval_epsilon)
     parts = {"buffer": source, "collector": collector, **evaluator_parts(evaluators)}
     session = Session(learner, f"{type(learner).__name__}_online", n_steps, parts, settings, **options)
     with session, collector:

@@ -197,7 +197,7 @@ def test_evaluation_has_an_environment_of_its_own() -> None:
         wrapped = gymnasium.wrappers.TimeLimit(env, 3)
     with pytest.raises(ConfigError, match="training environment"):
         train(FakeLearner(), env, 10, eval_env=wrapped)
-    result = train(FakeLearner(), env, 10, eval_env=Drift(), n_trials=2)
+    result = train(FakeLearner(), env, 10, eval_env=Drift(), eval_n_trials=2)
     assert "evaluation" in result[0][1]
 
 

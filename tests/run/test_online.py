@@ -189,11 +189,11 @@ def test_evaluation_environment() -> None:
     env = Drift()
     with pytest.raises(ConfigError, match="make a second one"):
         fit_online(FakeLearner(), env, n_steps=10, eval_env=env, **quiet())
-    weights = []
+    weights, options = [], {"eval_n_trials": 3, **quiet(n_steps_per_epoch=10)}
     for eval_env in (None, Drift()):
         birl.seeding.seed(0)
         learner = FakeLearner()
-        result = fit_online(learner, Drift(), n_steps=40, eval_env=eval_env, n_trials=3, **quiet(n_steps_per_epoch=10))
+        result = fit_online(learner, Drift(), n_steps=40, eval_env=eval_env, **options)
         assert ("evaluation" in result[0][1]) == (eval_env is not None)
         weights.append(learner.weight)
     assert torch.equal(*weights)
@@ -233,7 +233,7 @@ def run(
         "random_steps": 15,
         "callback": callback,
         "eval_env": Drift(kind="dict"),
-        "n_trials": 2,
+        "eval_n_trials": 2,
         "checkpoint": folder,
         "logger_adapter": FileAdapterFactory(folder.parent),
         "experiment_name": folder.name,
