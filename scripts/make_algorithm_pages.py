@@ -128,20 +128,23 @@ def measurements(name: str, tasks: Scores) -> list[str]:
 
 
 def results(scores: dict[str, Scores]) -> list[str]:
-    """The table of all last scores."""
-    lines = ["## Measured", ""]
-    lines += [
-        f"Mean return of the greedy policy in {EPISODES} episodes at the end of training: the mean over n seeds with"
-    ]
-    lines += ["its 95 % bootstrap interval. The curves are on the algorithms' pages.", ""]
-    header = ["algorithm", "task", "length", *(label for label, _ in SIDES.values())]
-    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    """Tables of all last scores, one for each kind of task."""
+    kinds: dict[str, dict[str, dict[str, Outcome]]] = {}
     for name, tasks in sorted(scores.items()):
         for task, sides in tasks.items():
-            each = (f"{sides[side]}, n = {len(sides[side].last)}" if side in sides else "" for side in SIDES)
-            what = f"{TASKS[task].title} | {TASKS[task].length}"
-            lines += [f"| [{name}]({name}.md#measured) | {what} | {' | '.join(each)} |"]
-    return [*lines, ""]
+            kinds.setdefault(f"{TASKS[task].title}, {TASKS[task].length}", {})[name] = sides
+    lines = ["## Measured", ""]
+    lines += [f"Mean return of the greedy policy in {EPISODES} episodes at the end of training: the mean over n seeds"]
+    lines += ["with its 95 % bootstrap interval. Curves and hyper-parameters are on the algorithms' pages.", ""]
+    for kind, rows in kinds.items():
+        shown = [side for side in SIDES if any(side in sides for sides in rows.values())]
+        header = ["algorithm", *(SIDES[side][0] for side in shown)]
+        lines += [f"### {kind}", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+        for name, sides in rows.items():
+            each = (f"{sides[side]}, n = {len(sides[side].last)}" if side in sides else "" for side in shown)
+            lines += [f"| [{name}]({name}.md#measured) | {' | '.join(each)} |"]
+        lines += [""]
+    return lines
 
 
 def page(cls: type[Algorithm[Any, Any]], tasks: Scores | None = None) -> str:
