@@ -103,7 +103,7 @@ class Task:
 DISCRETE = ("DQN", "DoubleDQN", "NFQ", "DiscreteSAC", "DiscreteBCQ", "DiscreteCQL", "DiscreteBC")
 DISCRETE += ("DiscreteIQL",)
 CONTINUOUS = ("DDPG", "TD3", "SAC", "BCQ", "BEAR", "CRR", "CQL", "AWAC", "PLAS", "PLASWithPerturbation", "TD3PlusBC")
-CONTINUOUS += ("IQL", "ReBRAC", "CalQL", "BC", "EDAC")
+CONTINUOUS += ("IQL", "ReBRAC", "CalQL", "BC", "EDAC", "PRDC")
 # Defaults that wait for longer runs than these, or that these environments are not made for.
 SHORTER: dict[str, dict[str, Any]] = {
     **{name: {"target_update_interval": 1000} for name in ("DQN", "DoubleDQN", "DiscreteSAC", "DiscreteBCQ")},

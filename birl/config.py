@@ -176,6 +176,8 @@ HYPERPARAMETERS: dict[str, Hyperparameter] = {
     "actor_beta": Hyperparameter("Weight of the squared distance to the data's action in the policy's loss.", float, 0),
     "critic_beta": Hyperparameter("Weight of the squared distance to the data's next action in targets.", float, 0),
     "TD3PlusBC.alpha": Hyperparameter("Weight of the scaled Q-value against the cloning error.", float, 0),
+    "PRDC.alpha": Hyperparameter("Weight of the scaled Q-value against the distance to the data.", float, 0),
+    "PRDC.beta": Hyperparameter("Factor of states in distances between states and actions.", float, 0),
     "initial_alpha": Hyperparameter("Adjustable weight of the conservative loss at the start.", float, 0, open="low"),
     "alpha_threshold": Hyperparameter("Gap of Q-values at which the conservative weight stays.", float),
     "conservative_weight": Hyperparameter("Constant factor of the conservative loss.", float, 0),

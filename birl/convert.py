@@ -50,6 +50,7 @@ CONVERTIBLE: Final = (
     "DoubleDQN",
     "IQL",
     "NFQ",
+    "PRDC",
     "ReBRAC",
     "SAC",
     "TACR",

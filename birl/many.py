@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from birl import seeding
+from birl.algorithm import Algorithm
 from birl.batching import to_batch
 from birl.checks import check_fit_arguments
 from birl.config import AlgorithmConfig
@@ -123,6 +124,8 @@ def check_many(algorithm: Any) -> None:
         raise UnsupportedError(f"{name} learns from trajectories, which several seeds cannot do at once yet: {each}")
     if algorithm.data == "tail":
         raise UnsupportedError(f"{name} makes many updates in a step, which many seeds cannot do at once yet: {each}")
+    if type(algorithm).make_batch is not Algorithm.make_batch:
+        raise UnsupportedError(f"{name} prepares its minibatches with its networks, which seeds do not share: {each}")
     if algorithm.data != "transition":
         raise UnsupportedError(f"{name} does not learn")
     if algorithm.built:

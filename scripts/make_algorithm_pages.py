@@ -41,6 +41,7 @@ METRICS = {
     "clip_fraction": "Share of steps whose probability ratio was clipped.",
     "conservative_loss": "How far values of unseen actions lie above those of the data, times its weight.",
     "critic_loss": "Loss of the Q-functions (or of the state-value function), summed over the ensemble.",
+    "dc_loss": "Squared distance of the policy's actions to the nearest ones of the data.",
     "diversity_loss": "How much the critics' gradients point the same way, times its weight.",
     "entropy": "Entropy of the policy; it falls as the policy makes up its mind.",
     "imitation_loss": "Negative log-likelihood of the data's actions.",

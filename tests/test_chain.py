@@ -126,6 +126,7 @@ ROWS = (
         skill=0.3,
     ),
     Row("TD3PlusBC", algos.TD3PlusBCConfig(**{**TD3_MEAN, "actor_learning_rate": 3e-3}), False, 500, skill=0.3),
+    Row("PRDC", algos.PRDCConfig(**TD3_MEAN), False, 800),
     *(
         Row(f"SAC {n}", algos.SACConfig(**ACTOR, **SOFT, tau=0.1, q_func_factory=head), False, 400)
         for n, head in HEADS.items()

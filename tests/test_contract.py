@@ -64,6 +64,7 @@ ROWS = (
     Row("DDPG", algos.DDPGConfig(**ACTOR)),
     Row("TD3", algos.TD3Config(**ACTOR)),
     Row("TD3PlusBC", algos.TD3PlusBCConfig(**ACTOR)),
+    Row("PRDC", algos.PRDCConfig(**ACTOR)),
     Row("ReBRAC", algos.ReBRACConfig(**ACTOR, actor_beta=0.1, critic_beta=0.1)),
     Row("SAC", algos.SACConfig(**ACTOR)),
     Row("CQL", algos.CQLConfig(**ACTOR, n_action_samples=3)),

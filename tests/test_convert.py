@@ -217,8 +217,8 @@ def test_what_birl_does_not_have(tmp_path: Path) -> None:
         assert text != content("cql")["config"]
         return write(tmp_path / "x.d3", {**content("cql"), "config": text})
 
-    with pytest.raises(UnsupportedError, match="'prdc' cannot be converted, but those of AWAC"):
-        read_d3rlpy(changed('"type": "cql"', '"type": "prdc"'))
+    with pytest.raises(UnsupportedError, match="'a_later_one' cannot be converted, but those of AWAC"):
+        read_d3rlpy(changed('"type": "cql"', '"type": "a_later_one"'))
     with pytest.raises(UnsupportedError, match="a_later_option"):
         read_d3rlpy(changed('"max_q_backup": false', '"a_later_option": true'))
     assert read_d3rlpy(changed('"max_q_backup": false', '"max_q_backup": true')).config.max_q_backup

@@ -1,23 +1,25 @@
-"""NFQ, DDPG, TD3+BC, discrete IQL and ReBRAC: what goldens, probes and the contract leave open."""
+"""NFQ, DDPG, TD3+BC, PRDC, discrete IQL and ReBRAC: what goldens, probes and the contract leave open."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 from birl import algos
+from birl.algos import prdc
 from birl.algos.rebrac import critic_loss as rebrac_critic_loss
 from birl.algos.td3 import smoothed_action
 from birl.batching import to_batch
 from birl.dataset import MDPDataset, MultiStepTransitionPicker
-from birl.errors import ConfigError, DataError
+from birl.errors import ConfigError, DataError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.many import fit_many
-from birl.models import VectorEncoderFactory
+from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.preprocessing import MinMaxActionScaler
 from birl.seeding import seed
 from birl.types import Batch
@@ -51,6 +53,35 @@ def built(config: Any, discrete: bool = False) -> Any:
 
 def batch_of(algorithm: Any, data: Any) -> Batch:
     return to_batch(algorithm.sample_minibatch(data), algorithm.units, algorithm.config.gamma)
+
+
+def test_prdc_finds_the_nearest_step_of_all_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = built(algos.PRDCConfig(**ACTOR, beta=0.7))
+    data = dataset()
+    drawn = algorithm.sample_minibatch(data)
+    steps = [data.transition_picker(episode, index) for episode in data.episodes for index in range(5)]
+    keys = [np.r_[0.7 * step.observation, step.action] for step in steps]
+    queries = np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32)
+    distances = np.square(queries[:, None] - np.stack(keys)).sum(-1)
+    expected = np.stack(keys)[distances.argmin(1)][:, -2:]
+    for at_once in (prdc.DISTANCES_AT_ONCE, 20):  # at once, and in pieces
+        monkeypatch.setattr(prdc, "DISTANCES_AT_ONCE", at_once)
+        np.testing.assert_array_equal(drawn.nearest(torch.from_numpy(queries)).numpy(), expected.astype(np.float32))
+    assert algorithm.sample_minibatch(data).nearest is drawn.nearest  # read once
+    data.append_episode(data.episodes[0])
+    assert algorithm.sample_minibatch(data).nearest is not drawn.nearest
+
+
+def test_prdc_says_what_it_cannot_do() -> None:
+    algorithm = built(algos.PRDCConfig(**ACTOR))
+    with pytest.raises(DataError, match=r"draw it with algo.sample_minibatch"):
+        algorithm.update(dataset().sample_transition_batch(4))
+    with pytest.raises(UnsupportedError, match="learns only from logged data"):
+        algorithm.fit_online(gymnasium.make("Pendulum-v1"))
+    with pytest.raises(UnsupportedError, match="train each seed by itself"):
+        fit_many(algos.PRDCConfig(**ACTOR), dataset(), 3, seeds=2)
+    with pytest.raises(UnsupportedError, match="feed-forward encoders, or TD3PlusBC"):
+        built(algos.PRDCConfig(actor_encoder_factory=GRUEncoderFactory(hidden_size=4)))
 
 
 def test_trap_ddpg_takes_the_discount_of_its_batch() -> None:

@@ -106,6 +106,7 @@ ROWS = (
     Row("TD3", algos.TD3Config(**{**ACTOR, "actor_learning_rate": 1e-3}, tau=0.1), False, 150),
     Row("ReBRAC", algos.ReBRACConfig(**ACTOR, tau=0.1, critic_beta=0.0), False, 150),
     Row("TD3PlusBC", algos.TD3PlusBCConfig(**{**ACTOR, "actor_learning_rate": 1e-3}, tau=0.1, alpha=20.0), False, 150),
+    Row("PRDC", algos.PRDCConfig(**{**ACTOR, "actor_learning_rate": 1e-3}, tau=0.1, alpha=20.0), False, 150),
     Row("SAC", algos.SACConfig(**ACTOR, **SOFT, tau=0.1), False, 150),
     *(
         Row(f"SAC {name}", algos.SACConfig(**ACTOR, **SOFT, tau=0.1, q_func_factory=head), False, 150, ("discount",))

@@ -24,6 +24,7 @@ from birl.algos.iql import IQL, DiscreteIQL, DiscreteIQLConfig, IQLConfig
 from birl.algos.nfq import NFQ, NFQConfig
 from birl.algos.plas import PLAS, PLASConfig, PLASWithPerturbation, PLASWithPerturbationConfig
 from birl.algos.ppo import PPO, PPOConfig
+from birl.algos.prdc import PRDC, PRDCConfig
 from birl.algos.random_policy import (
     DiscreteRandomPolicy,
     DiscreteRandomPolicyConfig,
@@ -61,6 +62,7 @@ __all__ = [
     "NFQ",
     "PLAS",
     "PPO",
+    "PRDC",
     "SAC",
     "TACR",
     "TD3",
@@ -109,6 +111,7 @@ __all__ = [
     "PLASWithPerturbation",
     "PLASWithPerturbationConfig",
     "PPOConfig",
+    "PRDCConfig",
     "QLearningAlgoBase",
     "RandomPolicy",
     "RandomPolicyConfig",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from birl.dataset.returns import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.errors import UnsupportedError
 from birl.types import Array, Shape, State
+
+if TYPE_CHECKING:
+    from birl.dataset.transitions import Window
 
 __all__ = ["ReplayBufferBase"]
 
@@ -86,6 +89,16 @@ class ReplayBufferBase(metaclass=ABCMeta):
             f"a {type(self).__name__} does not tell what follows the steps that are drawn: use a ReplayBuffer or a "
             "MixedReplayBuffer"
         )
+
+    def all_transitions(self) -> Iterator[Window]:
+        """Every transition once, in the order of the episodes, many at a time.
+
+        Raises:
+            EmptyDataError: if there is none.
+        """
+        from birl.dataset.transitions import Transitions  # which makes a ReplayBuffer of other datasets
+
+        return iter(Transitions(self))
 
     @property
     @abstractmethod

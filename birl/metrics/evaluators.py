@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from birl.dataset import EpisodeBase, ReplayBufferBase
+from birl.dataset.transitions import Transitions, Window
 from birl.errors import ConfigError
-from birl.metrics.transitions import Transitions, Window
 from birl.types import ActionSpace, Array
 
 __all__ = [

@@ -454,3 +454,18 @@ def test_the_default_picker_is_the_basic_one() -> None:
     transition = buffer.sample_transition()
     assert transition.interval == 1
     assert transition.reward_signature == Signature([np.int64], [(1,)])
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_all_transitions_come_once_and_in_order(mixed: bool) -> None:
+    logged = ReplayBuffer(InfiniteBuffer(), MultiStepTransitionPicker(2, 0.5), episodes=[episode(1500), episode(3)])
+    other = ReplayBuffer(InfiniteBuffer(), MultiStepTransitionPicker(2, 0.5), episodes=[episode(4, terminated=False)])
+    data = MixedReplayBuffer(logged, other, 0.5) if mixed else logged
+    windows = list(data.all_transitions())
+    assert sum(len(window.rewards) for window in windows) == data.transition_count == 1503 + 3 * mixed
+    rewards = np.concatenate([window.rewards for window in windows])
+    assert rewards[:3].tolist() == [0.5, 2.0, 3.5]
+    assert rewards[1499:1503].tolist() == [1499.0, 0.5, 2.0, 2.0]
+    assert (np.diff(np.concatenate([window.episodes for window in windows])) >= 0).all()
+    with pytest.raises(EmptyDataError, match="there is no transition"):
+        next(ReplayBuffer(InfiniteBuffer(), **SIGNATURES).all_transitions())

@@ -1,4 +1,4 @@
-"""Goldens of NFQ, DDPG, TD3+BC, discrete IQL and ReBRAC."""
+"""Goldens of NFQ, DDPG, TD3+BC, PRDC, discrete IQL and ReBRAC."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any
 import torch
 
 from birl import algos
+from birl.algos.prdc import NearestActions
 from birl.testing import GoldenReport, compare_with_reference, double_precision, plain_parameters
-from tests.golden.cases import ACTIONS, ENCODER, HEADS, Case, build, transitions
-from tests.golden.reference_deterministic import DeterministicReference, DiscreteIQLReference, NFQReference
+from tests.golden.cases import ACTIONS, ENCODER, HEADS, OBSERVATION, Case, build, transitions
+from tests.golden.reference_deterministic import (
+    DeterministicReference,
+    DiscreteIQLReference,
+    NFQReference,
+    PRDCReference,
+)
 
 _RATES = {"actor_rate": 1e-2, "critic_rate": 2e-2, "tau": 0.1}
 _FIELDS: dict[str, Any] = {
@@ -78,6 +84,36 @@ def _td3_plus_bc_case(head: str) -> Case:
     return Case(f"TD3PlusBC {head}", run)
 
 
+def _prdc_case(head: str) -> Case:
+    def run() -> GoldenReport:
+        factory, reference_head = HEADS[head]
+        generator = torch.Generator().manual_seed(5)
+        with double_precision():
+            states = torch.randn(30, OBSERVATION, generator=generator, dtype=torch.float64)
+            actions = 2 * torch.rand(30, ACTIONS, generator=generator, dtype=torch.float64) - 1
+            config = algos.PRDCConfig(**_FIELDS, q_func_factory=factory, alpha=1.7, beta=0.6)
+            algorithm = _spread(build(config, ACTIONS))
+            nearest = NearestActions(torch.cat([0.6 * states, actions], 1), ACTIONS)
+            reference = PRDCReference(
+                plain_parameters(algorithm.nets),
+                reference_head,
+                **_RATES,
+                steps=list(zip(states, actions, strict=True)),
+                beta=0.6,
+                smoothing=(0.2, 0.5),
+                interval=2,
+                alpha=1.7,
+            )
+            return compare_with_reference(
+                algorithm,
+                reference,
+                transitions(False, weighted=True),
+                update=lambda batch: algorithm.engine.update(algorithm.with_nearest(batch, nearest)),
+            )
+
+    return Case(f"PRDC {head}", run)
+
+
 def _rebrac_case(head: str) -> Case:
     def run() -> GoldenReport:
         factory, reference_head = HEADS[head]
@@ -125,6 +161,7 @@ CASES: tuple[Case, ...] = (
     *(_ddpg_case(head, 2) for head in HEADS),
     _ddpg_case("mean", 1),
     *(_td3_plus_bc_case(head) for head in HEADS),
+    *(_prdc_case(head) for head in HEADS),
     Case("DiscreteIQL", _discrete_iql),
     *(_rebrac_case(head) for head in HEADS),
 )

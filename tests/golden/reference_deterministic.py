@@ -1,8 +1,9 @@
-"""NFQ (Riedmiller 2005), DDPG (1509.02971), TD3+BC (2106.06860), discrete IQL (2110.06169) and ReBRAC (2305.09836)."""
+"""NFQ (Riedmiller 2005), DDPG (1509.02971), TD3+BC (2106.06860), ReBRAC (2305.09836), PRDC and discrete IQL."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -168,6 +169,36 @@ class DeterministicReference:
             average(p, "critic", "critic_target", self.tau)
             average(p, "actor", "actor_target", self.tau)
         return metrics
+
+
+class PRDCReference(DeterministicReference):
+    """2306.06569: TD3+BC's loss with another action to clone: that of the data's nearest state and action.
+
+    Args:
+        parameters, head: see `DeterministicReference`.
+        steps: states and actions of the data.
+        beta: how often states count.
+        rest: see `DeterministicReference`.
+    """
+
+    def __init__(
+        self, parameters: Parameters, head: Head, *, steps: list[tuple[Tensor, Tensor]], beta: float, **rest: Any
+    ) -> None:
+        super().__init__(parameters, head, **rest)
+        self.steps, self.beta = steps, beta
+
+    def _actor_loss(self, p: Parameters, batch: BatchOf, terms: dict[str, float]) -> Tensor:
+        nearest = []
+        for x in batch["observation"]:
+            own = torch.tanh(mlp(self.parameters, "actor.0", x))
+            distances = [
+                sum((self.beta * number(d)) ** 2 for d in x - state) + sum(number(d) ** 2 for d in own - action)
+                for state, action in self.steps
+            ]
+            nearest.append(self.steps[distances.index(min(distances))][1])
+        loss = super()._actor_loss(p, {**batch, "action": torch.stack(nearest)}, terms)
+        terms["dc_loss"] = terms.pop("bc_loss")
+        return loss
 
 
 class DiscreteIQLReference:

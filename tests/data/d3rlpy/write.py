@@ -29,6 +29,7 @@ from d3rlpy.algos import (
     NFQConfig,
     PLASConfig,
     PLASWithPerturbationConfig,
+    PRDCConfig,
     ReBRACConfig,
     SACConfig,
     TACRConfig,
@@ -112,6 +113,7 @@ MODELS = {
     "plas_with_perturbation": (PLASWithPerturbationConfig(batch_size=8, warmup_steps=2, **triple), continuous / 2),
     "discrete_bcq": (DiscreteBCQConfig(batch_size=8, **small), discrete),
     "rebrac": (ReBRACConfig(batch_size=8, **pair), continuous / 2),
+    "prdc": (PRDCConfig(batch_size=8, **pair), continuous / 2),
     "cal_ql": (CalQLConfig(batch_size=8, n_action_samples=2, **pair), continuous / 2),
     "tacr": (TACRConfig(batch_size=8, context_size=4, num_layers=1, max_timestep=50, **pair), continuous / 2),
     "discrete_decision_transformer": (

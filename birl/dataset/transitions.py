@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from birl.dataset import EpisodeBase, InfiniteBuffer, ReplayBuffer, ReplayBufferBase
+from birl.dataset.base import ReplayBufferBase
+from birl.dataset.buffers import InfiniteBuffer
+from birl.dataset.episode import EpisodeBase
 from birl.dataset.episodes import locate
 from birl.dataset.pickers import TransitionPickerProtocol, pick_batch
+from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, Storage
 from birl.errors import EmptyDataError
 from birl.types import Array, Tree, tree_map
@@ -57,7 +60,7 @@ class Transitions:
         rows = self._storage.rows(lane, position)
         self._rows = rows[(self._storage.flags[rows] & (FINAL | NO_NEXT)) == 0]
         if len(self._rows) == 0:
-            raise EmptyDataError("there is no transition to evaluate with: give episodes of two or more steps")
+            raise EmptyDataError("there is no transition: give episodes of two or more steps")
 
     def __iter__(self) -> Iterator[Window]:
         return self._windows(self._rows)
