@@ -31,8 +31,8 @@ class PRDCConfig(TD3Config):
     The policy's action is drawn to the action of the step in the data that is nearest to it, in states and actions
     together, where states count ``beta`` times. Other than in TD3+BC that may be an action of another, similar state.
 
-    An update compares its minibatch with every step of the data: quick on a GPU; on a CPU some tenths of a second with
-    a million steps. Encoders are feed-forward.
+    An update compares its minibatch with every step of the data, which takes a core of a CPU about a second where the
+    data have a million steps. Encoders are feed-forward.
 
     Logs ``critic_loss``, ``actor_loss`` and ``dc_loss`` (squared distance of the policy's actions to the nearest ones).
 

@@ -22,6 +22,7 @@ from birl.dataset.pickers import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,
     MultiStepTransitionPicker,
+    SparseRewardTransitionPicker,
     TransitionPickerProtocol,
 )
 from birl.dataset.replay_buffer import (
@@ -55,6 +56,7 @@ __all__ = [
     "ReplayBufferBase",
     "SequenceMiniBatch",
     "Signature",
+    "SparseRewardTransitionPicker",
     "TailMiniBatch",
     "TrajectoryMiniBatch",
     "TrajectorySlicerProtocol",

@@ -27,6 +27,7 @@ __all__ = [
     "BasicTransitionPicker",
     "FrameStackTransitionPicker",
     "MultiStepTransitionPicker",
+    "SparseRewardTransitionPicker",
     "TransitionPickerProtocol",
     "VectorisedPicker",
     "is_vectorised",
@@ -226,6 +227,24 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
         )
 
 
+class SparseRewardTransitionPicker(BasicTransitionPicker):
+    """One-step transitions of tasks that reward nothing but success, such as mazes, for algorithms like Cal-QL.
+
+    Where all rewards from a step to the end of its episode are ``step_reward``, the goal was not reached, and the
+    discounted return says only how long the episode was. Such steps have ``failure_return`` as their return.
+
+    Args:
+        failure_return: return of steps that no success follows; it is scaled as rewards are.
+        step_reward: reward of steps without success.
+    """
+
+    def __init__(self, failure_return: float, step_reward: float = 0.0) -> None:
+        for name, value in (("failure_return", failure_return), ("step_reward", step_reward)):
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not np.isfinite(value):
+                raise ConfigError(f"{name}={value!r:.80}, allowed are finite numbers")
+        self.failure = float(failure_return), float(step_reward)
+
+
 def stack_frames(observations: Observation, index: int, n_frames: int) -> Observation:
     """The last ``n_frames`` of ``observations`` ``[T, C, …]`` up to ``index``, as ``[n_frames * C, …]``."""
 
@@ -299,7 +318,8 @@ def pick_batch(
     """
     batch = _picked(storage, picker, rows)
     if returns is not None:
-        batch = replace(batch, extra={**batch.extra, **returns.columns(storage, rows)})
+        column = returns.columns(storage, rows, getattr(picker, "failure", None))
+        batch = replace(batch, extra={**batch.extra, **column})
     if not next_actions:
         return batch
     steps = batch.intervals[:, 0]

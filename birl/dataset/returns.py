@@ -14,6 +14,9 @@ from birl.types import Array
 
 __all__ = ["DiscountedReturns"]
 
+Failure = tuple[float, float]
+"""What a step is given as its return, and the reward of every step from there on which says so."""
+
 
 @dataclass
 class _Kept:
@@ -23,6 +26,7 @@ class _Kept:
     over: Array
     version: int
     generation: int
+    failure: Failure | None
 
 
 class DiscountedReturns:
@@ -45,15 +49,22 @@ class DiscountedReturns:
     def __deepcopy__(self, memo: Any) -> DiscountedReturns:
         return DiscountedReturns(self.gamma, self._scale)
 
-    def columns(self, storage: Storage, rows: Any) -> dict[str, Any]:
-        """Float32 ``return_to_go`` ``[..., 1]`` of the steps at ``rows`` ``[...]``."""
-        return {"return_to_go": storage.place.take(self._values(storage), rows)[..., None]}
+    def columns(self, storage: Storage, rows: Any, failure: Failure | None = None) -> dict[str, Any]:
+        """Float32 ``return_to_go`` ``[..., 1]`` of the steps at ``rows`` ``[...]``.
 
-    def _values(self, storage: Storage) -> Any:
+        Args:
+            storage: what is read.
+            rows: row numbers.
+            failure: see `birl.dataset.SparseRewardTransitionPicker`.
+        """
+        return {"return_to_go": storage.place.take(self._values(storage, failure), rows)[..., None]}
+
+    def _values(self, storage: Storage, failure: Failure | None) -> Any:
         kept = self._kept.get(storage)
-        if kept is None or kept.generation != storage.generation:
+        if kept is None or (kept.generation, kept.failure) != (storage.generation, failure):
             values = storage.place.indices(np.zeros(len(storage.flags), np.float32))
-            kept = self._kept[storage] = _Kept(values, np.zeros(storage.lanes, np.int64), -1, storage.generation)
+            over = np.zeros(storage.lanes, np.int64)
+            kept = self._kept[storage] = _Kept(values, over, -1, storage.generation, failure)
         if kept.version != storage.version:
             self._update(storage, kept)
             kept.version = storage.version
@@ -69,13 +80,26 @@ class DiscountedReturns:
         rows = storage.rows(lane, position)
         final = (storage.flags[rows] & FINAL) != 0  # the last row of a lane is one
         reward = storage.place.host(storage.take("reward", rows))[:, 0]
-        reward = np.asarray(reward if self._scale is None else self._scale(reward), np.float64)
-        storage.place.put(kept.values, rows, _discounted(np.where(final, 0.0, reward), final, self.gamma))
+        total = _discounted(np.where(final, 0.0, self._scaled(reward)), final, self.gamma)
+        if kept.failure is not None:
+            value, step_reward = kept.failure
+            failed = _same_up_to_the_end(reward, final, step_reward)
+            total = np.where(failed, self._scaled(np.array([value], np.float32)), total).astype(np.float32)
+        storage.place.put(kept.values, rows, total)
         is_last = np.append(lane[1:] != lane[:-1], True)
         running = final & storage.open[lane] & is_last
         last = np.flatnonzero(final & ~running)
         kept.over = begin
         np.maximum.at(kept.over, lane[last], position[last] + 1)
+
+    def _scaled(self, reward: Array) -> Array:
+        return np.asarray(reward if self._scale is None else self._scale(reward), np.float64)
+
+
+def _same_up_to_the_end(reward: Array, final: Array, value: float) -> Array:
+    """For each row ``[R]`` whether all rewards from there to where ``final`` is next true are ``value``."""
+    stops = np.flatnonzero(final | (reward != np.float32(value)))
+    return final[stops[np.searchsorted(stops, np.arange(len(reward)))]] & ~final  # type: ignore[no-any-return]
 
 
 def _discounted(reward: Array, final: Array, gamma: float) -> Array:

@@ -177,7 +177,7 @@ def sequence_batch(
     if next_actions:
         extra |= next_action_columns(storage, storage.shift(window, 1))
     if returns is not None:
-        extra |= returns.columns(storage, window)
+        extra |= returns.columns(storage, window, getattr(picker, "failure", None))
     return SequenceMiniBatch(
         read(observe(storage, window)),
         read(place.to_action(storage.take("action", window))),

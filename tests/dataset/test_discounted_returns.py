@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from birl.dataset import MDPDataset, MixedReplayBuffer, create_fifo_replay_buffer
+from birl.dataset import MDPDataset, MixedReplayBuffer, SparseRewardTransitionPicker, create_fifo_replay_buffer
 from birl.dataset.episodes import episode_table
 from birl.dataset.placed import PlacedReplayBuffer
 from birl.dataset.places import TorchPlace
 from birl.dataset.returns import DiscountedReturns
+from birl.errors import ConfigError
 
 GAMMA = 0.9
 
@@ -115,3 +116,35 @@ def test_a_copy_keeps_nothing() -> None:
     returns = DiscountedReturns(GAMMA)
     check(returns, data().storage)
     assert copy.deepcopy(returns).gamma == GAMMA
+
+
+@pytest.mark.parametrize("where", ["arrays", "mixed", "device"])
+def test_steps_that_no_success_follows_have_the_return_of_failure(where: str) -> None:
+    rewards = np.array([-1, -1, 0, -1, -1, -1, -1, 0, -1], np.float32)  # a goal in step 2, none, a goal in step 7
+    ends = np.isin(np.arange(9), (2, 5, 8)).astype(np.float32)
+    picker = SparseRewardTransitionPicker(failure_return=-20.0, step_reward=-1.0)
+    steps: Any = MDPDataset(np.arange(9.0)[:, None], np.zeros((9, 1)), rewards, 0 * ends, ends, picker)
+    if where == "mixed":
+        steps = MixedReplayBuffer(steps, steps, 0.5)
+    elif where == "device":
+        steps = PlacedReplayBuffer(steps, TorchPlace(torch.device("cpu")))
+    returns = DiscountedReturns(0.5, lambda reward: 2 * reward)
+    expected = [-3, -2, 0, -40, -40, -40, -2.5, -1, -40]
+    seen = set()
+    for _ in range(20):
+        batch = steps.sample_transition_batch(8, returns=returns)
+        for observation, value in zip(batch.observations, batch.extra["return_to_go"], strict=True):
+            step = int(observation[0])
+            seen.add(step)
+            assert float(value[0]) == expected[step]
+    assert len(seen) >= 6  # last steps of cut episodes cannot be drawn
+    sequences = steps.sample_sequence_batch(8, 2, returns=returns)
+    real = np.asarray(sequences.masks) > 0
+    values, positions = np.asarray(sequences.extra["return_to_go"])[..., 0], np.asarray(sequences.observations)[..., 0]
+    assert [float(v) for v in values[real]] == [expected[int(p)] for p in positions[real]]
+
+
+@pytest.mark.parametrize("options", [{"failure_return": None}, {"failure_return": -1.0, "step_reward": np.nan}])
+def test_returns_of_failure_are_numbers(options: Any) -> None:
+    with pytest.raises(ConfigError, match="allowed are finite numbers"):
+        SparseRewardTransitionPicker(**options)
