@@ -109,6 +109,7 @@ SHORTER: dict[str, dict[str, Any]] = {
     **{name: {"target_update_interval": 1000} for name in ("DQN", "DoubleDQN", "DiscreteSAC", "DiscreteBCQ")},
     "DiscreteCQL": {"target_update_interval": 1000},
     "BEAR": {"warmup_steps": 1000},
+    "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
     "PLAS": {"warmup_steps": 2000},
     "PLASWithPerturbation": {"warmup_steps": 2000},
     "DecisionTransformer": {"warmup_steps": 500},
