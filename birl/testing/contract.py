@@ -711,7 +711,6 @@ CHECKS: dict[str, Callable[[_Subject], None]] = {
     "actions_in_bounds": _actions_in_bounds,
     "batches_stay_as_they_are": _batches_stay_as_they_are,
     "episodes_stay_apart": _episodes_stay_apart,
-    "export_torch": _export(".pt2"),
     "export_torchscript": _export(".pt"),
     "gradient_split": _gradient_split,
     "losses_read_nothing": _losses_read_nothing,
@@ -730,6 +729,7 @@ CHECKS: dict[str, Callable[[_Subject], None]] = {
 SLOW_CHECKS: dict[str, Callable[[_Subject], None]] = {
     "compiled_equals_eager": _compiled_equals_eager,
     "export_onnx": _export(".onnx"),
+    "export_torch": _export(".pt2"),
 }
 """Checks that take long, or need the extra ``onnx``."""
 
