@@ -202,6 +202,8 @@ if __name__ == "__main__":
     (PAGES / "curves").mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (PAGES / name).write_text(text, encoding="utf-8")
+    for old in (PAGES / "curves").glob("*.svg"):  # whose scores may be gone
+        old.unlink()
     for name, tasks in measured().items():
         draw(PAGES / "curves" / f"{name}.svg", name, seen(name, tasks), tasks)
     sys.stdout.write(f"{len(pages())} pages in {PAGES}\n")
