@@ -12,11 +12,12 @@ from torch import Tensor
 from birl.acting import deterministic_action, q_value
 from birl.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
+from birl.algos.td3_plus_bc import drawn_to
 from birl.config import config
 from birl.engine import Loss, Phase, Polyak
 from birl.errors import DataError, UnsupportedError
 from birl.models import evaluating, is_recurrent
-from birl.types import ActionSpace, Batch, Spec, Tree, tree_leaves, weighted_mean
+from birl.types import ActionSpace, Batch, Spec, Tree, tree_leaves
 
 __all__ = ["PRDC", "PRDCConfig"]
 
@@ -91,11 +92,8 @@ class Drawn(NamedTuple):
 
 def actor_loss(nets: TD3Nets, batch: Batch, cfg: PRDCConfig) -> Loss:
     """``-lambda * E[Q_1(s, pi(s))] + E[(pi(s) - a)^2]``, ``lambda = alpha / E[|Q_1|]``: ``a`` is the nearest action."""
-    action = nets.actor(batch.inputs)
-    value = nets.critic.first(batch.inputs, action).mean()[0]
-    scale = cfg.alpha / weighted_mean(value.detach().abs(), batch.weight)
-    distance = weighted_mean((action - batch.extra["nearest_action"]).square().mean(-1), batch.weight)
-    return Loss(distance - scale * weighted_mean(value, batch.weight), {"dc_loss": distance})
+    loss, distance = drawn_to(nets, batch, batch.extra["nearest_action"], cfg.alpha)
+    return Loss(loss, {"dc_loss": distance})
 
 
 @final

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
+from torch import Tensor
+
 from birl.acting import deterministic_action, q_value
 from birl.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
@@ -31,13 +33,23 @@ class TD3PlusBCConfig(TD3Config):
     alpha: float = 2.5
 
 
-def actor_loss(nets: TD3Nets, batch: Batch, cfg: TD3PlusBCConfig) -> Loss:
-    """Eqs. 3 and 5: ``-lambda * E[Q_1(s, pi(s))] + E[(pi(s) - a)^2]``, ``lambda = alpha / E[|Q_1|]``."""
+def drawn_to(nets: TD3Nets, batch: Batch, target: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """Eqs. 3 and 5: ``-lambda * E[Q_1(s, pi(s))] + E[(pi(s) - target)^2]``, ``lambda = alpha / E[|Q_1|]``.
+
+    Returns:
+        It, and its second part.
+    """
     action = nets.actor(batch.inputs)
     value = nets.critic.first(batch.inputs, action).mean()[0]
-    scale = cfg.alpha / weighted_mean(value.detach().abs(), batch.weight)
-    cloning = weighted_mean((action - batch.action).square().mean(-1), batch.weight)
-    return Loss(cloning - scale * weighted_mean(value, batch.weight), {"bc_loss": cloning})
+    scale = alpha / weighted_mean(value.detach().abs(), batch.weight)
+    distance = weighted_mean((action - target).square().mean(-1), batch.weight)
+    return distance - scale * weighted_mean(value, batch.weight), distance
+
+
+def actor_loss(nets: TD3Nets, batch: Batch, cfg: TD3PlusBCConfig) -> Loss:
+    """Eqs. 3 and 5: ``-lambda * E[Q_1(s, pi(s))] + E[(pi(s) - a)^2]``, ``lambda = alpha / E[|Q_1|]``."""
+    loss, cloning = drawn_to(nets, batch, batch.action, cfg.alpha)
+    return Loss(loss, {"bc_loss": cloning})
 
 
 @final
