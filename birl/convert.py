@@ -25,10 +25,9 @@ import torch
 from torch import Tensor
 
 import birl.algos
-from birl.algorithm import Algorithm
+from birl.algorithm import Algorithm, rebuild
 from birl.config import AlgorithmConfig
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
-from birl.types import ActionSpace
 
 __all__ = ["CONVERTIBLE", "read_d3rlpy"]
 
@@ -129,10 +128,8 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         content = _outer(Path(fname).read_bytes(), fname)
         config = _config(json.loads(content["config"])["config"])
         shape = json.loads(content["config"])
-        algorithm: Algorithm[Any, Any] = config.create(device)
-        if algorithm.action_space is ActionSpace.DISCRETE:
-            algorithm.replace_config(action_scaler=None)  # d3rlpy takes one, and makes no use of it
-        algorithm.create_impl(_as_shape(shape["observation_shape"]), int(shape["action_size"]))
+        sizes = {"observation_shape": _as_shape(shape["observation_shape"]), "action_size": int(shape["action_size"])}
+        algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)
         wanted = algorithm.nets.state_dict()
         given = _converted(_inner(content["torch"], fname), wanted, fname)
         algorithm.nets.load_state_dict(given)
