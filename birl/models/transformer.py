@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from birl.errors import ConfigError
 from birl.models.encoders import EncoderFactory, feature_size_of
-from birl.models.layers import Dropout, activation_named
+from birl.models.layers import Dropout, activation_named, dense
 from birl.models.networks import Network
 from birl.models.recurrent import Recurrent
 from birl.types import Inputs, Spec, Tree
@@ -102,11 +102,11 @@ class _Block(nn.Module):
         self.attn_dropout = attn_dropout
         self.activation = activation_named(activation)
         self.attention_norm = nn.LayerNorm(size, eps)
-        self.query_key_value = nn.Linear(size, 3 * size)
-        self.attention_out = nn.Linear(size, size)
+        self.query_key_value = _Linear(size, 3 * size)
+        self.attention_out = _Linear(size, size)
         self.mlp_norm = nn.LayerNorm(size, eps)
-        self.mlp_in = nn.Linear(size, 4 * size)
-        self.mlp_out = nn.Linear(4 * size, size)
+        self.mlp_in = _Linear(size, 4 * size)
+        self.mlp_out = _Linear(4 * size, size)
         self.dropout = Dropout(resid_dropout)
 
     def forward(self, x: Tensor, visible: Tensor, wanted: slice) -> Tensor:
@@ -115,8 +115,8 @@ class _Block(nn.Module):
 
     def _attend(self, x: Tensor, visible: Tensor, wanted: slice) -> Tensor:
         size, layer = x.shape[-1], self.query_key_value
-        query = self._heads(F.linear(x[:, wanted], layer.weight[:size], layer.bias[:size]))
-        key, value = map(self._heads, F.linear(x, layer.weight[size:], layer.bias[size:]).split(size, -1))
+        query = self._heads(dense(x[:, wanted], layer.weight[:size], layer.bias[:size]))
+        key, value = map(self._heads, dense(x, layer.weight[size:], layer.bias[size:]).split(size, -1))
         attended = F.scaled_dot_product_attention(
             query,
             key,
@@ -124,11 +124,17 @@ class _Block(nn.Module):
             attn_mask=visible[:, None, wanted],
             dropout_p=self.attn_dropout if self.training else 0.0,
         )
-        return self.attention_out(attended.transpose(1, 2).flatten(2))
+        result: Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
+        return result
 
     def _heads(self, x: Tensor) -> Tensor:
         """``[B, K, size]`` as ``[B, heads, K, size / heads]``."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class _Linear(nn.Linear):  # a module of its own: forward hooks see what goes through it
+    def forward(self, x: Tensor) -> Tensor:
+        return dense(x, self.weight, self.bias)
 
 
 class DecisionTransformerNetwork(Network):
@@ -189,8 +195,9 @@ class DecisionTransformerNetwork(Network):
             self.block_embedding = nn.Parameter(torch.zeros(3 * context_size, size))
         self.dropout = Dropout(embed_dropout)
         self.transformer = transformer
+        for part in (self.transformer, self.position_embedding):
+            part.apply(_as_gpt2)  # all else begins as torch has it, as in the paper's code
         self.make_layers(size, spec.action_size)
-        self.apply(_initialize)
 
     def forward(
         self,
@@ -269,8 +276,8 @@ class DiscreteDecisionTransformer(DecisionTransformerNetwork):
 
     def make_layers(self, size: int, action_size: int) -> None:
         """See `DecisionTransformerNetwork.make_layers`."""
-        self.action_embedding = nn.Embedding(action_size, size)
-        self.linear = nn.Linear(size, action_size, bias=False)
+        self.action_embedding = nn.Embedding(action_size, size).apply(_as_gpt2)
+        self.linear = nn.Linear(size, action_size, bias=False).apply(_as_gpt2)
 
     def embed_action(self, actions: Tensor) -> Tensor:
         """See `DecisionTransformerNetwork.embed_action`."""
@@ -281,8 +288,8 @@ class DiscreteDecisionTransformer(DecisionTransformerNetwork):
         return self.linear(features)
 
 
-def _initialize(module: nn.Module) -> None:
-    """GPT-2's initial weights: normal with standard deviation 0.02, biases 0."""
+def _as_gpt2(module: nn.Module) -> None:
+    """GPT-2's initial weights of one layer: normal with standard deviation 0.02, biases 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

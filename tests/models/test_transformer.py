@@ -186,3 +186,18 @@ def test_only_wanted_tokens_are_computed_at_the_end() -> None:
             theirs = torch.autograd.grad(everything[:, wanted].square().sum(), list(model.parameters()))
             for mine, other in zip(ours, theirs, strict=True):
                 assert torch.allclose(mine, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_only_blocks_and_positions_begin_as_gpt2(discrete: bool) -> None:
+    # as in the paper's code: what embeds returns and observations begins as torch has it, ten times as large
+    spec = Spec((3,), 2, discrete)
+    make = DiscreteDecisionTransformer if discrete else ContinuousDecisionTransformer
+    net = make(spec, VectorEncoderFactory([64]), context_size=4, max_timestep=100)
+    small = {name for name, weight in net.named_parameters() if weight.dim() > 1 and 0.01 < weight.std() < 0.03}
+    small -= {"block_embedding"}
+    everything = {name for name, weight in net.named_parameters() if weight.dim() > 1}
+    begun = {"position_embedding.weight"} | {name for name in everything if name.startswith("transformer.")}
+    begun |= {"action_embedding.weight", "linear.weight"} if discrete else set()
+    assert small == begun
+    assert net.return_token.weight.std() > 0.4  # uniform in [-1, 1]
