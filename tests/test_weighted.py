@@ -94,15 +94,15 @@ def candidates(algorithm: Any, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor
     return action, value
 
 
-def test_crr_predicts_the_candidate_of_the_highest_value() -> None:
-    algorithm, x = build(algos.CRRConfig(**ACTOR, n_critics=2)), torch.randn(40, 3)
+def test_crr_predicts_the_mean_of_the_critic_weighted_policy() -> None:
+    algorithm, x = build(algos.CRRConfig(**ACTOR, n_critics=2, beta=0.02)), torch.randn(40, 3)
     noise = algorithm.nets.noise
     assert torch.equal(noise[0], torch.zeros(2)), "the mean is not among them"
     assert len(noise.unique(dim=0)) == 4
     action, value = candidates(algorithm, x, noise)
-    best = value.argmax(0)
-    assert len(best.unique()) > 1
-    expected = action[best, torch.arange(40)]
+    probability = (value / 0.02).softmax(0)
+    assert probability.std() > 0.1
+    expected = torch.einsum("nb,nba->ba", probability, action)
     got = algorithm.predict(x.numpy())
     np.testing.assert_allclose(got, expected.numpy(), atol=1e-6)
     assert np.array_equal(got, algorithm.predict(x.numpy())), "the same observation gives another action"

@@ -40,9 +40,9 @@ class CRRConfig(AlgorithmConfig):
     (``weight_type="binary"``), or ``exp(A / beta)``, at most ``max_weight`` (``"exp"``).
 
     It acts by the critic-weighted policy: ``sample_action`` draws ``n_action_samples`` actions of the policy, and one
-    of them with probabilities proportional to ``exp(Q / beta)``. ``predict`` takes the one of the highest Q-value. Its
-    candidates are not random: they are the policy's mean, and points spread evenly over the Gaussian around it (Sobol
-    numbers). So the same observation gives the same action, also from an export.
+    of them with probabilities proportional to ``exp(Q / beta)``. ``predict`` gives their mean, weighted by these
+    probabilities. Its candidates are not random: they are the policy's mean, and points spread evenly over the Gaussian
+    around it (Sobol numbers). So the same observation gives the same action, also from an export.
 
     Logs ``critic_loss`` and ``actor_loss``.
 
@@ -77,7 +77,7 @@ class CRRNets(nn.Module):
     """Every tensor that CRR learns, and what the critic-weighted policy needs.
 
     Attributes:
-        noise: ``[n, A]``: where the candidates of `greedy` lie, in standard deviations; the first is the mean.
+        noise: ``[n, A]``: where the candidates of `mean_action` lie, in standard deviations; the first is the mean.
         beta: temperature of the critic-weighted policy.
     """
 
@@ -116,23 +116,20 @@ def actor_loss(nets: CRRNets, batch: Batch, cfg: CRRConfig) -> Loss:
     return Loss(-weighted_mean(weight * policy.log_prob(batch.action), batch.weight))
 
 
-def greedy(nets: CRRNets, inputs: Inputs) -> Tensor:
-    """The candidate of the highest Q-value: the most likely one of the critic-weighted policy."""
+def mean_action(nets: CRRNets, inputs: Inputs) -> Tensor:
+    """Mean of the critic-weighted policy: of the candidates, each as likely as ``exp(Q / beta)`` says."""
     policy = nets.actor(inputs)
     noise = nets.noise.view(-1, *[1] * (policy.mean.dim() - 1), policy.mean.shape[-1])
     action = (policy.mean + policy.log_std.exp() * noise).clamp(-1, 1)  # [n, ..., A]
-    return _chosen(action, q_value(nets, inputs, action).argmax(0))
+    probability = (q_value(nets, inputs, action) / nets.beta).softmax(0)
+    return (probability.unsqueeze(-1) * action).sum(0)
 
 
 def sample(nets: CRRNets, inputs: Inputs) -> Tensor:
     """One of ``n`` actions of the policy, with probabilities proportional to ``exp(Q / beta)``."""
     action = nets.actor(inputs).sample(nets.noise.shape[0])[0].clamp(-1, 1)
     logits = q_value(nets, inputs, action) / nets.beta
-    return _chosen(action, Categorical(logits.movedim(0, -1)).sample()[0])
-
-
-def _chosen(action: Tensor, index: Tensor) -> Tensor:
-    """``action`` ``[n, ..., A]`` at ``index`` ``[...]``."""
+    index = Categorical(logits.movedim(0, -1)).sample()[0]
     return action.gather(0, index[None, ..., None].expand(1, *action.shape[1:])).squeeze(0)
 
 
@@ -147,7 +144,7 @@ class CRR(Algorithm[CRRConfig, CRRNets]):
     remembering = ("critic",)
     phases = (Phase("critic", critic_loss), Phase("actor", actor_loss, every="update_actor_interval"))
     targets = (HardCopy("critic", "critic_target"), HardCopy("actor", "actor_target"))
-    policy_mode = staticmethod(greedy)
+    policy_mode = staticmethod(mean_action)
     policy_sample = staticmethod(sample)
     action_value = staticmethod(q_value)
 
