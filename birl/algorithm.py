@@ -946,7 +946,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     shape, action_size = as_shape(data["observation_shape"]), data["action_size"]
     discrete = algorithm.action_space is ActionSpace.DISCRETE or bool(data.get("discrete_action"))
     if discrete and algorithm.action_scaler is not None:
-        algorithm.replace_config(action_scaler=None)  # older versions and d3rlpy take one, and make no use of it
+        algorithm.replace_config(action_scaler=None)  # older versions took one, and made no use of it
     if state is not None:  # sizes are compared before anything is allocated
         spec = Spec(shape, int(action_size), discrete)
         with torch.device("meta"):
