@@ -24,7 +24,7 @@ from birl.errors import ConfigError
 __all__ = ["applies", "fast_products", "linear", "onednn_is_faster", "torch_products"]
 
 LEAST_FEATURES: Final = 8
-LEAST_WORK: Final = 2_000_000
+LEAST_WORK: Final = 5_000_000
 """With fewer inputs or outputs, or fewer multiplications, a product takes less time than oneDNN's preparations."""
 
 _active = False
