@@ -65,7 +65,7 @@ class EnsembleLinear(nn.Module):
             y = self.forward(x.flatten(1, -2))
             return y.view(y.shape[0], *x.shape[1:-1], y.shape[-1])
         n = self.weight.shape[0]
-        if products.applies(x, self.weight, x.shape[-2]):
+        if products.applies(x, self.weight):
             return products.linear(x if x.dim() == 3 else x.unsqueeze(0), self.weight, self.bias)
         if n == 1:  # a plain product is faster than a batched one
             x = x.squeeze(0) if x.dim() == 3 else x
@@ -134,7 +134,7 @@ class DenseLayer(nn.Module):
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x [..., in] @ weight.T + bias`` with ``weight [out, in]``, through the library that is the faster one."""
-    if not products.applies(x, weight, x.shape[:-1].numel()):
+    if not products.applies(x, weight, flat=True):
         return F.linear(x, weight, bias)
     y = products.linear(x.reshape(1, -1, x.shape[-1]), weight.t().unsqueeze(0), bias.view(1, 1, -1))
     return y.view(*x.shape[:-1], -1)

@@ -90,11 +90,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return result
 
 
-def applies(x: Tensor, weight: Tensor, rows: int) -> bool:
-    """Whether ``rows`` of ``x`` times ``weight`` are to go through oneDNN: inside `fast_products`, where that gains."""
+def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
+    """Whether ``x [..., M, in]`` times ``weight`` is to go through oneDNN: inside `fast_products`, where that gains.
+
+    With ``flat`` all dimensions of ``x`` but the last are rows of one product.
+    """
+    if not _active:
+        return False  # before sizes are looked at: an exporter must not take them for constants
+    rows = x.shape[:-1].numel() if flat else x.shape[-2]
     return (
-        _active
-        and x.device.type == "cpu"
+        x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and min(weight.shape[-2:]) >= LEAST_FEATURES
         and rows * weight.shape[-2] * weight.shape[-1] >= LEAST_WORK
