@@ -6,6 +6,7 @@
 >>> cql.fit(dataset, n_steps=10000)  # doctest: +SKIP
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ def __getattr__(name: str) -> Any:
             import_module("birl.algos")
             import_module("birl.ope")
         return getattr(import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'birl' has no attribute {name!r}")
+    raise AttributeError(f"module 'birl' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

@@ -136,7 +136,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
     except BirlError:
         raise
     except OSError as error:
-        raise FileError(f"{fname} cannot be read ({error}): check the path") from error
+        raise FileError(f"{fname} cannot be read ({error.strerror or error}): check the path") from error
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise CorruptFileError(
             f"{fname} is damaged, or no model that d3rlpy 2 saved ({type(error).__name__}: {error!s:.200})"

@@ -30,10 +30,17 @@ def resolve_device(device: bool | int | str | None) -> torch.device:
         torch.empty(0, device=resolved)
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(
-            f"device {device!r} cannot be used: {str(error).splitlines()[0]}. Allowed: False or 'cpu', True, "
-            "a GPU number, 'cuda', 'cuda:1', 'mps'"
+            f"device {device!r} cannot be used: {str(error).splitlines()[0]}. {_usable_devices()}"
         ) from None
     return resolved
+
+
+def _usable_devices() -> str:
+    count = torch.cuda.device_count()
+    usable = ["False or 'cpu'"]
+    usable += [f"a GPU's number below {count}, True or 'cuda' (GPU 0), 'cuda:0' and so on"] if count else []
+    usable += ["'mps'"] if torch.backends.mps.is_available() else []
+    return f"Usable here: {'; '.join(usable)}{'' if count else ' (this PyTorch finds no GPU)'}"
 
 
 def as_shape(shape: Any) -> Shape:

@@ -33,7 +33,7 @@ class BCConfig(AlgorithmConfig):
 
     Logs ``loss``.
 
-    Differs from d3rlpy: its stochastic policy is trained on the squared error of samples.
+    Differs from d3rlpy: d3rlpy's stochastic policy is trained on the squared error of samples.
     """
 
     batch_size: int = 100

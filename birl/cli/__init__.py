@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         usage = hasattr(error, "format_message")  # every error of typer about the command line has it
-        print(f"birl: {_one_line(error, usage)}", file=sys.stderr)
+        print(f"birl: {_given(error, words)}{_one_line(error, usage)}", file=sys.stderr)
         return 2 if usage else 1
 
 
@@ -124,6 +124,17 @@ def _follows_interrupt(error: BaseException) -> bool:
     """Whether an error came up only while a Ctrl-C was on its way out."""
     context = error.__context__
     return context is not None and (isinstance(context, KeyboardInterrupt) or _follows_interrupt(context))
+
+
+def _given(error: Exception, words: Sequence[str]) -> str:
+    """``"--n-steps ten: "``: the option that an error is about, with its value, which typer does not name."""
+    for option in getattr(getattr(error, "param", None), "opts", []):
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if option.startswith("-") and word == option and following:
+                return f"{word} {following}: "
+            if option.startswith("-") and word.startswith(f"{option}="):
+                return f"{word}: "
+    return ""
 
 
 def _one_line(error: Exception, usage: bool) -> str:

@@ -54,8 +54,8 @@ def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
                 f"birl.ope.{evaluation}(algo).fit(dataset, …)"
             )
     if found is None:
-        near = difflib.get_close_matches(_plain(name), known, 1)
-        hint = f"Did you mean {known[near[0]].__name__}? " if near else ""
+        near = difflib.get_close_matches(_plain(name), known, 2)
+        hint = f"Did you mean {' or '.join(known[key].__name__ for key in near)}? " if near else ""
         names = ", ".join(value.__name__ for value in known.values())
         raise ConfigError(f"no algorithm is called {name!r}. {hint}There are: {names}")
     return found
@@ -109,9 +109,12 @@ def load_dataset(name: str) -> Any:
     """Load an h5 file, or a dataset by the name that `birl.datasets.get_dataset` knows.
 
     Raises:
-        ConfigError: if there is neither.
+        ConfigError, FileError: if there is neither.
     """
-    if name not in datasets.NAMES and Path(name).is_file():
+    path = Path(name)
+    if path.suffix in (".h5", ".hdf5") and not path.exists():
+        raise FileError(f"there is no file {name!r}: give the path of an .h5 file or the name of a dataset")
+    if name not in datasets.NAMES and path.is_file():
         return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer())
     try:
         return datasets.get_dataset(name)[0]

@@ -21,7 +21,6 @@ from birl.cli.common import algorithm_class, load_dataset, make_environment, not
 from birl.cli.evaluate import acting_algorithm
 from birl.cli.folder import RunFolder
 from birl.cli.settings import configure
-from birl.config import AlgorithmConfig
 from birl.envs import Stepper, sample_actions, single_spaces
 from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
@@ -92,6 +91,7 @@ def train(
     algorithm = algorithm_class(algo)
     if updates and algorithm.data == "rollout":
         raise ConfigError(f"{_flags(updates)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…")
+    _check_source(algorithm, dataset)
     words = [*(set_ or []), *(more or [])]
     config = configure(algorithm, words)
     birl.seed(seed)
@@ -99,8 +99,9 @@ def train(
         source = None if dataset is None else load_dataset(dataset)
         env = None if env_id is None else make_environment(env_id, num_envs)
         chosen_by_user = any(word.split("=")[0].split(".")[0] == "action_scaler" for word in words)
-        if not chosen_by_user:
-            config = _with_action_scaler(config, algorithm, source, env)
+        scaler, why = (None, "") if chosen_by_user else _action_scaler(algorithm, source, env)
+        if scaler is not None:
+            config = dataclasses.replace(config, action_scaler=scaler)
 
         settings = {
             "algorithm": config.serialize(),
@@ -123,6 +124,8 @@ def train(
         _check(probe, source, env, target_return)  # before anything is written
         if several is not None:
             check_many(probe)
+        if why:
+            note(why)
         folder = RunFolder(out, several)
         going_on = f" (going on) from step {checkpoint_step(out)}" if folder.prepare(settings, fresh=fresh) else ""
         kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
@@ -197,10 +200,8 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
     with randomness_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are given when the run begins
         if source is not None:
-            probe._refuse_unlearnable("fit")
             probe.build_with_dataset(source)
         else:
-            probe._refuse_unlearnable("fit_online")
             probe.build_with_env(env)
         if env is not None:
             probe.check_env(env)
@@ -211,16 +212,27 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
             stepper.step(sample_actions(stepper.action_space, stepper.n, generator))
 
 
-def _with_action_scaler(config: AlgorithmConfig, algorithm: Any, source: Any, env: Any) -> AlgorithmConfig:
-    """Add a `MinMaxActionScaler` where actions do not lie in [-1, 1], and say so."""
+def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> None:
+    """Refuse to learn from logs, or in an environment, what can only be learned the other way."""
+    name = algorithm.__name__
+    if algorithm.data == "nothing":
+        raise ConfigError(f"{name} does not learn: `birl algos` lists those that do")
+    if dataset is not None and algorithm.data == "rollout":
+        raise ConfigError(f"{name} learns in an environment only: give --env-id ID and leave out --dataset {dataset}")
+    if dataset is None and (algorithm.data == "trajectory" or algorithm.imitates):
+        raise ConfigError(f"{name} learns from logged data only: give --dataset NAME or FILE.h5, too")
+
+
+def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionScaler | None, str]:
+    """A scaler where actions do not lie in [-1, 1], and what to say of it."""
     bounds = _data_bounds(source) if env is None else _space_bounds(single_spaces(env)[1])
     if bounds is None or algorithm.action_space is ActionSpace.DISCRETE:
-        return config
+        return None, ""
     low, high = bounds
     if (low == -1).all() and (high == 1).all():
-        return config
-    note(f"actions lie in {_words(low, high)}: action_scaler=min_max is set (--set action_scaler=… changes it)")
-    return dataclasses.replace(config, action_scaler=MinMaxActionScaler(minimum=low, maximum=high))
+        return None, ""
+    why = f"actions lie in {_words(low, high)}: action_scaler=min_max is set (--set action_scaler=… changes it)"
+    return MinMaxActionScaler(minimum=low, maximum=high), why
 
 
 def _space_bounds(space: Any) -> tuple[Array, Array] | None:

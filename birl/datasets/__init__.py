@@ -87,7 +87,8 @@ def get_dataset(
     if d4rl.PATTERN.fullmatch(name):
         _check_options(name, get_d4rl, options)
         return get_d4rl(name, render_mode=render_mode, **parts, **options)
-    if atari.PATTERN.fullmatch(name):
+    game = atari.PATTERN.fullmatch(name)
+    if game and game[1] in atari.GAMES:
         if transition_picker is not None or trajectory_slicer is not None:
             raise ConfigError(f"{name!r} takes num_stack= instead of a transition_picker and a trajectory_slicer")
         _check_options(name, get_atari, options)
@@ -95,7 +96,9 @@ def get_dataset(
     if "/" in name and minari.PATTERN.fullmatch(name):
         _check_options(name, get_minari, options)
         return get_minari(name, render_mode=render_mode, **parts, **options)
-    near = difflib.get_close_matches(name, NAMES, 1)
+    first = game[1] if game else name.partition("-")[0]
+    others = difflib.get_close_matches(first, {*d4rl.FAMILIES, *atari.GAMES} - {first}, 1, 0.8)
+    near = difflib.get_close_matches(name, NAMES, 1) or [name.replace(first, other, 1) for other in others]
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ConfigError(
         f"no dataset is called {env_name!r}; {hint}known: {', '.join(NAMES)}, and those of D4RL ('hopper-medium-v0'), "

@@ -39,6 +39,18 @@ __all__ = ["PATTERN", "get_atari", "get_atari_transitions"]
 PATTERN: Final = re.compile(r"([a-z][a-z0-9-]*?)-(mixed|medium|expert|epoch-[1-9]\d?)-v([0-4])")
 """Names of d4rl-atari's datasets: game, kind and version."""
 
+GAMES: Final = (
+    *("adventure", "air-raid", "alien", "amidar", "assault", "asterix", "asteroids", "atlantis", "bank-heist"),
+    *("battle-zone", "beam-rider", "berzerk", "bowling", "boxing", "breakout", "carnival", "centipede"),
+    *("chopper-command", "crazy-climber", "defender", "demon-attack", "double-dunk", "elevator-action", "enduro"),
+    *("fishing-derby", "freeway", "frostbite", "gopher", "gravitar", "hero", "ice-hockey", "jamesbond"),
+    *("journey-escape", "kangaroo", "krull", "kung-fu-master", "montezuma-revenge", "ms-pacman", "name-this-game"),
+    *("phoenix", "pitfall", "pong", "pooyan", "private-eye", "qbert", "riverraid", "road-runner", "robotank"),
+    *("seaquest", "skiing", "solaris", "space-invaders", "star-gunner", "tennis", "time-pilot", "tutankham"),
+    *("up-n-down", "venture", "video-pinball", "wizard-of-wor", "yars-revenge", "zaxxon"),
+)
+"""Games with logged data, as far as they are known."""
+
 _EPOCHS: Final = {"mixed": 1, "medium": 10, "expert": 50}
 _COLUMNS: Final = ("observation", "action", "reward", "terminal")
 _ROWS: Final = 4096

@@ -21,10 +21,13 @@ from birl.types import ActionSpace, Array
 
 __all__ = ["PATTERN", "get_d4rl"]
 
-PATTERN: Final = re.compile(
-    r"(bullet-)?(hopper|halfcheetah|walker2d?|ant|antmaze|maze2d|pen|hammer|door|relocate|kitchen|minigrid|carla|flow)"
-    r"(-[a-z0-9-]+)?-v[0-2]"
+FAMILIES: Final = (
+    *("hopper", "halfcheetah", "walker2d", "ant", "antmaze", "maze2d", "pen", "hammer", "door", "relocate"),
+    *("kitchen", "minigrid", "carla", "flow"),
 )
+"""What names begin with."""
+
+PATTERN: Final = re.compile(rf"(bullet-)?({'|'.join(FAMILIES)})(-[a-z0-9-]+)?-v[0-2]")
 """Names of D4RL's datasets."""
 
 _SERVER: Final = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"

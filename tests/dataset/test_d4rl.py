@@ -217,5 +217,9 @@ def test_the_file_of_another_environment(columns: int, shapes: str, tmp_path: Pa
 def test_versions_and_limits_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no dataset is called 'hopper-medium-v9'"):
         get_dataset("hopper-medium-v9")
+    with pytest.raises(ConfigError, match="'hoper-medium-v0'; did you mean 'hopper-medium-v0'"):
+        get_dataset("hoper-medium-v0")
+    with pytest.raises(ConfigError, match="did you mean 'breakout-mixed-v0'"):
+        get_dataset("brekout-mixed-v0")
     with pytest.raises(ConfigError, match="max_episode_steps is 0; it must be an int >= 1"):
         get_d4rl("hopper-medium-v0", path=tmp_path, max_episode_steps=0)
