@@ -184,6 +184,7 @@ HYPERPARAMETERS: dict[str, Hyperparameter] = {
     "n_action_samples": _count("Number of actions sampled from each proposal."),
     "soft_q_backup": Hyperparameter("Whether the target has SAC's entropy bonus.", bool),
     "max_q_backup": Hyperparameter("Whether the target takes the best of several sampled actions.", bool),
+    "mode_q_backup": Hyperparameter("Whether the target takes the policy's mode instead of a sampled action.", bool),
     "expectile": Hyperparameter("Expectile of the state-value regression.", float, 0, 1, "both"),
     "weight_temp": Hyperparameter("Inverse temperature of the advantage weights.", float, 0),
     "AWAC.lam": Hyperparameter("Temperature of the advantage weights.", float, 0, open="low"),

@@ -82,6 +82,11 @@ def test_bad_fields_are_refused_with_value_range_and_remedy(fields, words):
         assert word in str(error.value)
 
 
+def test_only_one_kind_of_target() -> None:
+    with pytest.raises(ConfigError, match="soft_q_backup and mode_q_backup exclude each other"):
+        birl.algos.CQLConfig(soft_q_backup=True, mode_q_backup=True)
+
+
 def test_numbers_of_numpy_become_plain_ones():
     config = algos.DQNConfig(
         batch_size=np.int64(256),

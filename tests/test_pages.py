@@ -64,6 +64,7 @@ def test_every_algorithm_that_learns_to_act_has_a_task():
     module = generator()
     learning = {cls.__name__ for cls in module.algorithms() if hasattr(algos, cls.__name__) and cls.data != "nothing"}
     assert {task.algorithm for task in module.TASKS.values()} == learning
+    assert module.measured().keys() == learning
 
 
 def test_what_is_logged_is_what_an_update_gives():

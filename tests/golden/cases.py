@@ -201,7 +201,7 @@ def _discrete_sac() -> GoldenReport:
         return compare_with_reference(algorithm, reference, transitions(True))
 
 
-BACKUPS = ("", "soft", "max")
+BACKUPS = ("", "soft", "max", "mode")
 
 
 def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], list[Batch]], backup: str) -> Case:
@@ -212,7 +212,8 @@ def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], l
         config: class of the configuration.
         made: class of the reference.
         batches: makes what both learn from.
-        backup: ``"soft"``: targets have the entropy bonus; ``"max"``: they take the best of the sampled actions.
+        backup: ``"soft"``: targets have the entropy bonus; ``"max"``: they take the best of the sampled actions;
+            ``"mode"``: they take the policy's mode.
     """
 
     def run() -> GoldenReport:
@@ -227,6 +228,7 @@ def conservative_case(name: str, config: Any, made: Any, batches: Callable[[], l
                     n_action_samples=3,
                     soft_q_backup=backup == "soft",
                     max_q_backup=backup == "max",
+                    mode_q_backup=backup == "mode",
                 ),
                 ACTIONS,
             )

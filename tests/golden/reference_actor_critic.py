@@ -323,7 +323,9 @@ class CQLReference(SACReference):
         p, head = self.parameters, self.head
         following = batch["next_observation"]
         tries = self.n_samples if self.backup == "max" else 1
-        noise = torch.randn((tries, *batch["action"].shape), dtype=torch.float64)
+        noise = torch.zeros((1, *batch["action"].shape), dtype=torch.float64)  # "mode": tanh of the mean
+        if self.backup != "mode":
+            noise = torch.randn((tries, *batch["action"].shape), dtype=torch.float64)
         drawn = [squashed_sample(p, "actor.0", following, each) for each in noise]
         action, log_density = drawn[0]
         for later, _ in drawn[1:]:  # "max": the action whose lowest value is the highest
