@@ -76,6 +76,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         returns_to_go: whether it learns from the data's discounted returns, too: ``return_to_go`` in ``extra``.
         returns: makes them, once the networks exist; ``None`` where they are not asked for.
         imitates: whether it learns to act as the data does, so that its own experience teaches it nothing.
+        differentiates: whether a loss holds gradients of its own, which cannot be stacked for several seeds.
         policy_mode, policy_sample: ``(nets, inputs) -> action``.
         action_value: ``(nets, inputs, action) -> [...]``.
         bounded_policy: whether the policy's own actions lie in ``[-1, 1]``.
@@ -93,6 +94,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     next_actions: ClassVar[bool] = False
     returns_to_go: ClassVar[bool] = False
     imitates: ClassVar[bool] = False
+    differentiates: ClassVar[bool] = False
     policy_mode: ClassVar[PolicyFunction]
     policy_sample: ClassVar[PolicyFunction]
     action_value: ClassVar[ValueFunction | None] = None
@@ -108,7 +110,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
             cls._known[cls.config_class.get_type()] = cls
 
     def __init__(
-        self, config: ConfigT | None = None, device: bool | int | str | None = False, **fields: Any
+        self,
+        config: ConfigT | None = None,
+        device: bool | int | str | None = False,
+        enable_ddp: bool = False,
+        **fields: Any,
     ) -> None:
         if config is not None and not isinstance(config, self.config_class):
             raise ConfigError(
@@ -117,7 +123,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         given = self.config_class(**fields) if config is None else config
         self._config: ConfigT = given.copy()  # type: ignore[assignment]
         self.torch_device = resolve_device(device)
-        self.enable_ddp = False
+        self.enable_ddp = enable_ddp
         self._engine: Engine | None = None
         self._spec: Spec | None = None
         self._acting_mode = False

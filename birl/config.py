@@ -341,9 +341,7 @@ class AlgorithmConfig(Serializable):
                 torch device string such as ``"cuda"`` or ``"cpu:0"``.
             enable_ddp: whether `fit` always has ``enable_ddp=True``, which newer versions of d3rlpy say here.
         """
-        algorithm = self.algorithm(self, device)
-        algorithm.enable_ddp = enable_ddp
-        return algorithm
+        return self.algorithm(self, device, enable_ddp)
 
     def copy(self) -> Self:
         """A copy that shares nothing: scalers fitted for one algorithm leave the original untouched."""

@@ -158,7 +158,7 @@ def test_a_dataset_of_other_shape_is_refused():
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99", 99])
 def test_a_device_that_is_not_there(device):
-    with pytest.raises(ConfigError, match=r"cannot be used.*Allowed"):
+    with pytest.raises(ConfigError, match=r"cannot be used.*Usable here"):
         algos.DQNConfig().create(device)
 
 
@@ -526,6 +526,14 @@ def test_broken_networks_are_neither_saved_nor_passed_over(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def moments(state):
+    return state["optimizers"]["critic"]["state"]["0"]
+
+
+def group(state):
+    return state["optimizers"]["critic"]["param_groups"]["0"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -538,6 +546,29 @@ def test_broken_networks_are_neither_saved_nor_passed_over(tmp_path):
         lambda config, state: state.update(grad_step=-7),
         lambda config, state: state.pop("optimizers"),
         lambda config, state: state["optimizers"].update(critic=3),
+        lambda config, state: next(iter(state["nets"].values())).fill_(float("nan")),
+        *(
+            lambda config, state, key=key, value=value: moments(state).update({key: value(moments(state)[key])})
+            for key, value in {
+                "exp_avg": lambda tensor: tensor[:1],  # a fused kernel would write beyond its end
+                "exp_avg_sq": lambda tensor: tensor * float("nan"),
+                "step": lambda tensor: torch.tensor(-5.0),
+            }.items()
+        ),
+        lambda config, state: moments(state).pop("exp_avg_sq"),
+        lambda config, state: state["optimizers"]["critic"]["state"].update({"99": moments(state)}),
+        *(
+            lambda config, state, key=key, value=value: group(state).update({key: value})
+            for key, value in {
+                "lr": -1.0,
+                "eps": "x",
+                "betas": None,
+                "weight_decay": float("inf"),
+                "maximize": True,
+                "params": [0, 0, 0, 0, 0, 0],
+            }.items()
+        ),
+        lambda config, state: group(state).update(betas=[0.9, 1.5]),
     ],
 )
 def test_a_valid_file_with_impossible_content_is_a_typed_error(tmp_path, change):

@@ -15,6 +15,7 @@ from birl.engine.gradients import WATCHED, statistics
 from birl.engine.memory import keep_freed_memory
 from birl.engine.phase import Due, Phase, due_at
 from birl.engine.program import Graphs, Program, check_compiler, has_compiler, supports
+from birl.engine.saved import check_optimizer, refuse_nonfinite
 from birl.engine.targets import TargetUpdate
 from birl.errors import CompileError, CorruptFileError, NonFiniteError
 from birl.losses.loss import Loss
@@ -295,6 +296,10 @@ class Engine:
         """
         if not isinstance(state["grad_step"], int) or state["grad_step"] < 0:
             raise CorruptFileError(f"grad_step is {state['grad_step']!r}; it must be an int >= 0")
+        self._check_networks(state["nets"])
+        refuse_nonfinite("parameter", state["nets"])
+        for name, optimizer in self.optimizers.items():
+            check_optimizer(name, optimizer, state["optimizers"][name])
         self.load_networks(state["nets"])
         for name in self.optimizers:
             self._load_optimizer(name, state["optimizers"][name])
@@ -331,6 +336,10 @@ class Engine:
         Raises:
             CorruptFileError: naming what is missing, unexpected or of another shape.
         """
+        self._check_networks(tensors)
+        self.nets.load_state_dict(dict(tensors))
+
+    def _check_networks(self, tensors: Mapping[str, Tensor]) -> None:
         own = self.nets.state_dict()
         missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
         if missing or extra:
@@ -344,7 +353,6 @@ class Engine:
                     f"parameter {name!r} was saved with shape {tuple(tensor.shape)} but has shape "
                     f"{tuple(own[name].shape)} here: use the observation shape and action size it was saved with"
                 )
-        self.nets.load_state_dict(dict(tensors))
 
 
 def _identity(gradients: Gradients) -> Gradients:
