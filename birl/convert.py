@@ -27,7 +27,9 @@ from torch import Tensor
 import birl.algos
 from birl.algorithm import Algorithm, rebuild
 from birl.config import AlgorithmConfig
+from birl.engine.saved import refuse_nonfinite
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
+from birl.types import ActionSpace, Spec
 
 __all__ = ["CONVERTIBLE", "read_d3rlpy"]
 
@@ -104,6 +106,9 @@ _TRANSFORMER: Final = (
     (r"_output\.", "linear."),
 )
 
+_SIMBA: Final = re.compile(r"_encoder\._layers\.(\d+)\._layers\.([013])\.(\w+)")
+"""A layer of a block: its number, counted from 1, and the layer's."""
+
 
 def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None = False) -> Any:
     """Read a model that d3rlpy 2 saved with ``save``.
@@ -129,10 +134,10 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         config = _config(json.loads(content["config"])["config"])
         shape = json.loads(content["config"])
         sizes = {"observation_shape": _as_shape(shape["observation_shape"]), "action_size": int(shape["action_size"])}
+        found = _converted(_inner(content["torch"], fname), _planned(config, **sizes), fname)
+        refuse_nonfinite("parameter", found)
         algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)
-        wanted = algorithm.nets.state_dict()
-        given = _converted(_inner(content["torch"], fname), wanted, fname)
-        algorithm.nets.load_state_dict(given)
+        algorithm.nets.load_state_dict({**algorithm.nets.state_dict(), **found})
     except BirlError:
         raise
     except OSError as error:
@@ -142,6 +147,14 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
             f"{fname} is damaged, or no model that d3rlpy 2 saved ({type(error).__name__}: {error!s:.200})"
         ) from error
     return algorithm
+
+
+def _planned(config: AlgorithmConfig, observation_shape: Any, action_size: int) -> _Tensors:
+    """The networks that a configuration describes, without memory: a file cannot make it be allocated by its word."""
+    discrete = config.algorithm.action_space is ActionSpace.DISCRETE
+    with torch.device("meta"):
+        nets = config.algorithm.networks(Spec(observation_shape, action_size, discrete), config)
+    return dict(nets.state_dict())
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
@@ -192,7 +205,7 @@ class _TorchUnpickler(_Unpickler):
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _tensor
+            return _TENSOR
         return super().find_class(module, name)
 
     def persistent_load(self, key: Any) -> Any:
@@ -205,14 +218,24 @@ class _TorchUnpickler(_Unpickler):
         return _Storage(dtype, data)
 
 
-def _tensor(storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
-    """A tensor of its own, never larger than its storage."""
-    flat = torch.frombuffer(bytearray(storage.data), dtype=storage.dtype) if storage.data else torch.empty(0)
-    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    count = math.prod(list(size))
-    if count > len(flat) or min((offset, *size, *stride)) < 0 or (count and last >= len(flat)):
-        raise CorruptFileError(f"a tensor of shape {size} does not fit into its {len(flat)} numbers")
-    return flat.as_strided(size, stride, offset).clone()
+class _Rebuild:
+    """Makes tensors. No function, for a pickle may set attributes of what it names, and a function has some."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object
+    ) -> Tensor:
+        """A tensor of its own, never larger than its storage."""
+        flat = torch.frombuffer(bytearray(storage.data), dtype=storage.dtype) if storage.data else torch.empty(0)
+        last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+        count = math.prod(list(size))
+        if count > len(flat) or min((offset, *size, *stride)) < 0 or (count and last >= len(flat)):
+            raise CorruptFileError(f"a tensor of shape {size} does not fit into its {len(flat)} numbers")
+        return flat.as_strided(size, stride, offset).clone()
+
+
+_TENSOR: Final = _Rebuild()
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -315,13 +338,13 @@ def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: 
             found |= _ensemble(given, target, wanted)
         else:
             found |= {f"{target}.{key}": tensor for key, tensor in _network(given).items()}
-    for key, value in wanted.items():
+    for key in wanted:
         if key not in found and key.startswith("actor_target."):  # d3rlpy takes the policy itself
             found[key] = found[key.replace("actor_target.", "actor.", 1)]
-        elif key not in found and "." not in key:  # random numbers that are drawn once
-            found[key] = value
+    drawn = [key for key in wanted if "." not in key]  # random numbers that are drawn once
     found = {key: tensor for key, tensor in found.items() if not _is_shared(key, tensor, found, wanted)}
-    wrong = [key for key in wanted if key not in found] + [key for key in found if key not in wanted]
+    wrong = [key for key in wanted if key not in found and key not in drawn]
+    wrong += [key for key in found if key not in wanted]
     wrong += [key for key in found if key in wanted and found[key].shape != wanted[key].shape]
     if wrong:
         raise UnsupportedError(f"{fname} has networks of another form than birl's: {', '.join(wrong[:5])} do not agree")
@@ -339,6 +362,8 @@ def _is_shared(key: str, tensor: Tensor, found: _Tensors, wanted: Mapping[str, T
 def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:
     """Names of one network's tensors: an encoder, and what follows it below ``head``."""
     found: _Tensors = {}
+    if any(_SIMBA.fullmatch(name) for name in given):
+        given, found = _simba(given)
     for part, place in (("_layers", "layers.{}"), ("_cnn_layers", "convolutions.{}"), ("_last_layers", "dense")):
         found |= _layers(given, f"_encoder.{part}.", place)
     for key in ("weight", "bias"):
@@ -357,6 +382,21 @@ def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:
     if odd:
         raise UnsupportedError(f"a network has {', '.join(odd[:5])}, which birl's encoders do not: convert it by hand")
     return found
+
+
+def _simba(given: Mapping[str, Tensor]) -> tuple[_Tensors, _Tensors]:
+    """What is not of a SimBa encoder, and the encoder: a product, residual blocks and a norm."""
+    rest: _Tensors = {}
+    found: _Tensors = {}
+    for name, tensor in given.items():
+        if block := _SIMBA.fullmatch(name):
+            part = {"0": "norm", "1": "expand.linear", "3": "contract.linear"}[block[2]]
+            found[f"encoder.blocks.{int(block[1]) - 1}.{part}.{block[3]}"] = tensor
+        elif outer := re.fullmatch(r"_encoder\._layers\.(\d+)\.(\w+)", name):
+            found[f"encoder.{'embedding.linear' if outer[1] == '0' else 'norm'}.{outer[2]}"] = tensor
+        else:
+            rest[name] = tensor
+    return rest, found
 
 
 def _layers(given: Mapping[str, Tensor], prefix: str, place: str) -> _Tensors:
@@ -427,8 +467,10 @@ def _transformer(given: Mapping[str, Tensor], target: str, wanted: Mapping[str, 
     found = {f"{target}.{name}": tensor for name, tensor in found.items()}
     if f"{target}.action_token.weight" in found and f"{target}.action_embedding.weight" in wanted:
         found[f"{target}.action_embedding.weight"] = found.pop(f"{target}.action_token.weight")
-    if f"{target}.block_embedding" in found:
-        found[f"{target}.block_embedding"] = found[f"{target}.block_embedding"].squeeze(0)
+    block = f"{target}.block_embedding"
+    if block in found:  # d3rlpy has as many rows, but uses one for each step, birl one for each of its three tokens
+        rows = found[block].squeeze(0)
+        found[block] = rows[: len(rows) // 3].repeat_interleave(3, 0)
     positions = f"{target}.position_embedding.weight"
     if positions in found and positions in wanted:  # d3rlpy has one more, which no step uses
         found[positions] = found[positions][: len(wanted[positions])]

@@ -27,7 +27,7 @@ INPUTS = np.load(DATA / "data.npz")
 UNLIKE = ("bcq", "plas", "plas_with_perturbation")
 MODELS = sorted(path.stem for path in DATA.glob("*.d3") if path.stem not in UNLIKE)
 RANDOM = ("crr", "bear")  # d3rlpy draws these actions anew each time
-TRANSFORMERS = ("decision_transformer", "discrete_decision_transformer", "tacr")
+TRANSFORMERS = ("decision_transformer", "global_transformer", "discrete_decision_transformer", "tacr")
 
 
 def inputs(name: str) -> Any:
@@ -187,6 +187,27 @@ def test_tensors_that_lie_about_their_size(tmp_path: Path) -> None:
     for shape in (b"J\xff\xff\xff\x7f\x85", b"K\x7f\x85", b"J\xff\xff\xff\xff\x85"):
         with pytest.raises(CorruptFileError, match="damaged|does not fit|bytes"):
             read_d3rlpy(write(tmp_path / "x.d3", with_inner(program.replace(b"K\x18\x85", shape))))
+
+
+def test_pickles_cannot_change_what_they_name(tmp_path: Path) -> None:
+    """BUILD sets attributes of the object on the stack, here of the stand-in for torch's function."""
+    for state in (b"}X\x01\x00\x00\x00aK\x01s", b"N}X\x0c\x00\x00\x00__defaults__K\x01\x85s\x86"):
+        program = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n" + state + b"b."
+        with pytest.raises(CorruptFileError, match="damaged"):
+            read_d3rlpy(write(tmp_path / "x.d3", with_inner(program)))
+    read_d3rlpy(DATA / "dqn.d3")
+
+
+def test_broken_and_boasting_models(tmp_path: Path) -> None:
+    inner = torch.load(io.BytesIO(content()["torch"]), weights_only=False)
+    next(iter(inner["q_funcs"].values())).fill_(float("nan"))
+    buffer = io.BytesIO()
+    torch.save(inner, buffer)
+    with pytest.raises(CorruptFileError, match="holds NaN or infinity"):
+        read_d3rlpy(write(tmp_path / "x.d3", {**content(), "torch": buffer.getvalue()}))
+    text = content()["config"].replace("[8, 8]", "[4000000, 4000000]")  # would be 64 TB
+    with pytest.raises(UnsupportedError, match="another form"):
+        read_d3rlpy(write(tmp_path / "x.d3", {**content(), "config": text}))
 
 
 def test_damaged_and_foreign_files(tmp_path: Path) -> None:
