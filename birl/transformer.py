@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from birl.algorithm import Algorithm
 from birl.batching import Units
 from birl.config import AlgorithmConfig, config
 from birl.dataset import ReplayBufferBase
-from birl.errors import ConfigError, ShapeError, UnsupportedError
+from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
 from birl.export import export_policy
 from birl.metrics import EnvironmentEvaluator
 from birl.metrics.evaluators import OverTransitions
@@ -154,7 +155,8 @@ class TransformerActor:
     """Acts in ``n`` environments with the last ``context_size`` steps of each in view."""
 
     def __init__(self, algorithm: Any, target_return: float, sampler: TransformerActionSampler, n: int) -> None:
-        self._algorithm, self._target, self._sampler, self.n = algorithm, float(target_return), sampler, n
+        self._target = _finite("target_return", target_return)
+        self._algorithm, self._sampler, self.n = algorithm, sampler, n
         self.extra: dict[str, Array] = {}
         length, spec = algorithm.config.context_size, algorithm.spec
         self._observation: Tree = None
@@ -167,7 +169,11 @@ class TransformerActor:
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
         """Actions ``[n, A]`` or int64 ``[n]``; ``reward`` is that of the previous step."""
-        first = np.asarray(is_first, bool)
+        first, reward = np.asarray(is_first, bool), np.asarray(reward, np.float32)
+        observation = self._algorithm._observation(observation)
+        if not np.isfinite(reward[~first]).all():
+            raise NonFiniteError(f"a reward is {reward[~first]}: no return is left to aim at")
+        wanted, step = self._return[:, -1, 0] - reward, self._step[:, -1] + 1
         if self._observation is None:
             length = self._step.shape[1]
             self._observation = tree_map(lambda x: np.zeros((self.n, length, *x.shape[1:]), x.dtype), observation)
@@ -175,13 +181,17 @@ class TransformerActor:
             context[:, :-1] = context[:, 1:]
             context[first] = 0
         tree_map(lambda context, x: context.__setitem__((slice(None), -1), x), self._observation, observation)
-        reward = np.asarray(reward, np.float32)
-        self._return[:, -1, 0] = np.where(first, self._target, self._return[:, -2, 0] - reward)
-        longest = self._algorithm.config.max_timestep
-        self._step[:, -1] = np.where(first, 1, np.minimum(self._step[:, -2] + 1, longest))
+        self._return[:, -1, 0] = np.where(first, self._target, wanted)
+        self._step[:, -1] = np.where(first, 1, np.minimum(step, self._algorithm.config.max_timestep))
         self._action[:, -1] = 0
         output = self._algorithm.predict_context(self._observation, self._action, self._return, self._step)
-        self._action[:, -1] = np.stack([np.atleast_1d(self._sampler(row)) for row in output])
+        chosen = [np.atleast_1d(self._sampler(row)) for row in output]
+        if any(each.dtype.kind not in "biuf" or each.shape != self._action.shape[2:] for each in chosen):
+            raise ShapeError(
+                f"{type(self._sampler).__name__} gave {chosen[0].tolist()!r:.80}; an action sampler gives an action of "
+                f"shape {self._action.shape[2:]}, or an integer where actions are discrete"
+            )
+        self._action[:, -1] = np.stack(chosen)
         newest = self._action[:, -1].copy()
         return newest[:, 0] if self._algorithm.spec.discrete_action else newest
 
@@ -201,6 +211,21 @@ class TransformerActor:
             self._observation = tree_map(lambda _: np.array(next(leaves)), structure)
         self._action, self._return = np.array(state["action"]), np.array(state["return"])
         self._step = np.array(state["step"])
+
+
+def _finite(name: str, value: Any) -> float:
+    """``value`` as a float.
+
+    Raises:
+        ConfigError: if it is none, or not finite.
+    """
+    try:
+        number = float(np.asarray(value, np.float64).reshape(()))
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} is {value!r:.80}; it must be a finite number")
+    return number
 
 
 class StatefulTransformerWrapper:
@@ -228,6 +253,7 @@ class StatefulTransformerWrapper:
                 "an observation and a dict)"
             )
         observation = tree_map(lambda leaf: np.asarray(leaf)[None], x)
+        reward = _finite("reward", reward)
         action = self._actor(observation, np.array([self._fresh]), np.array([reward], np.float32))
         self._fresh = False
         return action[0]
@@ -314,9 +340,13 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
                 "as_stateful_wrapper(target_return).predict(observation, reward)"
             )
         size, actions = self.config.context_size, np.asarray(inpt.actions)
+        parts = {each.name: getattr(inpt, each.name) for each in dataclasses.fields(inpt) if each.name != "rewards"}
+        lengths = {name: [len(leaf) for leaf in tree_leaves(part)] for name, part in parts.items()}
+        if min(map(min, lengths.values())) < 1 or len({each for part in lengths.values() for each in part}) > 1:
+            raise ShapeError(f"a context has {lengths} steps: all parts must have the same number of them, at least 1")
         if self.spec.discrete_action and actions.ndim == 1:
             actions = actions[:, None]
-        rows = (inpt.observations, actions, inpt.returns_to_go, inpt.timesteps)
+        rows = (self._observation(inpt.observations), actions, inpt.returns_to_go, inpt.timesteps)
         observation, action, returns, step = (
             tree_map(lambda leaf: np.asarray(leaf)[None, -size:], part) for part in rows
         )

@@ -16,7 +16,7 @@ from torch import Tensor
 import birl
 from birl import algos
 from birl.algos import tacr
-from birl.errors import ConfigError, NotBuiltError, ShapeError, UnsupportedError
+from birl.errors import ConfigError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import AdamFactory, PositionEncodingType, VectorEncoderFactory
 from birl.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, MultiplyRewardScaler
@@ -125,6 +125,47 @@ def test_a_sampler_sees_one_output_at_a_time() -> None:
 def test_a_wrapper_takes_one_observation(observation: Any, given: str) -> None:
     with pytest.raises(ShapeError, match=rf"{given}.*one observation of shape \(3,\)"):
         built(DISCRETE).as_stateful_wrapper(1.0).predict(observation, 0.0)
+
+
+@pytest.mark.parametrize("config", [CONTINUOUS, DISCRETE])
+def test_one_step_of_context_is_enough(config: Any) -> None:
+    actor = built(replace(config, context_size=1)).as_stateful_wrapper(7.0)
+    for reward in (0.0, 1.0, 2.0):
+        actor.predict(np.ones(3, np.float32), reward)
+    state = actor._actor.get_state()
+    assert state["return"].tolist() == [[[4.0]]] and state["step"].tolist() == [[3]]
+
+
+@pytest.mark.parametrize("config", [CONTINUOUS, DISCRETE])
+def test_nothing_is_decided_from_what_is_no_number(config: Any) -> None:
+    algorithm, x = built(config), np.ones(3, np.float32)
+    actor = algorithm.as_stateful_wrapper(1.0)
+    actor.predict(x, 0.0)
+    before = actor._actor.get_state()
+    with pytest.raises(NonFiniteError, match="an observation holds NaN"):
+        actor.predict(np.array([1, np.nan, 1], np.float32), 0.0)
+    for reward in (np.nan, "x", None):
+        with pytest.raises(ConfigError, match="reward is .*must be a finite number"):
+            actor.predict(x, reward)
+    after = actor._actor.get_state()
+    assert all(np.array_equal(before[name], after[name]) for name in ("action", "return", "step"))
+    with pytest.raises(NonFiniteError, match="a reward is"):
+        actor.actor(n=2)(np.stack([x, x]), np.array([True, False]), np.array([np.nan, np.nan]))
+    for target in (np.inf, "far"):
+        with pytest.raises(ConfigError, match="target_return is"):
+            algorithm.as_stateful_wrapper(target)
+    with pytest.raises(ShapeError, match="an action sampler gives an action of shape"):
+        algorithm.as_stateful_wrapper(1.0, lambda _: None).predict(x, 0.0)
+
+
+def test_parts_of_a_context_are_of_one_length() -> None:
+    for lengths in ((0, 0, 0), (3, 2, 3), (2, 3, 2)):
+        steps, actions, returns = lengths
+        context = algos.TransformerInput(
+            np.ones((steps, 3), np.float32), np.zeros(actions, int), np.zeros(3), np.ones((returns, 1)), np.ones(steps)
+        )
+        with pytest.raises(ShapeError, match="all parts must have the same number of them, at least 1"):
+            built(DISCRETE).predict(context)
 
 
 def test_a_wrapper_needs_networks() -> None:
