@@ -68,7 +68,13 @@ class EncoderFactory(Serializable):
         """
         if action_size is None:
             return Members([self.create(observation_shape) for _ in range(n)])
-        return Members([self.create_with_action(observation_shape, action_size, discrete_action) for _ in range(n)])
+        return Members([self.beside_action(observation_shape, action_size, discrete_action) for _ in range(n)])
+
+    def beside_action(self, observation_shape: Shape, action_size: int, discrete_action: bool) -> nn.Module:
+        """`create_with_action`, which need not take ``discrete_action`` where actions are continuous, as in d3rlpy."""
+        if discrete_action:
+            return self.create_with_action(observation_shape, action_size, True)
+        return self.create_with_action(observation_shape, action_size)
 
     def get_params(self) -> dict[str, Any]:
         """The dataclass fields; nothing for a factory that is no dataclass."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
-from birl.errors import ConfigError
+from birl.errors import ConfigError, UnsupportedError
 from birl.serialization import Serializable
 
 __all__ = [
@@ -145,13 +145,16 @@ class CosineAnnealingLRFactory(LRSchedulerFactory):
 class OptimizerFactory(Serializable):
     """Base of optimiser factories, and a factory of any optimiser: ``OptimizerFactory(Adam, weight_decay=1e-4)``.
 
+    Your own is a dataclass with ``create`` and ``get_type``. One written for d3rlpy has ``create_optimizer`` instead,
+    and is given all parameters as one module.
+
     Attributes:
         clip_grad_norm: largest gradient norm over the parameters of one optimiser, or ``None``. The engine clips.
         lr_scheduler_factory: schedule of the learning rate, or ``None``.
     """
 
-    clip_grad_norm: float | None
-    lr_scheduler_factory: LRSchedulerFactory | None
+    clip_grad_norm: float | None = None
+    lr_scheduler_factory: LRSchedulerFactory | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """``OptimizerFactory(SomeOptimizer, …)`` makes a `TorchOptimizerFactory`: d3rlpy names optimisers so."""
@@ -165,6 +168,9 @@ class OptimizerFactory(Serializable):
             lr: learning rate, at least 0.
         """
         parameters = [parameter for _, parameter in named_parameters]
+        of_d3rlpy: Callable[..., Optimizer] | None = getattr(self, "create_optimizer", None)
+        if of_d3rlpy is not None:
+            return of_d3rlpy([("parameters", nn.ParameterList(parameters))], lr)
         return self._create(parameters, parameters, lr)
 
     def create_scheduler(self, optimizer: Optimizer) -> LRScheduler | None:
@@ -181,7 +187,10 @@ class OptimizerFactory(Serializable):
 
     def _create(self, groups: list[Any], parameters: list[nn.Parameter], lr: float) -> Optimizer:
         """The optimiser of parameters or parameter ``groups``; ``parameters`` are all of them."""
-        raise NotImplementedError(f"{type(self).__name__} must have a create method")
+        raise UnsupportedError(
+            f"{type(self).__name__} makes no optimiser: give it create(named_parameters, lr), or d3rlpy's "
+            "create_optimizer(named_modules, lr)"
+        )
 
 
 def register_optimizer_factory(cls: type[OptimizerFactory]) -> None:

@@ -198,7 +198,7 @@ class _QFunction(Network):
             size = spec.action_size if with_action else None
             encoder = encoder_factory.create_ensemble(n_ensembles, shape, size, discrete)
         elif with_action:
-            encoder = encoder_factory.create_with_action(shape, spec.action_size, discrete)
+            encoder = encoder_factory.beside_action(shape, spec.action_size, discrete)
         else:
             encoder = encoder_factory.create(shape)
         super().__init__(spec, encoder, with_action=with_action)

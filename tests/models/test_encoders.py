@@ -60,6 +60,17 @@ class UserEncoderFactory(EncoderFactory):
         return "test_user"
 
 
+class OldEncoderFactory(EncoderFactory):
+    """As for d3rlpy, which says nothing of discrete actions."""
+
+    def create_with_action(self, observation_shape: Any, action_size: int) -> nn.Module:  # type: ignore[override]
+        return UserEncoder(observation_shape[0] + action_size, 4)
+
+    @staticmethod
+    def get_type() -> str:
+        return "test_old"
+
+
 class BareEncoderFactory(EncoderFactory):
     def create(self, observation_shape: Any) -> nn.Module:
         return nn.Linear(observation_shape[0], 7)
@@ -67,6 +78,14 @@ class BareEncoderFactory(EncoderFactory):
     @staticmethod
     def get_type() -> str:
         return "test_bare"
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_encoders_written_for_d3rlpy(share: bool) -> None:
+    spec = Spec((3,), 2, False)
+    critic = ContinuousQFunction(spec, OldEncoderFactory(), MeanQFunctionFactory(share_encoder=share), 2)
+    value = critic(Inputs(torch.randn(5, 3)), torch.randn(5, 2)).mean()
+    assert value.shape == (2, 5)
 
 
 def test_default_vector_encoder_is_d3rlpys() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from torch.optim import Adam, AdamW, Optimizer, RMSprop
 
 from birl import models, optimizers
-from birl.errors import ConfigError
+from birl.errors import ConfigError, UnsupportedError
 from birl.models import (
     AdamFactory,
     AdamWFactory,
@@ -154,6 +155,26 @@ def test_a_factory_of_ones_own() -> None:
     register_optimizer_factory(OwnFactory)
     assert decode(encode(OwnFactory(0.25))) == OwnFactory(0.25)
     assert OwnFactory(0.25).create(nn.Linear(1, 1).named_parameters(), 0.1).defaults["momentum"] == 0.25
+
+
+def test_a_factory_written_for_d3rlpy() -> None:
+    class OldFactory(OptimizerFactory):
+        def create_optimizer(self, named_modules: Any, lr: float) -> Optimizer:
+            return torch.optim.SGD([p for _, module in named_modules for p in module.parameters()], lr)
+
+        @staticmethod
+        def get_type() -> str:
+            return "test_old"
+
+    class NoFactory(OptimizerFactory):
+        pass
+
+    layer = nn.Linear(2, 1)
+    optimizer = OldFactory().create(layer.named_parameters(), 0.1)
+    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(layer.weight), id(layer.bias)]
+    assert OldFactory().create_scheduler(optimizer) is None
+    with pytest.raises(UnsupportedError, match="NoFactory makes no optimiser: give it create"):
+        NoFactory().create(layer.named_parameters(), 0.1)
 
 
 class OwnAdam(Adam):
