@@ -185,6 +185,7 @@ def _write_error(label: str, error: OSError) -> WriteError:
         errno.ENOSPC: "the disk is full: free some space and try again",
         errno.EDQUOT: "the disk quota is used up: free some space and try again",
         errno.ENOENT: "its folder does not exist: create it first",
+        errno.ENOTDIR: "a part of its path is a file: choose another folder",
         errno.EACCES: "no permission: choose another folder or change its permissions",
         errno.EPERM: "no permission: choose another folder or change its permissions",
         errno.EROFS: "the file system is read-only: choose another folder",

@@ -128,6 +128,8 @@ def check_many(algorithm: Any) -> None:
         raise UnsupportedError(f"{name} prepares its minibatches with its networks, which seeds do not share: {each}")
     if algorithm.data != "transition":
         raise UnsupportedError(f"{name} does not learn")
+    if algorithm.differentiates:
+        raise UnsupportedError(f"{name}'s loss holds gradients, which several seeds cannot have at once yet: {each}")
     if algorithm.built:
         check_stackable(algorithm.engine)
 

@@ -28,7 +28,7 @@ from birl.files import load_archive
 ROOT = Path(__file__).parent.parent
 OFFLINE = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", "20", "--set", "batch_size=8"]
 ONLINE = ["train", "dqn", "--env-id", "CartPole-v1", "--n-steps", "200", "--set", "batch_size=8"]
-
+ONE_SEED = "EDAC's loss holds gradients, which several seeds cannot have at once"
 
 COMMANDS = ["train", "evaluate", "stats", "plot", "plot-all", "record", "play", "export", "convert", "algos", "install"]
 
@@ -324,6 +324,15 @@ def test_actions_beyond_one_are_scaled_and_it_is_said(birl_: Shell, tmp_path: Pa
         (["plot", "nowhere"], 1, "nowhere"),
         (["plot", "docs"], 1, "CSV"),
         (["plot", "LICENSE"], 1, "epoch,step,value"),
+        ([*OFFLINE, "--out", "/dev/null/x"], 1, "the folder /dev/null/x cannot be made or written (Not a directory)"),
+        ([*OFFLINE, "--out", "/proc/x"], 1, "(No such file or directory): give another --out"),
+        (["train", "EDAC", "--dataset", "pendulum-random", *ONLINE[4:], "--out", "x", "--seeds", "2"], 1, ONE_SEED),
+        ([*OFFLINE, "--out", "x", "--target-return", "5"], 1, "DiscreteCQL takes no --target-return"),
+        ([*ONLINE, "--out", "x", "--target-return", "5"], 1, "DQN takes no --target-return"),
+        (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "docs"], 1, "docs' is a folder: give the path"),
+        (["plot", "LICENSE", "--xlim", "5", "1"], 1, "--xlim 5 1: the first must be below the second"),
+        (["plot", "LICENSE", "--ylim", "nan", "1"], 1, "--ylim nan 1: the first must be below the second"),
+        (["plot", "LICENSE", "--ylim", "0", "inf"], 1, "--ylim 0 inf: "),
     ],
 )
 def test_errors_are_one_line(
@@ -594,6 +603,11 @@ def test_stats(birl_: Shell, tmp_path: Path) -> None:
     assert "hopper_medium.hdf5" in birl_("stats", "hopper-medium-v0", status=1)
     (tmp_path / "empty.csv").write_text("")
     assert "epoch,step,value" in birl_("stats", tmp_path / "empty.csv", status=1)
+    for name, kind in (("model.d3", "model"), ("checkpoint.d3c", "checkpoint")):
+        (tmp_path / name).write_bytes(b"PK\3\4\xc0")
+        said = f"{name} is a {kind}: stats takes a run folder, the CSV file of a metric, or a dataset (.h5)"
+        assert said in birl_("stats", tmp_path / name, status=1)
+    assert birl_("plot", tmp_path / "model.d3", status=1).endswith(": it is no text")
 
 
 def test_stats_of_a_dataset(birl_: Shell, tmp_path: Path) -> None:
@@ -664,6 +678,17 @@ def test_what_cannot_be_plotted(birl_: Shell, tmp_path: Path, monkeypatch: pytes
     assert "--save" in birl_("plot-all", run, status=1)
     (run / "late.csv").write_text("1,2\n")
     assert "late.csv" in birl_("plot-all", run, "--save", tmp_path / "x.png", status=1)
+
+
+def test_gaps_are_drawn_and_nothing_at_all_is_not(birl_: Shell, tmp_path: Path) -> None:
+    gaps, nothing, image = tmp_path / "gaps.csv", tmp_path / "nothing.csv", tmp_path / "x.png"
+    gaps.write_text("1,10,nan\n2,20,3.0\n3,30,inf\n")
+    nothing.write_text("1,10,nan\n2,20,nan\n")
+    for more in ([], ["--show-max"]):
+        assert "nothing.csv: all values are NaN or inf" in birl_("plot", nothing, "--save", image, *more, status=1)
+        assert not image.exists()
+        birl_("plot", gaps, nothing, "--save", image, *more)
+        image.unlink()
 
 
 def test_train_online_with_an_interval_between_updates(birl_: Shell, tmp_path: Path) -> None:

@@ -72,6 +72,20 @@ def test_prdc_finds_the_nearest_step_of_all_data(monkeypatch: pytest.MonkeyPatch
     assert algorithm.sample_minibatch(data).nearest is not drawn.nearest
 
 
+def test_prdc_takes_one_number_a_step() -> None:
+    flat = np.random.default_rng(0).normal(size=20).astype(np.float32)
+    last, actions = np.arange(20) % 5 == 4, np.linspace(-1, 1, 40, dtype=np.float32).reshape(20, 2)
+    weights = []
+    for observations in (flat, flat[:, None]):
+        seed(1)
+        algorithm = algos.PRDCConfig(**ACTOR).create()
+        data = MDPDataset(observations, actions, flat, last)
+        algorithm.fit(data, 4, show_progress=False, logger_adapter=NoopAdapterFactory())
+        assert algorithm.predict(observations[:3]).shape == (3, 2)
+        weights.append(torch.cat([x.flatten() for x in algorithm.nets.actor.parameters()]))
+    torch.testing.assert_close(weights[0], weights[1])
+
+
 def test_prdc_says_what_it_cannot_do() -> None:
     algorithm = built(algos.PRDCConfig(**ACTOR))
     with pytest.raises(DataError, match=r"draw it with algo.sample_minibatch"):

@@ -360,13 +360,19 @@ def test_a_number_of_seeds_and_wrong_arguments() -> None:
         birl.fit_many(config, 3, 5)
 
 
-def test_what_cannot_be_stacked_says_what_to_do() -> None:
+def test_what_cannot_be_stacked_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     each = "train each seed by itself"
     with pytest.raises(UnsupportedError, match=f"PPO.*{each}"):
         together(PPOConfig(), dataset=lambda: data_for(discrete(DQNConfig)))
     with pytest.raises(UnsupportedError, match=f"trajectories.*{each}"):
         together(DecisionTransformerConfig(), dataset=lambda: data_for(continuous(SACConfig)))
-    with pytest.raises(UnsupportedError, match=f"'critic' cannot be computed.*{each}.*To whoever wrote its loss"):
+    with pytest.raises(UnsupportedError, match=f"EDAC's loss holds gradients.*{each}"):
+        together(continuous(EDACConfig))
+    with (
+        monkeypatch.context() as unseen,
+        pytest.raises(UnsupportedError, match=f"'critic' cannot be computed.*{each}.*To whoever wrote its loss"),
+    ):
+        unseen.setattr(birl.many, "check_many", lambda algorithm: None)
         together(continuous(EDACConfig))
     with pytest.raises(ConfigError, match=f"FQE needs the algorithm whose policy it evaluates.*{each}"):
         together(FQEConfig(), dataset=lambda: data_for(continuous(SACConfig)))

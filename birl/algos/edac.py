@@ -61,6 +61,7 @@ class EDAC(Algorithm[EDACConfig, SACNets]):
     networks = SACNets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
+    differentiates = True
     phases = (
         Phase("critic", critic_loss),
         Phase("actor", actor_loss),

@@ -150,5 +150,6 @@ class PRDC(Algorithm[PRDCConfig, PRDCNets]):
         return replace(batch, extra={**batch.extra, "nearest_action": nearest(queries)})
 
     def _key(self, observation: Tree, action: Tensor) -> Tensor:
-        states = [self.config.beta * leaf.flatten(1) for leaf in tree_leaves(observation)]
+        leaves = tree_leaves(observation)  # one number a step, [B], is a state, too
+        states = [self.config.beta * leaf.reshape(len(leaf), -1) for leaf in leaves]
         return torch.cat([*states, action], 1)

@@ -119,6 +119,8 @@ def load_dataset(name: str) -> Any:
     try:
         return datasets.get_dataset(name)[0]
     except ConfigError as error:
+        if path.is_dir():
+            raise FileError(f"{name!r} is a folder: give the path of an .h5 file or the name of a dataset") from error
         raise ConfigError(f"there is no file {name!r}, and {error}") from error
 
 

@@ -59,9 +59,10 @@ def read_curve(file: Path) -> Curve:
         if len(columns) != (len(_GRADIENT) if gradient else _METRIC):
             raise ValueError("no lines of three numbers")
     except (ValueError, csv.Error) as error:
+        reason = "it is no text" if isinstance(error, UnicodeDecodeError) else error
         raise ForeignFileError(
             f"{file} is not a metric of a run, that is, lines epoch,step,value (nor a gradient, with the header "
-            f"{','.join(_GRADIENT)}): {error}"
+            f"{','.join(_GRADIENT)}): {reason}"
         ) from error
     if gradient:
         epoch, step, low, high, mean, _ = columns

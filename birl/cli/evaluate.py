@@ -14,7 +14,7 @@ from birl import metrics
 from birl.cli.common import load_model, make_environment, note
 from birl.errors import ConfigError
 
-__all__ = ["acting_algorithm", "evaluate"]
+__all__ = ["acting_algorithm", "check_target", "evaluate"]
 
 
 def evaluate(
@@ -55,8 +55,12 @@ def acting_algorithm(algorithm: Any, target_return: float | None) -> Any:
     Raises:
         ConfigError: if a sequence model has no return to aim at, or another algorithm has one.
     """
-    if (algorithm.data == "trajectory") != (target_return is not None):
-        name = type(algorithm).__name__
-        needs = "needs --target-return: the return to aim at" if target_return is None else "takes no --target-return"
-        raise ConfigError(f"{name} {needs}")
+    check_target(type(algorithm), target_return)
     return algorithm if target_return is None else algorithm.as_stateful_wrapper(target_return)
+
+
+def check_target(algorithm: Any, target_return: float | None) -> None:
+    """Raise `ConfigError` if a sequence model has no return to aim at, or another class of algorithms has one."""
+    if (algorithm.data == "trajectory") != (target_return is not None):
+        needs = "needs --target-return: the return to aim at" if target_return is None else "takes no --target-return"
+        raise ConfigError(f"{algorithm.__name__} {needs}")

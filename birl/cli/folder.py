@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from birl.cli.common import newest_model, note
-from birl.errors import FileError, ForeignFileError, ResumeError
+from birl.errors import FileError, ForeignFileError, ResumeError, WriteError
 from birl.files import atomic_write
 from birl.logging import CombineAdapter, FileAdapter, LoggerAdapter, LoggerAdapterFactory
 from birl.run.checkpoint import checkpoint_path, differences
@@ -43,7 +43,18 @@ class RunFolder(LoggerAdapterFactory):
         Raises:
             ResumeError: if a run with other settings is there.
             ForeignFileError: if something else is there.
+            WriteError: if the folder cannot be made or written.
         """
+        try:
+            return self._prepare(settings, fresh)
+        except FileError:
+            raise
+        except OSError as error:
+            raise WriteError(
+                f"the folder {self.path} cannot be made or written ({error.strerror or error}): give another --out"
+            ) from error
+
+    def _prepare(self, settings: dict[str, Any], fresh: bool) -> bool:
         file = self.path / _SETTINGS
         if self.path.exists() and not self.path.is_dir():
             raise FileError(f"{self.path} is a file: give another --out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ import typer
 
 from birl.cli.common import note, runs_of_seeds
 from birl.cli.curves import RETURNS, read_curve
-from birl.errors import ConfigError, FileError, require
+from birl.errors import ConfigError, FileError, NonFiniteError, require
 
 __all__ = ["draw", "draw_curve", "plot", "show_or_save"]
 
@@ -39,6 +40,8 @@ def plot(
     """Plot a metric of one or more runs. Of a gradient, the mean and the range of its numbers are drawn."""
     if label and len(label) != len(paths):
         raise ConfigError(f"{len(label)} labels for {len(paths)} paths: give --label once for each path, or not at all")
+    _check_limits("--xlim", xlim)
+    _check_limits("--ylim", ylim)
     curves = [_csvs(path, metric) for path in paths]
     names = label or [_name(path, files) for path, files in zip(paths, curves, strict=True)]
     limits = {"xlim": xlim, "ylim": ylim, "title": title, "ylabel": ylabel or curves[0][0].stem}
@@ -71,15 +74,23 @@ def draw(
     Raises:
         MissingExtraError: without matplotlib.
         FileError: if a file cannot be read.
+        NonFiniteError: if there is not one finite number to draw.
     """
     pyplot = require("matplotlib.pyplot", "plot")
     figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
     largest = []
     for number, (files, name) in enumerate(zip(curves, labels, strict=True)):
         found = draw_curve(axes, files, f"C{number}", window=window, show_steps=show_steps)
-        found.set_label(f"{name} (max {max(found.get_ydata()):.4g})" if show_max else name)
-        largest.append(max(found.get_ydata()))
-    if show_max:
+        finite = [value for value in found.get_ydata() if math.isfinite(value)]
+        found.set_label(f"{name} (max {max(finite):.4g})" if show_max and finite else name)
+        largest += [max(finite)] if finite else []
+    if not any(np.isfinite(line.get_ydata()).any() for line in axes.lines):
+        pyplot.close(figure)
+        raise NonFiniteError(
+            f"{', '.join(str(file) for files in curves for file in files)}: all values are NaN or infinite, so there "
+            "is nothing to draw: give another metric or run"
+        )
+    if show_max and largest:
         axes.axhline(max(largest), color="black", linestyle="dashed", linewidth=1)
     axes.set(xlabel="step" if show_steps else "epoch", **{k: v for k, v in limits.items() if v is not None})
     axes.grid(alpha=0.3)
@@ -121,6 +132,13 @@ def show_or_save(figure: Any, path: Path | None) -> None:
     if pyplot.get_backend().lower() == "agg":
         raise ConfigError("there is no screen to open a window on: give --save FILE.png")
     pyplot.show()
+
+
+def _check_limits(option: str, limits: tuple[float, float] | None) -> None:
+    if limits is None or (limits[0] < limits[1] and all(map(math.isfinite, limits))):
+        return
+    low, high = limits
+    raise ConfigError(f"{option} {low:g} {high:g}: the first must be below the second, and both finite numbers")
 
 
 def _smooth(values: Any, window: int) -> list[float]:

@@ -10,10 +10,12 @@ import typer
 
 from birl.cli.common import load_dataset, several_runs
 from birl.cli.curves import in_order, read_curve
-from birl.errors import FileError
+from birl.errors import FileError, ForeignFileError
 from birl.types import ActionSpace
 
 __all__ = ["stats"]
+
+_OTHERS = {".d3": "model", ".d3c": "checkpoint"}
 
 
 def stats(
@@ -23,6 +25,11 @@ def stats(
     place = Path(path)
     if place.is_dir():
         _run(place)
+    elif place.is_file() and place.suffix in _OTHERS:
+        raise ForeignFileError(
+            f"{path} is a {_OTHERS[place.suffix]}: stats takes a run folder, the CSV file of a metric, or a dataset "
+            "(.h5)"
+        )
     elif place.is_file() and place.suffix not in (".h5", ".hdf5"):
         _metric(place)
     else:

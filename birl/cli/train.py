@@ -18,7 +18,7 @@ import birl
 from birl.algorithm import Algorithm
 from birl.algos import LinearDecayEpsilonGreedy, NormalNoise
 from birl.cli.common import algorithm_class, load_dataset, make_environment, note
-from birl.cli.evaluate import acting_algorithm
+from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
 from birl.cli.settings import configure
 from birl.envs import Stepper, sample_actions, single_spaces
@@ -92,6 +92,8 @@ def train(
     if updates and algorithm.data == "rollout":
         raise ConfigError(f"{_flags(updates)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…")
     _check_source(algorithm, dataset)
+    if target_return is not None:
+        check_target(algorithm, target_return)
     words = [*(set_ or []), *(more or [])]
     config = configure(algorithm, words)
     birl.seed(seed)
