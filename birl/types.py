@@ -9,13 +9,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = [
+    "FLOAT32_MAX",
     "ActionSpace",
     "Array",
     "Batch",
@@ -35,6 +36,9 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; recursive aliases are beyond our type checker
 Shape: TypeAlias = Any  # Tree of tuple[int, ...]
 State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values
+
+FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+"""The largest of the numbers that networks compute with."""
 
 
 class ActionSpace(Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -236,14 +237,15 @@ def test_every_reset_has_a_seed() -> None:
     assert len(set(env.seeds)) == len(env.seeds) > 5
 
 
-def test_numbers_that_are_not_finite_are_refused() -> None:
+@pytest.mark.parametrize("reward", [np.nan, -np.inf, 1e39, -1e300])
+def test_numbers_that_are_not_finite_are_refused(reward: float) -> None:
     class Broken(Drift):
         def step(self, action: Any) -> Any:
-            observation, reward, *rest = super().step(action)
-            return observation, (np.nan if self.steps == 3 else reward), *rest
+            observation, usual, *rest = super().step(action)
+            return observation, (reward if self.steps == 3 else usual), *rest
 
     stepper = Stepper(SyncVectorEnv([Drift, Broken]), generator())
-    with pytest.raises(NonFiniteError, match="environment 1 gave the reward nan"):
+    with pytest.raises(NonFiniteError, match=re.escape(f"environment 1 gave the reward {reward}")):
         for _ in range(200):
             stepper.step(np.array([1, 1]))
 

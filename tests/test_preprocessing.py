@@ -18,7 +18,14 @@ from hypothesis.extra import numpy as hnp
 
 from birl.algorithm import load_learnable
 from birl.algos import DQNConfig
-from birl.dataset import MDPDataset
+from birl.dataset import (
+    BasicTrajectorySlicer,
+    BasicTransitionPicker,
+    Episode,
+    FrameStackTransitionPicker,
+    MDPDataset,
+    MultiStepTransitionPicker,
+)
 from birl.errors import ConfigError, EmptyDataError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
 from birl.preprocessing import (
     ActionScaler,
@@ -36,6 +43,9 @@ from birl.preprocessing import (
     StandardObservationScaler,
     StandardRewardScaler,
     TupleObservationScaler,
+    register_action_scaler,
+    register_observation_scaler,
+    register_reward_scaler,
 )
 from birl.preprocessing.base import row_statistics
 from birl.serialization import decode, encode
@@ -484,3 +494,117 @@ def test_tuple_scalers_travel_into_exports(suffix: str, tmp_path: Any) -> None:
     dqn.save(tmp_path / "model.d3")
     assert dqn.observation_scaler.built and not scaler.built  # the configuration was copied
     assert load_learnable(tmp_path / "model.d3").observation_scaler == dqn.observation_scaler
+
+
+# ----------------------------------------------------------------------- written for d3rlpy
+
+
+def logged() -> list[Episode]:
+    """Terminated; cut, with nothing known behind the end; cut, with a final observation."""
+    generator, episodes = np.random.default_rng(0), []
+    for steps, rows, terminated in ((5, 5, True), (4, 4, False), (3, 4, False)):
+        draw = lambda *shape: generator.normal(size=shape).astype(np.float32)  # noqa: E731
+        episodes.append(Episode(draw(rows, 2), draw(steps, 3), draw(steps), terminated, truncated=not terminated))
+    return episodes
+
+
+FITTED: list[tuple[Any, str, dict[str, Any]]] = [
+    (MinMaxObservationScaler, "observations", {"minimum": lambda x: x.min(0), "maximum": lambda x: x.max(0)}),
+    (StandardObservationScaler, "observations", {"mean": lambda x: x.mean(0), "std": lambda x: x.std(0)}),
+    (MinMaxActionScaler, "actions", {"minimum": lambda x: x.min(0), "maximum": lambda x: x.max(0)}),
+    (MinMaxRewardScaler, "rewards", {"minimum": np.min, "maximum": np.max}),
+    (StandardRewardScaler, "rewards", {"mean": np.mean, "std": np.std}),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "expected"), FITTED)
+def test_fits_of_d3rlpy(kind: Any, name: str, expected: dict[str, Any]) -> None:
+    """With a picker the step whose next observation is unknown is no transition; with a slicer every step counts."""
+    episodes = logged()
+    steps = [getattr(item, name) for item in episodes]
+    transitions = [getattr(item, name)[: item.transition_count] for item in episodes]
+    assert sum(map(len, steps)) - sum(map(len, transitions)) == 1
+    picked, sliced = kind(), kind()
+    picked.fit_with_transition_picker(episodes, BasicTransitionPicker())
+    sliced.fit_with_trajectory_slicer(episodes, BasicTrajectorySlicer())
+    for scaler, parts in ((picked, transitions), (sliced, steps)):
+        for parameter, compute in expected.items():
+            np.testing.assert_allclose(getattr(scaler, parameter), compute(np.concatenate(parts)), rtol=1e-5)
+
+
+def test_returns_fitted_as_d3rlpy_does() -> None:
+    episodes = logged()
+    scaler = ReturnBasedRewardScaler()
+    scaler.fit_with_trajectory_slicer(episodes, BasicTrajectorySlicer())
+    returns = [float(item.rewards.sum()) for item in episodes]
+    assert (scaler.return_min, scaler.return_max) == pytest.approx((min(returns), max(returns)))
+    scaler.fit_with_transition_picker(episodes, BasicTransitionPicker())
+    returns = [float(item.rewards[: item.transition_count].sum()) for item in episodes]
+    assert (scaler.return_min, scaler.return_max) == pytest.approx((min(returns), max(returns)))
+
+
+def test_fits_are_of_what_the_picker_makes() -> None:
+    frames = Episode(np.arange(1.0, 5.0)[:, None], np.zeros((4, 1)), np.array([1.0, 2.0, 4.0, 8.0]), True)
+    stacked = MinMaxObservationScaler()
+    stacked.fit_with_transition_picker([frames], FrameStackTransitionPicker(2))
+    assert (stacked.minimum.tolist(), stacked.maximum.tolist()) == ([0, 1], [3, 4])
+    rewards = MinMaxRewardScaler()
+    rewards.fit_with_transition_picker([frames], MultiStepTransitionPicker(2, 0.5))
+    assert (rewards.minimum, rewards.maximum) == (2, 8)
+    both = TupleObservationScaler([MinMaxObservationScaler(), None])
+    pair = Episode((frames.observations, frames.observations), frames.actions, frames.rewards, True)
+    both.fit_with_transition_picker([pair], BasicTransitionPicker())
+    first: Any = both.observation_scalers[0]
+    assert (first.minimum.tolist(), first.maximum.tolist()) == ([1], [4])
+    nothing = Episode(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1), False)
+    with pytest.raises(EmptyDataError):
+        MinMaxRewardScaler().fit_with_transition_picker([nothing], BasicTransitionPicker())
+    MultiplyRewardScaler(2.0).fit_with_transition_picker([frames], BasicTransitionPicker())
+
+
+class _D3rlpyScaler(ObservationScaler):
+    """Fitted as d3rlpy asks for it: with pickers that know nothing of final observations."""
+
+    largest: Any = None
+
+    @property
+    def built(self) -> bool:
+        return self.largest is not None
+
+    def fit_with_transition_picker(self, episodes: Any, transition_picker: Any) -> None:
+        picked = [transition_picker(item, i) for item in episodes for i in range(item.transition_count)]
+        assert all(len(one.next_action) == 3 for one in picked)
+        self.largest = max(float(np.abs(one.observation).max()) for one in picked)
+
+
+class _D3rlpyPicker:
+    def __call__(self, episode: Any, index: int) -> Any:
+        return SimpleNamespace(
+            observation=episode.observations[index],
+            next_observation=episode.observations[index + 1],
+            next_action=episode.actions[index + 1],
+        )
+
+
+def test_a_scaler_written_for_d3rlpy_is_fitted() -> None:
+    episodes = logged()[1:]
+    scaler = _D3rlpyScaler()
+    scaler.fit_with_dataset(SimpleNamespace(episodes=episodes, transition_picker=_D3rlpyPicker()))
+    used = np.concatenate([item.observations[: item.transition_count] for item in episodes])
+    assert scaler.largest == pytest.approx(float(np.abs(used).max()))
+
+
+@pytest.mark.parametrize(
+    ("register", "kind", "base"),
+    [
+        (register_observation_scaler, MinMaxObservationScaler, ObservationScaler),
+        (register_action_scaler, MinMaxActionScaler, ActionScaler),
+        (register_reward_scaler, MinMaxRewardScaler, RewardScaler),
+    ],
+)
+def test_registering_does_no_harm(register: Any, kind: Any, base: Any) -> None:
+    register(kind)
+    assert type(base.deserialize(kind().serialize())) is kind
+    for wrong in (dict, base, kind()):
+        with pytest.raises(ConfigError, match=base.__name__):
+            register(wrong)

@@ -158,13 +158,41 @@ class EpisodeBase(Protocol):
         """Number of steps whose next observation is known."""
 
 
+def parts_as_tuple(name: str, value: Any, steps: int) -> Any:
+    """Observations of ``steps`` steps; if they are a list of the parts of a tuple, as d3rlpy has it, as a tuple.
+
+    Parts are arrays with one row for each step; a row more is for the final observation. A list with an item for each
+    step is left as it is.
+
+    Raises:
+        ShapeError: if it could be either.
+    """
+    if not isinstance(value, list) or len(value) < 2:
+        return value
+    if not all(isinstance(item, np.ndarray) and item.ndim for item in value):
+        return value
+    shapes, rows = {item.shape for item in value}, (steps, steps + 1)
+    are_parts = all(len(item) in rows for item in value)
+    if len(value) not in rows:
+        return tuple(value) if are_parts or len(shapes) > 1 else value
+    if are_parts and len(shapes) > 1:  # which no one array could hold
+        return tuple(value)
+    if are_parts and value[0].ndim > 1:
+        raise ShapeError(
+            f"{name} are a list of {len(value)} arrays of shape {value[0].shape} for {steps} steps, which could be one "
+            f"for each step or the parts of tuples: give a tuple of the parts, tuple({name}), or for steps "
+            f"np.stack({name})"
+        )
+    return value
+
+
 @dataclass
 class Episode:
     """One episode.
 
     Attributes:
         observations: tree of arrays ``[T, …]``. ``[T + 1, …]`` may be given: the last row becomes
-            ``final_observation``.
+            ``final_observation``. The parts of a tuple may be given as a list.
         actions: ``[T, A]``, or ``[T, 1]`` integers. ``[T]`` is given a last dimension.
         rewards: ``[T, 1]``. ``[T]`` is given a last dimension.
         terminated: the environment ended the episode: no value after the last step.
@@ -190,7 +218,10 @@ class Episode:
         self.rewards = as_column("rewards", self.rewards)
         actions = as_array("actions", self.actions)
         self.actions = actions[:, None] if actions.ndim == 1 else actions
-        self.observations = tree_map(lambda leaf: as_array("observations", leaf), self.observations)
+        observations = parts_as_tuple("observations", self.observations, len(self.rewards))
+        self.observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
+        if isinstance(self.final_observation, list) and isinstance(observations, tuple):
+            self.final_observation = tuple(self.final_observation)
         self.terminated = bool(self.terminated)
         self.truncated = bool(self.truncated) and not self.terminated
         steps = len(self.rewards)
@@ -287,6 +318,9 @@ class Transition:
         next_observation: tree ``[…]``, ``interval`` steps later.
         terminal: 1.0 if the environment ended the episode within these steps, else 0.0.
         interval: number of steps.
+        next_action: ``[A]`` or ``[1]``, ``interval`` steps later; zeros behind the end of the episode. ``None`` to take
+            it from the dataset, where an algorithm asks for it.
+        rewards_to_go: ``[L, 1]``, rewards from this step to the end of the episode; ``None`` likewise.
     """
 
     observation: Observation
@@ -295,6 +329,14 @@ class Transition:
     next_observation: Observation
     terminal: float
     interval: int
+    next_action: Array | None = field(default=None, kw_only=True)
+    rewards_to_go: Array | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("observation", "next_observation"):
+            value = getattr(self, name)
+            if isinstance(value, list) and len(value) > 1 and all(isinstance(part, np.ndarray) for part in value):
+                object.__setattr__(self, name, tuple(value))  # as d3rlpy's pickers give the parts of a tuple
 
     @property
     def observation_signature(self) -> Signature:

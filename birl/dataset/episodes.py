@@ -43,7 +43,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
         index: index into `episode_table`.
         copy: copy rows that a later step may overwrite (those of a ring).
         for_picker: keep the final observation, if known, as a last row of ``observations``, so that per-item pickers
-            which read ``observations[index + 1]`` find it.
+            which read ``observations[index + 1]`` find it, and zeros as a last row of ``actions``.
     """
     table = episode_table(storage)
     lane, start, length = int(table.lane[index]), int(table.start[index]), int(table.length[index])
@@ -72,6 +72,10 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
     )
     if for_picker and not bool(last & NO_NEXT):
         episode.observations = observations
+        episode.actions = read("action", length + 1)
+        if episode.actions[length].any():  # what was there before, in a ring
+            episode.actions = episode.actions.copy()
+            episode.actions[length] = 0
     return episode
 
 

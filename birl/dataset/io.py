@@ -21,6 +21,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from io import TextIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,11 +29,11 @@ import numpy as np
 
 from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.validation import detect_action_space
-from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, WriteError
+from birl.errors import BirlError, ConfigError, CorruptFileError, FileError, ForeignFileError, WriteError
 from birl.files import atomic_write
 from birl.types import ActionSpace, Array, Tree, tree_leaves
 
-__all__ = ["dump", "load", "read_arrays"]
+__all__ = ["check_readable", "dump", "load", "read_arrays"]
 
 _COLUMNS = ["observations", "actions", "rewards", "terminated"]
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -76,8 +77,13 @@ def dump(episodes: Sequence[Episode], f: Target, info: DatasetInfo | None = None
         info: action space and size to note down.
 
     Raises:
+        ConfigError: if ``f`` is no file.
         WriteError: if the file cannot be written.
     """
+    if not isinstance(f, str | os.PathLike) and not hasattr(f, "write"):
+        raise ConfigError(
+            f"f={f!r:.80}, allowed are a path and a file opened with open(path, 'w+b'): the order is dump(episodes, f)"
+        )
     if isinstance(f, str | os.PathLike):
         try:
             with tempfile.TemporaryFile(dir=Path(f).absolute().parent) as temporary:
@@ -162,12 +168,29 @@ def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSp
         action_space: kind of actions, to overrule what the file says.
 
     Raises:
+        ConfigError: if ``f`` is no file, or ``episode_cls`` no class of episodes.
         ActionError: if it is of version 1 and does not tell the kind of its actions.
         ForeignFileError: if it is another kind of file.
         CorruptFileError: if it is truncated or damaged.
     """
+    check_readable(f, "load(f, episode_cls)")
+    if not isinstance(episode_cls, type) or not hasattr(episode_cls, "deserialize"):
+        raise ConfigError(
+            f"episode_cls={episode_cls!r:.80}, allowed are classes such as birl.dataset.Episode: the order is "
+            "load(f, episode_cls)"
+        )
     with _opened(f) as (file, size, name, guarded):
         return _Reader(file, size, name, episode_cls, action_space).read(guarded)
+
+
+def check_readable(f: Any, call: str) -> None:
+    """Raise `ConfigError` unless ``f`` is a path or a binary file; ``call`` tells the order of the arguments."""
+    if isinstance(f, str | os.PathLike):
+        return
+    if isinstance(f, type | TextIOBase) or not (hasattr(f, "read") and hasattr(f, "seek")):
+        raise ConfigError(
+            f"f={f!r:.80}, allowed are a path and a file opened with open(path, 'rb'): the order is {call}"
+        )
 
 
 def read_arrays(f: Target, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.buffers import InfiniteBuffer
-from birl.dataset.episode import Signature
+from birl.dataset.episode import Signature, parts_as_tuple
 from birl.dataset.pickers import TransitionPickerProtocol
 from birl.dataset.places import make_place
 from birl.dataset.replay_buffer import Place, ReplayBuffer
@@ -39,7 +39,8 @@ class MDPDataset(ReplayBuffer):
     """A replay buffer made of logged steps.
 
     Args:
-        observations: tree of arrays ``[N, …]``; any numeric dtype, which is kept.
+        observations: tree of arrays ``[N, …]``; any numeric dtype, which is kept. The parts of a tuple may be given as
+            a list.
         actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions.
         rewards: ``[N]`` or ``[N, 1]``.
         terminals: ``[N]``, 1 where the environment ended the episode with this step. Must be given: all zeros, with
@@ -85,8 +86,11 @@ class MDPDataset(ReplayBuffer):
                 "terminals are not given: give 1 for each step with which the environment ended the episode, or, if "
                 "only time limits end episodes, terminals=np.zeros(len(rewards)) with timeouts"
             )
-        observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
+        observations = parts_as_tuple("observations", observations, len(rewards))
+        observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
+        if isinstance(next_observations, list) and isinstance(observations, tuple):
+            next_observations = tuple(next_observations)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         lengths = {f"observations {i}": len(np.atleast_1d(leaf)) for i, leaf in enumerate(tree_leaves(observations))}
         lengths |= {"actions": len(np.atleast_1d(actions)), "rewards": len(rewards), "terminals": len(terminal)}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
+from birl.errors import UnsupportedError
 from birl.types import Shape, Tree, tree_map
 
 __all__ = ["SequenceMiniBatch", "TailMiniBatch", "TrajectoryMiniBatch", "TransitionMiniBatch"]
@@ -24,7 +25,7 @@ def as_network_dtype(tree: Tree) -> Tree:
     return tree_map(lambda leaf: leaf if leaf.dtype == np.uint8 else leaf.astype(np.float32, copy=False), tree)
 
 
-def _as_action_dtype(actions: Any) -> Any:
+def as_action_dtype(actions: Any) -> Any:
     return actions.astype(np.int64 if actions.dtype.kind in "iu" else np.float32, copy=False)
 
 
@@ -98,13 +99,27 @@ class TransitionMiniBatch(_MiniBatch):
     weights: Any
     extra: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def next_actions(self) -> Any:
+        """``next_action`` of ``extra``.
+
+        Raises:
+            UnsupportedError: if the minibatch was drawn without them.
+        """
+        if "next_action" not in self.extra:
+            raise UnsupportedError(
+                "this minibatch was drawn without next actions: draw it with "
+                "sample_transition_batch(batch_size, next_actions=True)"
+            )
+        return self.extra["next_action"]
+
     @classmethod
     def from_transitions(cls, transitions: Sequence[Transition]) -> TransitionMiniBatch:
         """Stack single transitions."""
         count = len(transitions)
         return cls(
             as_network_dtype(stack_trees(t.observation for t in transitions)),
-            _as_action_dtype(np.stack([np.atleast_1d(t.action) for t in transitions])),
+            as_action_dtype(np.stack([np.atleast_1d(t.action) for t in transitions])),
             np.array([np.reshape(t.reward, 1) for t in transitions], np.float32),
             as_network_dtype(stack_trees(t.next_observation for t in transitions)),
             np.array([[t.terminal] for t in transitions], np.float32),
@@ -143,7 +158,7 @@ class TrajectoryMiniBatch(_MiniBatch):
         """Stack single windows of one length."""
         return cls(
             as_network_dtype(stack_trees(t.observations for t in trajectories)),
-            _as_action_dtype(np.stack([t.actions for t in trajectories])),
+            as_action_dtype(np.stack([t.actions for t in trajectories])),
             np.stack([t.rewards for t in trajectories]).astype(np.float32),
             np.stack([t.returns_to_go for t in trajectories]).astype(np.float32),
             np.stack([t.terminals for t in trajectories]).astype(np.float32),

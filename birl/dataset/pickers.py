@@ -15,7 +15,7 @@ import torch
 
 from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
 from birl.dataset.episodes import episode_at, locate
-from birl.dataset.mini_batch import TransitionMiniBatch
+from birl.dataset.mini_batch import TransitionMiniBatch, as_action_dtype
 from birl.dataset.places import Place
 from birl.dataset.returns import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
@@ -46,7 +46,8 @@ class TransitionPickerProtocol(Protocol):
         """Make the transition that begins at step ``index`` of ``episode``.
 
         Args:
-            episode: the episode. If its final observation is known, ``episode.observations`` has it as one more row.
+            episode: the episode. If its final observation is known, ``episode.observations`` has it as one more row,
+                and ``episode.actions`` has zeros there.
             index: step, ``0 … episode.size() - 1``; its next observation is known.
         """
 
@@ -81,6 +82,13 @@ def _is_terminal(episode: EpisodeBase, index: int) -> bool:
     return bool(episode.terminated) and index == episode.size() - 1
 
 
+def _action_after(episode: EpisodeBase, index: int) -> Array:
+    """What was done after step ``index``; zeros behind the last one."""
+    action = episode.actions[index]
+    following: Array = episode.actions[index + 1] if index + 1 < episode.size() else np.zeros_like(action)
+    return following
+
+
 class BasicTransitionPicker(TransitionPickerProtocol):
     """One-step transitions."""
 
@@ -93,7 +101,12 @@ class BasicTransitionPicker(TransitionPickerProtocol):
             next_observation=observation_after(episode, index),
             terminal=float(_is_terminal(episode, index)),
             interval=1,
+            next_action=_action_after(episode, index),
+            rewards_to_go=self._rewards_to_go(episode, index),
         )
+
+    def _rewards_to_go(self, episode: EpisodeBase, index: int) -> Array:
+        return episode.rewards[index:]
 
     def observe(self, storage: Storage, rows: Any) -> Tree:
         """See `VectorisedPicker`."""
@@ -145,6 +158,8 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
             next_observation=stack_frames(observations, index + 1, self.n_frames),
             terminal=float(_is_terminal(episode, index)),
             interval=1,
+            next_action=_action_after(episode, index),
+            rewards_to_go=self._rewards_to_go(episode, index),
         )
 
     def observe(self, storage: Storage, rows: Any) -> Tree:
@@ -202,6 +217,8 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
             next_observation=observation_after(episode, stop - 1),
             terminal=float(_is_terminal(episode, stop - 1)),
             interval=stop - index,
+            next_action=_action_after(episode, stop - 1),
+            rewards_to_go=self._rewards_to_go(episode, index),
         )
 
     def _powers(self, place: Place) -> Any:
@@ -243,6 +260,11 @@ class SparseRewardTransitionPicker(BasicTransitionPicker):
             if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not np.isfinite(value):
                 raise ConfigError(f"{name}={value!r:.80}, allowed are finite numbers")
         self.failure = float(failure_return), float(step_reward)
+
+    def _rewards_to_go(self, episode: EpisodeBase, index: int) -> Array:
+        value, step_reward = self.failure
+        rewards = episode.rewards[index:]
+        return np.array([[value]], np.float32) if (rewards == np.float32(step_reward)).all() else rewards
 
 
 def stack_frames(observations: Observation, index: int, n_frames: int) -> Observation:
@@ -316,26 +338,40 @@ def pick_batch(
         next_actions: whether ``extra`` also has `next_action_columns` of the steps where the transitions lead.
         returns: makes the column ``return_to_go`` of ``extra``, if given.
     """
-    batch = _picked(storage, picker, rows)
-    if returns is not None:
+    batch, own = _picked(storage, picker, rows, next_actions, returns)
+    if returns is not None and "return_to_go" not in own:
         column = returns.columns(storage, rows, getattr(picker, "failure", None))
         batch = replace(batch, extra={**batch.extra, **column})
     if not next_actions:
-        return batch
+        return batch if not own else replace(batch, extra={**batch.extra, **own})
     steps = batch.intervals[:, 0]
     steps = steps.to(torch.int64) if isinstance(steps, torch.Tensor) else steps.astype(np.int64)
-    return replace(batch, extra={**batch.extra, **next_action_columns(storage, storage.shift(rows, steps))})
+    return replace(batch, extra={**batch.extra, **next_action_columns(storage, storage.shift(rows, steps)), **own})
 
 
-def _picked(storage: Storage, picker: TransitionPickerProtocol, rows: Any) -> TransitionMiniBatch:
+def _picked(
+    storage: Storage,
+    picker: TransitionPickerProtocol,
+    rows: Any,
+    next_actions: bool,
+    returns: DiscountedReturns | None,
+) -> tuple[TransitionMiniBatch, dict[str, Any]]:
+    """Transitions, and those of the columns asked for that the picker's own transitions say."""
     if is_vectorised(picker):
-        batch: TransitionMiniBatch = picker.batch(storage, rows)  # type: ignore[attr-defined]
-        return batch
+        return picker.batch(storage, rows), {}  # type: ignore[attr-defined]
     episodes, indices = locate(storage, storage.place.host(rows))
     made = {int(e): episode_at(storage, int(e), copy=False, for_picker=True) for e in np.unique(episodes)}
-    pairs = zip(episodes.tolist(), indices.tolist(), strict=True)
-    batch = TransitionMiniBatch.from_transitions([picker(made[e], i) for e, i in pairs])
-    return batch if storage.place.device is None else to_device(batch, storage)
+    transitions = [picker(made[e], i) for e, i in zip(episodes.tolist(), indices.tolist(), strict=True)]
+    batch, own = TransitionMiniBatch.from_transitions(transitions), {}
+    actions = [np.atleast_1d(t.next_action) for t in transitions if t.next_action is not None]
+    rewards = [t.rewards_to_go for t in transitions if t.rewards_to_go is not None]
+    if next_actions and len(actions) == len(transitions):
+        own["next_action"] = as_action_dtype(np.stack(actions))
+    if returns is not None and len(rewards) == len(transitions):
+        own["return_to_go"] = returns.sums(rewards)
+    if storage.place.device is None:
+        return batch, own
+    return to_device(batch, storage), {name: storage.place.indices(value) for name, value in own.items()}
 
 
 def to_device(batch: Any, storage: Storage) -> Any:

@@ -56,9 +56,9 @@ from birl.dataset.snapshot import (
 from birl.dataset.spaces import action_leaf, count_lanes, observation_of, single_spaces
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.tails import tail_batch
-from birl.dataset.validation import detect_action_space, prepare_actions, whole_number
+from birl.dataset.validation import detect_action_size, detect_action_space, prepare_actions, whole_number
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_batch
-from birl.errors import ConfigError, DataError, ShapeError
+from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from birl.seeding import new_generator
 from birl.types import ActionSpace, Array, Shape, State, Tree, tree_map
 
@@ -84,11 +84,13 @@ class ReplayBuffer(ReplayBufferBase):
         action_space: ``None`` to find it from the environment, or from the dtype of the actions.
         action_size: number of action dimensions, or of discrete actions; ``None`` to find it.
         cache_size: of no effect, kept for code written for d3rlpy: episodes may have any length.
+        write_at_termination: kept for code written for d3rlpy; only ``False`` is possible: steps are stored one by one.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
         lanes: number of parallel environments that write; ``None`` for the number in ``env``.
 
     Raises:
         ConfigError: if shapes cannot be told, or ``storage`` is not usable.
+        UnsupportedError: for ``write_at_termination``.
     """
 
     def __init__(
@@ -105,15 +107,23 @@ class ReplayBuffer(ReplayBufferBase):
         action_space: ActionSpace | None = None,
         action_size: int | None = None,
         cache_size: int = 10000,
+        write_at_termination: bool = False,
         *,
         storage: Place = "memory",
         lanes: int | None = None,
     ) -> None:
+        if write_at_termination:
+            raise UnsupportedError(
+                "write_at_termination=True cannot be had, allowed is False: steps are stored when they are appended. "
+                "To learn from whole episodes only, collect each one and give it to append_episode(…) when it is over"
+            )
         self._set_parts(buffer, transition_picker, trajectory_slicer, writer_preprocessor)
         reward = Leaf((1,), np.dtype(np.float32)) if reward_signature is None else row_leaf(reward_signature)
         if env is not None:
             observation_space, env_action_space = single_spaces(env)
-            zero = self._writer.process_observation(observation_of(observation_space))
+            unprocessed = observation_of(observation_space)
+            zero = self._writer.process_observation(unprocessed)
+            zero = tuple(zero) if isinstance(unprocessed, tuple) and isinstance(zero, list) else zero
             observation = Signature.of(tree_map(np.asarray, zero)).tree
             action, space, size = action_leaf(env_action_space)
         elif episodes:
@@ -121,8 +131,8 @@ class ReplayBuffer(ReplayBufferBase):
             observation, reward = first.observation_signature.tree, row_leaf(first.reward_signature)
             actions, space = prepare_actions(first.actions, action_space)
             action, size = row_leaf(Signature.of(actions, skip=1)), actions.shape[1]
-            if space is ActionSpace.DISCRETE:
-                size = max(int(episode.actions.max()) for episode in episodes) + 1
+            if space is ActionSpace.DISCRETE and action_size is None:
+                size = max(detect_action_size(episode.actions, space) for episode in episodes)
         elif observation_signature is not None and action_signature is not None:
             observation, action = observation_signature.tree, row_leaf(action_signature)
             space = action_space or detect_action_space(np.zeros((1, *action.shape), action.dtype))
@@ -180,6 +190,7 @@ class ReplayBuffer(ReplayBufferBase):
         self._storage, self._space, self._size = storage, space, size
         self._reader = storage  # what batches are gathered from
         self._all_lanes, self._saved = np.arange(storage.lanes), False
+        self._is_tuple = isinstance(storage.observation_names, tuple)
         self._buffer.bind(storage)
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -208,7 +219,7 @@ class ReplayBuffer(ReplayBufferBase):
             ShapeError, NonFiniteError, ActionError: if the step does not fit. Nothing is stored then.
         """
         lanes = self._lane(lane)
-        observation = self._writer.process_observation(observation)
+        observation = self._processed(observation)
         values = self._columns(
             tree_map(lambda leaf: np.asarray(leaf)[None], observation),
             np.asarray(self._writer.process_action(action))[None],
@@ -247,9 +258,9 @@ class ReplayBuffer(ReplayBufferBase):
             raise ShapeError(
                 f"{len(terminated)} steps were given, this buffer is for {count} environments: make it with lanes="
             )
-        observation = process_batch(self._writer, observation, count)
+        observation = process_batch(self._writer, self._as_tree(observation), count)
         following = observation_columns(
-            self._storage, process_batch(self._writer, next_observation, count), "next_observation"
+            self._storage, process_batch(self._writer, self._as_tree(next_observation), count), "next_observation"
         )
         if type(self._writer).process_action is not BasicWriterPreprocess.process_action:
             action = np.stack([np.asarray(self._writer.process_action(item)) for item in np.asarray(action)])
@@ -285,7 +296,7 @@ class ReplayBuffer(ReplayBufferBase):
         if not self._storage.open[lane]:
             return
         if final_observation is not None:
-            processed = self._writer.process_observation(final_observation)
+            processed = self._processed(final_observation)
             final = observation_columns(
                 self._storage, tree_map(lambda leaf: np.asarray(leaf)[None], processed), "final_observation"
             )
@@ -324,6 +335,13 @@ class ReplayBuffer(ReplayBufferBase):
         if not 0 <= lane < self._storage.lanes:
             raise ShapeError(f"lane={lane}, this buffer has lanes 0 … {self._storage.lanes - 1}: make it with lanes=")
         return self._all_lanes[lane : lane + 1]
+
+    def _as_tree(self, observation: Observation) -> Observation:
+        """d3rlpy gives the parts of a tuple as a list."""
+        return tuple(observation) if isinstance(observation, list) and self._is_tuple else observation
+
+    def _processed(self, observation: Observation) -> Observation:
+        return self._as_tree(self._writer.process_observation(self._as_tree(observation)))
 
     def _columns(
         self, observation: Tree, action: Any, reward: Any, extra: Mapping[str, Any] | None
@@ -537,10 +555,12 @@ class ReplayBuffer(ReplayBufferBase):
         """Read what `dump`, or d3rlpy (versions 1 and 2), wrote.
 
         Raises:
+            ConfigError: if ``f`` is no file.
             CorruptFileError, ForeignFileError: if the file cannot be used.
         """
-        from birl.dataset.io import load
+        from birl.dataset.io import check_readable, load
 
+        check_readable(f, "ReplayBuffer.load(f, buffer)")
         episodes, space, size = load(f, episode_cls, action_space)
         return ReplayBuffer(
             InfiniteBuffer() if buffer is None else buffer,
@@ -605,12 +625,14 @@ def create_fifo_replay_buffer(
     trajectory_slicer: TrajectorySlicerProtocol | None = None,
     writer_preprocessor: WriterPreprocessProtocol | None = None,
     env: Any = None,
+    write_at_termination: bool = False,
     *,
     storage: Place = "memory",
     **options: Any,
 ) -> ReplayBuffer:
     """A `ReplayBuffer` that keeps the newest ``limit`` steps. Other arguments as there."""
     parts = (transition_picker, trajectory_slicer, writer_preprocessor)
+    options["write_at_termination"] = write_at_termination
     return ReplayBuffer(FIFOBuffer(limit), *parts, episodes, env, storage=storage, **options)
 
 
@@ -620,10 +642,12 @@ def create_infinite_replay_buffer(
     trajectory_slicer: TrajectorySlicerProtocol | None = None,
     writer_preprocessor: WriterPreprocessProtocol | None = None,
     env: Any = None,
+    write_at_termination: bool = False,
     *,
     storage: Place = "memory",
     **options: Any,
 ) -> ReplayBuffer:
     """A `ReplayBuffer` that keeps everything. Other arguments as there."""
     parts = (transition_picker, trajectory_slicer, writer_preprocessor)
+    options["write_at_termination"] = write_at_termination
     return ReplayBuffer(InfiniteBuffer(), *parts, episodes, env, storage=storage, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -58,6 +58,15 @@ class DiscountedReturns:
             failure: see `birl.dataset.SparseRewardTransitionPicker`.
         """
         return {"return_to_go": storage.place.take(self._values(storage, failure), rows)[..., None]}
+
+    def sums(self, rewards: Sequence[Array]) -> Array:
+        """Float32 ``[B, 1]``: the return of each of ``rewards`` ``[L, 1]``, which lead to the end of their episodes."""
+        parts = [np.asarray(item, np.float32).reshape(-1) for item in rewards]
+        lengths = np.array([len(part) for part in parts])
+        ahead = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        values = self._scaled(np.concatenate(parts)) * np.float64(self.gamma) ** ahead
+        owner = np.repeat(np.arange(len(parts)), lengths)
+        return np.bincount(owner, values, len(parts)).astype(np.float32)[:, None]
 
     def _values(self, storage: Storage, failure: Failure | None) -> Any:
         kept = self._kept.get(storage)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
-from birl.types import ActionSpace, Array, Tree, tree_leaves
+from birl.types import FLOAT32_MAX, ActionSpace, Array, Tree, tree_leaves
 
 __all__ = [
     "as_array",
@@ -21,6 +21,9 @@ __all__ = [
     "detect_action_space",
     "prepare_actions",
 ]
+
+_MOST_ACTIONS: Final = 1_000_000
+"""Sizes above this are not inferred: a network needs an output for each action, so such numbers are likely ids."""
 
 
 def as_array(name: str, value: Any) -> Array:
@@ -61,14 +64,27 @@ def as_flags(name: str, value: Any) -> Array:
 
 
 def check_finite(name: str, tree: Tree) -> None:
-    """Raise `NonFiniteError` naming the first step with NaN or infinity."""
+    """Raise `NonFiniteError` naming the first step with NaN or infinity, or with what would be infinite in float32."""
     for leaf in tree_leaves(tree):
-        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-            where = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(leaf)))
+        if leaf.dtype.kind != "f" or _fits_float32(leaf):
+            continue
+        finite = np.isfinite(leaf)
+        beyond = bool(finite.all())
+        where = tuple(int(axis[0]) for axis in np.nonzero(np.abs(leaf) > FLOAT32_MAX if beyond else ~finite))
+        found = f"{name}{list(where) if where else ''} is {leaf[where]}"
+        if beyond:
             raise NonFiniteError(
-                f"{name}{list(where) if where else ''} is {leaf[where]}, allowed are finite numbers: "
-                "repair or drop the episode that holds it"
+                f"{found}, allowed are numbers from {-FLOAT32_MAX:.3g} to {FLOAT32_MAX:.3g}, the range of float32, in "
+                f"which networks compute: scale {name}, or repair or drop the episode that holds it"
             )
+        raise NonFiniteError(f"{found}, allowed are finite numbers: repair or drop the episode that holds it")
+
+
+def _fits_float32(leaf: Array) -> bool:
+    """Whether all numbers are finite in float32, too."""
+    if leaf.dtype.itemsize <= 4 or not leaf.size:
+        return bool(np.isfinite(leaf).all())
+    return bool(leaf.min() >= -FLOAT32_MAX and leaf.max() <= FLOAT32_MAX)  # neither is so if there is NaN
 
 
 def check_length(lengths: dict[str, int], *, minimum: int = 1) -> int:
@@ -79,12 +95,20 @@ def check_length(lengths: dict[str, int], *, minimum: int = 1) -> int:
         EmptyDataError: if there are fewer than ``minimum`` steps.
     """
     if len(set(lengths.values())) > 1:
-        given = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        given = ", ".join(f"{name} {length}" for name, length in _labels(lengths))
         raise ShapeError(f"numbers of steps differ: {given}. Give every array one row a step")
     length = next(iter(lengths.values()))
     if length < minimum:
         raise EmptyDataError(f"there are {length} steps, at least {minimum} is needed: check how the data was read")
     return length
+
+
+def _labels(lengths: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """Lengths by names as Python writes them: ``observations 0`` is ``observations[0]``, or alone ``observations``."""
+    numbered = [name.split()[0] for name in lengths if " " in name]
+    for name, length in lengths.items():
+        first, _, index = name.partition(" ")
+        yield f"{first}[{index}]" if index and numbered.count(first) > 1 else first, length
 
 
 def detect_action_space(actions: Any) -> ActionSpace:
@@ -110,10 +134,20 @@ def detect_action_space(actions: Any) -> ActionSpace:
 
 
 def detect_action_size(actions: Any, action_space: ActionSpace) -> int:
-    """Number of dimensions (continuous) or the largest action plus one (discrete)."""
+    """Number of dimensions (continuous) or the largest action plus one (discrete).
+
+    Raises:
+        ActionError: if that were more discrete actions than can be meant.
+    """
     array = as_array("actions", actions)
     if action_space is ActionSpace.DISCRETE:
-        return int(array.max()) + 1
+        size = int(array.max()) + 1
+        if size > _MOST_ACTIONS:
+            raise ActionError(
+                f"the largest discrete action is {size - 1}, but only {len(np.unique(array))} values occur: renumber "
+                f"the actions from 0 (np.unique(actions, return_inverse=True)[1]), or give action_size={size}"
+            )
+        return size
     return int(array.shape[1]) if array.ndim > 1 else 1
 
 

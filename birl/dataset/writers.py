@@ -60,5 +60,10 @@ def process_batch(writer: WriterPreprocessProtocol, observations: Observation, c
         return observations
     if method is LastFrameWriterPreprocess.process_observation:
         return tree_map(lambda leaf: np.asarray(leaf)[:, -1:], observations)
-    items = (tree_map(lambda leaf: np.asarray(leaf)[index], observations) for index in range(count))  # noqa: B023
-    return stack_trees(tree_map(np.asarray, writer.process_observation(item)) for item in items)
+
+    def process(index: int) -> Observation:
+        item = writer.process_observation(tree_map(lambda leaf: np.asarray(leaf)[index], observations))
+        is_list = isinstance(item, list) and isinstance(observations, tuple)  # the parts of a tuple, as d3rlpy has them
+        return tree_map(np.asarray, tuple(item) if is_list else item)
+
+    return stack_trees(process(index) for index in range(count))

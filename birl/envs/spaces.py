@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from gymnasium import Env, Space, spaces
 from gymnasium.vector import VectorEnv
 
 from birl.errors import ActionError, EnvironmentMismatchError
-from birl.types import Array, Shape, Spec
+from birl.types import FLOAT32_MAX, Array, Shape, Spec
 
 __all__ = [
     "all_finite",
@@ -100,9 +99,9 @@ def _shape(space: Space[Any]) -> Shape:
 
 
 def all_finite(array: Array) -> bool:
-    """Whether a float array holds neither NaN nor infinity."""
-    # Where one number is not finite, the sum of squares is not; an overflow of the sum is looked into.
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
+    """Whether a float array holds neither NaN nor infinity, nor what would be infinite in float32."""
+    # Where one number is not finite, the sum of squares is not; a large sum is looked into.
+    return bool(np.vdot(array, array) < FLOAT32_MAX) or bool((np.abs(array) <= FLOAT32_MAX).all())
 
 
 def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) -> Array:

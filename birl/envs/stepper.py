@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from birl.envs.spaces import all_finite, number_of_environments, single_spaces
 from birl.errors import EnvironmentMismatchError, NonFiniteError
-from birl.types import Array, State, Tree, tree_leaves, tree_map
+from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
 
 __all__ = ["Step", "Stepper"]
 
@@ -176,11 +176,12 @@ class Stepper:
         rewards = () if reward is None else (("reward", reward),)
         for what, array in (*rewards, *(("observation", leaf) for leaf in tree_leaves(observation))):
             if array.dtype.kind == "f" and not all_finite(array):
-                finite = np.isfinite(array).reshape(self.n, -1).all(1)
+                finite = (np.abs(array) <= FLOAT32_MAX).reshape(self.n, -1).all(1)
                 index = int(np.flatnonzero(~finite)[0])
                 raise NonFiniteError(
                     f"environment {index} gave the {what} {array[index].tolist()!s:.100} after {len(self._log)} steps "
-                    "since its last recorded reset; only finite numbers can be learned from: mend the environment"
+                    "since its last recorded reset; only numbers that are finite in float32 can be learned from: mend "
+                    "the environment"
                 )
 
     def get_state(self) -> State:

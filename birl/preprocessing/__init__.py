@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from birl.preprocessing.action_scalers import ActionScaler, MinMaxActionScaler
+from birl.preprocessing.action_scalers import ActionScaler, MinMaxActionScaler, register_action_scaler
 from birl.preprocessing.base import Scaler
 from birl.preprocessing.observation_scalers import (
     MinMaxObservationScaler,
@@ -10,6 +10,7 @@ from birl.preprocessing.observation_scalers import (
     PixelObservationScaler,
     StandardObservationScaler,
     TupleObservationScaler,
+    register_observation_scaler,
 )
 from birl.preprocessing.reward_scalers import (
     ClipRewardScaler,
@@ -19,6 +20,7 @@ from birl.preprocessing.reward_scalers import (
     ReturnBasedRewardScaler,
     RewardScaler,
     StandardRewardScaler,
+    register_reward_scaler,
 )
 
 __all__ = [
@@ -37,4 +39,7 @@ __all__ = [
     "StandardObservationScaler",
     "StandardRewardScaler",
     "TupleObservationScaler",
+    "register_action_scaler",
+    "register_observation_scaler",
+    "register_reward_scaler",
 ]

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from birl.errors import ConfigError
 from birl.preprocessing.base import MinMax, Scaler, as_float
 from birl.serialization import Serializable
 from birl.types import Array
 
-__all__ = ["ActionScaler", "MinMaxActionScaler"]
+__all__ = ["ActionScaler", "MinMaxActionScaler", "register_action_scaler"]
 
 
 class ActionScaler(Scaler, Serializable):
@@ -22,6 +23,16 @@ class ActionScaler(Scaler, Serializable):
 
     def _space(self, env: Any) -> Any:
         return env.single_action_space if hasattr(env, "single_action_space") else env.action_space
+
+
+def register_action_scaler(cls: type[ActionScaler]) -> None:
+    """Kept for d3rlpy code: a scaler is known by its name as soon as its class is defined.
+
+    Raises:
+        ConfigError: if ``cls`` is not an action scaler with a name.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, ActionScaler) and cls.get_type()):
+        raise ConfigError(f"{cls!r} must be a class derived from ActionScaler whose get_type returns a name")
 
 
 @dataclass(eq=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -42,7 +44,14 @@ class Scaler:
 
     def fit_with_dataset(self, dataset: Any) -> None:
         """Find the parameters from all episodes of a dataset."""
-        self.fit_with_episodes(dataset.episodes)
+        mine = type(self)
+        if (
+            mine.fit_with_episodes is Scaler.fit_with_episodes
+            and mine.fit_with_transition_picker is not Scaler.fit_with_transition_picker
+        ):  # written for d3rlpy
+            self.fit_with_transition_picker(_Views(dataset.episodes, _for_picker), dataset.transition_picker)
+        else:
+            self.fit_with_episodes(dataset.episodes)
 
     def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
         """Find the parameters from episodes, in one pass.
@@ -50,6 +59,37 @@ class Scaler:
         Raises:
             EmptyDataError: if there is no step.
         """
+
+    def fit_with_transition_picker(self, episodes: Sequence[Any], transition_picker: Any) -> None:
+        """Find the parameters from all transitions, as d3rlpy does: of stacked frames, say, or of n-step rewards.
+
+        The last step of an episode is left out if what follows it is not known. `fit_with_episodes` counts it too.
+
+        Args:
+            episodes: episodes.
+            transition_picker: makes the transitions.
+
+        Raises:
+            EmptyDataError: if there is no transition.
+        """
+        some = [episode for episode in episodes if episode.transition_count > 0]
+        self.fit_with_episodes(_Views(some, lambda episode: _picked(_for_picker(episode), transition_picker)))
+
+    def fit_with_trajectory_slicer(self, episodes: Sequence[Any], trajectory_slicer: Any) -> None:
+        """Find the parameters from whole episodes as a slicer makes them. Every step counts once, as in d3rlpy.
+
+        Args:
+            episodes: episodes.
+            trajectory_slicer: makes a window as long as the episode.
+
+        Raises:
+            EmptyDataError: if there is no step.
+        """
+
+        def view(episode: Any) -> Any:
+            return trajectory_slicer(episode, episode.size() - 1, episode.size())
+
+        self.fit_with_episodes(_Views(episodes, view))
 
     def fit_with_env(self, env: Any) -> None:
         """Find the parameters from the bounds of an environment's spaces.
@@ -92,6 +132,45 @@ class Scaler:
             f"{type(self).__name__} has no parameters yet: fit it (fit_with_dataset, fit_with_episodes, "
             "fit_with_env) or give them when it is made"
         )
+
+
+class _Views(Sequence[Any]):
+    """Episodes seen through a function, one at a time."""
+
+    def __init__(self, episodes: Sequence[Any], view: Callable[[Any], Any]) -> None:
+        self._episodes, self._view = episodes, view
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._view(episode) for episode in self._episodes[index]]
+        return self._view(self._episodes[index])
+
+
+def _for_picker(episode: Any) -> Any:
+    """The episode with one more row behind the last step, if what was observed there is known; the action is 0."""
+    final = getattr(episode, "final_observation", None)
+    if final is None:
+        return episode
+    longer = copy(episode)
+    longer.observations = tree_map(
+        lambda rows, row: np.concatenate([rows, np.asarray(row)[None]]), episode.observations, final
+    )
+    longer.actions = np.concatenate([episode.actions, np.zeros_like(episode.actions[:1])])
+    return longer
+
+
+def _picked(episode: Any, picker: Any) -> Any:
+    """All transitions of an episode, as an episode of what they begin with."""
+    transitions = [picker(episode, index) for index in range(episode.transition_count)]
+    observations = [transition.observation for transition in transitions]
+    return SimpleNamespace(
+        observations=tree_map(lambda *leaves: np.stack(leaves), *observations),
+        actions=np.stack([transition.action for transition in transitions]),
+        rewards=np.stack([transition.reward for transition in transitions]),
+    )
 
 
 def _tensor(array: Any) -> Tensor:

@@ -21,6 +21,7 @@ __all__ = [
     "PixelObservationScaler",
     "StandardObservationScaler",
     "TupleObservationScaler",
+    "register_observation_scaler",
 ]
 
 
@@ -32,6 +33,16 @@ class ObservationScaler(Scaler, Serializable):
 
     def _space(self, env: Any) -> Any:
         return env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space
+
+
+def register_observation_scaler(cls: type[ObservationScaler]) -> None:
+    """Kept for d3rlpy code: a scaler is known by its name as soon as its class is defined.
+
+    Raises:
+        ConfigError: if ``cls`` is not an observation scaler with a name.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, ObservationScaler) and cls.get_type()):
+        raise ConfigError(f"{cls!r} must be a class derived from ObservationScaler whose get_type returns a name")
 
 
 @dataclass

@@ -26,6 +26,7 @@ __all__ = [
     "ReturnBasedRewardScaler",
     "RewardScaler",
     "StandardRewardScaler",
+    "register_reward_scaler",
 ]
 
 
@@ -34,6 +35,16 @@ class RewardScaler(Scaler, Serializable):
 
     def _values(self, episode: Any) -> Array:
         return np.asarray(episode.rewards).reshape(-1)
+
+
+def register_reward_scaler(cls: type[RewardScaler]) -> None:
+    """Kept for d3rlpy code: a scaler is known by its name as soon as its class is defined.
+
+    Raises:
+        ConfigError: if ``cls`` is not a reward scaler with a name.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, RewardScaler) and cls.get_type()):
+        raise ConfigError(f"{cls!r} must be a class derived from RewardScaler whose get_type returns a name")
 
 
 class _AffineReward(RewardScaler):

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from birl.dataset import Episode, FIFOBuffer, InfiniteBuffer, ReplayBuffer
-from birl.dataset.io import load
-from birl.errors import ActionError, CorruptFileError, FileError, ForeignFileError, WriteError
+from birl.dataset.io import dump, load
+from birl.errors import ActionError, ConfigError, CorruptFileError, FileError, ForeignFileError, WriteError
 from birl.types import ActionSpace
 
 TREES: dict[str, Any] = {
@@ -209,3 +209,21 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkey
         make().dump(tmp_path / "a.h5")
     assert (tmp_path / "a.h5").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_arguments_in_another_order(tmp_path: Path) -> None:
+    buffer, path = make(), tmp_path / "data.h5"
+    buffer.dump(path)
+    calls: list[tuple[Any, str]] = [
+        (lambda: load(Episode, path), r"f=<class .*Episode'>.*the order is load\(f, episode_cls\)"),  # type: ignore[arg-type]
+        (lambda: load(path, InfiniteBuffer()), r"the order is load\(f, episode_cls\)"),  # type: ignore[arg-type]
+        (lambda: ReplayBuffer.load(InfiniteBuffer(), path), r"order is ReplayBuffer.load\(f, buffer\)"),  # type: ignore[arg-type]
+        (lambda: dump(path, buffer.episodes), r"order is dump\(episodes, f\)"),  # type: ignore[arg-type]
+    ]
+    for call, message in calls:
+        with pytest.raises(ConfigError, match=message):
+            call()
+    with open(path, encoding="latin") as file, pytest.raises(ConfigError, match="'rb'"):
+        load(file)  # type: ignore[arg-type]
+    with open(path, "rb") as file:
+        assert len(load(file)[0]) == buffer.size()

@@ -232,6 +232,8 @@ def bad(**changes: Any) -> dict[str, Any]:
 NAN = np.array([[0.0, 0], [0, np.nan], [0, 0], [0, 0]])
 BAD = [
     (bad(rewards=np.zeros(3)), ShapeError, "rewards 3"),
+    (bad(observations=np.zeros((3, 1))), ShapeError, "differ: observations 3, actions 4"),
+    (bad(observations=(np.zeros(4), np.zeros(3))), ShapeError, r"observations\[0\] 4, observations\[1\] 3, actions 4"),
     (bad(terminals=np.zeros(5)), ShapeError, "terminals 5"),
     (bad(timeouts=np.zeros(5)), ShapeError, "timeouts 5"),
     (bad(actions=np.zeros((2, 1))), ShapeError, "actions 2"),
@@ -243,11 +245,17 @@ BAD = [
     (bad(observations=NAN), NonFiniteError, r"observations\[1, 1\] is nan"),
     (bad(rewards=[0, np.inf, 0, 0]), NonFiniteError, r"rewards\[1, 0\] is inf"),
     (bad(actions=NAN), NonFiniteError, "actions"),
+    (bad(observations=np.array([[np.nan, 1e300]] * 4)), NonFiniteError, r"observations\[0, 0\] is nan"),
+    (bad(observations=np.full((4, 2), -1e300)), NonFiniteError, r"observations\[0, 0\] is -1e\+300, .* 3.4e\+38"),
+    (bad(rewards=[0, 0, 1e39, 0]), NonFiniteError, r"rewards\[2, 0\] is 1e\+39, .* -3.4e\+38 to .*: scale rewards"),
+    (bad(actions=[[0.0], [1e300], [0], [0]]), NonFiniteError, r"actions\[1, 0\] is 1e\+300, .*float32"),
+    (bad(observations=np.float64([[np.inf]] * 4)), NonFiniteError, r"observations\[0, 0\] is inf, allowed are finite"),
     (bad(terminals=[0, 0.5, 0, 0]), DataError, r"terminals\[1\] is 0.5"),
     (bad(timeouts=[0, 0, 2, 0]), DataError, r"timeouts\[2\] is 2"),
     (bad(terminals=None, timeouts=[0, 0, 0, 1]), DataError, r"terminals are not given.*np.zeros\(len\(rewards\)\)"),
     (bad(actions=[0, -1, 0, 1]), ActionError, "action -1 at step 1"),
     (bad(actions=[0, 3, 0, 1], action_size=3), ActionError, r"outside 0 … 2"),
+    (bad(actions=[0, 10**9, 0, 1]), ActionError, "action is 1000000000, but only 3 values .*action_size=1000000001"),
     (bad(actions=np.zeros((4, 2), int)), ActionError, "integers of shape"),
     (bad(actions=[0, 0.5, 0, 1], action_space=ActionSpace.DISCRETE), ActionError, "0.5"),
     (bad(actions=np.zeros((4, 2)), action_space=ActionSpace.DISCRETE), ActionError, r"\(4, 2\)"),
@@ -268,6 +276,55 @@ def test_bad_data_is_refused_with_the_value(arguments: dict[str, Any], error: ty
         MDPDataset(**arguments)
     assert type(caught.value) is error
     assert ": " in str(caught.value) or ". " in str(caught.value)  # the remedy
+
+
+A, B = np.arange(10.0).reshape(5, 2), np.arange(60.0).reshape(5, 3, 2, 2)
+AFTER = [A + 2, B + 12]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_parts_of_tuples_may_be_a_list(known: bool) -> None:
+    """As d3rlpy has them."""
+    rest: dict[str, Any] = {"actions": np.arange(5) % 2, "rewards": np.arange(5.0), "terminals": [0, 0, 1, 0, 0]}
+    after: Any = AFTER if known else None
+    as_list = MDPDataset([A, B], **rest, next_observations=after)
+    as_tuple = MDPDataset((A, B), **rest, next_observations=tuple(after) if known else None)
+    assert as_list.observation_shape == as_tuple.observation_shape == ((2,), (3, 2, 2))
+    assert as_list.transition_count == as_tuple.transition_count == 4 + known
+    for one, other in zip(as_list.episodes, as_tuple.episodes, strict=True):
+        for a, b in zip(one.observations, other.observations, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert (one.final_observation is None) == (other.final_observation is None)
+
+
+def test_episodes_of_lists_of_parts() -> None:
+    zeros = np.zeros((5, 1))
+    for final in ([A[0], B[0]], None):
+        episode = Episode([A, B], zeros, zeros, False, truncated=True, final_observation=final)
+        assert episode.observation_signature.shape == [(2,), (3, 2, 2)]
+        assert final is None or isinstance(episode.final_observation, tuple)
+    longer = Episode([A, B], zeros[:4], zeros[:4], False)  # a row more: the final observation
+    assert longer.size() == 4 and longer.final_observation[1].tolist() == B[4].tolist()  # type: ignore[index]
+    rows = Episode([*A], zeros, zeros, True)  # an item for each step
+    assert rows.observation_signature.shape == [(2,)]
+    assert Episode([*np.eye(5)], zeros, zeros, True).observation_signature.shape == [(5,)]
+    assert Episode([[0.0, 1.0]] * 5, zeros, zeros, True).observation_signature.shape == [(2,)]
+    few = Episode([A[:2], B[:2]], zeros[:2], zeros[:2], True)  # two parts and two steps, but no one array
+    assert few.observation_signature.shape == [(2,), (3, 2, 2)]
+    with pytest.raises(ShapeError, match=r"list of 2 arrays of shape \(2, 2\) for 2 steps.*give a tuple of the parts"):
+        Episode([A[:2], A[:2]], zeros[:2], zeros[:2], True)
+    with pytest.raises(ShapeError, match=r"observations\[0\] 5, observations\[1\] 3"):
+        Episode([A, B[:3]], zeros, zeros, True)
+    with pytest.raises(ShapeError, match="list of 2 arrays"):
+        MDPDataset([A[:2], A[:2]], zeros[:2], zeros[:2], [0, 1], action_space=ActionSpace.CONTINUOUS)
+
+
+def test_the_range_of_float32_and_many_actions_are_taken() -> None:
+    largest = np.float64(np.finfo(np.float32).max)
+    dataset = MDPDataset(np.array([[largest], [-largest]]), [0, 10**9], [0.0, largest], [0, 1], action_size=10**9 + 1)
+    assert dataset.dataset_info.action_size == 10**9 + 1
+    assert np.isfinite(dataset.sample_transition_batch(8).rewards).all()
+    assert detect_action_size(np.array([[999_999]]), ActionSpace.DISCRETE) == 1_000_000
 
 
 def test_episodes_check_themselves() -> None:

@@ -10,6 +10,7 @@ from data_reference import all_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from birl.algos import CalQLConfig, ReBRACConfig
 from birl.dataset import (
     BasicTrajectorySlicer,
     BasicTransitionPicker,
@@ -23,14 +24,17 @@ from birl.dataset import (
     MixedReplayBuffer,
     MultiStepTransitionPicker,
     ReplayBuffer,
+    SparseRewardTransitionPicker,
     TrajectoryMiniBatch,
     Transition,
     TransitionMiniBatch,
 )
 from birl.dataset.episodes import episode_at, locate
 from birl.dataset.pickers import pick_batch
+from birl.dataset.returns import DiscountedReturns
 from birl.dataset.slicers import sequence_batch
-from birl.errors import ConfigError
+from birl.errors import ConfigError, UnsupportedError
+from birl.logging import NoopAdapterFactory
 
 EPISODES = st.lists(st.tuples(st.integers(1, 7), st.booleans(), st.booleans()), min_size=1, max_size=6)
 PICKERS = [
@@ -318,6 +322,84 @@ class FromDocumentation:
         observation = episode.observations[index]
         following = np.zeros_like(observation) if terminal else episode.observations[index + 1]
         return Transition(observation, episode.actions[index], episode.rewards[index], following, float(terminal), 1)
+
+
+class OfD3rlpy:
+    """As written for d3rlpy 2.8.1."""
+
+    def __init__(self, action: int | None = None, bonus: float = 0.0) -> None:
+        self.action, self.bonus = action, bonus
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        observations: Any = episode.observations
+        terminal = episode.terminated and index == episode.size() - 1
+        following = np.zeros_like(observations[0]) if terminal else observations[index + 1]
+        next_action = np.zeros_like(episode.actions[index]) if terminal else episode.actions[index + 1]
+        return Transition(
+            observation=observations[index],
+            action=episode.actions[index],
+            reward=episode.rewards[index],
+            next_observation=following,
+            next_action=next_action if self.action is None else np.array([self.action]),
+            terminal=float(terminal),
+            interval=1,
+            rewards_to_go=episode.rewards[index:] + self.bonus,
+        )
+
+
+@pytest.mark.parametrize("storage", ["memory", "cpu"])
+@pytest.mark.parametrize("limit", [None, 9])
+def test_pickers_of_d3rlpy_give_next_actions_and_returns(limit: int | None, storage: str) -> None:
+    kinds = [(5, False, True), (1, False, False), (4, True, False), (7, False, True), (3, False, False)]
+    builtin = make(kinds, limit, storage)
+    rows = builtin.storage.place.indices(all_rows(builtin))
+
+    def drawn(picker: Any) -> TransitionMiniBatch:
+        returns = DiscountedReturns(0.9, lambda rewards: rewards * 2)
+        return pick_batch(builtin.storage, picker, rows, True, returns)
+
+    wanted, same, other = drawn(BasicTransitionPicker()), drawn(OfD3rlpy()), drawn(OfD3rlpy(2, 10.0))
+    for name in ("next_action", "next_action_known", "return_to_go"):
+        assert same.extra[name].dtype == wanted.extra[name].dtype
+        np.testing.assert_allclose(same.extra[name], wanted.extra[name], rtol=1e-5, atol=1e-5)
+    assert set(same.next_actions.ravel().tolist()) == {0, 1, 2}
+    assert (np.asarray(other.next_actions) == 2).all()
+    assert (np.asarray(other.extra["return_to_go"]) > np.asarray(wanted.extra["return_to_go"]) + 19).all()
+    with pytest.raises(UnsupportedError, match="next_actions=True"):
+        _ = pick_batch(builtin.storage, OfD3rlpy(), rows).next_actions
+
+
+@pytest.mark.parametrize("picker", PICKERS)
+def test_single_transitions_tell_what_d3rlpy_tells(picker: Any) -> None:
+    buffer = make([(5, False, True), (4, True, False), (3, False, False)], transition_picker=picker)
+    rows = all_rows(buffer)
+    wanted = pick_batch(buffer.storage, picker, rows, True, DiscountedReturns(0.9)).extra
+    single = one_by_one(buffer, rows, picker, for_picker=True)
+    assert np.stack([one.next_action for one in single]).tolist() == wanted["next_action"].tolist()
+    returns = DiscountedReturns(0.9).sums([one.rewards_to_go for one in single])
+    np.testing.assert_allclose(returns, wanted["return_to_go"], rtol=1e-5, atol=1e-6)
+
+
+def test_rewards_to_go_of_failures() -> None:
+    picker, zeros = SparseRewardTransitionPicker(-7.0), np.zeros((4, 1), np.float32)
+    failed = Episode(zeros, zeros, zeros, True)
+    assert picker(failed, 1).rewards_to_go.tolist() == [[-7]]  # type: ignore[union-attr]
+    reached = Episode(zeros, zeros, np.array([0.0, 0.0, 1.0, 0.0]), True)
+    assert picker(reached, 1).rewards_to_go.tolist() == [[0], [1], [0]]  # type: ignore[union-attr]
+    assert picker(reached, 3).rewards_to_go.tolist() == [[-7]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("config", [CalQLConfig(batch_size=8), ReBRACConfig(batch_size=8)])
+def test_pickers_of_d3rlpy_are_learned_from(config: Any) -> None:
+    generator, episodes = np.random.default_rng(0), []
+    for rows, terminated in ((6, True), (7, False), (6, False)):
+        observations = generator.normal(size=(rows, 3)).astype(np.float32)
+        actions = generator.uniform(-1, 1, (6, 2)).astype(np.float32)
+        episodes.append(Episode(observations, actions, np.ones(6), terminated, truncated=not terminated))
+    dataset = ReplayBuffer(InfiniteBuffer(), OfD3rlpy(), episodes=episodes)
+    config.create(device="cpu").fit(
+        dataset, n_steps=2, n_steps_per_epoch=2, logger_adapter=NoopAdapterFactory(), show_progress=False
+    )
 
 
 @pytest.mark.parametrize("storage", ["memory", "cpu"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from birl.errors import (
     ForeignFileError,
     NonFiniteError,
     ShapeError,
+    UnsupportedError,
 )
 from birl.types import ActionSpace
 
@@ -115,6 +117,8 @@ def test_spaces() -> None:
         ((np.zeros(3), [0.0, 1.0], 1.0), ShapeError, "action has shape"),
         ((np.zeros(3), np.inf, 1.0), NonFiniteError, "action"),
         ((np.zeros(3), 0.0, np.nan), NonFiniteError, "reward"),
+        ((np.zeros(3), 0.0, 1e300), NonFiniteError, r"reward\[0, 0\] is 1e\+300"),
+        ((np.array([0, -1e39, 0]), 0.0, 1.0), NonFiniteError, r"observation\[0, 1\] is -1e\+39, .*float32"),
         ((np.zeros(3), 0.0, [1.0, 2.0]), ShapeError, "reward has shape"),
         (((np.zeros(3),), 0.0, 1.0), ShapeError, "observation"),
     ],
@@ -469,3 +473,72 @@ def test_all_transitions_come_once_and_in_order(mixed: bool) -> None:
     assert (np.diff(np.concatenate([window.episodes for window in windows])) >= 0).all()
     with pytest.raises(EmptyDataError, match="there is no transition"):
         next(ReplayBuffer(InfiniteBuffer(), **SIGNATURES).all_transitions())
+
+
+def test_steps_of_tuples_may_be_lists() -> None:
+    """As d3rlpy's writers take them."""
+    signature = Signature([np.dtype(np.float32), np.dtype(np.uint8)], [(2,), (3,)])
+    rest: dict[str, Any] = {"observation_signature": signature, "action_signature": SIGNATURES["action_signature"]}
+    buffer = ReplayBuffer(InfiniteBuffer(), **rest)
+    for step in range(3):
+        buffer.append([np.full(2, step, np.float32), np.full(3, step, np.uint8)], np.zeros(1, np.float32), 0.0)
+    buffer.clip_episode(False, final_observation=[np.full(2, 3, np.float32), np.full(3, 3, np.uint8)])
+    batch = [np.full((1, 2), 7, np.float32), np.full((1, 3), 7, np.uint8)]
+    buffer.append_batch(batch, np.zeros((1, 1), np.float32), [0.0], [True], [False], batch)
+    assert [episode.observations[1][:, 0].tolist() for episode in buffer.episodes] == [[0, 1, 2], [7]]
+    assert buffer.episodes[0].final_observation[1].tolist() == [3, 3, 3]  # type: ignore[index]
+
+
+def test_writers_and_pickers_of_tuples_may_give_lists() -> None:
+    """As d3rlpy's do."""
+
+    class Writer(BasicWriterPreprocess):
+        def process_observation(self, observation: Any) -> Any:
+            return [part[-1:] for part in observation]
+
+    class Picker:
+        def __call__(self, episode: Any, index: int) -> Any:
+            one = BasicTransitionPicker()(episode, index)
+            return replace(one, observation=[*one.observation], next_observation=[*one.next_observation])
+
+    box = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
+    env = Env(gymnasium.spaces.Tuple((box, box)), gymnasium.spaces.Discrete(2))
+    buffer = ReplayBuffer(InfiniteBuffer(), Picker(), None, Writer(), env=env)
+    one, many = [np.arange(2.0), np.arange(2.0) + 3], [np.ones((1, 2)), np.ones((1, 2))]
+    buffer.append(one, 0, 0.0)
+    buffer.clip_episode(False, final_observation=one)
+    buffer.append_batch(many, [1], [0.0], [True], [False], many)
+    batch = buffer.sample_transition_batch(16)
+    assert buffer.observation_shape == ((1,), (1,))
+    assert set(batch.observations[1].ravel().tolist()) == {4, 1}
+
+
+def test_write_at_termination_is_refused_by_name() -> None:
+    assert create_fifo_replay_buffer(10, [episode(3)], None, None, None, None, False).step_count == 3
+    assert create_infinite_replay_buffer([episode(3)], write_at_termination=False).step_count == 3
+    for make in (
+        lambda: create_fifo_replay_buffer(10, [episode(3)], write_at_termination=True),
+        lambda: create_infinite_replay_buffer([episode(3)], write_at_termination=True),
+        lambda: ReplayBuffer(InfiniteBuffer(), episodes=[episode(3)], write_at_termination=True),
+    ):
+        with pytest.raises(UnsupportedError, match=r"allowed is False.*append_episode"):
+            make()
+
+
+def test_pickers_find_no_old_actions_behind_the_end_of_an_episode() -> None:
+    """In a ring, rows hold what was there before."""
+
+    class Picker(BasicTransitionPicker):
+        def __call__(self, episode: Any, index: int) -> Any:
+            behind.extend(episode.actions[episode.size() :].ravel().tolist())
+            return super().__call__(episode, index)
+
+    behind: list[float] = []
+    buffer = ReplayBuffer(FIFOBuffer(20), Picker(), **SIGNATURES)
+    for step in range(200):
+        buffer.append(np.zeros(3, np.float32), np.full(1, step + 1.0, np.float32), 0.0)
+        if step % 7 == 6:
+            buffer.clip_episode(False, final_observation=np.zeros(3, np.float32))
+    buffer.sample_transition_batch(64)
+    assert behind and set(behind) == {0.0}
+    assert min(float(buffer.episodes[0].actions.min()), 180) > 170  # which are left as they are
