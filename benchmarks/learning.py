@@ -241,7 +241,7 @@ def _epochs(task: Task, env: Any, eval_env: Any, seed: int) -> Iterator[tuple[in
         "n_steps": task.limit,
         "n_steps_per_epoch": task.epoch,
         "eval_env": eval_env,
-        "n_trials": task.episodes,
+        "eval_n_trials": task.episodes,
         "seed": seed,
         "show_progress": False,
         "logger_adapter": NoopAdapterFactory(),
