@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import learning
 from benchmarks.__main__ import chosen, measure_row
 from benchmarks.report import (
     Comparison,
@@ -206,6 +208,16 @@ def test_a_worker_that_fails_says_how(fake: list[str], job: str, timeout: float,
             worker.ask(make=job)
     finally:
         worker.close()
+
+
+@pytest.mark.parametrize("name", ["cartpole-dqn", "cartpole-ppo"])
+def test_learning_runs_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the slow tier does to its end, so that a change which stops it is seen here."""
+    short = dataclasses.replace(learning.TASKS[name], limit=256, epoch=256, episodes=1)
+    monkeypatch.setitem(learning.TASKS, name, short)
+    outcome = learning.learn(name, 0)
+    assert outcome.made == 256 and outcome.best > 0
+
 
 
 def test_a_figure_is_not_timed(fake: list[str]) -> None:
