@@ -153,7 +153,7 @@ ROWS = (
     Row("AWR", algos.AWRConfig(**ITERATION), False, 80),
     Row("DiscreteAWR", algos.DiscreteAWRConfig(**ITERATION), True, 80),
     Row("AWAC", algos.AWACConfig(**ACTOR, tau=0.1, lam=0.03), False, 250),
-    Row("CRR", algos.CRRConfig(**ACTOR, beta=0.03, target_update_interval=20), False, 300),
+    Row("CRR", algos.CRRConfig(**ACTOR, beta=0.03, target_update_type="soft", tau=0.1), False, 300),
     Row(
         "BCQ",
         algos.BCQConfig(
