@@ -40,7 +40,7 @@ def _usable_devices() -> str:
     usable = ["False or 'cpu'"]
     usable += [f"a GPU's number below {count}, True or 'cuda' (GPU 0), 'cuda:0' and so on"] if count else []
     usable += ["'mps'"] if torch.backends.mps.is_available() else []
-    return f"Usable here: {'; '.join(usable)}{'' if count else ' (this PyTorch finds no GPU)'}"
+    return f"Devices that can be used here: {'; '.join(usable)}{'' if count else ' (this PyTorch finds no GPU)'}"
 
 
 def as_shape(shape: Any) -> Shape:
