@@ -45,7 +45,7 @@ from birl.run.protocols import OnPolicyLearner
 from birl.shapes import as_shape, describe_spec, example_observation, resolve_device
 from birl.types import ActionSpace, Array, Batch, Inputs, Shape, Spec, State, Tree, is_shape, leaf_shapes, tree_leaves
 
-__all__ = ["Algorithm", "load_learnable", "rebuild"]
+__all__ = ["Algorithm", "load_learnable", "planned_networks", "rebuild"]
 
 COMPILE_FROM = 10_000
 """Updates in a run by which compiling, which takes 5 to 60 seconds, has paid for itself with small networks, too."""
@@ -955,12 +955,17 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
         algorithm.replace_config(action_scaler=None)  # older versions took one, and made no use of it
     if state is not None:  # sizes are compared before anything is allocated
         spec = Spec(shape, int(action_size), discrete)
-        with torch.device("meta"):
-            sizes = {name: x.shape for name, x in algorithm.networks(spec, algorithm.config).state_dict().items()}
+        sizes = {name: x.shape for name, x in planned_networks(algorithm.config, spec).items()}
         if sizes != {name: x.shape for name, x in state["nets"].items()}:
             raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
     algorithm.create_impl(shape, action_size, discrete_action=data.get("discrete_action"))
     return algorithm
+
+
+def planned_networks(config: AlgorithmConfig, spec: Spec) -> dict[str, Tensor]:
+    """Tensors of the networks that a configuration describes, without memory, whatever a file says of sizes."""
+    with torch.device("meta"):
+        return dict(config.algorithm.networks(spec, config).state_dict())
 
 
 def _other_actions(algorithm: type[Algorithm[Any, Any]], discrete: bool) -> str:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import birl.algos
-from birl.algorithm import Algorithm, rebuild
+from birl.algorithm import Algorithm, planned_networks, rebuild
 from birl.config import AlgorithmConfig
 from birl.engine.saved import refuse_nonfinite
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
@@ -134,7 +134,8 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         config = _config(json.loads(content["config"])["config"])
         shape = json.loads(content["config"])
         sizes = {"observation_shape": _as_shape(shape["observation_shape"]), "action_size": int(shape["action_size"])}
-        found = _converted(_inner(content["torch"], fname), _planned(config, **sizes), fname)
+        spec = Spec(**sizes, discrete_action=config.algorithm.action_space is ActionSpace.DISCRETE)
+        found = _converted(_inner(content["torch"], fname), planned_networks(config, spec), fname)
         refuse_nonfinite("parameter", found)
         algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)
         algorithm.nets.load_state_dict({**algorithm.nets.state_dict(), **found})
@@ -147,14 +148,6 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
             f"{fname} is damaged, or no model that d3rlpy 2 saved ({type(error).__name__}: {error!s:.200})"
         ) from error
     return algorithm
-
-
-def _planned(config: AlgorithmConfig, observation_shape: Any, action_size: int) -> _Tensors:
-    """The networks that a configuration describes, without memory: a file cannot make it be allocated by its word."""
-    discrete = config.algorithm.action_space is ActionSpace.DISCRETE
-    with torch.device("meta"):
-        nets = config.algorithm.networks(Spec(observation_shape, action_size, discrete), config)
-    return dict(nets.state_dict())
 
 
 # -- reading ---------------------------------------------------------------------------------------------------

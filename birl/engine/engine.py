@@ -300,7 +300,7 @@ class Engine:
         refuse_nonfinite("parameter", state["nets"])
         for name, optimizer in self.optimizers.items():
             check_optimizer(name, optimizer, state["optimizers"][name])
-        self.load_networks(state["nets"])
+        self.nets.load_state_dict(dict(state["nets"]))
         for name in self.optimizers:
             self._load_optimizer(name, state["optimizers"][name])
         for name, scheduler in self.schedulers.items():
