@@ -8,7 +8,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from birl.dataset.validation import as_array, as_column, check_finite, check_length, detect_action_space
+from birl.dataset.validation import (
+    as_array,
+    as_column,
+    check_finite,
+    check_length,
+    detect_action_space,
+    lengths_by_name,
+)
 from birl.errors import EmptyDataError, ShapeError
 from birl.types import ActionSpace, Array, Shape, Tree, tree_leaves, tree_map
 
@@ -232,7 +239,7 @@ class Episode:
             self.final_observation = tree_map(lambda leaf: leaf[steps], self.observations)
             self.observations = tree_map(lambda leaf: leaf[:steps], self.observations)
             lengths = [steps]
-        given = {f"observations {index}": length for index, length in enumerate(lengths)}
+        given = lengths_by_name("observations", lengths)
         check_length({"actions": len(self.actions), "rewards": steps, **given})
 
     @property

@@ -23,6 +23,7 @@ from birl.dataset.validation import (
     check_finite,
     check_length,
     detect_action_size,
+    lengths_by_name,
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
@@ -92,7 +93,7 @@ class MDPDataset(ReplayBuffer):
         if isinstance(next_observations, list) and isinstance(observations, tuple):
             next_observations = tuple(next_observations)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
-        lengths = {f"observations {i}": len(np.atleast_1d(leaf)) for i, leaf in enumerate(tree_leaves(observations))}
+        lengths = lengths_by_name("observations", [len(np.atleast_1d(leaf)) for leaf in tree_leaves(observations)])
         lengths |= {"actions": len(np.atleast_1d(actions)), "rewards": len(rewards), "terminals": len(terminal)}
         count = check_length({**lengths, "timeouts": len(timeout)})
         check_finite("observations", observations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ __all__ = [
     "check_length",
     "detect_action_size",
     "detect_action_space",
+    "lengths_by_name",
     "prepare_actions",
 ]
 
@@ -95,7 +96,7 @@ def check_length(lengths: dict[str, int], *, minimum: int = 1) -> int:
         EmptyDataError: if there are fewer than ``minimum`` steps.
     """
     if len(set(lengths.values())) > 1:
-        given = ", ".join(f"{name} {length}" for name, length in _labels(lengths))
+        given = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise ShapeError(f"numbers of steps differ: {given}. Give every array one row a step")
     length = next(iter(lengths.values()))
     if length < minimum:
@@ -103,12 +104,9 @@ def check_length(lengths: dict[str, int], *, minimum: int = 1) -> int:
     return length
 
 
-def _labels(lengths: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Lengths by names as Python writes them: ``observations 0`` is ``observations[0]``, or alone ``observations``."""
-    numbered = [name.split()[0] for name in lengths if " " in name]
-    for name, length in lengths.items():
-        first, _, index = name.partition(" ")
-        yield f"{first}[{index}]" if index and numbered.count(first) > 1 else first, length
+def lengths_by_name(name: str, lengths: Sequence[int]) -> dict[str, int]:
+    """Lengths of a tree's leaves for `check_length`, by the names that Python has for them."""
+    return {name if len(lengths) == 1 else f"{name}[{index}]": length for index, length in enumerate(lengths)}
 
 
 def detect_action_space(actions: Any) -> ActionSpace:
