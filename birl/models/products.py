@@ -1,8 +1,9 @@
 """Matrix products of training through oneDNN, where it is the faster library.
 
 Torch multiplies float32 matrices on the CPU with MKL, which leaves AVX-512 unused on AMD's processors; oneDNN, which is
-part of torch too, uses it. ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment decides otherwise, as exact
-comparisons between machines need.
+part of torch too, uses it. That pays from Zen 5 on, whose arithmetic is 512 bits wide: Zen 4 works through AVX-512 in
+halves. ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment decides otherwise, as exact comparisons between machines
+need.
 
 Only updates use this, inside `fast_products`: acting and exports stay with torch's own products.
 """
@@ -26,6 +27,9 @@ __all__ = ["applies", "fast_products", "linear", "onednn_is_faster", "torch_prod
 LEAST_FEATURES: Final = 8
 LEAST_WORK: Final = 5_000_000
 """With fewer inputs or outputs, or fewer multiplications, a product takes less time than oneDNN's preparations."""
+
+ZEN_5: Final = 26
+"""The family of AMD's first processors whose AVX-512 is of full width; Zen 4 is of family 25."""
 
 _active = False
 
@@ -130,7 +134,7 @@ def torch_products() -> Iterator[None]:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether oneDNN is clearly faster than torch's own product: on AMD's processors with AVX-512.
+    """Whether oneDNN is clearly faster than torch's own product: on AMD's processors with AVX-512 of full width.
 
     It is not measured: a busy machine would decide now so and now so, and the two libraries round differently.
 
@@ -144,13 +148,18 @@ def onednn_is_faster() -> bool:
         return wish == "onednn"
     # the op is private to torch: it may go
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return there and torch.backends.cpu.get_cpu_capability() == "AVX512" and _vendor() == "AuthenticAMD"
+    if not there or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    vendor, family = _processor()
+    return vendor == "AuthenticAMD" and family >= ZEN_5
 
 
-def _vendor() -> str:
-    """Who made the processor, as far as Linux tells."""
+def _processor() -> tuple[str, int]:
+    """Who made the processor, and its family, as far as Linux tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+        return "", 0
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    family = values.get("cpu family", "")
+    return values.get("vendor_id", ""), int(family) if family.isdecimal() else 0

@@ -80,13 +80,14 @@ def test_only_where_it_gains_and_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
 
 def test_which_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BIRL_PRODUCTS", raising=False)
-    for vendor, instructions, faster in (
-        ("AuthenticAMD", "AVX512", True),
-        ("AuthenticAMD", "AVX2", False),
-        ("GenuineIntel", "AVX512", False),
-        ("", "DEFAULT", False),
+    for processor, instructions, faster in (
+        (("AuthenticAMD", 26), "AVX512", True),  # Zen 5
+        (("AuthenticAMD", 25), "AVX512", False),  # Zen 4: AVX-512 in halves
+        (("AuthenticAMD", 25), "AVX2", False),
+        (("GenuineIntel", 6), "AVX512", False),
+        (("", 0), "DEFAULT", False),
     ):
-        monkeypatch.setattr(products, "_vendor", lambda vendor=vendor: vendor)
+        monkeypatch.setattr(products, "_processor", lambda processor=processor: processor)
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda instructions=instructions: instructions)
         products.onednn_is_faster.cache_clear()
         assert products.onednn_is_faster() is faster
@@ -98,7 +99,8 @@ def test_which_library(monkeypatch: pytest.MonkeyPatch) -> None:
     products.onednn_is_faster.cache_clear()
     assert products.onednn_is_faster() in (True, False)
     if Path("/proc/cpuinfo").exists() and platform.machine() == "x86_64":
-        assert products._vendor()
+        vendor, family = products._processor()
+        assert vendor and family > 0
 
 
 @pytest.mark.usefixtures("onednn")
