@@ -157,6 +157,11 @@ class Batch:
         return _parts_of(self)
 
     @property
+    def leaves(self) -> list[Tensor]:
+        """All tensors, in order."""
+        return [leaf for leaf in tree_leaves(self.parts) if leaf is not None]
+
+    @property
     def signature(self) -> Hashable:
         """Shapes, strides and types of all tensors: what a compiled update is made for."""
         leaves = tree_leaves(self.parts)

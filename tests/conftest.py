@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from birl.engine import program
+from birl.engine import compiler
 from birl.seeding import seed
 
 
@@ -21,12 +21,12 @@ def _same_start() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-_COMPILER = program.has_compiler(torch.device("cpu"))
+_COMPILER = compiler.has_compiler(torch.device("cpu"))
 
 
 @pytest.fixture(autouse=True)
 def _compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a C++ compiler on the machine, programs are traced all the same, and run as they were traced."""
     if not _COMPILER:
-        monkeypatch.setattr(program, "BACKEND", "aot_eager")
-        monkeypatch.setattr(program, "which", lambda name: name)
+        monkeypatch.setattr(compiler, "BACKEND", "aot_eager")
+        monkeypatch.setattr(compiler, "which", lambda name: name)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import birl
-from birl.engine import program
+from birl.engine import compiler
 from birl.errors import ConfigError, MissingExtraError, NonFiniteError, WriteError
 from birl.logging import (
     BirlLogger,
@@ -431,7 +431,7 @@ def test_wrong_options(options: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gradient_statistics_are_those_of_the_gradients(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """TD3, whose actor moves in every second update only: beside gradients taken by hand on a copy."""
-    monkeypatch.setattr(program, "BACKEND", "aot_eager")  # a whole update as one graph, without a C++ compiler
+    monkeypatch.setattr(compiler, "BACKEND", "aot_eager")  # a whole update as one graph, without a C++ compiler
     algorithm, copy = td3(compiled), td3()
     adapter, expected = Table(), {}
     data = dataset(discrete=False)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import birl
 from birl.algorithm import COMPILE_FROM
 from birl.algos import BCConfig, DQNConfig, SACConfig, TD3Config
-from birl.engine import program
+from birl.engine import compiler, program
 from birl.engine.rules import moments_of, rule_of
 from birl.errors import CompileError, ConfigError
 from birl.models import (
@@ -306,7 +306,7 @@ def test_module_that_cannot_be_compiled() -> None:
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "which", lambda name: None)
+    monkeypatch.setattr(compiler, "which", lambda name: None)
     with pytest.raises(CompileError, match=r"needs a C\+\+ compiler"):
         dqn(True)
     automatic = dqn("auto")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from birl.types import Batch, tree_leaves, tree_map
+from birl.types import Batch, tree_map
 
 __all__ = ["Recorder", "Recording", "record_cuda_graph"]
 
@@ -55,20 +55,16 @@ class Recording:
         record: Recorder,
     ) -> None:
         own = None if batch is None else _cloned(batch)
-        self._batch, self._numbers = [] if own is None else _leaves(own), numbers.clone()
+        self._batch, self._numbers = [] if own is None else own.leaves, numbers.clone()
         self._replay, self._metrics = record(lambda: updates(own, self._numbers), generators)
 
     def __call__(self, batch: Batch | None, numbers: Tensor) -> dict[str, Tensor]:
         """Replay with another batch and other numbers; the metrics are the caller's own."""
         self._numbers.copy_(numbers, non_blocking=True)
         if batch is not None:
-            torch._foreach_copy_(self._batch, _leaves(batch), non_blocking=True)
+            torch._foreach_copy_(self._batch, batch.leaves, non_blocking=True)
         self._replay()
         return {name: value.clone() for name, value in self._metrics.items()}
-
-
-def _leaves(batch: Batch) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(batch.parts) if leaf is not None]
 
 
 def _cloned(batch: Batch) -> Batch:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from birl.engine.capture import record_cuda_graph
+from birl.engine.compiler import Graphs, check_compiler, has_compiler
 from birl.engine.gradients import WATCHED, statistics
 from birl.engine.memory import keep_freed_memory
 from birl.engine.phase import Due, Phase, due_at
-from birl.engine.program import Graphs, Program, check_compiler, has_compiler, supports
+from birl.engine.program import Program, supports
 from birl.engine.saved import check_optimizer, refuse_nonfinite
 from birl.engine.targets import TargetUpdate
 from birl.errors import CompileError, CorruptFileError, NonFiniteError

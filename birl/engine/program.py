@@ -6,19 +6,14 @@ phases and targets that are due together (two for an actor that moves in every s
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
-import os
-import types
-import warnings
 from collections.abc import Callable, Hashable, Sequence
-from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from birl.engine.capture import Recorder, Recording
+from birl.engine.compiler import Graphs
 from birl.engine.gradients import WATCHED, statistics
 from birl.engine.phase import Due, Phase
 from birl.engine.rules import Rule, moments_of, rule_of
@@ -28,41 +23,9 @@ from birl.types import Batch
 if TYPE_CHECKING:
     from birl.engine.engine import Engine
 
-__all__ = ["Graphs", "Program", "check_compiler", "has_compiler", "supports"]
+__all__ = ["Program", "supports"]
 
 RUNS_BEFORE_RECORDING = 3
-
-BACKEND = "inductor"
-"""Of torch.compile. Tests on machines without a C++ compiler take another, which traces but does not compile."""
-
-_serial = itertools.count()
-
-
-class Graphs:
-    """Compiled functions of a batch, one for each kind of batch and each number of threads."""
-
-    def __init__(self) -> None:
-        self._graphs: dict[Hashable, Callable[..., Any]] = {}
-
-    def __deepcopy__(self, memo: Any) -> Graphs:
-        return Graphs()  # what is compiled belongs to the networks it was compiled for
-
-    def __call__(self, what: Hashable, make: Callable[[], Callable[..., Any]], batch: Batch, *args: Any) -> Any:
-        """Call the function that ``make`` gives for ``what``, compiled."""
-        key = (what, batch.signature, torch.get_num_threads())
-        graph = self._graphs.get(key)
-        if graph is None:
-            graph = _compiled(make())
-            try:
-                with warnings.catch_warnings(), torch._dynamo.config.patch(trace_autograd_ops=True):
-                    warnings.simplefilter("ignore")  # of the compiler, about its own code
-                    result = graph(batch, *args)
-            except Exception as error:
-                raise CompileError(_why(error)) from error
-            self._graphs[key] = graph
-            return result
-        return graph(batch, *args)
-
 
 class Program:
     """Compiled updates of one engine, all of whose optimisers have a `Rule`.
@@ -81,6 +44,7 @@ class Program:
         self._steps = {phase.name: _OptimizerStep(self._engine, phase) for phase in self._engine.phases}
         self._device = next(self._engine.nets.parameters()).device
         self._recordings = _Recordings()
+        self._graphs.refresh()
 
     def update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
         """One update with the phases and targets that are due; returns the metrics."""
@@ -153,10 +117,15 @@ class Program:
     def _run(self, batch: Batch | None, numbers: Tensor, due: Due) -> dict[str, Tensor]:
         assert batch is not None
         steps = [self._steps[phase.name] for phase in due.phases]
-        metrics: dict[str, Tensor] = self._graphs(
-            self._what(due), lambda: self._function(due, steps), batch, numbers, [step.moments() for step in steps]
+        moments = [step.moments() for step in steps]
+
+        def kept() -> list[Tensor]:
+            nets = self._engine.nets
+            return [*nets.parameters(), *nets.buffers(), *(each for own in moments for few in own for each in few)]
+
+        return self._graphs.update(
+            self._what(due), lambda: self._function(due, steps), batch, numbers, moments, kept
         )
-        return metrics
 
     def _what(self, due: Due) -> Hashable:
         """What tells one compiled update from another, beside its batch."""
@@ -299,57 +268,3 @@ def supports(engine: Engine) -> bool:
         for optimizer in engine.optimizers.values()
         for group in optimizer.param_groups
     )
-
-
-def has_compiler(device: torch.device) -> bool:
-    """Whether ``torch.compile`` finds what it needs for ``device``: a C++ compiler, or Triton."""
-    if device.type == "cpu":
-        return any(which(os.environ.get("CXX", name)) for name in ("g++", "clang++", "c++"))
-    return importlib.util.find_spec("triton") is not None
-
-
-def check_compiler(device: torch.device) -> None:
-    """Raise unless `has_compiler`.
-
-    Raises:
-        CompileError: naming what is missing.
-    """
-    if not has_compiler(device):
-        what = "a C++ compiler (g++ or clang++)" if device.type == "cpu" else "the package triton"
-        raise CompileError(f"compile_graph=True needs {what} on this machine: install it, or leave compile_graph out")
-
-
-def _why(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line for line in lines if "error:" in line.lower()), lines[0] if lines else type(error).__name__)
-    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "torchinductor_<user> in the folder of temporary files")
-    return (
-        f"the update cannot be compiled ({said:.300}). Leave compile_graph out, or set it to 'auto', which goes on "
-        f"without. If it could be compiled before, the compiler's cache may be damaged: delete {folder}"
-    )
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` as one compiled graph.
-
-    Guards, which would look at every network attribute before every call, are left out: callers see to it that a
-    function is only called with what it was compiled for. Random numbers are torch's own, so that seeds and
-    checkpoints mean the same as without compilation.
-    """
-    options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    if BACKEND == "inductor":
-        options |= {"fallback_random": True, "size_asserts": False}
-    own: Any = _own_code(function)
-    compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, backend=BACKEND, options=options)
-    return compiled
-
-
-def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of ``function`` with a code object of its own.
-
-    torch.compile keeps its results by code object, and without guards the first result would serve every engine.
-    """
-    assert isinstance(function, types.FunctionType)
-    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_serial)}")
-    return types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
-

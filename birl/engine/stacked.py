@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from birl.engine import program
+from birl.engine import compiler
 from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
 from birl.engine.phase import Phase, due_at
@@ -264,7 +264,7 @@ class _StackedPhase:
         _simplify(graph)
         self._graph: Callable[..., Any] = graph
         if config.compile_graph is True:
-            self._graph = torch.compile(graph, fullgraph=True, backend=program.BACKEND)
+            self._graph = torch.compile(graph, fullgraph=True, backend=compiler.BACKEND)
         self._noise = noise
 
     def _split(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
