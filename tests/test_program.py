@@ -270,6 +270,69 @@ def test_first_step_of_damped_momentum_after_a_file(tmp_path: Path) -> None:
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
 
 
+class _Scaled(nn.Module):
+    """Reads a tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, 4)
+        self.scale = torch.tensor(1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        return (self.scale * y).relu()
+
+
+class _ScaledFactory(EncoderFactory):
+    def create(self, observation_shape: Any) -> nn.Module:
+        return _Scaled(observation_shape[0])
+
+    @staticmethod
+    def get_type() -> str:
+        return "scaled"
+
+
+def direct_calls(algorithm: Any) -> list[bool]:
+    """For each compiled update, whether it is called without torch.compile's shell."""
+    return [graph._direct is not None for graph in algorithm.engine._program._graphs._graphs.values()]
+
+
+def test_updates_are_called_without_the_shell() -> None:
+    """Also after new moments, for which everything is looked up anew."""
+    eager, compiled = dqn(False), dqn(True)
+    for step in range(6):
+        for algorithm in (eager, compiled):
+            algorithm.update(batch(step))
+            if step == 3:
+                algorithm.reset_optimizer_states()
+    assert direct_calls(compiled) == [True, True]  # with the copy to the target network and without
+    assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
+
+
+def test_tensors_that_are_replaced_are_seen() -> None:
+    """An attribute of a network may be another tensor in the next update: then the shell stays, which looks it up."""
+    eager, compiled = dqn(False, encoder_factory=_ScaledFactory()), dqn(True, encoder_factory=_ScaledFactory())
+    for step in range(4):
+        for algorithm in (eager, compiled):
+            algorithm.engine.nets.critic.encoder.members[0].scale = torch.tensor(1.0 + step)
+            algorithm.update(batch(step))
+    assert not any(direct_calls(compiled))
+    assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
+
+
+def test_one_tensor_may_be_two_parts_of_a_batch() -> None:
+    eager, compiled = dqn(False), dqn(True)
+    for step in range(3):
+        both = replace(batch(step), next_observation=batch(step).observation)
+        same = replace(both, next_observation=both.observation)
+        eager.update(both)
+        compiled.update(same)
+    for algorithm in (eager, compiled):
+        algorithm.update(batch(4))  # a program of its own, though shapes are equal
+    assert direct_calls(compiled) == [True, True, True]
+    assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
+
+
 class _Stubborn(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()

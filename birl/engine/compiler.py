@@ -145,7 +145,7 @@ class _Call(NamedTuple):
         output = {id(tensor): index for index, tensor in enumerate(self.outputs)}
         known = all(id(tensor) in place or id(tensor) in fixed for tensor in self.inputs)
         returned = all(id(tensor) in output for tensor in result.values())
-        if not known or not returned or len(place) < len(own):  # the last: one tensor is two parts of the batch
+        if not known or not returned:
             return None
         moving = [(index, place[id(tensor)]) for index, tensor in enumerate(self.inputs) if id(tensor) in place]
         names = [(name, output[id(tensor)]) for name, tensor in result.items()]
