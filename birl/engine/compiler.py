@@ -22,8 +22,8 @@ __all__ = ["BACKEND", "Graphs", "check_compiler", "has_compiler"]
 BACKEND = "inductor"
 """Of torch.compile. Tests on machines without a C++ compiler take another, which traces but does not compile."""
 
-INDUCTOR = {"fallback_random": True, "size_asserts": False, "cpp_wrapper": True}
-"""Its settings. With the C++ wrapper it is not Python that calls one kernel after the other."""
+INDUCTOR: dict[str, Any] = {"fallback_random": True, "size_asserts": False}
+"""Its settings."""
 
 _serial = itertools.count()
 
@@ -106,7 +106,9 @@ class _Compiled:
 
     def _backend(self, graph: torch.fx.GraphModule, examples: list[Tensor], **_: Any) -> Callable[..., Any]:
         """Compile what was traced, so that its next call can be looked at."""
-        settings = {"config_patches": INDUCTOR} if BACKEND == "inductor" else {}
+        # On the CPU it is then not Python that calls one kernel after the other; a GPU's programs are recorded anyway.
+        wrapped = all(example.device.type == "cpu" for example in examples if isinstance(example, Tensor))
+        settings = {"config_patches": INDUCTOR | {"cpp_wrapper": wrapped}} if BACKEND == "inductor" else {}
         compile_: Any = torch._dynamo.lookup_backend(BACKEND)
         program = compile_(graph, examples, **settings)
 
