@@ -22,8 +22,8 @@ from birl.models import (
     QRQFunctionFactory,
     SimBaEncoderFactory,
     VectorEncoderFactory,
+    products,
 )
-from birl.models.products import fast_products
 from birl.preprocessing import MultiplyRewardScaler
 from birl.testing import ProbeEnv
 from birl.types import Batch, Inputs
@@ -224,9 +224,9 @@ def test_gradients_can_be_differentiated_inside_fast_products(monkeypatch: pytes
     critic = build(algos.EDACConfig(**{**ACTOR, "critic_encoder_factory": wide}, n_critics=2)).nets.critic
     inputs, action = Inputs(torch.randn(5, 3)), torch.rand(5, 2)
     weights, found = [p for name, p in critic.named_parameters() if "bias" not in name], []
-    for fast in (False, True):
-        monkeypatch.setattr("birl.models.products.onednn_is_faster", lambda fast=fast: fast)
-        with fast_products():
+    for least in (products.NEVER, products.LeastWork(1, 1)):
+        monkeypatch.setattr(products, "least_work", lambda least=least: least)
+        with products.fast_products():
             gradient = critic.differentiate(inputs, action)[1]
             found.append(torch.autograd.grad(gradient.square().sum(), weights))
     for plain, other in zip(*found, strict=True):

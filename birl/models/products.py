@@ -1,37 +1,50 @@
 """Matrix products of training through oneDNN, where it is the faster library.
 
 Torch multiplies float32 matrices on the CPU with MKL, which leaves AVX-512 unused on AMD's processors; oneDNN, which is
-part of torch too, uses it. That pays from Zen 5 on, whose arithmetic is 512 bits wide: Zen 4 works through AVX-512 in
-halves. ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment decides otherwise, as exact comparisons between machines
-need.
+part of torch too, uses it. From Zen 5 on arithmetic is 512 bits wide, and that pays early. Zen 4 works through AVX-512
+in halves: there oneDNN is the faster one for large products only, such as a transformer's. ``BIRL_PRODUCTS=mkl`` or
+``=onednn`` in the environment decides otherwise, as exact comparisons between machines need.
 
 Only updates use this, inside `fast_products`: acting and exports stay with torch's own products.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from birl.errors import ConfigError
 
-__all__ = ["applies", "fast_products", "linear", "onednn_is_faster", "torch_products"]
+__all__ = ["LeastWork", "applies", "fast_products", "least_work", "linear", "torch_products"]
 
 LEAST_FEATURES: Final = 8
-LEAST_WORK: Final = 5_000_000
-"""With fewer inputs or outputs, or fewer multiplications, a product takes less time than oneDNN's preparations."""
+"""With fewer inputs or outputs a product takes less time than oneDNN's preparations."""
+
+
+class LeastWork(NamedTuple):
+    """From how many multiplications on a product gains by going through oneDNN."""
+
+    single: float
+    stacked: float
+    """Of each member of an ensemble."""
+
+
+NEVER: Final = LeastWork(math.inf, math.inf)
+FULL_WIDTH: Final = LeastWork(5e6, 5e6)
+HALF_WIDTH: Final = LeastWork(1e8, math.inf)
 
 ZEN_5: Final = 26
 """The family of AMD's first processors whose AVX-512 is of full width; Zen 4 is of family 25."""
 
-_active = False
+_least = NEVER
 
 _library = torch.library.Library("birl", "FRAGMENT")
 _library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
@@ -99,42 +112,43 @@ def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
 
     With ``flat`` all dimensions of ``x`` but the last are rows of one product.
     """
-    if not _active:
+    if _least is NEVER:
         return False  # before sizes are looked at: an exporter must not take them for constants
     rows = x.shape[:-1].numel() if flat else x.shape[-2]
+    stacked = weight.dim() == 3 and weight.shape[0] > 1
     return (
         x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and min(weight.shape[-2:]) >= LEAST_FEATURES
-        and rows * weight.shape[-2] * weight.shape[-1] >= LEAST_WORK
+        and rows * weight.shape[-2] * weight.shape[-1] >= (_least.stacked if stacked else _least.single)
     )
 
 
 @contextmanager
 def fast_products() -> Iterator[None]:
-    """Inside, products go through oneDNN where `onednn_is_faster`."""
-    global _active
-    before, _active = _active, onednn_is_faster()
+    """Inside, products of `least_work` go through oneDNN."""
+    global _least
+    before, _least = _least, least_work()
     try:
         yield
     finally:
-        _active = before
+        _least = before
 
 
 @contextmanager
 def torch_products() -> Iterator[None]:
     """Inside, products are torch's own: their gradients can be differentiated themselves."""
-    global _active
-    before, _active = _active, False
+    global _least
+    before, _least = _least, NEVER
     try:
         yield
     finally:
-        _active = before
+        _least = before
 
 
 @cache
-def onednn_is_faster() -> bool:
-    """Whether oneDNN is clearly faster than torch's own product: on AMD's processors with AVX-512 of full width.
+def least_work() -> LeastWork:
+    """From which size on oneDNN is clearly faster than torch's own product: on AMD's processors with AVX-512.
 
     It is not measured: a busy machine would decide now so and now so, and the two libraries round differently.
 
@@ -145,13 +159,15 @@ def onednn_is_faster() -> bool:
     if wish not in ("", "mkl", "onednn"):
         raise ConfigError(f"BIRL_PRODUCTS is {wish!r}; it must be 'mkl', 'onednn' or not set")
     if wish:
-        return wish == "onednn"
+        return FULL_WIDTH if wish == "onednn" else NEVER
     # the op is private to torch: it may go
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if not there or torch.backends.cpu.get_cpu_capability() != "AVX512":
-        return False
+        return NEVER
     vendor, family = _processor()
-    return vendor == "AuthenticAMD" and family >= ZEN_5
+    if vendor != "AuthenticAMD":
+        return NEVER
+    return FULL_WIDTH if family >= ZEN_5 else HALF_WIDTH
 
 
 def _processor() -> tuple[str, int]:

@@ -21,10 +21,10 @@ from birl.types import Batch
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("BIRL_PRODUCTS", "onednn")
-    monkeypatch.setattr(products, "LEAST_WORK", 1)  # these tests' products are small
-    products.onednn_is_faster.cache_clear()
+    monkeypatch.setattr(products, "FULL_WIDTH", products.LeastWork(1, 1))  # these tests' products are small
+    products.least_work.cache_clear()
     yield
-    products.onednn_is_faster.cache_clear()
+    products.least_work.cache_clear()
 
 
 def _both(module: torch.nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -59,8 +59,8 @@ def test_values_and_gradients(n: int | None, shape: tuple[int, ...], monkeypatch
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.usefixtures("onednn")
 def test_only_where_it_gains_and_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "least_work", lambda: products.FULL_WIDTH)
     large, small = torch.ones(2000, 64), torch.ones(10_000, 7)
     double = large.double()
     weight = torch.ones(2, 64, 64)
@@ -70,7 +70,6 @@ def test_only_where_it_gains_and_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
         assert not products.applies(small, torch.ones(7, 64))
         assert not products.applies(double, weight)
         assert not products.applies(double, weight.double())
-        monkeypatch.undo()
         assert not products.applies(large[:100], weight)  # too few rows
         with products.fast_products():
             pass
@@ -78,26 +77,36 @@ def test_only_where_it_gains_and_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
     assert not products.applies(large, weight)
 
 
+def test_on_zen_4_only_large_single_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "least_work", lambda: products.HALF_WIDTH)
+    few, many = torch.ones(256, 256), torch.ones(2000, 256)
+    with products.fast_products():
+        assert products.applies(many, torch.ones(256, 256), flat=True)
+        assert products.applies(many, torch.ones(1, 256, 256))
+        assert not products.applies(few, torch.ones(256, 256), flat=True)
+        assert not products.applies(many, torch.ones(2, 256, 256))
+
+
 def test_which_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BIRL_PRODUCTS", raising=False)
-    for processor, instructions, faster in (
-        (("AuthenticAMD", 26), "AVX512", True),  # Zen 5
-        (("AuthenticAMD", 25), "AVX512", False),  # Zen 4: AVX-512 in halves
-        (("AuthenticAMD", 25), "AVX2", False),
-        (("GenuineIntel", 6), "AVX512", False),
-        (("", 0), "DEFAULT", False),
+    for processor, instructions, least in (
+        (("AuthenticAMD", 26), "AVX512", products.FULL_WIDTH),  # Zen 5
+        (("AuthenticAMD", 25), "AVX512", products.HALF_WIDTH),  # Zen 4
+        (("AuthenticAMD", 25), "AVX2", products.NEVER),
+        (("GenuineIntel", 6), "AVX512", products.NEVER),
+        (("", 0), "DEFAULT", products.NEVER),
     ):
         monkeypatch.setattr(products, "_processor", lambda processor=processor: processor)
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda instructions=instructions: instructions)
-        products.onednn_is_faster.cache_clear()
-        assert products.onednn_is_faster() is faster
+        products.least_work.cache_clear()
+        assert products.least_work() is least
     monkeypatch.setenv("BIRL_PRODUCTS", "blas")
-    products.onednn_is_faster.cache_clear()
+    products.least_work.cache_clear()
     with pytest.raises(ConfigError, match="BIRL_PRODUCTS is 'blas'; it must be 'mkl', 'onednn' or not set"):
-        products.onednn_is_faster()
+        products.least_work()
     monkeypatch.undo()
-    products.onednn_is_faster.cache_clear()
-    assert products.onednn_is_faster() in (True, False)
+    products.least_work.cache_clear()
+    assert products.least_work() in (products.FULL_WIDTH, products.HALF_WIDTH, products.NEVER)
     if Path("/proc/cpuinfo").exists() and platform.machine() == "x86_64":
         vendor, family = products._processor()
         assert vendor and family > 0
@@ -109,7 +118,7 @@ def test_updates_are_equal(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> N
     found = []
     for library in ("mkl", "onednn"):
         monkeypatch.setenv("BIRL_PRODUCTS", library)
-        products.onednn_is_faster.cache_clear()
+        products.least_work.cache_clear()
         birl.seed(0)
         widths = VectorEncoderFactory([64, 64])
         # Adam's first steps have the size of the learning rate whatever the gradient: rounding decides signs near zero.
