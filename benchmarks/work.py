@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,7 @@ def _folder() -> str:
 
 def birl_offline(side: str, algorithm: str, n_steps: int = STEPS) -> Job:
     """Default configuration: sample a minibatch, update."""
+    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     import birl
@@ -114,10 +115,16 @@ def birl_offline(side: str, algorithm: str, n_steps: int = STEPS) -> Job:
     parameters = sum(parameter.numel() for parameter in learner.nets.parameters())
     facts = {"parameters": parameters, "batch_size": learner.batch_size}
     if side == "birl":  # of both updates of an actor that moves in every second one
-        with FlopCounterMode(display=False) as counter:
+        products = {torch.ops.mkldnn._linear_pointwise: _product_flops}
+        with FlopCounterMode(display=False, custom_mapping=products) as counter:
             step(), step()
         facts["MFLOP per update"] = round(counter.get_total_flops() / 2e6)
     return Job(step, facts=facts)
+
+
+def _product_flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
+    """Of ``x [M, in]`` by ``weight [out, in]``, given their shapes: torch does not count oneDNN's own operator."""
+    return 2 * x[0] * weight[0] * weight[1]
 
 
 def _birl_updates_config(algorithm: str) -> dict[str, Any]:
@@ -341,6 +348,9 @@ def d3rlpy_offline(side: str, algorithm: str) -> Job:
             return 1
     else:
         learner.build_with_dataset(dataset)
+        if algorithm == "PRDC":  # fit() prepares its search
+            steps = arrays()
+            learner._nbsr.fit(np.concatenate([config.beta * steps["observations"], steps["actions"]], axis=1))
 
         def step() -> float:
             learner.update(dataset.sample_transition_batch(size))

@@ -55,7 +55,7 @@ def batch_of(algorithm: Any, data: Any) -> Batch:
     return to_batch(algorithm.sample_minibatch(data), algorithm.units, algorithm.config.gamma)
 
 
-def test_prdc_finds_the_nearest_step_of_all_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prdc_finds_the_nearest_step_of_all_data() -> None:
     algorithm = built(algos.PRDCConfig(**ACTOR, beta=0.7))
     data = dataset()
     drawn = algorithm.sample_minibatch(data)
@@ -64,12 +64,29 @@ def test_prdc_finds_the_nearest_step_of_all_data(monkeypatch: pytest.MonkeyPatch
     queries = np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32)
     distances = np.square(queries[:, None] - np.stack(keys)).sum(-1)
     expected = np.stack(keys)[distances.argmin(1)][:, -2:]
-    for at_once in (prdc.DISTANCES_AT_ONCE, 20):  # at once, and in pieces
-        monkeypatch.setattr(prdc, "DISTANCES_AT_ONCE", at_once)
-        np.testing.assert_array_equal(drawn.nearest(torch.from_numpy(queries)).numpy(), expected.astype(np.float32))
+    np.testing.assert_array_equal(drawn.nearest(torch.from_numpy(queries)).numpy(), expected.astype(np.float32))
     assert algorithm.sample_minibatch(data).nearest is drawn.nearest  # read once
     data.append_episode(data.episodes[0])
     assert algorithm.sample_minibatch(data).nearest is not drawn.nearest
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize(("count", "size"), [(1, 5), (1024, 5), (1025, 5), (5000, 5), (3000, 50), (100, 2000)])
+def test_nearest_of_many(count: int, size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks, the last of which is not full."""
+    monkeypatch.setattr(prdc, "_blocks_at_once", lambda device, distances: at_once)
+    keys, queries = 5 + torch.randn(count, size), 5 + torch.randn(7, size)
+    expected = keys[torch.cdist(queries.double(), keys.double()).argmin(1), -2:]
+    assert torch.equal(prdc.NearestActions(keys, 2)(queries), expected)
+
+
+def test_prdc_searches_only_where_the_policy_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, data, searched = built(algos.PRDCConfig(**ACTOR, update_actor_interval=3)), dataset(), []
+    search = type(algorithm).with_nearest
+    monkeypatch.setattr(type(algorithm), "with_nearest", lambda *args: searched.append(1) or search(*args))
+    found = ["dc_loss" in algorithm.update(algorithm.sample_minibatch(data)) for _ in range(7)]
+    assert found == [False, False, True, False, False, True, False]
+    assert len(searched) == 2
 
 
 def test_prdc_takes_one_number_a_step() -> None:

@@ -210,6 +210,11 @@ class Engine:
                 collected.setdefault(name, []).append(value)
         return {name: torch.stack(values) for name, values in collected.items()}
 
+    @property
+    def coming(self) -> Due:
+        """What is due in the next update."""
+        return self._due(self.grad_step + 1)
+
     def _due(self, step: int) -> Due:
         return due_at(step, self.phases, self.targets, self.config)
 

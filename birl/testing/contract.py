@@ -88,17 +88,18 @@ class _Subject:
     def batches(self, algorithm: Any, item: Any) -> list[Batch]:
         """The engine's batches that one of `inputs` becomes, without any learning."""
         seen: list[Batch] = []
-        original = algorithm.engine.update
+        original, step = algorithm.engine.update, algorithm.engine.grad_step
 
         def see(batch: Batch, only: Sequence[str] | None = None) -> dict[str, Tensor]:
             seen.append(batch)
             return {}
 
         algorithm.engine.update = see
+        algorithm.engine.grad_step = 720720 - 1  # before an update in which every phase is due: batches may know that
         try:
             self.update(algorithm, item)
         finally:
-            algorithm.engine.update = original
+            algorithm.engine.update, algorithm.engine.grad_step = original, step
         return seen
 
     def dataset(self, generator: np.random.Generator, episodes: int = 12, marked: bool = False) -> MDPDataset:
