@@ -164,7 +164,7 @@ class Batch:
     @property
     def signature(self) -> Hashable:
         """Shapes, strides and types of all tensors, and which are one: what a compiled update is made for."""
-        leaves = tree_leaves(self.parts)
+        leaves = list(tree_leaves(self.parts))
         kinds = (None if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
         own = [id(leaf) for leaf in leaves if leaf is not None]
         return (*self.extra, *kinds, () if len(set(own)) == len(own) else tuple(map(own.index, own)))
