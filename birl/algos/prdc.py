@@ -24,6 +24,7 @@ __all__ = ["PRDC", "PRDCConfig"]
 
 NUMBERS_OF_A_BLOCK: Final = 2**14
 DISTANCES_AT_ONCE: Final = 2**22
+"""Bounds the memory that a search takes."""
 
 
 @config
@@ -68,9 +69,9 @@ class NearestActions:
         self._actions = keys[:, -action_size:]
         self._centre = keys.mean(0)  # around which numbers are small, so that differences of squares are exact
         self._block = max(16, min(1024, NUMBERS_OF_A_BLOCK // keys.shape[1]))
-        padding = -len(keys) % self._block
-        self._keys = F.pad(keys - self._centre, (0, 0, 0, padding))
-        self._squares = F.pad((keys - self._centre).square().sum(1), (0, padding), value=torch.inf)
+        centred, padding = keys - self._centre, -len(keys) % self._block
+        self._keys = F.pad(centred, (0, 0, 0, padding))
+        self._squares = F.pad(centred.square().sum(1), (0, padding), value=torch.inf)  # which are never the nearest
 
     def __call__(self, queries: Tensor) -> Tensor:
         """Actions ``[B, A]`` of the keys nearest to ``queries`` ``[B, D]``."""
