@@ -29,6 +29,7 @@ from birl.algorithm import Algorithm, planned_networks, rebuild
 from birl.config import AlgorithmConfig
 from birl.engine.saved import refuse_nonfinite
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
+from birl.models import NormalPolicy
 from birl.types import ActionSpace, Spec
 
 __all__ = ["CONVERTIBLE", "read_d3rlpy"]
@@ -113,9 +114,11 @@ _SIMBA: Final = re.compile(r"_encoder\._layers\.(\d+)\._layers\.([013])\.(\w+)")
 def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None = False) -> Any:
     """Read a model that d3rlpy 2 saved with ``save``.
 
-    Configuration, scalers, networks and their targets are taken over; policies and values predict what they did. With
-    an IQN head values differ a little, since birl's fixed levels are midpoints and d3rlpy's reach from 0 to 1. Moments
-    of optimisers are left behind: training goes on with fresh ones. The file holds no step counter.
+    Configuration, scalers, networks and their targets are taken over; policies and values predict what they did, but
+    for BEAR and CRR, which d3rlpy lets act at random. With an IQN head values differ a little, and so may greedy
+    actions, since birl's fixed levels are midpoints and d3rlpy's reach from 0 to 1. Samples of BC are its policy's, for
+    which d3rlpy gives the greedy action. Moments of optimisers are left behind: training goes on with fresh ones. The
+    file holds no step counter.
 
     Args:
         fname: path of the ``.d3`` file.
@@ -138,6 +141,10 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         found = _converted(_inner(content["torch"], fname), planned_networks(config, spec), fname)
         refuse_nonfinite("parameter", found)
         algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)
+        for name, part in algorithm.nets.named_modules():
+            if isinstance(part, NormalPolicy):  # d3rlpy's parameter says where in the range, through a sigmoid
+                low, high = part.log_std_range
+                found[f"{name}.log_std"] = low + (high - low) * found[f"{name}.log_std"].sigmoid()
         algorithm.nets.load_state_dict({**algorithm.nets.state_dict(), **found})
     except BirlError:
         raise
@@ -349,7 +356,10 @@ def _is_shared(key: str, tensor: Tensor, found: _Tensors, wanted: Mapping[str, T
     if key in wanted or not key.startswith("imitator.encoder."):
         return False
     critic = found.get(key.replace("imitator.encoder.", "critic.encoder.members.0.", 1))
-    return critic is not None and torch.equal(critic, tensor)
+    if critic is None:  # all critics' encoders, stacked
+        stacked = found.get(key.replace("imitator.", "critic.", 1))
+        return stacked is not None and torch.equal(stacked[0], _stackable(tensor))
+    return torch.equal(critic, tensor)
 
 
 def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:

@@ -55,6 +55,12 @@ def test_predictions_are_those_of_d3rlpy(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(values.reshape(-1), expected["values"].reshape(-1), atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "log_std"), [("iql", [-1.4900, -1.4904]), ("awac", [-2.9913, -2.9915])])
+def test_standard_deviations_are_those_of_d3rlpy(name: str, log_std: list[float]) -> None:
+    actor = read_d3rlpy(DATA / f"{name}.d3").nets.actor
+    torch.testing.assert_close(actor.log_std.data, torch.tensor(log_std), atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("name", UNLIKE)
 def test_fault_10_models_that_would_act_otherwise_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match="leaves out the tanh of their decoder"):

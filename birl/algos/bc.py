@@ -33,7 +33,8 @@ class BCConfig(AlgorithmConfig):
 
     Logs ``loss``.
 
-    Differs from d3rlpy: d3rlpy's stochastic policy is trained on the squared error of samples.
+    Differs from d3rlpy: d3rlpy's stochastic policy is trained on the squared error of samples, never acts at random,
+    and keeps the logarithm of its standard deviation in [-4, 15] (birl: [-20, 2]).
     """
 
     batch_size: int = 100
@@ -98,6 +99,9 @@ class DiscreteBCConfig(AlgorithmConfig):
     """Behaviour cloning for discrete actions, with a penalty on large logits.
 
     Logs ``loss``, ``imitation_loss`` and ``regularization_loss``.
+
+    Differs from d3rlpy: the penalty is on the network's outputs (d3rlpy: on their logarithmic softmax, which it pulls
+    towards equal probabilities), and ``sample_action`` samples.
     """
 
     batch_size: int = 100

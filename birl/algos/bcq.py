@@ -167,7 +167,8 @@ class DiscreteBCQConfig(DQNConfig):
     Logs ``loss``, ``td_loss`` and ``imitator_loss``.
 
     Differs from d3rlpy: an action whose probability is exactly at the threshold is considered, so that the most
-    probable one always is.
+    probable one always is; the penalty is on the imitator's outputs, as in the authors' code (d3rlpy: on their
+    logarithmic softmax).
     """
 
     action_flexibility: float = 0.3

@@ -32,8 +32,8 @@ class CQLConfig(SACConfig):
     Differs from d3rlpy: the log-sum-exp is that of the mean over all proposals, as in the paper's appendix F, not of
     their sum, so the gap that ``alpha_threshold`` is compared with is lower by ``log(3 * n_action_samples)``; and
     the target's action is sampled, as eq. 2 asks, where d3rlpy without ``soft_q_backup`` takes the policy's mode. On
-    some data the mode learns faster: ``mode_q_backup=True`` takes it, and with ``alpha_threshold`` lower by the above
-    updates are d3rlpy's.
+    some data the mode learns faster: ``mode_q_backup=True`` takes it. ``alpha`` and the temperature move after the
+    losses that use them, not before.
 
     Logs ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``, ``temp_loss`` and
     ``temp``.
@@ -165,6 +165,8 @@ class DiscreteCQLConfig(DQNConfig):
     Logs ``loss``, ``td_loss`` and ``conservative_loss``.
 
     Differs from the paper: Double DQN instead of DQN, as d3rlpy.
+
+    Differs from d3rlpy: each of several critics has a gap of its own (d3rlpy: one gap, of the critics' mean).
     """
 
     alpha: float = 1.0

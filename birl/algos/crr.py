@@ -50,7 +50,7 @@ class CRRConfig(AlgorithmConfig):
 
     Differs from d3rlpy: ``predict`` as above (there it draws anew in each call, and ``beta`` is left out), and so does
     ``sample_action`` (there it samples the policy); the logarithm of the standard deviation lies in [-5, 2];
-    ``update_actor_interval`` does something.
+    ``update_actor_interval`` does something; targets are copied after updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
 
     batch_size: int = 100

@@ -38,6 +38,9 @@ class DiscreteSACConfig(AlgorithmConfig):
     Expectations over all actions take the place of sampled ones. The entropy to hold is ``0.98 * log|A|``.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+
+    Differs from d3rlpy: the critics' squared error, as in the paper, instead of the Huber loss (heads of expected
+    returns only); the temperature moves after the policy, not before; targets are copied as `DQNConfig` says.
     """
 
     batch_size: int = 64

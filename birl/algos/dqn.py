@@ -39,6 +39,8 @@ class DQNConfig(AlgorithmConfig):
     Logs ``loss``.
 
     Differs from the paper: Adam instead of RMSProp, as d3rlpy; an ensemble of critics is possible.
+
+    Differs from d3rlpy: targets are copied after updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
 
     batch_size: int = 32

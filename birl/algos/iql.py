@@ -40,7 +40,9 @@ class IQLConfig(AlgorithmConfig):
 
     Logs ``critic_loss``, ``q_loss`` (the same), ``v_loss`` and ``actor_loss``.
 
-    Differs from d3rlpy: V moves before Q learns from it, as in the paper's algorithm 1, not in one step with it.
+    Differs from d3rlpy: V moves before Q learns from it, as in the paper's algorithm 1, not in one step with it, and
+    ``clip_grad_norm`` limits each of them by itself. The logarithm of the standard deviation is the parameter itself
+    and begins at 0, as in the authors' code, not behind a sigmoid at -1.5.
     """
 
     actor_learning_rate: float = 3e-4

@@ -38,6 +38,8 @@ class SACConfig(AlgorithmConfig):
     Twin Q-functions, a squashed Gaussian policy, and a temperature that holds the policy's entropy at ``-|A|``.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+
+    Differs from d3rlpy: the temperature moves after the policy, not before.
     """
 
     actor_learning_rate: float = 3e-4

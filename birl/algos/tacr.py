@@ -43,7 +43,8 @@ class TACRConfig(TransformerConfig):
     Differs from d3rlpy: the target of a step takes the policy's action at the next step (d3rlpy: at the same one), from
     a target policy, as in the paper; the last step of a window is learned from where its episode terminated (d3rlpy
     never learns from it, so that no value is ever that of a reward alone); critics move before the policy; the policy
-    climbs the first critic, and the distance from the data is a mean over action dimensions, as in TD3+BC.
+    climbs the first critic, and the distance from the data is a mean over action dimensions, as in TD3+BC; target
+    critics begin as the critics (d3rlpy: as others).
     """
 
     batch_size: int = 64

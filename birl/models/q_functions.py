@@ -74,7 +74,8 @@ class MeanQFunctionFactory(QFunctionFactory):
     """Expected returns (Mnih et al. 2015, doi:10.1038/nature14236).
 
     Attributes:
-        share_encoder: whether the members of an ensemble share one encoder.
+        share_encoder: whether the members of an ensemble share one encoder. Its gradient is the sum of theirs (d3rlpy:
+            the mean).
     """
 
     share_encoder: bool = False

@@ -117,6 +117,7 @@ MODELS = {
     "plas": (PLASConfig(batch_size=8, warmup_steps=2, **triple), continuous / 2),
     "plas_with_perturbation": (PLASWithPerturbationConfig(batch_size=8, warmup_steps=2, **triple), continuous / 2),
     "discrete_bcq": (DiscreteBCQConfig(batch_size=8, **small), discrete),
+    "discrete_bcq_pair": (DiscreteBCQConfig(batch_size=8, n_critics=2, **small), discrete),
     "rebrac": (ReBRACConfig(batch_size=8, **pair), continuous / 2),
     "prdc": (PRDCConfig(batch_size=8, **pair), continuous / 2),
     "cal_ql": (CalQLConfig(batch_size=8, n_action_samples=2, **pair), continuous / 2),
