@@ -143,9 +143,14 @@ def compare(rows: Iterable[Row], measurements: Iterable[Measurement]) -> list[Co
                     values = [theirs[i].value / own[i].value for i in rounds]
                     if all(own[i].processor and theirs[i].processor for i in rounds):
                         processor = statistics.median(theirs[i].processor / own[i].processor for i in rounds)
-                asked = row.asked if side.startswith("birl") else None
+                asked = _of_birl(side, row.asked)
                 result.append(Comparison(row.name, side, peer, row.kind, asked, *spread(values), processor))
     return result
+
+
+def _of_birl(side: str, asked: float | None) -> float | None:
+    """What is asked of a side: nothing of its products alone, nor of a peer in a row of figures."""
+    return asked if side.startswith("birl") else None
 
 
 def offline_means(comparisons: Iterable[Comparison]) -> list[Comparison]:
@@ -156,7 +161,7 @@ def offline_means(comparisons: Iterable[Comparison]) -> list[Comparison]:
             medians[one.side].append(one.median)
     means = {side: geometric_mean(values) for side, values in medians.items()}
     return [
-        Comparison("offline, geometric mean", side, "d3rlpy", "ratio", OFFLINE_MEAN, mean, mean, mean)
+        Comparison("offline, geometric mean", side, "d3rlpy", "ratio", _of_birl(side, OFFLINE_MEAN), mean, mean, mean)
         for side, mean in means.items()
     ]
 

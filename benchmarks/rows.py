@@ -22,7 +22,7 @@ class Row:
         name: ``theme/what``.
         unit: what one unit of the work is.
         job: name of the job in ``work.py``.
-        ours: sides of birl.
+        ours: sides of birl, and "products": the matrix products of its update alone, which bound every library.
         peers: sides that birl is compared with.
         options: of the job.
         asked: what the comparison should reach; ``None`` where nothing is asked.
@@ -55,7 +55,7 @@ def rows(algorithms: Iterable[str]) -> list[Row]:
             f"offline/{name}",
             "minibatch sampled and one update, default configuration",
             "offline",
-            both,
+            (*both, "products"),
             ("d3rlpy",),
             {"algorithm": name},
             OFFLINE_LEAST,
@@ -64,7 +64,7 @@ def rows(algorithms: Iterable[str]) -> list[Row]:
     ]
     for name in ("SAC", "TD3", "DQN"):
         what = "minibatch sampled and one update, SB3's hyper-parameters, two layers of 256"
-        found.append(Row(f"update/{name}", what, "updates", both, ("sb3",), {"algorithm": name}, 2.5))
+        found.append(Row(f"update/{name}", what, "updates", (*both, "products"), ("sb3",), {"algorithm": name}, 2.5))
     what = "one update on a minibatch of 256 that is on the device"
     found.append(Row("update/SAC against JAX", what, "bare", both, ("jax",), asked=1.2))
     what += "; a ratio of 1 is the floor of its matrix products"

@@ -267,6 +267,59 @@ def import_time(side: str) -> Job:
     return Job(step)
 
 
+def products(side: str, algorithm: str, **fields: Any) -> Job:
+    """The matrix products of birl's update and nothing else: same shapes, same memory, results kept in place.
+
+    No library that makes these products with torch is faster, whatever it does about the rest.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    import birl
+
+    aten, calls = torch.ops.aten, []
+    with_place = {aten.mm.default: torch.mm, aten.bmm.default: torch.bmm, aten.addmm.default: torch.addmm}
+    with_place[aten.baddbmm.default] = torch.baddbmm
+    plain = {torch.ops.mkldnn._linear_pointwise.default, aten._scaled_dot_product_flash_attention_for_cpu.default}
+    plain.add(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = call(*args, **(kwargs or {}))
+            if call in with_place:
+                calls.append((with_place[call], args, {**(kwargs or {}), "out": torch.empty_like(result)}))
+            elif call in plain:
+                calls.append((call, args, kwargs or {}))
+            return result
+
+    birl.seed(0)
+    learner = _birl(algorithm, side, **fields)
+    dataset = _birl_dataset(side, arrays(STEPS, learner.action_space is birl.ActionSpace.DISCRETE))
+    learner.build_with_dataset(dataset)
+    learner.update(learner.sample_minibatch(dataset))
+    with Watch():
+        for _ in range(2):  # an actor may move in every second one
+            learner.update(learner.sample_minibatch(dataset))
+    calls = [(call, [_alone(each) for each in args], options) for call, args, options in calls]
+
+    @torch.no_grad()
+    def step() -> float:
+        for call, args, options in calls:
+            call(*args, **options)
+        return 2
+
+    return Job(step, facts={"products per update": len(calls) / 2})
+
+
+def products_of_updates(side: str, algorithm: str) -> Job:
+    """`products` with SB3's hyper-parameters."""
+    return products(side, algorithm, **_birl_updates_config(algorithm))
+
+
+def _alone(value: Any) -> Any:
+    return value.detach() if hasattr(value, "detach") else value
+
+
 def floor(side: str) -> Job:
     """The matrix products of one SAC update, at the fastest float32 rate found among torch's ways and some sizes."""
     import time
@@ -662,6 +715,7 @@ JOBS: dict[str, dict[str, Callable[..., Job]]] = {
     "sb3": {"updates": sb3_updates, "online": sb3_online, "predict": sb3_predict},
     "jax": {"bare": jax_bare},
     "floor": {"bare": floor},
+    "products": {"offline": products, "updates": products_of_updates},
 }
 COMMON = {"describe": describe, "import": import_time}
 
