@@ -37,7 +37,7 @@ def resolve_device(device: bool | int | str | None) -> torch.device:
 
 def _usable_devices() -> str:
     count = torch.cuda.device_count()
-    usable = ["False or 'cpu'"]
+    usable = ["'cpu' (or False)"]
     usable += [f"a GPU's number below {count}, True or 'cuda' (GPU 0), 'cuda:0' and so on"] if count else []
     usable += ["'mps'"] if torch.backends.mps.is_available() else []
     return f"Devices that can be used here: {'; '.join(usable)}{'' if count else ' (this PyTorch finds no GPU)'}"

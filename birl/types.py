@@ -156,18 +156,29 @@ class Batch:
         """All fields in order: ``Batch(*batch.parts)`` is the batch."""
         return _parts_of(self)
 
+    def flat(self) -> tuple[list[Tensor], Hashable]:
+        """All tensors in order, and the `signature`."""
+        leaves: list[Tensor] = []
+        kinds: list[Hashable] = []
+        for part in self.parts:
+            for leaf in (part,) if isinstance(part, Tensor) else tree_leaves(part):
+                if leaf is None:
+                    kinds.append(None)
+                else:
+                    leaves.append(leaf)
+                    kinds.append((leaf.shape, leaf.stride(), leaf.dtype))
+        own = list(map(id, leaves))
+        return leaves, (*self.extra, *kinds, () if len(set(own)) == len(own) else tuple(map(own.index, own)))
+
     @property
     def leaves(self) -> list[Tensor]:
         """All tensors, in order."""
-        return [leaf for leaf in tree_leaves(self.parts) if leaf is not None]
+        return self.flat()[0]
 
     @property
     def signature(self) -> Hashable:
         """Shapes, strides and types of all tensors, and which are one: what a compiled update is made for."""
-        leaves = list(tree_leaves(self.parts))
-        kinds = (None if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
-        own = [id(leaf) for leaf in leaves if leaf is not None]
-        return (*self.extra, *kinds, () if len(set(own)) == len(own) else tuple(map(own.index, own)))
+        return self.flat()[1]
 
     @property
     def inputs(self) -> Inputs:

@@ -39,7 +39,7 @@ class Graphs:
 
     def __call__(self, what: Hashable, make: Callable[[], Callable[..., Any]], batch: Batch, *args: Any) -> Any:
         """Call the function that ``make`` gives for ``what``, compiled."""
-        return self._of(what, make, batch)(batch, *args)
+        return self._of(what, make, batch.signature)(batch, *args)
 
     def update(
         self,
@@ -55,15 +55,16 @@ class Graphs:
         After the first call the compiled program is called directly (see `_Direct`) if what else it reads and writes
         is among the tensors of ``kept``.
         """
-        return self._of(what, make, batch).update([*batch.leaves, numbers], (batch, numbers, moments), kept)
+        leaves, signature = batch.flat()
+        return self._of(what, make, signature).update([*leaves, numbers], (batch, numbers, moments), kept)
 
     def refresh(self) -> None:
         """Tensors that compiled functions keep may have been replaced: look them up anew."""
         for graph in self._graphs.values():
             graph.forget()
 
-    def _of(self, what: Hashable, make: Callable[[], Callable[..., Any]], batch: Batch) -> _Compiled:
-        key = (what, batch.signature, torch.get_num_threads())
+    def _of(self, what: Hashable, make: Callable[[], Callable[..., Any]], signature: Hashable) -> _Compiled:
+        key = (what, signature, torch.get_num_threads())
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = _Compiled(make())

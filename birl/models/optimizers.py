@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import torch
 from torch import nn
@@ -376,7 +377,9 @@ class AdamWFactory(AdamFactory):
 class GPTAdamWFactory(AdamWFactory):
     """AdamW that spares biases, normalisation and embeddings from weight decay, as GPT-2 is trained.
 
-    A parameter is spared if it has fewer than two dimensions, if it is a bias, or if its name has ``embedding`` in it.
+    A parameter is spared if it has fewer than two dimensions, if it is a bias, if it belongs to a normalisation (a
+    module whose name ends in ``norm``, or what follows a dense layer), or if it is a table with two dimensions whose
+    name ends in ``embedding``.
 
     Attributes:
         clip_grad_norm, lr_scheduler_factory: see `OptimizerFactory`.
@@ -436,8 +439,14 @@ def _can_fuse(parameters: list[nn.Parameter]) -> bool:
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
 
 
+_NORMALISATION: Final = re.compile(r"(^|\.)(\w*norm|after\.\d+)\.\w+$")
+_TABLE: Final = re.compile(r"embedding(\.weight)?$")
+
+
 def _decays(name: str, parameter: nn.Parameter) -> bool:
-    return parameter.dim() >= 2 and not name.endswith("bias") and "embedding" not in name
+    if parameter.dim() < 2 or name.endswith("bias") or _NORMALISATION.search(name):
+        return False
+    return parameter.dim() > 2 or not _TABLE.search(name)
 
 
 def _torch_optimizer(name: str) -> type[Optimizer] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator
 from typing import Any, Unpack
 
@@ -100,6 +101,13 @@ def online_fitter(
     learner.build_with_env(env)
     if buffer is None:
         buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env)
+    if buffer.transition_count + n_steps < batch_size:
+        warnings.warn(
+            f"nothing will be learned in n_steps={n_steps}: updates begin when the buffer holds a minibatch, that is, "
+            f"batch_size={batch_size} steps. Take a smaller batch_size or more steps",
+            UserWarning,
+            stacklevel=2,
+        )
     source = learner.begin_run(buffer, (n_steps - update_start_step) // update_interval * n_updates, growing=True)
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
     collector = Collector(learner, env, buffer, explorer, seed=seed, overlap=overlap)

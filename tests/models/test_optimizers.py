@@ -24,10 +24,12 @@ from birl.models import (
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
+    SimBaEncoderFactory,
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
     register_optimizer_factory,
 )
+from birl.models.layers import DenseLayer, EnsembleLinear
 from birl.serialization import decode, encode
 
 FACTORIES: list[OptimizerFactory] = [
@@ -98,6 +100,17 @@ def test_gpt_spares_biases_norms_and_embeddings() -> None:
     decays = {name: decay[id(parameter)] for name, parameter in model.named_parameters()}
     assert decays.pop("linear.weight") == 0.1
     assert len(decays) == 4 and set(decays.values()) == {0.0}
+
+
+def test_gpt_knows_stacked_networks() -> None:
+    dense, linear = DenseLayer(3, 4, n=2, use_layer_norm=True), EnsembleLinear(2, 3, 4)
+    simba = SimBaEncoderFactory(feature_size=4, hidden_size=8, n_blocks=1).create((3,))
+    model = nn.ModuleDict({"dense": dense, "embedding": linear, "simba": simba})
+    optimizer = GPTAdamWFactory(weight_decay=0.1).create(model.named_parameters(), 1e-3)
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    decayed = {name for name, parameter in model.named_parameters() if decay[id(parameter)]}
+    linears = [name for name, part in model.named_modules() if isinstance(part, nn.Linear | EnsembleLinear)]
+    assert decayed == {f"{name}.weight" for name in linears}
 
 
 def rates(schedule: LRSchedulerFactory, steps: int) -> list[float]:

@@ -147,6 +147,16 @@ def test_rollout_return_is_the_mean_over_episodes() -> None:
     assert metrics["rollout_return"] == pytest.approx(np.mean(returns), rel=1e-5)
 
 
+def test_a_run_too_short_for_a_minibatch_says_so() -> None:
+    learner, env = FakeLearner(discrete=False), Drift(discrete=False)
+    assert learner.config.batch_size == 4
+    buffer = create_infinite_replay_buffer(env=env)
+    with pytest.warns(UserWarning, match=r"nothing will be learned in n_steps=3.*batch_size=4"):
+        fit_online(learner, env, buffer, n_steps=3, **quiet())
+    fit_online(learner, env, buffer, n_steps=3, **quiet())  # what the buffer holds already counts
+    assert learner.grad_step > 0
+
+
 def test_random_steps_come_first() -> None:
     learner, env = FakeLearner(discrete=False), Drift(discrete=False)
     buffer = create_infinite_replay_buffer(env=env)
