@@ -154,8 +154,9 @@ def test_members_start_apart_and_like_separate_linear_layers() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_ensemble_linear_takes_shared_and_separate_inputs_with_any_leading_dimensions(n: int) -> None:
-    layer = EnsembleLinear(n, 4, 5)
+@pytest.mark.parametrize("out", [1, 5])
+def test_ensemble_linear_takes_shared_and_separate_inputs_with_any_leading_dimensions(n: int, out: int) -> None:
+    layer = EnsembleLinear(n, 4, out)
     x = torch.randn(n, 2, 3, 4)
     expected = torch.einsum("n...i,nio->n...o", x, layer.weight) + layer.bias.unsqueeze(1)
     assert torch.allclose(layer(x), expected, atol=1e-6)
