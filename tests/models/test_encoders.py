@@ -165,6 +165,15 @@ def test_ensemble_linear_takes_shared_and_separate_inputs_with_any_leading_dimen
     assert torch.allclose(layer(x[:1, 0]), shared, atol=1e-6)
 
 
+@pytest.mark.parametrize("out", [1, 2])
+@pytest.mark.parametrize(
+    "x", [torch.ones(3, 5, 1), torch.ones(16), torch.ones(3, 5, 16).double(), torch.ones(2, 5, 16), torch.ones(5, 15)]
+)
+def test_ensemble_linear_refuses_inputs_that_do_not_fit(x: Tensor, out: int) -> None:
+    with pytest.raises(RuntimeError):
+        EnsembleLinear(3, 16, out)(x)
+
+
 @pytest.mark.parametrize(
     "factory",
     [
