@@ -278,10 +278,12 @@ def products(side: str, algorithm: str, **fields: Any) -> Job:
     import birl
 
     aten, calls = torch.ops.aten, []
-    with_place = {aten.mm.default: torch.mm, aten.bmm.default: torch.bmm, aten.addmm.default: torch.addmm}
-    with_place[aten.baddbmm.default] = torch.baddbmm
-    plain = {torch.ops.mkldnn._linear_pointwise.default, aten._scaled_dot_product_flash_attention_for_cpu.default}
-    plain.add(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+    with_place = {getattr(aten, name).default: getattr(torch, name) for name in ("mm", "bmm", "addmm", "baddbmm")}
+    plain = (
+        torch.ops.mkldnn._linear_pointwise.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    )
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

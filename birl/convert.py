@@ -134,9 +134,10 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
     """
     try:
         content = _outer(Path(fname).read_bytes(), fname)
-        config = _config(json.loads(content["config"])["config"])
-        shape = json.loads(content["config"])
-        sizes = {"observation_shape": _as_shape(shape["observation_shape"]), "action_size": int(shape["action_size"])}
+        described = json.loads(content["config"])
+        config = _config(described["config"])
+        shape, action_size = _as_shape(described["observation_shape"]), int(described["action_size"])
+        sizes = {"observation_shape": shape, "action_size": action_size}
         spec = Spec(**sizes, discrete_action=config.algorithm.action_space is ActionSpace.DISCRETE)
         found = _converted(_inner(content["torch"], fname), planned_networks(config, spec), fname)
         refuse_nonfinite("parameter", found)

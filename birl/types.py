@@ -160,13 +160,12 @@ class Batch:
         """All tensors in order, and the `signature`."""
         leaves: list[Tensor] = []
         kinds: list[Hashable] = []
-        for part in self.parts:
-            for leaf in (part,) if isinstance(part, Tensor) else tree_leaves(part):
-                if leaf is None:
-                    kinds.append(None)
-                else:
-                    leaves.append(leaf)
-                    kinds.append((leaf.shape, leaf.stride(), leaf.dtype))
+        for leaf in tree_leaves(self.parts):
+            if leaf is None:
+                kinds.append(None)
+            else:
+                leaves.append(leaf)
+                kinds.append((leaf.shape, leaf.stride(), leaf.dtype))
         own = list(map(id, leaves))
         return leaves, (*self.extra, *kinds, () if len(set(own)) == len(own) else tuple(map(own.index, own)))
 

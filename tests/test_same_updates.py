@@ -7,6 +7,7 @@ docstring says under "Differs from d3rlpy" and nothing else: so it holds that th
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -199,23 +200,20 @@ def test_what_is_documented_makes_a_difference(name: str) -> None:
 
 def from_sb3(name: str, given: dict[str, torch.Tensor], when: str) -> dict[str, torch.Tensor]:
     """Weights by birl's names; a layer's place among SB3's is twice its number, for activations count there."""
-    layers = ("encoder.layers.{}.linear", "encoder.layers.{}.linear", "linear")
-    kinds, found = ("weight", "bias"), {}
-    for copy in ("", "_target"):
-        for index, layer in enumerate(layers):
-            head = "head.linear" if layer == "linear" else layer.format(index)
-            for kind in kinds:
-                if name == "DQN":
-                    own = given[f"{when}.q_net{copy}.q_net.{2 * index}.{kind}"]
-                    if layer == "linear":
-                        found[f"critic{copy}.{head}.{kind}"] = own.t()[None] if kind == "weight" else own[None, None]
-                    else:
-                        found[f"critic{copy}.encoder.members.0.layers.{index}.linear.{kind}"] = own
-                    continue
-                found[f"actor{copy}.{layer.format(index)}.{kind}"] = given[f"{when}.actor{copy}.mu.{2 * index}.{kind}"]
-                both = [given[f"{when}.critic{copy}.qf{critic}.{2 * index}.{kind}"] for critic in range(2)]
-                both = [each.t() if kind == "weight" else each[None] for each in both]
-                found[f"critic{copy}.{head}.{kind}"] = torch.stack(both)
+    found = {}
+    for copy, index, kind in itertools.product(("", "_target"), range(3), ("weight", "bias")):
+        hidden, last = index < 2, f"{2 * index}.{kind}"
+        layer = f"encoder.layers.{index}.linear.{kind}" if hidden else f"linear.{kind}"
+        head = layer if hidden else f"head.linear.{kind}"
+        if name == "TD3":
+            found[f"actor{copy}.{layer}"] = given[f"{when}.actor{copy}.mu.{last}"]
+            critics = [given[f"{when}.critic{copy}.qf{critic}.{last}"] for critic in range(2)]
+        else:
+            critics = [given[f"{when}.q_net{copy}.q_net.{last}"]]
+        if name == "DQN" and hidden:  # a single critic's encoder is not stacked
+            found[f"critic{copy}.encoder.members.0.layers.{index}.linear.{kind}"] = critics[0]
+        else:
+            found[f"critic{copy}.{head}"] = torch.stack([x.t() if kind == "weight" else x[None] for x in critics])
     return found
 
 
