@@ -160,7 +160,7 @@ def birl_updates(side: str, algorithm: str) -> Job:
 def birl_bare(side: str) -> Job:
     """SAC's update on a minibatch that is on the device already."""
     import birl
-    from birl.batching import to_batch
+    from birl.preprocessing.units import to_batch
 
     birl.seed(0)
     learner = _birl("SAC", side, **_birl_updates_config("SAC"))
@@ -178,9 +178,9 @@ def birl_bare(side: str) -> Job:
 def birl_online(side: str, algorithm: str, env: str, n_envs: int | None = None) -> Job:
     """Steps in an environment with the updates that belong to them; see `sb3_online`."""
     import birl
+    from birl.acting.explorers import ConstantEpsilonGreedy
     from birl.logging import NoopAdapterFactory
     from birl.models import AdamFactory, VectorEncoderFactory
-    from birl.run.explorers import ConstantEpsilonGreedy
     from birl.run.on_policy import on_policy_fitter
     from birl.run.online import online_fitter
 

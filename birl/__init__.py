@@ -10,8 +10,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
+from birl._version import __version__
 from birl.errors import BirlError
 from birl.seeding import seed
 from birl.types import ActionSpace
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
         testing,
         types,
     )
-    from birl.algorithm import load_learnable
+    from birl.algorithm.algorithm import load_learnable
+    from birl.algorithm.population import fit_many
     from birl.logging import LoggingStrategy
-    from birl.many import fit_many
     from birl.models import PositionEncodingType
 
 _MODULES = (
@@ -58,7 +57,7 @@ _MODULES = (
 _NAMES = {
     "LoggingStrategy": "birl.logging",
     "PositionEncodingType": "birl.models",
-    "fit_many": "birl.many",
+    "fit_many": "birl.algorithm.population",
     "load_learnable": "birl.algorithm",
 }
 

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from birl.errors import ConfigError
+from birl.files.named import Serializable, encode
 from birl.models import EncoderFactory, OptimizerFactory, QFunctionFactory
 from birl.models.transformer import PositionEncodingType
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
-from birl.serialization import Serializable, encode
-
-__all__ = ["HYPERPARAMETERS", "AlgorithmConfig", "Hyperparameter", "config", "default", "row_name"]
 
 
 @dataclass(frozen=True)

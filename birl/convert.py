@@ -25,14 +25,12 @@ import torch
 from torch import Tensor
 
 import birl.algos
-from birl.algorithm import Algorithm, planned_networks, rebuild
+from birl.algorithm.algorithm import Algorithm, planned_networks, rebuild
 from birl.config import AlgorithmConfig
-from birl.engine.saved import refuse_nonfinite
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
 from birl.models import NormalPolicy
+from birl.optimizers.saved_state import refuse_nonfinite
 from birl.types import ActionSpace, Spec
-
-__all__ = ["CONVERTIBLE", "read_d3rlpy"]
 
 CONVERTIBLE: Final = (
     "AWAC",

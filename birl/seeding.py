@@ -11,8 +11,6 @@ import torch
 
 from birl.errors import ConfigError
 
-__all__ = ["new_generator", "root_kept", "seed"]
-
 _root = np.random.SeedSequence()
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from birl import algos, ope
-from birl.algorithm import Algorithm
-from birl.serialization import Serializable
+from birl.algorithm.algorithm import Algorithm
+from birl.files.named import Serializable
 from birl.types import ActionSpace
 
 ROOT = Path(__file__).resolve().parent.parent

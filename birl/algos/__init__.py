@@ -1,7 +1,17 @@
 """All algorithms and their configurations."""
 
-from birl.algorithm import Algorithm
-from birl.algorithm import Algorithm as QLearningAlgoBase
+from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
+from birl.algorithm.algorithm import Algorithm
+from birl.algorithm.algorithm import Algorithm as QLearningAlgoBase
+from birl.algorithm.sequence import (
+    GreedyTransformerActionSampler,
+    IdentityTransformerActionSampler,
+    SoftmaxTransformerActionSampler,
+    StatefulTransformerWrapper,
+    TransformerActionSampler,
+    TransformerInput,
+)
+from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgoBase
 from birl.algos.awac import AWAC, AWACConfig
 from birl.algos.awr import AWR, AWRConfig, DiscreteAWR, DiscreteAWRConfig
 from birl.algos.bc import BC, BCConfig, DiscreteBC, DiscreteBCConfig
@@ -36,16 +46,6 @@ from birl.algos.sac import SAC, SACConfig
 from birl.algos.tacr import TACR, TACRConfig
 from birl.algos.td3 import TD3, TD3Config
 from birl.algos.td3_plus_bc import TD3PlusBC, TD3PlusBCConfig
-from birl.run.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
-from birl.transformer import (
-    GreedyTransformerActionSampler,
-    IdentityTransformerActionSampler,
-    SoftmaxTransformerActionSampler,
-    StatefulTransformerWrapper,
-    TransformerActionSampler,
-    TransformerInput,
-)
-from birl.transformer import TransformerAlgorithm as TransformerAlgoBase
 
 __all__ = [
     "AWAC",

@@ -8,10 +8,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting import mode_action, q_value, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import mode_action, q_value, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
-from birl.distributions import Normal
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
 from birl.models import (
@@ -25,9 +24,8 @@ from birl.models import (
     QFunctionFactory,
     Returns,
 )
+from birl.models.distributions import Normal
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
-
-__all__ = ["AWAC", "AWACConfig"]
 
 
 @config

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from birl.acting import mode_action, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import mode_action, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase
 from birl.errors import ConfigError, DataError, UnsupportedError
@@ -29,8 +29,6 @@ from birl.models import (
     is_recurrent,
 )
 from birl.types import ActionSpace, Array, Batch, Inputs, Spec, Tree, tree_leaves, weighted_mean
-
-__all__ = ["AWR", "AWRConfig", "DiscreteAWR", "DiscreteAWRConfig"]
 
 ROWS_AT_ONCE: Final = 2048
 """States whose values are computed together: bounds the memory that the returns of an iteration take."""

@@ -6,8 +6,8 @@ from typing import final
 
 from torch import Tensor, nn
 
-from birl.acting import mode_action, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import mode_action, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase
 from birl.models import (
@@ -20,8 +20,6 @@ from birl.models import (
     SquashedNormalPolicy,
 )
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
-
-__all__ = ["BC", "BCConfig", "DiscreteBC", "DiscreteBCConfig"]
 
 
 @config

@@ -9,11 +9,10 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting import best_of, q_action_value, q_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import best_of, q_action_value, q_value
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.dqn import DQNConfig, DQNNets
 from birl.config import AlgorithmConfig, config, default
-from birl.distributions import Categorical
 from birl.engine import HardCopy, Loss, Phase, Polyak
 from birl.losses import td_loss, vae_loss
 from birl.models import (
@@ -32,9 +31,8 @@ from birl.models import (
     evaluating,
     random_latents,
 )
+from birl.models.distributions import Categorical
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
-
-__all__ = ["BCQ", "BCQConfig", "DiscreteBCQ", "DiscreteBCQConfig"]
 
 
 @config

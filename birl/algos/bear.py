@@ -8,12 +8,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from birl.acting import best_of, q_value, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import best_of, q_value, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.algos import sac
 from birl.algos.sac import SACConfig, SACNets, temperature_loss
 from birl.config import config, default
-from birl.distributions import Normal
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import carried, td_loss, vae_loss
 from birl.models import (
@@ -25,9 +24,8 @@ from birl.models import (
     VAEDecoder,
     VAEEncoder,
 )
+from birl.models.distributions import Normal
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
-
-__all__ = ["BEAR", "BEARConfig", "mmd"]
 
 LOG_ALPHA_RANGE = (-5.0, 10.0)
 """The logarithm of the multiplier is clipped to this range, as in the authors' code."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import final
 
-from birl.acting import mode_action, q_value, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import mode_action, q_value, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.algos import cql
 from birl.algos.cql import CQLConfig, CQLNets
 from birl.algos.sac import actor_loss, temperature_loss
 from birl.config import config
 from birl.engine import Loss, Phase, Polyak
 from birl.types import ActionSpace, Batch
-
-__all__ = ["CalQL", "CalQLConfig"]
 
 
 @config

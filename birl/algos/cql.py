@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from birl.acting import best_of, mode_action, q_action, q_action_value, q_value, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import best_of, mode_action, q_action, q_action_value, q_value, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss
 from birl.config import config, default
@@ -18,8 +18,6 @@ from birl.errors import ConfigError
 from birl.losses import carried, td_loss
 from birl.models import AdamFactory, OptimizerFactory, Returns, Scalar
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
-
-__all__ = ["CQL", "CQLConfig", "DiscreteCQL", "DiscreteCQLConfig"]
 
 
 @config

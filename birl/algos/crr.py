@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from birl.acting import q_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import q_value
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.awac import compared_returns
 from birl.config import AlgorithmConfig, config, default
-from birl.distributions import Categorical
 from birl.engine import HardCopy, Loss, Phase, Polyak, TargetUpdate
 from birl.losses import td_loss
 from birl.models import (
@@ -26,9 +25,8 @@ from birl.models import (
     OptimizerFactory,
     QFunctionFactory,
 )
+from birl.models.distributions import Categorical
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
-
-__all__ = ["CRR", "CRRConfig"]
 
 
 @config

@@ -6,8 +6,8 @@ from typing import Any, final
 
 import torch
 
-from birl.acting import deterministic_action, q_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import deterministic_action, q_value
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Nets
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase, Polyak
@@ -21,8 +21,6 @@ from birl.models import (
     QFunctionFactory,
 )
 from birl.types import ActionSpace, Batch, weighted_mean
-
-__all__ = ["DDPG", "DDPGConfig"]
 
 
 @config

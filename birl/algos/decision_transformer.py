@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig, window_outputs
 from birl.config import config, default
 from birl.engine import Loss, Phase
 from birl.errors import ConfigError
@@ -24,15 +25,7 @@ from birl.models import (
     WarmupSchedulerFactory,
 )
 from birl.models import DiscreteDecisionTransformer as DiscreteTransformerNetwork
-from birl.transformer import TransformerAlgorithm, TransformerConfig, window_outputs
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
-
-__all__ = [
-    "DecisionTransformer",
-    "DecisionTransformerConfig",
-    "DiscreteDecisionTransformer",
-    "DiscreteDecisionTransformerConfig",
-]
 
 
 def _completed(factory: OptimizerFactory, clip: float | None, schedule: LRSchedulerFactory | None) -> OptimizerFactory:

@@ -9,8 +9,8 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from birl.acting import mode_action, q_action_value, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import mode_action, q_action_value, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import HardCopy, Loss, Phase
 from birl.losses import carried, td_loss
@@ -27,8 +27,6 @@ from birl.models import (
     Scalar,
 )
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
-
-__all__ = ["DiscreteSAC", "DiscreteSACConfig"]
 
 
 @config

@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from birl.acting import q_action, q_action_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import q_action, q_action_value
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import HardCopy, Loss, Phase
 from birl.losses import td_loss
@@ -25,8 +25,6 @@ from birl.models import (
     evaluating,
 )
 from birl.types import ActionSpace, Batch, Spec
-
-__all__ = ["DQN", "DQNConfig", "DQNNets", "DoubleDQN", "DoubleDQNConfig", "double_q_target"]
 
 
 @config

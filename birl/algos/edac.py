@@ -7,15 +7,13 @@ from typing import final
 import torch.nn.functional as F
 from torch import Tensor
 
-from birl.acting import mode_action, q_value, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import mode_action, q_value, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss, value_target
 from birl.config import config
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
 from birl.types import ActionSpace, Batch, weighted_mean
-
-__all__ = ["EDAC", "EDACConfig"]
 
 
 @config

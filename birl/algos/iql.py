@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting import mode_action, q_action_value, q_value, sampled_action
-from birl.algorithm import Algorithm
+from birl.acting.policy import mode_action, q_action_value, q_value, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import carried, td_loss
@@ -28,8 +28,6 @@ from birl.models import (
     ValueFunction,
 )
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
-
-__all__ = ["IQL", "DiscreteIQL", "DiscreteIQLConfig", "IQLConfig"]
 
 
 @config

@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import nn
 
-from birl.acting import q_action, q_action_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import q_action, q_action_value
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase
 from birl.losses import td_loss
@@ -23,8 +23,6 @@ from birl.models import (
     evaluating,
 )
 from birl.types import ActionSpace, Batch, Spec
-
-__all__ = ["NFQ", "NFQConfig"]
 
 
 @config

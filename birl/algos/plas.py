@@ -9,8 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting import q_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import q_value
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.bcq import imitator_loss
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase, Polyak
@@ -29,8 +29,6 @@ from birl.models import (
     VAEEncoder,
 )
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
-
-__all__ = ["PLAS", "PLASConfig", "PLASWithPerturbation", "PLASWithPerturbationConfig"]
 
 LATENT_RANGE = 2.0
 """The policy's latents lie in ``[-LATENT_RANGE, LATENT_RANGE]``, where a standard normal has 95 % of its mass."""

@@ -9,9 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting import mode_action, sampled_action
-from birl.algorithm import Algorithm
-from birl.batching import fold_sequences, rollout_batch
+from birl.acting.policy import mode_action, sampled_action
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase
 from birl.losses import generalized_advantage
@@ -25,9 +24,8 @@ from birl.models import (
     ValueFunction,
 )
 from birl.preprocessing import MinMaxActionScaler
+from birl.preprocessing.units import fold_sequences, rollout_batch
 from birl.types import ActionSpace, Batch, Spec
-
-__all__ = ["PPO", "PPOConfig"]
 
 
 def _encoder() -> EncoderFactory:

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from birl.acting import deterministic_action, q_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import deterministic_action, q_value
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
 from birl.algos.td3_plus_bc import drawn_to
 from birl.config import config
@@ -19,8 +19,6 @@ from birl.engine import Loss, Phase, Polyak
 from birl.errors import DataError, UnsupportedError
 from birl.models import evaluating, is_recurrent
 from birl.types import ActionSpace, Batch, Spec, Tree, tree_leaves
-
-__all__ = ["PRDC", "PRDCConfig"]
 
 NUMBERS_OF_A_BLOCK: Final = 2**14
 DISTANCES_AT_ONCE: Final = 2**22

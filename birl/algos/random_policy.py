@@ -7,11 +7,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.algorithm import Algorithm
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config
 from birl.types import ActionSpace, Inputs, Spec, is_shape, tree_leaves
-
-__all__ = ["DiscreteRandomPolicy", "DiscreteRandomPolicyConfig", "RandomPolicy", "RandomPolicyConfig"]
 
 
 @config

@@ -6,15 +6,13 @@ from typing import final
 
 import torch
 
-from birl.acting import deterministic_action, q_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import deterministic_action, q_value
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, smoothed_action
 from birl.config import config
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
 from birl.types import ActionSpace, Batch, weighted_mean
-
-__all__ = ["ReBRAC", "ReBRACConfig"]
 
 
 @config

@@ -9,7 +9,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from birl.acting import q_value
+from birl.acting.policy import q_value
+from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig, window_outputs
 from birl.algos import td3, td3_plus_bc
 from birl.config import config, default
 from birl.engine import Loss, Phase, Polyak
@@ -23,10 +24,7 @@ from birl.models import (
     OptimizerFactory,
     QFunctionFactory,
 )
-from birl.transformer import TransformerAlgorithm, TransformerConfig, window_outputs
 from birl.types import ActionSpace, Batch, Inputs, Spec, tree_map
-
-__all__ = ["TACR", "TACRConfig"]
 
 
 @config

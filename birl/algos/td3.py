@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting import deterministic_action, q_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import deterministic_action, q_value
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
@@ -24,8 +24,6 @@ from birl.models import (
     QFunctionFactory,
 )
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
-
-__all__ = ["TD3", "TD3Config", "TD3Nets"]
 
 
 @config

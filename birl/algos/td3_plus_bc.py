@@ -6,14 +6,12 @@ from typing import final
 
 from torch import Tensor
 
-from birl.acting import deterministic_action, q_value
-from birl.algorithm import Algorithm
+from birl.acting.policy import deterministic_action, q_value
+from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
 from birl.config import config
 from birl.engine import Loss, Phase, Polyak
 from birl.types import ActionSpace, Batch, weighted_mean
-
-__all__ = ["TD3PlusBC", "TD3PlusBCConfig"]
 
 
 @config

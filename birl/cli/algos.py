@@ -5,8 +5,6 @@ from __future__ import annotations
 from birl.cli.common import algorithm_classes
 from birl.types import ActionSpace
 
-__all__ = ["algos"]
-
 _ACTIONS = {
     ActionSpace.CONTINUOUS: "continuous",
     ActionSpace.DISCRETE: "discrete",

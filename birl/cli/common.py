@@ -14,12 +14,9 @@ from tqdm import tqdm
 import birl.algos
 import birl.ope
 from birl import dataset, datasets
-from birl.algorithm import Algorithm
+from birl.algorithm.algorithm import Algorithm
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError
-
-__all__ = ["algorithm_class", "algorithm_classes", "load_dataset", "load_model", "make_environment", "newest_model"]
-__all__ += ["note"]
 
 _MODEL = re.compile(r"model_(\d+)\.d3")
 

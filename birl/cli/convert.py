@@ -10,8 +10,6 @@ import typer
 from birl.convert import read_d3rlpy
 from birl.errors import ConfigError
 
-__all__ = ["convert"]
-
 
 def convert(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="Model that d3rlpy 2 saved (.d3).")],

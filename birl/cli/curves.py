@@ -13,8 +13,6 @@ import numpy as np
 from birl.errors import ForeignFileError
 from birl.types import Array
 
-__all__ = ["RETURNS", "Curve", "in_order", "read_curve"]
-
 RETURNS = ("environment", "evaluation", "rollout_return")
 """Metrics that are returns of episodes."""
 

@@ -14,8 +14,6 @@ from birl import metrics
 from birl.cli.common import load_model, make_environment, note
 from birl.errors import ConfigError
 
-__all__ = ["acting_algorithm", "check_target", "evaluate"]
-
 
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")],

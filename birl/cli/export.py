@@ -9,8 +9,6 @@ import typer
 
 from birl.cli.common import load_model
 
-__all__ = ["export"]
-
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of a run (newest model).")],

@@ -9,11 +9,9 @@ from typing import Any, BinaryIO
 
 from birl.cli.common import newest_model, note
 from birl.errors import FileError, ForeignFileError, ResumeError, WriteError
-from birl.files import atomic_write
+from birl.files.archive import atomic_write
 from birl.logging import CombineAdapter, FileAdapter, LoggerAdapter, LoggerAdapterFactory
 from birl.run.checkpoint import checkpoint_path, differences
-
-__all__ = ["RunFolder"]
 
 _SETTINGS = "run.json"
 _OURS = ("*.csv", "metrics.jsonl", "params.json", "model_*.d3", "checkpoint.d3c")

@@ -13,8 +13,6 @@ import typer
 from birl.cli.common import note
 from birl.errors import BirlError, ConfigError
 
-__all__ = ["EXTRAS", "install"]
-
 EXTRAS = {
     "all": "Everything below.",
     "atari": "Atari 2600 environments (ale-py).",

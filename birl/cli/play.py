@@ -12,8 +12,6 @@ import typer
 from birl.cli.playing import play_episodes, rendering_environment
 from birl.errors import ConfigError
 
-__all__ = ["play"]
-
 
 def play(
     model: Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")],

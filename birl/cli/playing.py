@@ -13,8 +13,6 @@ from birl.cli.common import load_model, make_environment, note
 from birl.cli.evaluate import acting_algorithm
 from birl.errors import ConfigError
 
-__all__ = ["play_episodes", "rendering_environment"]
-
 
 def rendering_environment(env_id: str | None, env_header: str | None, mode: str) -> Any:
     """Make an environment that renders.

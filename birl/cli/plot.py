@@ -14,8 +14,6 @@ from birl.cli.common import note, runs_of_seeds
 from birl.cli.curves import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
 
-__all__ = ["draw", "draw_curve", "plot", "show_or_save"]
-
 _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
 
 

@@ -16,8 +16,6 @@ from birl.cli.curves import in_order, read_curve
 from birl.cli.plot import draw_curve, show_or_save
 from birl.errors import FileError, require
 
-__all__ = ["plot_all"]
-
 
 def plot_all(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder (of several seeds, too).")],

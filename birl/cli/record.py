@@ -14,8 +14,6 @@ import typer
 from birl.cli.playing import play_episodes, rendering_environment
 from birl.errors import ConfigError, WriteError, require
 
-__all__ = ["Recorder", "record"]
-
 _DEFAULT_RATE = 30
 
 

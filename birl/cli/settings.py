@@ -7,12 +7,10 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from birl.algorithm import Algorithm
+from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig
 from birl.errors import ConfigError
-from birl.serialization import Serializable
-
-__all__ = ["configure"]
+from birl.files.named import Serializable
 
 _WORDS = {"True": True, "False": False, "None": None}
 

@@ -13,8 +13,6 @@ from birl.cli.curves import in_order, read_curve
 from birl.errors import FileError, ForeignFileError
 from birl.types import ActionSpace
 
-__all__ = ["stats"]
-
 _OTHERS = {".d3": "model", ".d3c": "checkpoint"}
 
 

@@ -15,7 +15,8 @@ import typer
 from gymnasium.spaces import Box
 
 import birl
-from birl.algorithm import Algorithm
+from birl.algorithm.algorithm import Algorithm
+from birl.algorithm.population import check_many, checked_seeds, fit_many
 from birl.algos import LinearDecayEpsilonGreedy, NormalNoise
 from birl.cli.common import algorithm_class, load_dataset, make_environment, note
 from birl.cli.evaluate import acting_algorithm, check_target
@@ -24,13 +25,10 @@ from birl.cli.settings import configure
 from birl.envs import Stepper, sample_actions, single_spaces
 from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
-from birl.many import check_many, checked_seeds, fit_many
 from birl.metrics import evaluate
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.checkpoint import checkpoint_step, randomness_kept
 from birl.types import ActionSpace, Array
-
-__all__ = ["train"]
 
 _MOST_SEEDS = 1000
 

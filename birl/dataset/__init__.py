@@ -14,7 +14,7 @@ from birl.dataset.episode import (
     batch_pad_observations,
     create_zero_observation,
 )
-from birl.dataset.io import dump, load
+from birl.dataset.hdf5 import dump, load
 from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed import MixedReplayBuffer

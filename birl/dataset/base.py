@@ -12,15 +12,13 @@ import torch
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation
 from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.pickers import TransitionPickerProtocol
-from birl.dataset.returns import DiscountedReturns
+from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.errors import UnsupportedError
 from birl.types import Array, Shape, State
 
 if TYPE_CHECKING:
     from birl.dataset.transitions import Window
-
-__all__ = ["ReplayBufferBase"]
 
 
 class ReplayBufferBase(metaclass=ABCMeta):

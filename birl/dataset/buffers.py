@@ -10,8 +10,6 @@ from birl.dataset.episodes import EpisodeList
 from birl.dataset.storage import Storage
 from birl.dataset.validation import whole_number
 
-__all__ = ["BufferProtocol", "FIFOBuffer", "InfiniteBuffer"]
-
 
 @runtime_checkable
 class BufferProtocol(Protocol):

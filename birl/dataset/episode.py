@@ -19,20 +19,6 @@ from birl.dataset.validation import (
 from birl.errors import EmptyDataError, ShapeError
 from birl.types import ActionSpace, Array, Shape, Tree, tree_leaves, tree_map
 
-__all__ = [
-    "DatasetInfo",
-    "Episode",
-    "EpisodeBase",
-    "Leaf",
-    "Observation",
-    "PartialTrajectory",
-    "Signature",
-    "Transition",
-    "batch_pad_array",
-    "batch_pad_observations",
-    "create_zero_observation",
-]
-
 Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
 
 

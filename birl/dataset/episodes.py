@@ -11,8 +11,6 @@ from birl.dataset.episode import Episode
 from birl.dataset.storage import FINAL, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.types import Array, tree_map
 
-__all__ = ["EpisodeList", "EpisodeTable", "episode_at", "episode_table", "locate", "timesteps_and_returns"]
-
 
 class EpisodeTable(NamedTuple):
     """Where episodes lie: arrays ``[E]``, ordered by lane, then age."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from birl.dataset.arrays import make_place
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import Signature, parts_as_tuple
+from birl.dataset.folders import check_new_folder
 from birl.dataset.pickers import TransitionPickerProtocol
-from birl.dataset.places import make_place
 from birl.dataset.replay_buffer import Place, ReplayBuffer
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.dataset.snapshot import check_new_folder
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.validation import (
     as_array,
@@ -29,8 +29,6 @@ from birl.dataset.validation import (
 from birl.errors import DataError, ShapeError
 from birl.seeding import new_generator
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map
-
-__all__ = ["MDPDataset"]
 
 _CHUNK = 65536
 _LONG = 1000  # steps: a longer log without any end is rarely one episode

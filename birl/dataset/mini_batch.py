@@ -13,8 +13,6 @@ from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
 from birl.errors import UnsupportedError
 from birl.types import Shape, Tree, tree_map
 
-__all__ = ["SequenceMiniBatch", "TailMiniBatch", "TrajectoryMiniBatch", "TransitionMiniBatch"]
-
 
 def _shape(tree: Tree) -> Shape:
     return tree_map(lambda leaf: tuple(leaf.shape), tree)
@@ -26,6 +24,7 @@ def as_network_dtype(tree: Tree) -> Tree:
 
 
 def as_action_dtype(actions: Any) -> Any:
+    """Integers as int64, other numbers as float32."""
     return actions.astype(np.int64 if actions.dtype.kind in "iu" else np.float32, copy=False)
 
 

@@ -16,13 +16,11 @@ from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation,
 from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.pickers import TransitionPickerProtocol
 from birl.dataset.replay_buffer import ReplayBuffer
-from birl.dataset.returns import DiscountedReturns
+from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.errors import ConfigError, ShapeError
 from birl.seeding import new_generator
 from birl.types import Array, Shape, State
-
-__all__ = ["MixedReplayBuffer"]
 
 
 class MixedReplayBuffer(ReplayBufferBase):
@@ -94,7 +92,7 @@ class MixedReplayBuffer(ReplayBufferBase):
 
     def placed_for(self, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
         """As `ReplayBuffer.placed_for`, of both buffers alike; only the first one is ever ``growing``."""
-        from birl.dataset.placed import place_together
+        from birl.dataset.mirror import place_together
 
         placed = place_together([(self._primary, growing), (self._secondary, False)], device)
         return self if placed is None else self.with_parts(*placed)
@@ -242,7 +240,7 @@ class MixedReplayBuffer(ReplayBufferBase):
 
     def dump(self, f: BinaryIO | str | os.PathLike[str]) -> None:
         """Write the episodes of both."""
-        from birl.dataset.io import dump
+        from birl.dataset.hdf5 import dump
 
         dump(self.episodes, f, self.dataset_info)
 

@@ -13,29 +13,15 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from birl.dataset.arrays import Place
 from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
 from birl.dataset.episodes import episode_at, locate
 from birl.dataset.mini_batch import TransitionMiniBatch, as_action_dtype
-from birl.dataset.places import Place
-from birl.dataset.returns import DiscountedReturns
+from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
 from birl.dataset.validation import whole_number
 from birl.errors import ConfigError
 from birl.types import Array, Shape, Tree, tree_leaves, tree_map
-
-__all__ = [
-    "BasicTransitionPicker",
-    "FrameStackTransitionPicker",
-    "MultiStepTransitionPicker",
-    "SparseRewardTransitionPicker",
-    "TransitionPickerProtocol",
-    "VectorisedPicker",
-    "is_vectorised",
-    "next_action_columns",
-    "pick_batch",
-    "pick_one",
-    "stack_frames",
-]
 
 
 @runtime_checkable

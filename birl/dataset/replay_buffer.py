@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
-from birl.dataset.columns import observation_columns, row_leaf, step_columns
 from birl.dataset.episode import (
     DatasetInfo,
     Episode,
@@ -24,6 +24,16 @@ from birl.dataset.episode import (
     Transition,
 )
 from birl.dataset.episodes import EpisodeList
+from birl.dataset.folders import (
+    check_new_folder,
+    get_generator_state,
+    get_storage_state,
+    open_folder,
+    save_folder,
+    set_generator_state,
+    set_storage_state,
+)
+from birl.dataset.incoming import observation_columns, row_leaf, step_columns
 from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.pickers import (
     BasicTransitionPicker,
@@ -33,8 +43,7 @@ from birl.dataset.pickers import (
     pick_batch,
     pick_one,
 )
-from birl.dataset.places import FolderPlace, make_place
-from birl.dataset.returns import DiscountedReturns
+from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import sample_complete_rows, sample_rows
 from birl.dataset.slicers import (
     BasicTrajectorySlicer,
@@ -44,25 +53,14 @@ from birl.dataset.slicers import (
     slice_batch,
     slice_one,
 )
-from birl.dataset.snapshot import (
-    check_new_folder,
-    get_generator_state,
-    get_storage_state,
-    open_folder,
-    save_folder,
-    set_generator_state,
-    set_storage_state,
-)
 from birl.dataset.spaces import action_leaf, count_lanes, observation_of, single_spaces
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
-from birl.dataset.tails import tail_batch
 from birl.dataset.validation import detect_action_size, detect_action_space, prepare_actions, whole_number
+from birl.dataset.windows import tail_batch
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_batch
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from birl.seeding import new_generator
 from birl.types import ActionSpace, Array, Shape, State, Tree, tree_map
-
-__all__ = ["ReplayBuffer", "create_fifo_replay_buffer", "create_infinite_replay_buffer"]
 
 Place = str | os.PathLike[str] | torch.device
 _STACKS = (FrameStackTransitionPicker, FrameStackTrajectorySlicer)
@@ -418,7 +416,7 @@ class ReplayBuffer(ReplayBufferBase):
         On an accelerator that is a buffer of the same contents and draws, and what is appended to it goes to this one:
 
         - copied to the device, each column in its own dtype, if the data lie in memory and (at the buffer's limit)
-          take no more than `birl.dataset.placed.DEVICE_MEMORY_SHARE` of the device's free memory. Gathers then run
+          take no more than `birl.dataset.mirror.DEVICE_MEMORY_SHARE` of the device's free memory. Gathers then run
           there, and so do the draws, with a generator of the device's own, seeded by this buffer's and part of the
           state. Rows of a ``growing`` buffer are drawn on the host, and rows written are sent before the next draw.
         - else, for CUDA, one that gathers into pinned memory. So it is for data in folders, and for growing buffers
@@ -430,7 +428,7 @@ class ReplayBuffer(ReplayBufferBase):
             device: the training device.
             growing: whether steps are appended between draws.
         """
-        from birl.dataset.placed import place_together
+        from birl.dataset.mirror import place_together
 
         placed = place_together([(self, growing)], device)
         return self if placed is None else placed[0]
@@ -534,7 +532,7 @@ class ReplayBuffer(ReplayBufferBase):
         Args:
             f: path, or a file opened with ``"w+b"``. A path is replaced only when all is written.
         """
-        from birl.dataset.io import dump
+        from birl.dataset.hdf5 import dump
 
         dump(self.episodes, f, self.dataset_info)
 
@@ -558,7 +556,7 @@ class ReplayBuffer(ReplayBufferBase):
             ConfigError: if ``f`` is no file.
             CorruptFileError, ForeignFileError: if the file cannot be used.
         """
-        from birl.dataset.io import check_readable, load
+        from birl.dataset.hdf5 import check_readable, load
 
         check_readable(f, "ReplayBuffer.load(f, buffer)")
         episodes, space, size = load(f, episode_cls, action_space)

@@ -12,8 +12,6 @@ from birl.dataset.storage import FINAL, HEAD, NO_TRANSITION, Storage
 from birl.errors import EmptyDataError
 from birl.types import Array
 
-__all__ = ["device_generator", "sample_complete_rows", "sample_rows"]
-
 
 def sample_rows(storage: Storage, generator: np.random.Generator, count: int, *, any_step: bool = False) -> Any:
     """Row numbers ``[count]``, uniform and independent, of transitions (or of any steps).

@@ -19,20 +19,10 @@ from birl.dataset.pickers import (
     stack_frames,
     to_device,
 )
-from birl.dataset.returns import DiscountedReturns
+from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import FIRST, NO_NEXT, Storage
 from birl.errors import UnsupportedError
 from birl.types import Tree, tree_map
-
-__all__ = [
-    "BasicTrajectorySlicer",
-    "FrameStackTrajectorySlicer",
-    "TrajectorySlicerProtocol",
-    "VectorisedSlicer",
-    "sequence_batch",
-    "slice_batch",
-    "slice_one",
-]
 
 
 @runtime_checkable

@@ -10,8 +10,6 @@ from birl.dataset.episode import Leaf, Observation
 from birl.errors import ActionError, ShapeError
 from birl.types import ActionSpace
 
-__all__ = ["action_leaf", "count_lanes", "observation_of", "single_spaces"]
-
 
 def count_lanes(env: Any) -> int:
     """Number of parallel environments; 1 for a plain environment."""

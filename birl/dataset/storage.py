@@ -19,22 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import Leaf
-from birl.dataset.places import MemoryPlace, Place
 from birl.errors import ConfigError
 from birl.types import Array, Tree, tree_leaves, tree_map
-
-__all__ = [
-    "FINAL",
-    "FIRST",
-    "HEAD",
-    "NO_NEXT",
-    "NO_TRANSITION",
-    "TERMINATED",
-    "TRUNCATED",
-    "UNKNOWN",
-    "Storage",
-]
 
 TERMINATED = 1  # the environment ended the episode with this step
 TRUNCATED = 2  # the episode was cut after this step

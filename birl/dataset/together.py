@@ -12,16 +12,14 @@ import torch
 
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.mini_batch import TransitionMiniBatch
+from birl.dataset.mirror import PlacedReplayBuffer
 from birl.dataset.mixed import MixedReplayBuffer
 from birl.dataset.pickers import pick_batch
-from birl.dataset.placed import PlacedReplayBuffer
 from birl.dataset.replay_buffer import ReplayBuffer
-from birl.dataset.returns import DiscountedReturns
+from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import Storage
 from birl.errors import UnsupportedError
 from birl.seeding import new_generator
-
-__all__ = ["sample_together", "with_new_generators"]
 
 
 def with_new_generators(dataset: ReplayBufferBase) -> ReplayBufferBase:

@@ -18,8 +18,6 @@ from birl.dataset.storage import FINAL, FIRST, NO_NEXT, Storage
 from birl.errors import EmptyDataError
 from birl.types import Array, Tree, tree_map
 
-__all__ = ["Transitions", "Window"]
-
 BATCH_SIZE = 1024
 
 

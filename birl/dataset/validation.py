@@ -10,19 +10,6 @@ import numpy as np
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.types import FLOAT32_MAX, ActionSpace, Array, Tree, tree_leaves
 
-__all__ = [
-    "as_array",
-    "as_column",
-    "as_flags",
-    "check_action_range",
-    "check_finite",
-    "check_length",
-    "detect_action_size",
-    "detect_action_space",
-    "lengths_by_name",
-    "prepare_actions",
-]
-
 _MOST_ACTIONS: Final = 1_000_000
 """Sizes above this are not inferred: a network needs an output for each action, so such numbers are likely ids."""
 

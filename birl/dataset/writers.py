@@ -9,8 +9,6 @@ import numpy as np
 from birl.dataset.episode import Observation, stack_trees
 from birl.types import Array, tree_map
 
-__all__ = ["BasicWriterPreprocess", "LastFrameWriterPreprocess", "WriterPreprocessProtocol", "process_batch"]
-
 
 @runtime_checkable
 class WriterPreprocessProtocol(Protocol):

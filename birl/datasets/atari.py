@@ -34,8 +34,6 @@ from birl.errors import ConfigError, CorruptFileError, FileError
 from birl.seeding import new_generator
 from birl.types import ActionSpace, Array
 
-__all__ = ["PATTERN", "get_atari", "get_atari_transitions"]
-
 PATTERN: Final = re.compile(r"([a-z][a-z0-9-]*?)-(mixed|medium|expert|epoch-[1-9]\d?)-v([0-4])")
 """Names of d4rl-atari's datasets: game, kind and version."""
 

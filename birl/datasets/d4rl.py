@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from birl.dataset import MDPDataset, ReplayBuffer
-from birl.dataset.io import read_arrays
+from birl.dataset.hdf5 import read_arrays
 from birl.dataset.pickers import TransitionPickerProtocol
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.validation import as_flags
@@ -18,8 +18,6 @@ from birl.datasets.folders import Where, environment_or_none, find
 from birl.envs import make_env
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.types import ActionSpace, Array
-
-__all__ = ["PATTERN", "get_d4rl"]
 
 FAMILIES: Final = (
     *("hopper", "halfcheetah", "walker2d", "ant", "antmaze", "maze2d", "pen", "hammer", "door", "relocate"),

@@ -10,8 +10,6 @@ from typing import Any
 
 from birl.errors import ConfigError, FileError, MissingExtraError
 
-__all__ = ["data_folders", "environment_or_none", "find"]
-
 Where = str | os.PathLike[str] | None
 
 

@@ -22,8 +22,6 @@ from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, flat_goal, is_ch
 from birl.errors import ConfigError, EmptyDataError, FileError, MissingExtraError, ShapeError, require
 from birl.types import Tree
 
-__all__ = ["PATTERN", "get_minari"]
-
 PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
 """Names of Minari's datasets."""
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from birl.errors import CompileError
 from birl.types import Batch
 
-__all__ = ["BACKEND", "Graphs", "check_compiler", "has_compiler"]
-
 BACKEND = "inductor"
 """Of torch.compile. Tests on machines without a C++ compiler take another, which traces but does not compile."""
 

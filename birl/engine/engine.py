@@ -10,21 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from birl.engine.capture import record_cuda_graph
+from birl.engine.compiled import Program, supports
 from birl.engine.compiler import Graphs, check_compiler, has_compiler
-from birl.engine.gradients import WATCHED, statistics
+from birl.engine.cuda_graphs import record_cuda_graph
+from birl.engine.gradient_statistics import WATCHED, statistics
 from birl.engine.memory import keep_freed_memory
 from birl.engine.phase import Due, Phase, due_at
-from birl.engine.program import Program, supports
-from birl.engine.saved import check_optimizer, refuse_nonfinite
 from birl.engine.targets import TargetUpdate
 from birl.errors import CompileError, CorruptFileError, NonFiniteError
 from birl.losses.loss import Loss
 from birl.models import is_recurrent
-from birl.models.products import fast_products
+from birl.models.matmul import fast_products
+from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
 from birl.types import Batch, Inputs, State
-
-__all__ = ["Engine"]
 
 Gradients = dict[str, Tensor]
 
@@ -43,8 +41,8 @@ class Engine:
         reduce: applied to each phase's gradients before the optimiser sees them; the identity by default. Distributed
             training puts its all-reduce here.
         watch: if it is not ``None``, it is called after every update, for each phase, with the phase's name, the names
-            of its parameters and `birl.engine.gradients.statistics` of their gradients (before clipping): ``[n, 4]``,
-            or ``[k, n, 4]`` after ``k`` updates at once.
+            of its parameters and `birl.engine.gradient_statistics.statistics` of their gradients (before clipping):
+            ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
     """
 
     def __init__(
@@ -98,8 +96,8 @@ class Engine:
     def compile(self, required: bool = True) -> None:
         """Compile updates from now on. The first update of each kind, which compiles, takes up to a minute.
 
-        The whole update is one program if every optimiser has a form for that (`birl.engine.rules`) and gradients are
-        not reduced between processes. Otherwise losses and gradients are compiled, phase by phase.
+        The whole update is one program if every optimiser has a form for that (`birl.optimizers.steps`) and gradients
+        are not reduced between processes. Otherwise losses and gradients are compiled, phase by phase.
 
         Args:
             required: whether to raise where compiling is not possible, instead of going on without it.

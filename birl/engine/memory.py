@@ -13,8 +13,6 @@ import sys
 from functools import cache
 from typing import Final
 
-__all__ = ["keep_freed_memory"]
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_… of malloc.h
 _KEPT: Final = 1 << 30
 _LARGEST_BLOCK: Final = 32 << 20  # what every version of glibc takes; larger arrays, such as datasets, go back at once

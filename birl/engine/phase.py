@@ -10,9 +10,6 @@ from birl.engine.targets import TargetUpdate
 from birl.losses.loss import Loss
 from birl.types import Batch
 
-__all__ = ["Due", "LossFunction", "Phase", "due_at"]
-
-
 LossFunction = Callable[[Any, Batch, Any], Loss]  # (networks, batch, config)
 
 

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-__all__ = ["HardCopy", "Polyak", "TargetUpdate"]
-
 
 class TargetUpdate(Protocol):
     """A target update: which network follows which, how, how often and from when on."""

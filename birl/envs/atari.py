@@ -13,8 +13,6 @@ from birl.envs.wrappers import ChannelFirst, FrameStack
 from birl.errors import EnvironmentMismatchError, require
 from birl.types import Array
 
-__all__ = ["Atari", "AtariPreprocessing", "make_atari"]
-
 
 def make_atari(game: str, *, sticky_action: bool = True, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """A game without preprocessing, one frame a step, with the actions that it knows.

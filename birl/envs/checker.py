@@ -11,8 +11,6 @@ from birl.envs.stepper import Stepper
 from birl.errors import EnvironmentMismatchError
 from birl.types import Tree, tree_leaves
 
-__all__ = ["check_environment"]
-
 
 def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
     """Step an environment (or vector environment) at random and compare what it gives with what it declares.

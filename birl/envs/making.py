@@ -14,8 +14,6 @@ from birl.envs.spaces import number_of_environments, single_spaces
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.seeding import new_generator
 
-__all__ = ["make_env", "reset_generator", "seed_env"]
-
 _MARK = "_birl_seeds"
 
 

@@ -11,15 +11,6 @@ from gymnasium.vector import VectorEnv
 from birl.errors import ActionError, EnvironmentMismatchError
 from birl.types import FLOAT32_MAX, Array, Shape, Spec
 
-__all__ = [
-    "all_finite",
-    "check_actions",
-    "environment_spec",
-    "number_of_environments",
-    "sample_actions",
-    "single_spaces",
-]
-
 _ROUNDING = 1e-5
 """How far beyond a bound an action may lie, relative to the bound (or to 1)."""
 

@@ -17,8 +17,6 @@ from birl.envs.spaces import all_finite, number_of_environments, single_spaces
 from birl.errors import EnvironmentMismatchError, NonFiniteError
 from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
 
-__all__ = ["Step", "Stepper"]
-
 
 class Step(NamedTuple):
     """What one step of ``n`` environments led to.

@@ -12,8 +12,6 @@ from gymnasium import spaces
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.types import Array
 
-__all__ = ["ChannelFirst", "FrameStack", "GoalConcatWrapper", "is_channel_last", "with_channel_first"]
-
 _MOST_CHANNELS = 4
 
 

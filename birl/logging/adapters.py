@@ -8,8 +8,6 @@ from typing import Any
 from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, _create, watch_model, write_gradient
 from birl.types import State
 
-__all__ = ["CombineAdapter", "CombineAdapterFactory", "NoopAdapter", "NoopAdapterFactory"]
-
 
 class NoopAdapter(LoggerAdapter):
     """Writes nothing."""

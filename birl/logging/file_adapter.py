@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from birl.errors import WriteError
-from birl.files import atomic_write
+from birl.files.archive import atomic_write
+from birl.files.named import encode
 from birl.logging.logger import LOG, LoggerAdapter, LoggerAdapterFactory
-from birl.serialization import encode
 from birl.types import State
-
-__all__ = ["FileAdapter", "FileAdapterFactory"]
 
 _LINES = "metrics.jsonl"
 _GRADIENTS = "gradients"

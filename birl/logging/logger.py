@@ -17,8 +17,6 @@ from typing import Any, Protocol
 
 from birl.types import State
 
-__all__ = ["LOG", "BirlLogger", "LoggerAdapter", "LoggerAdapterFactory", "LoggingStrategy"]
-
 LOG = logging.getLogger("birl")
 
 

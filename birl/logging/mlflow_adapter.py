@@ -7,12 +7,10 @@ import time
 from typing import Any
 
 from birl.errors import require
+from birl.files.named import encode
 from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
 from birl.logging.tensorboard_adapter import flat
-from birl.serialization import encode
 from birl.types import State
-
-__all__ = ["MLflowAdapter", "MLflowAdapterFactory"]
 
 _MOST_METRICS = 1000  # MLflow takes so many in one request, and so many parameters:
 _MOST_PARAMS = 100

@@ -11,8 +11,6 @@ from birl.errors import require
 from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
 from birl.types import State
 
-__all__ = ["TensorboardAdapter", "TensorboardAdapterFactory"]
-
 
 class TensorboardAdapter(LoggerAdapter):
     """Writes metrics as the scalars ``metrics/<name>`` against the step, and the parameters as text. Saves no models.

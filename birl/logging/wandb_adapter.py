@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from birl.errors import require
+from birl.files.named import encode
 from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
-from birl.serialization import encode
 from birl.types import State
-
-__all__ = ["WanDBAdapter", "WanDBAdapterFactory"]
 
 
 class WanDBAdapter(LoggerAdapter):

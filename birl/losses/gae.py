@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["generalized_advantage"]
-
 
 def generalized_advantage(
     reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, gae_lambda: float

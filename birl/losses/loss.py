@@ -10,8 +10,6 @@ from torch import Tensor
 
 from birl.types import Batch
 
-__all__ = ["Loss", "carried"]
-
 
 @dataclass(frozen=True)
 class Loss:

@@ -7,8 +7,6 @@ from torch import Tensor
 from birl.losses.loss import Loss
 from birl.types import weighted_mean
 
-__all__ = ["temperature_loss"]
-
 
 def temperature_loss(temperature: Tensor, entropy: Tensor, target: float, weight: Tensor) -> Loss:
     """``J(alpha) = E[alpha * (entropy - target)]`` (arXiv:1812.05905, eq. 18).

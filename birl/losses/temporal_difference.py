@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from birl.losses.loss import Loss
-from birl.models.returns import Returns
+from birl.models.value_distributions import Returns
 from birl.types import Batch, weighted_mean
-
-__all__ = ["td_loss"]
 
 
 def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = "", delta: float | None = None) -> Loss:

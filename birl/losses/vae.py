@@ -6,8 +6,6 @@ from birl.losses.loss import Loss
 from birl.models.vae import VAEDecoder, VAEEncoder
 from birl.types import Batch, weighted_mean
 
-__all__ = ["vae_loss"]
-
 
 def vae_loss(encoder: VAEEncoder, decoder: VAEDecoder, batch: Batch, kl_weight: float) -> Loss:
     """``E[(a - D(s, z))^2 + kl_weight * KL(q(z|s, a) || N(0, 1))]`` with ``z ~ q(z|s, a)`` (arXiv:1812.02900).

@@ -10,13 +10,6 @@ from birl.envs import Stepper, reset_generator, sample_actions
 from birl.errors import ConfigError
 from birl.types import State
 
-__all__ = [
-    "EnvironmentEvaluator",
-    "evaluate",
-    "evaluate_qlearning_with_environment",
-    "evaluate_transformer_with_environment",
-]
-
 
 def evaluate(
     learner: Any,

@@ -17,20 +17,6 @@ from birl.dataset.transitions import Transitions, Window
 from birl.errors import ConfigError
 from birl.types import ActionSpace, Array
 
-__all__ = [
-    "AverageValueEstimationEvaluator",
-    "CompareContinuousActionDiffEvaluator",
-    "CompareDiscreteActionMatchEvaluator",
-    "ContinuousActionDiffEvaluator",
-    "DiscountedSumOfAdvantageEvaluator",
-    "DiscreteActionMatchEvaluator",
-    "EvaluatorProtocol",
-    "InitialStateValueEstimationEvaluator",
-    "OverTransitions",
-    "SoftOPCEvaluator",
-    "TDErrorEvaluator",
-]
-
 
 class EvaluatorProtocol(Protocol):
     """Says one number about an algorithm."""

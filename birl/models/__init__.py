@@ -11,20 +11,6 @@ from birl.models.encoders import (
     register_encoder_factory,
 )
 from birl.models.networks import Network, evaluating, is_recurrent, set_acting
-from birl.models.optimizers import (
-    AdamFactory,
-    AdamWFactory,
-    CosineAnnealingLRFactory,
-    GPTAdamWFactory,
-    LRSchedulerFactory,
-    OptimizerFactory,
-    RMSpropFactory,
-    SGDFactory,
-    WarmupCosineSchedulerFactory,
-    WarmupSchedulerFactory,
-    register_optimizer_factory,
-)
-from birl.models.parameters import Scalar
 from birl.models.policies import (
     CategoricalPolicy,
     ConditionalNormalPolicy,
@@ -44,7 +30,7 @@ from birl.models.q_functions import (
     register_q_func_factory,
 )
 from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
-from birl.models.returns import CategoricalReturns, MeanReturns, QuantileReturns, Returns
+from birl.models.scalar import Scalar
 from birl.models.transformer import (
     CausalTransformer,
     ContinuousDecisionTransformer,
@@ -53,7 +39,21 @@ from birl.models.transformer import (
     PositionEncodingType,
 )
 from birl.models.vae import VAEDecoder, VAEEncoder, random_latents
+from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, Returns
 from birl.models.values import ValueFunction
+from birl.optimizers.factories import (
+    AdamFactory,
+    AdamWFactory,
+    CosineAnnealingLRFactory,
+    GPTAdamWFactory,
+    LRSchedulerFactory,
+    OptimizerFactory,
+    RMSpropFactory,
+    SGDFactory,
+    WarmupCosineSchedulerFactory,
+    WarmupSchedulerFactory,
+    register_optimizer_factory,
+)
 
 __all__ = [
     "AdamFactory",

@@ -11,8 +11,6 @@ from birl.errors import ConfigError
 from birl.models.layers import DenseLayer, EnsembleLayerNorm, activation_named
 from birl.types import Tree, tree_leaves
 
-__all__ = ["PixelEncoder", "SimBaEncoder", "TreeEncoder", "VectorEncoder"]
-
 
 class VectorEncoder(nn.Module):
     """Dense layers over a flattened observation, joined by the action if one is given.

@@ -17,20 +17,10 @@ import torch
 from torch import nn
 
 from birl.errors import ConfigError, ShapeError, UnsupportedError
+from birl.files.named import Serializable
 from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder
 from birl.models.layers import Members, activation_named
-from birl.serialization import Serializable
 from birl.types import Shape, is_shape, leaf_shapes
-
-__all__ = [
-    "DefaultEncoderFactory",
-    "EncoderFactory",
-    "PixelEncoderFactory",
-    "SimBaEncoderFactory",
-    "VectorEncoderFactory",
-    "feature_size_of",
-    "register_encoder_factory",
-]
 
 
 class EncoderFactory(Serializable):

@@ -1,7 +1,7 @@
 """Heads: features of an ensemble to returns.
 
-Every head maps ``[N or 1, …, F]`` to a value of `birl.models.returns` with leading dimensions ``[N, …]``, or
-``[N, …, A]`` for ``n_actions`` discrete actions.
+Every head maps ``[N or 1, …, F]`` to a value of `birl.models.value_distributions` with leading dimensions ``[N, …]``,
+or ``[N, …, A]`` for ``n_actions`` discrete actions.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.models.layers import EnsembleLinear
-from birl.models.returns import CategoricalReturns, MeanReturns, QuantileReturns
-
-__all__ = ["CategoricalHead", "ImplicitQuantileHead", "MeanHead", "QuantileHead", "midpoints"]
+from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns
 
 
 def midpoints(n: int) -> Tensor:

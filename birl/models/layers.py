@@ -10,9 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
-from birl.models import products
-
-__all__ = ["ACTIVATIONS", "Activation", "DenseLayer", "Dropout", "EnsembleLayerNorm", "EnsembleLinear", "Members"]
+from birl.models import matmul as products
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -13,8 +13,6 @@ from birl.models.heads import ImplicitQuantileHead
 from birl.models.recurrent import Recurrent
 from birl.types import Inputs, Shape, Spec, Tree, is_shape, tree_leaves, tree_map
 
-__all__ = ["Network", "evaluating", "is_recurrent", "set_acting"]
-
 
 class Network(nn.Module):
     """Base of networks: an encoder that reads `Inputs`.

@@ -5,19 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from birl.distributions import Categorical, Normal, SquashedNormal
+from birl.models.distributions import Categorical, Normal, SquashedNormal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import Network
 from birl.types import Inputs, Spec
-
-__all__ = [
-    "CategoricalPolicy",
-    "ConditionalNormalPolicy",
-    "DeterministicPolicy",
-    "NormalPolicy",
-    "ResidualPolicy",
-    "SquashedNormalPolicy",
-]
 
 
 class DeterministicPolicy(Network):

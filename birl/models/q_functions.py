@@ -13,26 +13,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from birl.errors import ConfigError, ShapeError
+from birl.files.named import Serializable
 from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
 from birl.models.encoders import EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
 from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
+from birl.models.matmul import torch_products
 from birl.models.networks import Network
-from birl.models.products import torch_products
-from birl.models.returns import Returns
-from birl.serialization import Serializable
+from birl.models.value_distributions import Returns
 from birl.types import Inputs, Spec
-
-__all__ = [
-    "C51QFunctionFactory",
-    "ContinuousQFunction",
-    "DiscreteQFunction",
-    "IQNQFunctionFactory",
-    "MeanQFunctionFactory",
-    "QFunctionFactory",
-    "QRQFunctionFactory",
-    "register_q_func_factory",
-]
 
 
 class QFunctionFactory(Serializable):

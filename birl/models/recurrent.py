@@ -24,8 +24,6 @@ from birl.models.encoders import (
 )
 from birl.types import Shape, Tree, is_shape
 
-__all__ = ["GRUEncoderFactory", "LSTMEncoderFactory", "Recurrent", "RecurrentEncoder", "RecurrentMembers"]
-
 
 class Recurrent(nn.Module):
     """Base of recurrent encoders.

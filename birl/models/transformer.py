@@ -15,14 +15,6 @@ from birl.models.networks import Network
 from birl.models.recurrent import Recurrent
 from birl.types import Inputs, Spec, Tree
 
-__all__ = [
-    "CausalTransformer",
-    "ContinuousDecisionTransformer",
-    "DecisionTransformerNetwork",
-    "DiscreteDecisionTransformer",
-    "PositionEncodingType",
-]
-
 _ALL = slice(None)
 
 

@@ -11,12 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from birl.distributions import Normal
+from birl.models.distributions import Normal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import Network, evaluating
 from birl.types import Inputs, Spec
-
-__all__ = ["LATENT_LIMIT", "VAEDecoder", "VAEEncoder", "random_latents"]
 
 LATENT_LIMIT = 0.5
 """Random latents are clipped to ``[-LATENT_LIMIT, LATENT_LIMIT]``: only the likely actions are decoded."""

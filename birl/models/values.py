@@ -8,8 +8,6 @@ from birl.models.encoders import EncoderFactory
 from birl.models.networks import Network
 from birl.types import Inputs, Spec
 
-__all__ = ["ValueFunction"]
-
 
 class ValueFunction(Network):
     """Expected return of a state.

@@ -11,9 +11,9 @@ from typing import Any, NoReturn, cast, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting import NetworkActor, q_action_value, q_value
-from birl.algorithm import Algorithm, rebuild
-from birl.batching import to_batch
+from birl.acting.actor import NetworkActor
+from birl.acting.policy import q_action_value, q_value
+from birl.algorithm.algorithm import Algorithm, rebuild
 from birl.config import AlgorithmConfig, config, default
 from birl.engine import HardCopy, Loss, Phase
 from birl.errors import ConfigError, ResumeError, ShapeError, UnsupportedError
@@ -29,10 +29,9 @@ from birl.models import (
     QFunctionFactory,
     is_recurrent,
 )
-from birl.shapes import as_shape
+from birl.preprocessing.units import to_batch
+from birl.spaces import as_shape
 from birl.types import ActionSpace, Array, Batch, Inputs, Shape, Spec, State, Tree
-
-__all__ = ["FQE", "DiscreteFQE", "DiscreteFQEConfig", "FQEConfig"]
 
 POLICY_ACTION = "policy_action"
 

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 
 from birl.errors import ConfigError
+from birl.files.named import Serializable
 from birl.preprocessing.base import MinMax, Scaler, as_float
-from birl.serialization import Serializable
 from birl.types import Array
-
-__all__ = ["ActionScaler", "MinMaxActionScaler", "register_action_scaler"]
 
 
 class ActionScaler(Scaler, Serializable):

@@ -23,8 +23,6 @@ from birl.errors import (
 )
 from birl.types import Array, tree_map
 
-__all__ = ["Affine", "MinMax", "Scaler", "Statistics", "as_float", "finite", "row_statistics"]
-
 _NUMBERS_AT_ONCE: Final = 2**20  # 8 MB in float64
 _UNBOUNDED: Final = 1e30  # environments also write "no bound" as the largest float
 _RELATIVE_RESOLUTION: Final = 1e-6  # of float32, rounded up: a narrower spread is a constant

@@ -11,18 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from birl.errors import ConfigError, ShapeError
+from birl.files.named import Serializable
 from birl.preprocessing.base import Affine, MinMax, Scaler, as_float, finite, row_statistics
-from birl.serialization import Serializable
 from birl.types import Array, tree_map
-
-__all__ = [
-    "MinMaxObservationScaler",
-    "ObservationScaler",
-    "PixelObservationScaler",
-    "StandardObservationScaler",
-    "TupleObservationScaler",
-    "register_observation_scaler",
-]
 
 
 class ObservationScaler(Scaler, Serializable):

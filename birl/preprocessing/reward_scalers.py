@@ -14,20 +14,9 @@ import numpy as np
 import torch
 
 from birl.errors import ConfigError
+from birl.files.named import Serializable
 from birl.preprocessing.base import Scaler, as_float, row_statistics
-from birl.serialization import Serializable
 from birl.types import Array
-
-__all__ = [
-    "ClipRewardScaler",
-    "ConstantShiftRewardScaler",
-    "MinMaxRewardScaler",
-    "MultiplyRewardScaler",
-    "ReturnBasedRewardScaler",
-    "RewardScaler",
-    "StandardRewardScaler",
-    "register_reward_scaler",
-]
 
 
 class RewardScaler(Scaler, Serializable):

@@ -4,7 +4,7 @@ One module per loop: `offline`, `online`, `on_policy`, `collect`, `evaluate`. Ea
 surrounds it (logging, models, progress, checkpoints, signals) is in `session`.
 """
 
-from birl.run.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
+from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
 from birl.run.protocols import Actor, Learner, OnPolicyLearner, Rollout, Stateful
 from birl.run.session import Options
 

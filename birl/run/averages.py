@@ -11,8 +11,6 @@ from torch import Tensor
 from birl.errors import NonFiniteError
 from birl.types import State
 
-__all__ = ["Averages"]
-
 
 class Averages:
     """Means of metrics over many steps.

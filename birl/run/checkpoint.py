@@ -13,11 +13,8 @@ import numpy as np
 import torch
 
 from birl.errors import ConfigError, FileError, ResumeError, WriteError
-from birl.files import load_archive, load_config, save_archive
+from birl.files.archive import load_archive, load_config, save_archive
 from birl.types import State
-
-__all__ = ["CHECKPOINT", "checkpoint_path", "checkpoint_step", "differences", "load_checkpoint", "random_state"]
-__all__ += ["randomness_kept", "save_checkpoint", "set_random_state"]
 
 CHECKPOINT = "checkpoint.d3c"
 _KIND = "checkpoint"

@@ -11,8 +11,6 @@ from birl.run.progress import Progress
 from birl.run.protocols import Environment, ExplorerProtocol, Learner
 from birl.run.session import at_least
 
-__all__ = ["collect"]
-
 
 def collect(
     learner: Learner,

@@ -15,8 +15,6 @@ from birl.errors import ConfigError
 from birl.run.protocols import Environment, ExplorerProtocol, Learner
 from birl.types import Array, State, Tree
 
-__all__ = ["Collector", "Measure"]
-
 Measure = Callable[[str], contextlib.AbstractContextManager[None]]
 
 

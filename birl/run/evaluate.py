@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from birl.errors import ConfigError
-from birl.metrics import EnvironmentEvaluator, evaluate
+from birl.metrics import EnvironmentEvaluator
 from birl.run.protocols import Environment, Evaluator
 from birl.run.session import at_least
-
-__all__ = ["evaluate", "online_evaluators"]
 
 
 def online_evaluators(

@@ -9,8 +9,6 @@ from birl.run.protocols import Evaluator, Learner
 from birl.run.session import Options, Session, dataset_settings, evaluator_parts, run_settings
 from birl.types import State
 
-__all__ = ["fit", "fitter"]
-
 
 def fitter(
     learner: Learner,

@@ -15,8 +15,6 @@ from birl.run.protocols import Environment, OnPolicyLearner, Rollout
 from birl.run.session import Options, Session, environment_settings, evaluator_parts, run_settings
 from birl.types import Array, State, Tree, tree_leaves, tree_map
 
-__all__ = ["RolloutCollector", "fit_on_policy", "on_policy_fitter"]
-
 
 class RolloutCollector:
     """Collects the next rollout, row by row.

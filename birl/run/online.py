@@ -21,8 +21,6 @@ from birl.run.session import (
     run_settings,
 )
 
-__all__ = ["fit_online", "online_fitter"]
-
 DEFAULT_BUFFER_LIMIT = 1_000_000
 
 

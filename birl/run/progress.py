@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 from tqdm import tqdm
 
-__all__ = ["Progress"]
-
 _HIDDEN_PREFIX = "time_"
 _MOST_SHOWN = 4
 

@@ -14,19 +14,6 @@ from torch import Tensor
 
 from birl.types import Array, State, Tree
 
-__all__ = [
-    "Actor",
-    "Callback",
-    "Environment",
-    "Evaluator",
-    "ExplorerProtocol",
-    "Learner",
-    "LearnerConfig",
-    "OnPolicyLearner",
-    "Rollout",
-    "Stateful",
-]
-
 Environment: TypeAlias = Any  # gymnasium.Env or gymnasium.vector.VectorEnv
 Callback: TypeAlias = Callable[[Any, int, int], None]  # (learner, epoch, total_step)
 

@@ -28,22 +28,11 @@ from birl.errors import ConfigError, ResumeError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.run.averages import Averages
 from birl.run.checkpoint import load_checkpoint, randomness_kept, save_checkpoint, set_random_state
-from birl.run.gradients import GradientStatistics
+from birl.run.gradient_statistics import GradientStatistics
 from birl.run.progress import Progress
 from birl.run.protocols import Callback, Environment, Evaluator, Learner, Stateful
 from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
-
-__all__ = [
-    "Options",
-    "Session",
-    "at_least",
-    "dataset_settings",
-    "environment_settings",
-    "evaluator_parts",
-    "part_settings",
-    "run_settings",
-]
 
 CHECK_INTERVAL = 100
 """Steps between two looks at the metrics on the device."""

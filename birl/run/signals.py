@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-__all__ = ["Abandoned", "Interrupt"]
-
 
 class Abandoned(BaseException):
     """Raised inside `Interrupt.abandonable` to leave it. Not an ``Exception``, so that nothing in there catches it."""

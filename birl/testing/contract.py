@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from birl.algorithm import load_learnable
+from birl.algorithm.algorithm import load_learnable
+from birl.algorithm.sequence import GreedyTransformerActionSampler
 from birl.dataset import MDPDataset
 from birl.engine import HardCopy, Loss, Polyak
 from birl.engine.phase import due_at
@@ -34,10 +35,7 @@ from birl.models.recurrent import RecurrentMembers
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.protocols import Rollout
 from birl.seeding import seed as seed_everything
-from birl.transformer import GreedyTransformerActionSampler
 from birl.types import ActionSpace, Array, Batch, Tree, is_shape, tree_map
-
-__all__ = ["CHECKS", "SLOW_CHECKS", "check_algorithm"]
 
 _EPISODE = 5  # steps of every episode of the data
 _LANES = 4  # environments of a rollout

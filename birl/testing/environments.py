@@ -17,8 +17,6 @@ from birl.dataset import MDPDataset
 from birl.errors import ConfigError
 from birl.types import ActionSpace, Array
 
-__all__ = ["PROBES", "ChainEnv", "MemoryEnv", "Probe", "ProbeEnv", "collect_dataset"]
-
 PROBES = ("constant", "observation", "discount", "action", "action_observation", "time_limit")
 """Names of the probes, from the simplest to the hardest: the first that fails says where to look."""
 

@@ -19,8 +19,6 @@ from torch.overrides import TorchFunctionMode
 
 from birl.types import Batch
 
-__all__ = ["GoldenReport", "Reference", "compare_with_reference", "double_precision", "plain_parameters"]
-
 
 class Reference(Protocol):
     """An independent implementation."""

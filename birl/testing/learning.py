@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from birl.algorithm.sequence import GreedyTransformerActionSampler
 from birl.logging import NoopAdapterFactory
 from birl.testing.environments import Probe, collect_dataset
-from birl.transformer import GreedyTransformerActionSampler
 from birl.types import Array, Inputs
-
-__all__ = ["average_return", "probe_errors", "train"]
 
 
 def train(

@@ -31,7 +31,7 @@ from birl.dataset import (
 )
 from birl.dataset.episodes import episode_at, locate
 from birl.dataset.pickers import pick_batch
-from birl.dataset.returns import DiscountedReturns
+from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.slicers import sequence_batch
 from birl.errors import ConfigError, UnsupportedError
 from birl.logging import NoopAdapterFactory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from birl.distributions import ATANH_LIMIT, Categorical, Normal, SquashedNormal
+from birl.models.distributions import ATANH_LIMIT, Categorical, Normal, SquashedNormal
 
 
 def parameters() -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.errors import ConfigError, UnsupportedError
+from birl.files.named import decode, encode
 from birl.models import (
     ContinuousQFunction,
     DefaultEncoderFactory,
@@ -28,7 +29,6 @@ from birl.models import (
 )
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.layers import EnsembleLinear, Members
-from birl.serialization import decode, encode
 from birl.types import Inputs, Spec
 
 SMALL_FILTERS = [[4, 3, 2], [8, 2, 1]]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from birl.distributions import Categorical, Normal, SquashedNormal
 from birl.errors import ConfigError, ShapeError
+from birl.files.named import decode, encode
 from birl.models import (
     C51QFunctionFactory,
     CategoricalPolicy,
@@ -34,8 +34,8 @@ from birl.models import (
     evaluating,
     set_acting,
 )
+from birl.models.distributions import Categorical, Normal, SquashedNormal
 from birl.models.heads import ImplicitQuantileHead
-from birl.serialization import decode, encode
 from birl.types import Inputs, Spec
 
 HEADS: list[QFunctionFactory] = [

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from birl import algos
 from birl.algos.bear import LOG_ALPHA_RANGE, alpha_loss, mmd
-from birl.distributions import Normal
 from birl.losses import vae_loss
 from birl.models import GRUEncoderFactory, ResidualPolicy, VAEDecoder, VAEEncoder, VectorEncoderFactory, random_latents
+from birl.models.distributions import Normal
 from birl.types import Batch, Inputs, Spec
 
 ENCODER = VectorEncoderFactory(hidden_units=[8, 8])

@@ -13,11 +13,11 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import birl.seeding
+from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, NormalNoise
 from birl.dataset import create_fifo_replay_buffer, create_infinite_replay_buffer
 from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.collect import collect
-from birl.run.explorers import ConstantEpsilonGreedy, Explorer, NormalNoise
 from birl.run.online import fit_online
 from run.fakes import Drift, FakeLearner
 

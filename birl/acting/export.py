@@ -1,0 +1,262 @@
+"""Policies as files for other programs: TorchScript, ONNX and torch.export, checked when they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from birl.errors import BirlError, ConfigError, UnsupportedError, require
+from birl.files.archive import atomic_write
+from birl.types import Inputs, Tree, tree_leaves, tree_map
+
+_OPSET: Final = 18
+_BATCH_SIZES: Final = (1, 37)
+_TRACED_BATCH: Final = 3  # torch.export takes a batch of 1 for a constant
+_TOLERANCE: Final = 1e-4
+
+# Runs the reloaded policy on the leaves of an observation.
+_Runner: TypeAlias = Callable[[list[Tensor]], Tensor]
+
+
+def export_policy(
+    policy: nn.Module, example: Tree, path: str | os.PathLike[str], input_names: Sequence[str] | None = None
+) -> None:
+    """Write a policy in the format that the suffix of ``path`` names.
+
+    ==========  ==========================  =====================================================
+    suffix      format                      used as
+    ==========  ==========================  =====================================================
+    ``.pt``     TorchScript                 ``torch.jit.load(path)(x)``
+    ``.onnx``   ONNX, opset 18              ``session.run(None, {"input_0": x})``, ``"output_0"``
+    ``.pt2``    torch.export                ``torch.export.load(path).module()(x)``
+    ==========  ==========================  =====================================================
+
+    A tuple or dict of observations becomes several inputs, in order: ``(x0, x1)``, ``input_0``, ``input_1``.
+    The batch size is free. The export is loaded again and compared with ``policy`` on batches of 1 and 37
+    random observations; only if it agrees (to 1e-4, integer actions in all but one case, which may be a tie)
+    is it written, atomically.
+
+    Args:
+        policy: module that maps observations ``[B, …]`` to actions: one tensor ``[B, …]``, not random.
+        example: one observation as a tree of tensors ``[B, …]`` with the dtypes that the export will take.
+        path: where to write.
+        input_names: names of the leaves of ``example`` in ONNX, instead of ``input_0``, ``input_1``, ….
+
+    Raises:
+        ConfigError: for another suffix.
+        UnsupportedError: if the policy cannot be expressed in this format, or its export behaves differently.
+        MissingExtraError: for ``.onnx`` without the extra ``onnx``.
+        WriteError: if the file cannot be written.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in _FORMATS:
+        raise ConfigError(
+            f"cannot tell a format from the suffix {suffix!r} of {os.fspath(path)!r}: use .pt (TorchScript), "
+            ".onnx (ONNX) or .pt2 (torch.export)"
+        )
+    flat = _Flat(policy, example, input_names)
+    with _inference(policy), _quiet():
+        try:
+            data, runner = _FORMATS[suffix](flat, _observations(example, _TRACED_BATCH))
+        except BirlError:
+            raise
+        except Exception as error:  # torch raises dozens of types here
+            raise UnsupportedError(f"this policy cannot be exported as {suffix}: {error}") from error
+        _check(flat, runner, example, suffix)
+
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    atomic_write(path, write)
+
+
+class _Flat(nn.Module):
+    """The policy with one argument for each leaf of the observation tree."""
+
+    def __init__(self, policy: nn.Module, example: Tree, names: Sequence[str] | None) -> None:
+        super().__init__()
+        self.policy = policy
+        self.names = names or [f"input_{index}" for index, _ in enumerate(tree_leaves(example))]
+        self._structure = tree_map(lambda _: None, example)
+
+    def forward(self, *leaves: Tensor) -> Tensor:
+        rest = iter(leaves)
+        return self.policy(tree_map(lambda _: next(rest), self._structure))  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _inference(policy: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients, and parameters that ask for none in the file; all get their own modes back."""
+    modes = [(module, module.training) for module in policy.modules()]
+    learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    policy.eval()
+    for parameter in learned:
+        parameter.requires_grad_(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter in learned:
+            parameter.requires_grad_(True)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' own warnings.
+
+    TorchScript is deprecated in torch, and kept here for those who deploy it. Its tracer warns about what
+    *might* not carry over to other inputs: that is what the comparison afterwards finds out.
+    """
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _observations(example: Tree, size: int) -> list[Tensor]:
+    """``size`` random observations: normal floats, any bytes, and integers drawn from the example."""
+    generator = torch.Generator().manual_seed(size)
+
+    def draw(leaf: Tensor) -> Tensor:
+        shape = (size, *leaf.shape[1:])
+        if leaf.is_floating_point():
+            value = torch.randn(shape, generator=generator).to(leaf.dtype)
+        elif leaf.dtype == torch.uint8:
+            value = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        else:
+            value = leaf.cpu()[torch.randint(0, len(leaf), (size,), generator=generator)]
+        return value.to(leaf.device)
+
+    return [draw(leaf) for leaf in tree_leaves(example)]
+
+
+def _check(flat: nn.Module, runner: _Runner, example: Tree, suffix: str) -> None:
+    different = 0
+    for size in _BATCH_SIZES:
+        leaves = _observations(example, size)
+        expected = flat(*leaves).cpu()
+        try:
+            action = runner(leaves).cpu()
+        except Exception as error:
+            raise UnsupportedError(
+                f"the {suffix} export of this policy fails on a batch of {size}: {error}; nothing was written"
+            ) from error
+        if action.shape != expected.shape or action.dtype != expected.dtype:
+            raise UnsupportedError(
+                f"the {suffix} export of this policy gives {action.dtype} {tuple(action.shape)} for a batch "
+                f"of {size}, the policy {expected.dtype} {tuple(expected.shape)}; nothing was written"
+            )
+        if expected.is_floating_point():
+            far = ~torch.isclose(action, expected, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+            different += 2 * int(far.sum())
+        else:
+            different += int((action != expected).sum())
+    if different > 1:
+        raise UnsupportedError(
+            f"the {suffix} export of this policy gives other actions than the policy itself; nothing was "
+            "written. Random numbers and branches that depend on values cannot be exported"
+        )
+
+
+# The exporters note for every operation which line of which source file it came from. The three functions
+# below remove that: the paths on the machine that exports are nobody's business where the policy goes.
+
+
+def _torchscript(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+    traced, file = io.BytesIO(), io.BytesIO()
+    torch.jit.save(torch.jit.trace(flat, tuple(leaves), check_trace=False), traced)  # type: ignore[no-untyped-call]
+    with zipfile.ZipFile(traced) as source, zipfile.ZipFile(file, "w") as target:
+        for entry in source.infolist():
+            if not entry.filename.endswith(".debug_pkl"):
+                target.writestr(zipfile.ZipInfo(entry.filename), source.read(entry))
+    file.seek(0)
+    loaded = torch.jit.load(file)  # type: ignore[no-untyped-call]
+    return file.getvalue(), lambda observations: loaded(*observations)
+
+
+def _torch_export(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+    program = torch.export.export(flat, tuple(leaves), dynamic_shapes=_dynamic(leaves))
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    return file.getvalue(), lambda observations: loaded(*observations)
+
+
+def _onnx(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+    for module in ("onnx", "onnxscript"):
+        require(module, "onnx")
+    runtime = require("onnxruntime", "onnx")
+    program = torch.onnx.export(
+        flat,
+        tuple(leaves),
+        dynamo=True,
+        opset_version=_OPSET,
+        input_names=list(flat.names),
+        output_names=["output_0"],
+        dynamic_shapes=_dynamic(leaves),
+        verbose=False,
+    )
+    assert program is not None
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()
+    data = program.model_proto.SerializeToString()
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+    def run(observations: list[Tensor]) -> Tensor:
+        feed = {name: leaf.cpu().numpy() for name, leaf in zip(flat.names, observations, strict=True)}
+        return torch.from_numpy(np.asarray(session.run(["output_0"], feed)[0]))
+
+    return data, run
+
+
+def _dynamic(leaves: list[Tensor]) -> Any:
+    """A free first dimension, the same one for all leaves (the arguments of ``*leaves`` are one tuple)."""
+    batch = torch.export.Dim("batch", min=1)
+    return (tuple({0: batch} for _ in leaves),)
+
+
+_FORMATS: Final[dict[str, Callable[[_Flat, list[Tensor]], tuple[bytes, _Runner]]]] = {
+    ".pt": _torchscript,
+    ".onnx": _onnx,
+    ".pt2": _torch_export,
+}
+
+
+class PolicyModule(nn.Module):
+    """The greedy policy with its scalers: raw observations in, environment actions out. This is what is exported."""
+
+    def __init__(self, algorithm: Any) -> None:
+        super().__init__()
+        self.nets = algorithm.nets
+        self._units, self._greedy, self._clip = algorithm.units, algorithm.policy_mode, algorithm.clip_policy_action
+
+    def forward(self, observation: Tree) -> Tensor:
+        """Actions ``[B, A]``, or int64 ``[B]``, for observations ``[B, …]``."""
+        scaler = self._units.observation_scaler
+        x = scaler.transform(observation) if scaler is not None else tree_map(lambda leaf: leaf.float(), observation)
+        action = self._greedy(self.nets, Inputs(x))
+        return self._units.environment_action(self._clip(action))

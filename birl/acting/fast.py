@@ -1,0 +1,264 @@
+"""Small policies without modules: the few products that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from birl.acting.policy import PolicyFunction, deterministic_action, mode_action, q_action, sampled_action
+from birl.models import (
+    CategoricalPolicy,
+    DeterministicPolicy,
+    DiscreteQFunction,
+    NormalPolicy,
+    SquashedNormalPolicy,
+)
+from birl.models.encoder_modules import VectorEncoder
+from birl.models.heads import MeanHead
+from birl.models.layers import DenseLayer, EnsembleLinear, Members
+from birl.types import Array
+
+# The same ways to act for what the last linear layer gives, each with the networks it holds for. `FlatPolicy` needs
+# nothing else of a network: no distribution is made, no log-probability is computed. The random numbers are the same.
+
+
+def _squashed_mode(network: Any, output: Tensor) -> Tensor:
+    return output.narrow(-1, 0, output.shape[-1] // 2).tanh()
+
+
+def _squashed_sample(network: Any, output: Tensor) -> Tensor:
+    mean, log_std = output.chunk(2, -1)
+    return (mean + log_std.clamp(*network.log_std_range).exp() * torch.randn_like(mean)).tanh()
+
+
+def _normal_mode(network: Any, output: Tensor) -> Tensor:
+    return output.tanh() if network.tanh_mean else output
+
+
+def _normal_sample(network: Any, output: Tensor) -> Tensor:
+    mean = _normal_mode(network, output)
+    return mean + network.log_std.clamp(*network.log_std_range).exp() * torch.randn_like(mean)
+
+
+def _categorical_sample(network: Any, output: Tensor) -> Tensor:
+    return (output - torch.empty_like(output).exponential_().log()).argmax(-1)
+
+
+def _tanh(network: Any, output: Tensor) -> Tensor:
+    return output.tanh()
+
+
+def _highest(network: Any, output: Tensor) -> Tensor:
+    return output.argmax(-1)
+
+
+def _squashed_mode_of_one(network: Any, output: Array) -> Array:
+    return np.tanh(output[: len(output) // 2])
+
+
+def _normal_mode_of_one(network: Any, output: Array) -> Array:
+    return np.tanh(output) if network.tanh_mean else output
+
+
+def _squashed_sample_of_one(network: Any, output: Array) -> Array:
+    size, (low, high) = len(output) // 2, network.log_std_range
+    deviation = np.exp(np.minimum(np.maximum(output[size:], low), high))
+    return np.tanh(output[:size] + deviation * torch.randn(1, size).numpy()[0])
+
+
+def _normal_sample_of_one(network: Any, output: Array) -> Array:
+    low, high = network.log_std_range
+    deviation = np.exp(np.minimum(np.maximum(network.log_std.detach().numpy(), low), high))
+    return _normal_mode_of_one(network, output) + deviation * torch.randn(1, len(output)).numpy()[0]
+
+
+def _categorical_sample_of_one(network: Any, output: Array) -> Any:
+    return (output - np.log(torch.empty(1, len(output)).exponential_().numpy()[0])).argmax()
+
+
+def _tanh_of_one(network: Any, output: Array) -> Array:
+    return np.tanh(output)
+
+
+def _highest_of_one(network: Any, output: Array) -> Any:
+    return output.argmax()
+
+
+_FromOutput = tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Array], Any]]
+_FROM_OUTPUT: dict[tuple[Any, type[nn.Module]], _FromOutput] = {
+    (mode_action, SquashedNormalPolicy): (_squashed_mode, _squashed_mode_of_one),
+    (mode_action, NormalPolicy): (_normal_mode, _normal_mode_of_one),
+    (mode_action, CategoricalPolicy): (_highest, _highest_of_one),
+    (sampled_action, SquashedNormalPolicy): (_squashed_sample, _squashed_sample_of_one),
+    (sampled_action, NormalPolicy): (_normal_sample, _normal_sample_of_one),
+    (sampled_action, CategoricalPolicy): (_categorical_sample, _categorical_sample_of_one),
+    (deterministic_action, DeterministicPolicy): (_tanh, _tanh_of_one),
+    (q_action, DiscreteQFunction): (_highest, _highest_of_one),
+}
+_IN_PLACE: dict[Any, Callable[[Array], Any]] = {
+    torch.relu: lambda x: np.maximum(x, 0.0, out=x),
+    torch.tanh: lambda x: np.tanh(x, out=x),
+}
+_EVERY_HOOK, _EVERY_PRE_HOOK = nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks
+_SMALL = 2**18
+"""Number of weights up to which numpy multiplies them with one vector in the calling thread."""
+
+
+def _place(x: Tensor) -> tuple[Any, ...]:
+    return x.data_ptr(), x.shape, x.stride()
+
+
+class FlatPolicy:
+    """Dense layers over vector observations, as the few products that they are.
+
+    Most of the time that a small policy takes for one observation is spent around its products. This form gives what
+    the policy function gives, up to rounding. It can never be stale: parameters are shared, not copied, and `current`
+    looks before every call whether modules and memory are still those that it was made from. What it computes does not
+    depend on the mode of the networks, so that nothing is switched between acting and learning. A single observation
+    is multiplied by numpy, whose BLAS takes half of torch's time for it. Threads may share it: it is never written to.
+
+    Make one with `of`.
+
+    Attributes:
+        nets: the networks that it was made from.
+    """
+
+    def __init__(self, nets: nn.Module, from_output: _FromOutput, parts: _Parts) -> None:
+        self.nets, self._network, self._links = nets, parts.network, parts.links
+        self._output, self._output_of_one = from_output
+        self._dense = [layer for layer, _ in parts.layers]
+        last = parts.last._parameters
+        products = [*((linear, layer) for layer, linear in parts.layers), (last, None)]
+        self._layers = [(layer.activation, linear["weight"], linear["bias"]) for linear, layer in products[:-1]]
+        weight, bias = last["weight"], last["bias"]
+        if type(parts.last) is EnsembleLinear:
+            weight, bias = weight.detach()[0].t(), bias.detach()[0, 0]
+        self._last = weight, bias
+        named = [(linear, name) for linear, _ in products for name in ("weight", "bias")]
+        self._memory = [(linear, name, linear[name], _place(linear[name])) for linear, name in named]
+        self._siblings = [(siblings, len(siblings)) for siblings in parts.complete]
+        tensors = [tensor for _, *pair in self._layers for tensor in pair] + [weight, bias]
+        small = all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() <= _SMALL for x in tensors)
+        self._arrays: list[tuple[Any, Array, Array]] | None = None
+        if small and all(activation in _IN_PLACE for activation, *_ in self._layers):
+            arrays = [(_IN_PLACE[activation], w, b) for activation, w, b in self._layers] + [(None, weight, bias)]
+            self._arrays = [(activation, w.detach().numpy(), b.detach().numpy()) for activation, w, b in arrays]
+
+    @classmethod
+    def of(cls, nets: nn.Module, name: str, function: PolicyFunction) -> FlatPolicy | None:
+        """The flat form of a policy function.
+
+        Args:
+            nets: the networks.
+            name: of the one that acts.
+            function: the way it acts.
+
+        Returns:
+            ``None`` for everything but a function of this module, a network of birl and an encoder of dense layers
+            without normalisation, dropout and hooks.
+        """
+        network: Any = nets._modules.get(name)
+        from_output = None if network is None else _FROM_OUTPUT.get((function, type(network)))
+        if from_output is None:
+            return None
+        shape = network.spec.observation_shape
+        parts = _Parts(nets, name)
+        if not (isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)) or not parts.plain:
+            return None
+        policy = cls(nets, from_output, parts)
+        return policy if policy.current else None
+
+    @property
+    def current(self) -> bool:
+        """Whether modules and parameters are still those that it was made from, and do what their classes say."""
+        for layer, (activation, *_) in zip(self._dense, self._layers, strict=True):
+            if layer.activation is not activation:
+                return False
+        if _EVERY_HOOK or _EVERY_PRE_HOOK or any(len(siblings) != count for siblings, count in self._siblings):
+            return False
+        for siblings, name, module, kind, own, after in self._links:
+            if siblings.get(name) is not module or type(module) is not kind or after:
+                return False
+            if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own or "encode" in own:
+                return False
+        for parameters, name, parameter, place in self._memory:
+            if parameters.get(name) is not parameter or _place(parameter) != place:
+                return False
+        return True
+
+    def __call__(self, units: Any, observation: Array) -> Tensor:
+        """Actions ``[B, A]`` in the policy's range, or int64 ``[B]``, for observations ``[B, F]``.
+
+        Args:
+            units: of the algorithm.
+            observation: float array, as environments give it.
+        """
+        plain = observation.dtype == np.float32 and units.observation_scaler is None
+        if plain and len(observation) == 1 and self._arrays is not None:
+            return self._one(observation[0], self._arrays)
+        if plain and observation.flags.writeable and units.device.type == "cpu":
+            x = torch.from_numpy(observation)
+        else:
+            x = units.observation(observation)
+        with torch.inference_mode():
+            for activation, weight, bias in self._layers:
+                x = activation(F.linear(x, weight, bias))
+            return self._output(self._network, F.linear(x, *self._last))
+
+    def _one(self, x: Array, arrays: list[tuple[Any, Array, Array]]) -> Tensor:
+        for activation, weight, bias in arrays:
+            x = weight.dot(x)
+            x += bias
+            if activation is not None:
+                activation(x)
+        return torch.from_numpy(np.asarray(self._output_of_one(self._network, x))[None])
+
+
+class _Parts:
+    """The modules between an observation and the last linear layer, in order.
+
+    Attributes:
+        network: the whole.
+        layers: the dense layers, each with the parameters of its product.
+        last: the last linear layer.
+        links: each module as found among its siblings, its class and attributes, and what follows in a dense layer.
+        complete: modules among which there is no other.
+        plain: whether this is all that there is.
+    """
+
+    def __init__(self, nets: nn.Module, name: str) -> None:
+        self.links: list[tuple[dict[str, Any], str, Any, type, dict[str, Any], Any]] = []
+        self.complete: list[dict[str, Any]] = []
+        self.layers: list[tuple[Any, Any]] = []
+        self.network = self._follow(nets, name)
+        encoder = self._follow(self.network, "encoder")
+        if type(encoder) is Members and len(encoder.members) == 1:
+            encoder = self._follow(self._follow(encoder, "members"), "0")
+        head = self._follow(self.network, "head") if "head" in self.network._modules else self.network
+        self.last = self._follow(head, "linear")
+        self.plain = type(encoder) is VectorEncoder and type(head) in (MeanHead, type(self.network))
+        self.plain &= type(self.last) is nn.Linear or (
+            type(self.last) is EnsembleLinear and self.last.weight.shape[0] == 1
+        )
+        if self.plain:
+            layers = self._follow(encoder, "layers")
+            for key in layers._modules:
+                layer = self._follow(layers, key)
+                linear = self._follow(layer, "linear") if type(layer) is DenseLayer else None
+                self.plain &= type(linear) is nn.Linear
+                self.layers.append((layer, getattr(linear, "_parameters", {})))
+            self.complete.append(layers._modules)
+            tensors = [linear for _, linear in self.layers] + [self.last._parameters]
+            self.plain &= all(set(each) == {"weight", "bias"} and None not in each.values() for each in tensors)
+
+    def _follow(self, parent: Any, name: str) -> Any:
+        module: Any = parent._modules.get(name)
+        if module is not None:
+            after = module.after._modules if type(module) is DenseLayer else None
+            self.links.append((parent._modules, name, module, type(module), vars(module), after))
+        return module

@@ -1,0 +1,409 @@
+"""Many seeds of one configuration, trained in one process for little more than the price of one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from birl import seeding
+from birl.algorithm.algorithm import Algorithm
+from birl.algorithm.building import check_fit_arguments
+from birl.config import AlgorithmConfig
+from birl.dataset import ReplayBufferBase
+from birl.dataset.together import sample_together, with_new_generators
+from birl.devices import resolve_device
+from birl.engine.seeds import StackedEngine, check_stackable
+from birl.errors import ConfigError, UnsupportedError
+from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapter, LoggerAdapterFactory
+from birl.preprocessing.units import to_batch
+from birl.run import offline
+from birl.run.checkpoint import random_state, randomness_kept, set_random_state
+from birl.run.protocols import Stateful
+from birl.types import State
+
+Evaluators = Mapping[str, Any]
+
+
+def fit_many(
+    config: AlgorithmConfig,
+    dataset: ReplayBufferBase,
+    n_steps: int,
+    seeds: Iterable[int] | int = range(16),
+    *,
+    device: bool | int | str | None = False,
+    n_steps_per_epoch: int = 10000,
+    experiment_name: str | None = None,
+    with_timestamp: bool = True,
+    logger_adapter: LoggerAdapterFactory | None = None,
+    show_progress: bool = True,
+    save_interval: int = 1,
+    evaluators: Evaluators | Callable[[int], Evaluators] | None = None,
+    callback: Callable[[Any, int, int], None] | None = None,
+    epoch_callback: Callable[[Any, int, int], None] | None = None,
+    checkpoint: str | Path | None = None,
+) -> list[Any]:
+    """Train several seeds of one configuration on a dataset, all in one update.
+
+    Each seed ends, up to the rounding of floats, where it would have ended alone::
+
+        birl.seed(seed)
+        dataset = …                      # made after the seed was set
+        algorithm = config.create(device)
+        algorithm.fit(dataset, n_steps, …)
+
+    The data are held once. The generators of ``dataset`` itself and the global ones are left as they were.
+
+    Args:
+        config: what to train: any algorithm that learns from transitions, without recurrent networks.
+        dataset: replay buffer or dataset.
+        n_steps: number of updates.
+        seeds: one algorithm is trained for each; 16 stands for ``range(16)``.
+        device: see `AlgorithmConfig.create`.
+        n_steps_per_epoch, save_interval, show_progress: see `Algorithm.fit`.
+        experiment_name: name of the folder of all runs; by default the algorithm's with ``_seeds``. The run of seed 3
+            is called ``<experiment_name>/seed_3``.
+        with_timestamp: whether the time is appended to ``experiment_name``.
+        logger_adapter: makes an adapter for each seed's run; by default a `FileAdapterFactory`.
+        evaluators: name to evaluator; or, for evaluators that remember something, a function that makes them for a
+            seed. They are called for each algorithm.
+        callback, epoch_callback: called for each algorithm, see `Algorithm.fit`.
+        checkpoint: folder of the state of all runs, from which training goes on if it is there.
+
+    Returns:
+        The trained algorithms in the order of the seeds.
+
+    Raises:
+        ConfigError: if an argument is out of range.
+        UnsupportedError: for algorithms that cannot be trained so; the message says what to do.
+        NonFiniteError: if a loss or a parameter of some seed becomes NaN or infinite. It stops all seeds.
+    """
+    values = checked_seeds(seeds)
+    if not isinstance(config, AlgorithmConfig):
+        raise ConfigError(f"fit_many takes a configuration, such as birl.algos.IQLConfig(), got {config!r:.80}")
+    check_fit_arguments(dataset, None if callable(evaluators) else evaluators)
+    check_many(config.create(device))
+    with seeding.root_kept(), randomness_kept():
+        placed = dataset.placed_for(resolve_device(device))
+        stack = _Stack(config, placed, values, device, evaluators)
+        offline.fit(
+            cast(Any, stack),  # the loop asks for no action
+            dataset,
+            n_steps,
+            n_steps_per_epoch=n_steps_per_epoch,
+            experiment_name=experiment_name or f"{type(stack.algorithms[0]).__name__}_seeds",
+            with_timestamp=with_timestamp,
+            logger_adapter=_AdapterFactory(stack, logger_adapter or FileAdapterFactory()),
+            show_progress=show_progress,
+            save_interval=save_interval,
+            evaluators=stack.evaluators(),
+            callback=stack.for_each(callback),
+            epoch_callback=stack.for_each(epoch_callback),
+            checkpoint=checkpoint,
+        )
+        stack.engine.release()
+    for algorithm in stack.algorithms:
+        algorithm.engine.check_finite()
+    return stack.algorithms
+
+
+def check_many(algorithm: Any) -> None:
+    """Raise `UnsupportedError` if `fit_many` cannot train such an algorithm, as far as it can be told before."""
+    name, each = type(algorithm).__name__, "train each seed by itself"
+    if algorithm.data == "rollout":
+        raise UnsupportedError(f"{name} learns from its own experience, which seeds do not share: {each}")
+    if algorithm.data == "trajectory":
+        raise UnsupportedError(f"{name} learns from trajectories, which several seeds cannot do at once yet: {each}")
+    if algorithm.data == "tail":
+        raise UnsupportedError(f"{name} makes many updates in a step, which many seeds cannot do at once yet: {each}")
+    if type(algorithm).make_batch is not Algorithm.make_batch:
+        raise UnsupportedError(f"{name} prepares its minibatches with its networks, which seeds do not share: {each}")
+    if algorithm.data != "transition":
+        raise UnsupportedError(f"{name} does not learn")
+    if algorithm.differentiates:
+        raise UnsupportedError(f"{name}'s loss holds gradients, which several seeds cannot have at once yet: {each}")
+    if algorithm.built:
+        check_stackable(algorithm.engine)
+
+
+def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
+    """A number of seeds, or the seeds themselves, as a list.
+
+    Raises:
+        ConfigError: if they are none, too large, negative or not all different.
+    """
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool) and seeds > 0:
+        return list(range(seeds))
+    values = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
+    whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) and 0 <= s < 2**32 for s in values)
+    if not values or not whole or len(set(values)) < len(values):
+        raise ConfigError(
+            f"seeds is {seeds!r:.80}; it must be a number of seeds, or different ints in [0, 2**32 - 1], such as "
+            "(3, 5, 7)"
+        )
+    return [int(value) for value in values]
+
+
+@dataclass
+class _Run:
+    """One seed: its algorithm and all the randomness that it would have alone.
+
+    Attributes:
+        name: ``seed_<seed>``.
+        seed: the seed.
+        algorithm: built.
+        data: the dataset with this seed's generators.
+        generator: what its losses draw from, on the training device.
+        random: state of the global generators, as this seed's callbacks and evaluators see them.
+        evaluators: by name.
+    """
+
+    name: str
+    seed: int
+    algorithm: Any
+    data: Any
+    generator: torch.Generator
+    random: State
+    evaluators: Evaluators
+
+    @contextlib.contextmanager
+    def acting(self, *, keep: bool) -> Iterator[None]:
+        """Inside, the global generators are this seed's; with ``keep`` it remembers what was drawn from them."""
+        with randomness_kept():
+            set_random_state(_with_generator(self.random, self.generator))
+            try:
+                yield
+            finally:
+                if keep:
+                    self.random = random_state()
+                    self.generator.set_state(_torch_state(self.random, self.generator.device))
+
+
+class _Stack:
+    """The algorithms of all seeds, in the form in which the loop knows one."""
+
+    def __init__(
+        self, config: AlgorithmConfig, dataset: ReplayBufferBase, seeds: list[int], device: Any, evaluators: Any
+    ) -> None:
+        self.config = _StackConfig(config, seeds)
+        self._runs = [_make_run(config, dataset, seed, device, evaluators) for seed in seeds]
+        self.algorithms = [run.algorithm for run in self._runs]
+
+    def describe(self) -> dict[str, Any]:
+        """Seeds; each run's own ``params.json`` holds the rest."""
+        return {"seeds": [run.seed for run in self._runs]}
+
+    def build_with_dataset(self, dataset: Any) -> None:
+        """Build every algorithm as it would be built alone, and stack them."""
+        for run in self._runs:
+            with run.acting(keep=True):
+                run.algorithm.build_with_dataset(run.data)
+        self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
+
+    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
+        """The dataset; it was placed already, and what is compiled or not depends on no number of updates."""
+        return dataset
+
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are compiled."""
+        return self.algorithms[0].config.compile_graph is True
+
+    def updates_at_once(self, source: Any) -> int:
+        """One for each algorithm."""
+        return 1
+
+    def sample_minibatch(self, dataset: Any) -> Any:
+        """A minibatch for each seed, one after the other."""
+        first = self.algorithms[0]
+        asked = first.next_actions, first.returns
+        return sample_together([run.data for run in self._runs], first.config.batch_size, *asked)
+
+    def update(self, minibatch: Any) -> dict[str, Tensor]:
+        """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
+        first = self.algorithms[0]
+        batch = to_batch(minibatch, first.units, first.config.gamma)
+        batch = batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
+        metrics = {name: values.unbind() for name, values in self.engine.update(batch).items()}
+        return {
+            f"{run.name}/{name}": values[index]
+            for index, run in enumerate(self._runs)
+            for name, values in metrics.items()
+        }
+
+    def evaluators(self) -> dict[str, Any]:
+        """Each seed's evaluators, for the loop."""
+        return {
+            f"{run.name}/{name}": (_StatefulEvaluator if isinstance(each, Stateful) else _Evaluator)(self, run, each)
+            for run in self._runs
+            for name, each in run.evaluators.items()
+        }
+
+    def for_each(self, callback: Callable[[Any, int, int], None] | None) -> Callable[[Any, int, int], None] | None:
+        """A callback for the loop that calls the user's for each algorithm."""
+        if callback is None:
+            return None
+
+        def call(_: Any, epoch: int, step: int) -> None:
+            self.engine.publish()
+            for run in self._runs:
+                with run.acting(keep=True):
+                    callback(run.algorithm, epoch, step)
+
+        return call
+
+    def runs(self) -> list[_Run]:
+        """The runs, up to date."""
+        self.engine.publish()
+        return self._runs
+
+    def get_state(self) -> State:
+        """The states that the runs would have alone."""
+        return {
+            run.name: {
+                "learner": run.algorithm.get_state(),
+                "sampler": run.data.get_state(contents=False),
+                "random": _with_generator(run.random, run.generator),
+            }
+            for run in self.runs()
+        }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        for run in self._runs:
+            own = state[run.name]
+            run.algorithm.set_state(own["learner"])
+            run.data.set_state(own["sampler"])
+            run.random = own["random"]
+            run.generator.set_state(_torch_state(run.random, run.generator.device))
+        self.engine.restack_optimizers()
+
+
+class _StackConfig:
+    """What a resumed run must share: the configuration and the seeds."""
+
+    def __init__(self, config: AlgorithmConfig, seeds: list[int]) -> None:
+        self.batch_size, self.gamma = config.batch_size, config.gamma
+        self._state = {**config.serialize(), "seeds": seeds}
+
+    def serialize(self) -> dict[str, Any]:
+        return self._state
+
+
+class _Evaluator:
+    """An evaluator of one seed; what it draws changes nothing."""
+
+    def __init__(self, stack: _Stack, run: _Run, evaluator: Any) -> None:
+        self._stack, self._run, self._evaluator = stack, run, evaluator
+
+    def __call__(self, _: Any, dataset: Any) -> float:
+        self._stack.engine.publish()
+        with self._run.acting(keep=False):
+            return float(self._evaluator(self._run.algorithm, dataset))
+
+
+class _StatefulEvaluator(_Evaluator):
+    def get_state(self) -> State:
+        return self._evaluator.get_state()  # type: ignore[no-any-return]
+
+    def set_state(self, state: State) -> None:
+        self._evaluator.set_state(state)
+
+
+class _AdapterFactory(LoggerAdapterFactory):
+    """Makes the adapters of all seeds' runs."""
+
+    def __init__(self, stack: _Stack, factory: LoggerAdapterFactory) -> None:
+        self._stack, self._factory = stack, factory
+
+    def create(self, algo: Any, experiment_name: str, n_steps_per_epoch: int) -> _Adapters:  # type: ignore[override]
+        return _Adapters(self._stack, self._factory, experiment_name, n_steps_per_epoch)
+
+
+class _Adapters(LoggerAdapter):
+    """Passes on to each seed's adapter what is its own, under the name that it has in a run by itself."""
+
+    def __init__(
+        self, stack: _Stack, factory: LoggerAdapterFactory, experiment_name: str, n_steps_per_epoch: int
+    ) -> None:
+        self._stack = stack
+        self._loggers = {
+            run.name: BirlLogger(
+                factory,
+                f"{experiment_name}/{run.name}",
+                with_timestamp=False,
+                algo=run.algorithm,
+                n_steps_per_epoch=n_steps_per_epoch,
+            )
+            for run in stack.runs()
+        }
+        self._metrics: dict[str, dict[str, float]] = {}
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        for run in self._stack.runs():
+            self._loggers[run.name].add_params(run.algorithm.describe())
+
+    def before_write_metric(self, epoch: int, step: int) -> None:
+        self._metrics = {name: {} for name in self._loggers}
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        run, _, own = name.partition("/")
+        for each in [run] if run in self._metrics else self._metrics:  # times are those of all together
+            self._metrics[each][own if run in self._metrics else name] = value
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        for name, metrics in self._metrics.items():
+            self._loggers[name].write(epoch, step, metrics)
+
+    def save_model(self, epoch: int, algo: Any) -> None:
+        for run in self._stack.runs():
+            self._loggers[run.name].save_model(epoch, run.algorithm)
+
+    def close(self) -> None:
+        for logger in self._loggers.values():
+            logger.close()
+
+    def get_state(self) -> State:
+        return {name: logger.get_state() for name, logger in self._loggers.items()}
+
+    def set_state(self, state: State) -> None:
+        for name, logger in self._loggers.items():
+            logger.set_state(state[name])
+
+
+def _make_run(config: AlgorithmConfig, dataset: ReplayBufferBase, seed: int, device: Any, evaluators: Any) -> _Run:
+    seeding.seed(seed)
+    data = with_new_generators(dataset)
+    algorithm: Any = config.create(device)
+    made = evaluators(seed) if callable(evaluators) else dict(evaluators or {})
+    check_fit_arguments(data, made)
+    remembering = [name for name, each in made.items() if isinstance(each, Stateful)]
+    if remembering and not callable(evaluators):
+        raise ConfigError(
+            f"the evaluator {remembering[0]!r} remembers something, so seeds cannot share it: give a function of the "
+            f"seed that makes it, evaluators=lambda seed: {{{remembering[0]!r}: …}}"
+        )
+    generator = torch.Generator(algorithm.torch_device)
+    random = random_state()
+    generator.manual_seed(seed)
+    return _Run(f"seed_{seed}", seed, algorithm, data, generator, random, made)
+
+
+def _torch_state(random: State, device: torch.device) -> Tensor:
+    """The state of the generator that losses on ``device`` draw from."""
+    state: Any = random["torch"] if device.type == "cpu" else random["cuda"][str(device.index or 0)]
+    return torch.as_tensor(state)
+
+
+def _with_generator(random: State, generator: torch.Generator) -> State:
+    """``random`` with the present state of ``generator``."""
+    device = generator.device
+    if device.type == "cpu":
+        return {**random, "torch": generator.get_state()}
+    return {**random, "cuda": {**random.get("cuda", {}), str(device.index or 0): generator.get_state()}}

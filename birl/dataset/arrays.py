@@ -1,0 +1,329 @@
+"""Where the columns of a storage lie: memory, a folder of memory-mapped files, or a torch device.
+
+A place knows how to make, write and read arrays. Everything above works on either kind through these few
+operations, so pickers and slicers are written once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from birl.errors import ConfigError, WriteError
+from birl.types import Array
+
+_FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)  # several times faster to compare with than the types
+_CPU = torch.device("cpu")
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
+
+
+def shared_ones(count: int, device: torch.device | None = None) -> Any:
+    """Float32 ones ``[count, 1]``, the same ones each time. Never to be written to: arrays refuse, tensors cannot.
+
+    Args:
+        count: length.
+        device: of a tensor; ``None`` for an array.
+    """
+    return _ones(count, device)  # a cache tells a default from the same value given
+
+
+@lru_cache(maxsize=32)
+def _ones(count: int, device: torch.device | None) -> Any:
+    if device is not None:
+        return torch.ones(count, 1, device=device)
+    ones = np.ones((count, 1), np.float32)
+    ones.flags.writeable = False
+    return ones
+
+
+def is_shared_ones(values: Any) -> bool:
+    """Whether ``values`` came from `shared_ones`: told by identity, nothing is read."""
+    return values is shared_ones(len(values), values.device if isinstance(values, torch.Tensor) else None)
+
+
+class MemoryPlace:
+    """Numpy arrays. Memory is taken from the system when rows are first written."""
+
+    device: torch.device | None = None
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Any] = {}
+
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """New array of zeros."""
+        return np.zeros(shape, dtype)
+
+    def put(self, array: Any, rows: Array, values: Array | int) -> None:
+        """``array[rows] = values``."""
+        array[rows] = values
+
+    def take(self, array: Any, rows: Any) -> Any:
+        """``array[rows]`` for integers ``rows`` of any shape."""
+        return array.take(rows, axis=0)
+
+    def gather(self, array: Any, rows: Any) -> Any:
+        """``array[rows]`` as networks take it, see `to_network`."""
+        return self.to_network(array.take(rows, axis=0))
+
+    def host(self, array: Any) -> Array:
+        """The array as numpy; shares memory where it can."""
+        return array  # type: ignore[no-any-return]
+
+    def indices(self, rows: Array) -> Any:
+        """Row numbers where gathers read them."""
+        return rows
+
+    def steps(self, start: int, stop: int) -> Any:
+        """Integers from ``start`` up to and without ``stop``, made once: not to be written to."""
+        return self.kept(("steps", start, stop), lambda: np.arange(start, stop))
+
+    def none_up_to(self, found: Any) -> Any:
+        """For bools ``[..., L]`` whether none is true up to and with each."""
+        return ~np.logical_or.accumulate(found, axis=-1)
+
+    def none_after(self, found: Any) -> Any:
+        """For bools ``[..., L]`` whether none is true behind each."""
+        none = np.ones_like(found)
+        if found.shape[-1] > 1:
+            np.logical_not(np.logical_or.accumulate(found[..., :0:-1], axis=-1), out=none[..., -2::-1])
+        return none
+
+    def to_float(self, array: Any) -> Any:
+        """Convert to float32."""
+        return array if array.dtype == _FLOAT else array.astype(_FLOAT)
+
+    def to_network(self, array: Any) -> Any:
+        """As networks take it: float32, except bytes, which stay bytes until they are on the training device."""
+        return array if array.dtype == _FLOAT or array.dtype == _BYTE else array.astype(_FLOAT)
+
+    def to_action(self, array: Any) -> Any:
+        """Integers as int64, the rest as float32."""
+        if array.dtype == _FLOAT:
+            return array
+        return array.astype(np.int64 if array.dtype.kind in "iu" else _FLOAT, copy=False)
+
+    def ones(self, count: int) -> Any:
+        """Float32 ones ``[count, 1]``, which all minibatches of this size share: not writeable."""
+        return shared_ones(count)
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns, made once for each key: small constants of pickers."""
+        value = self._kept.get(key)
+        if value is None:
+            value = self._kept[key] = make()
+        return value
+
+    def blank(self, array: Any, dead: Any) -> Any:
+        """Set the elements (leading dimensions) where ``dead`` is true to zero, in place."""
+        array[dead] = 0
+        return array
+
+    def where(self, condition: Any, first: Any, second: Any) -> Any:
+        """Elementwise choice."""
+        return np.where(condition, first, second)
+
+
+class FolderPlace(MemoryPlace):
+    """Memory-mapped ``.npy`` files in a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        self.files: dict[str, Path] = {}
+        self._maps: dict[str, np.memmap[Any, Any]] = {}
+
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """New file of zeros; takes space on disk only where it is written."""
+        path = self.folder / f"{name}.{shape[0]}.npy"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            mapped = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        except OSError as error:
+            raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
+        self.files[name], self._maps[name] = path, mapped
+        return np.asarray(mapped)  # a plain view: np.memmap itself is slow to index
+
+    def attach(self, name: str, path: Path, mapped: np.memmap[Any, Any]) -> Any:
+        """Use an existing file."""
+        self.files[name], self._maps[name] = path, mapped
+        return np.asarray(mapped)
+
+    def flush(self) -> None:
+        """Write what is still in memory to disk."""
+        for mapped in self._maps.values():
+            mapped.flush()
+
+    def remove_others(self) -> None:
+        """Delete column files that are no longer in use (left by growth)."""
+        used = {path.name for path in self.files.values()}
+        for path in self.folder.glob("column_*.npy"):
+            if path.name not in used:
+                path.unlink(missing_ok=True)
+
+
+class PinnedPlace(MemoryPlace):
+    """Numpy arrays whose rows are gathered into pinned memory, from where copies to the device need not be waited for.
+
+    What is gathered begins at the first byte of a block of torch's host allocator, by which the allocator knows what
+    block a copy is from.
+    """
+
+    def gather(self, array: Any, rows: Any) -> Any:
+        """``array[rows]`` as networks take it, see `to_network`."""
+        return self.to_network(self._pinned(array, rows))
+
+    def take(self, array: Any, rows: Any) -> Any:
+        """``array[rows]`` for integers ``rows`` of any shape."""
+        return self._pinned(array, rows) if array.ndim > 1 else array.take(rows, axis=0)  # flags stay on the host
+
+    def _pinned(self, array: Any, rows: Any) -> Any:
+        out = self.empty((*rows.shape, *array.shape[1:]), array.dtype)
+        # Not "raise", for which numpy gathers into memory of its own first. Rows are drawn among those that are there.
+        return array.take(rows, axis=0, out=out, mode="clip")
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """New pinned array, not filled. It holds on to the tensor that it is a view of."""
+        like = torch.from_numpy(np.empty(0, dtype))
+        return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()
+
+
+class TorchPlace:
+    """Tensors on a device. Indices are drawn and gathers run there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device: torch.device | None = device
+        self._kept: dict[Any, Any] = {}
+
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """New tensor of zeros."""
+        like = torch.from_numpy(np.zeros(0, dtype))
+        return torch.zeros(shape, dtype=like.dtype, device=self.device)
+
+    def put(self, array: Any, rows: Array, values: Array | int) -> None:
+        """``array[rows] = values``, from host memory."""
+        if isinstance(values, int):
+            array[self.indices(rows)] = values
+        else:
+            array[self.indices(rows)] = self.send(values).to(array.dtype)
+
+    def send(self, values: Array) -> Any:
+        """A copy of ``values`` on the device, which is not waited for."""
+        tensor = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+        if self.device is not None and self.device.type == "cuda":
+            tensor = tensor.pin_memory()  # from pageable memory the copy would wait for all work before it
+        return torch.empty_like(tensor, device=self.device).copy_(tensor, non_blocking=True)
+
+    def take(self, array: Any, rows: Any) -> Any:
+        """``array[rows]`` for integers ``rows`` of any shape."""
+        if not isinstance(rows, torch.Tensor):
+            rows = self.indices(np.asarray(rows))
+        if array.device.type == "cpu":  # numpy is several times faster, on bytes ten times
+            return torch.from_numpy(array.numpy().take(rows.numpy(), axis=0))
+        if rows.dim() == 1:
+            return array.index_select(0, rows)
+        return array.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *array.shape[1:])
+
+    def gather(self, array: Any, rows: Any) -> Any:
+        """``array[rows]`` as networks take it, see `to_network`."""
+        return self.to_network(self.take(array, rows))
+
+    def host(self, array: Any) -> Array:
+        """The tensor as a numpy array."""
+        return array.cpu().numpy()  # type: ignore[no-any-return]
+
+    def indices(self, rows: Array) -> Any:
+        """Row numbers where gathers read them."""
+        return torch.from_numpy(rows) if self.device == _CPU else self.send(rows)
+
+    def steps(self, start: int, stop: int) -> Any:
+        """Integers from ``start`` up to and without ``stop``, made once: not to be written to."""
+        return self.kept(("steps", start, stop), lambda: torch.arange(start, stop, device=self.device))
+
+    def none_up_to(self, found: Any) -> Any:
+        """For bools ``[..., L]`` whether none is true up to and with each."""
+        return found.cumsum(-1) == 0
+
+    def none_after(self, found: Any) -> Any:
+        """For bools ``[..., L]`` whether none is true behind each."""
+        counts = found.cumsum(-1)
+        return counts == counts[..., -1:]
+
+    def to_float(self, array: Any) -> Any:
+        """Convert to float32."""
+        return array if array.dtype == torch.float32 else array.to(torch.float32)
+
+    def to_network(self, array: Any) -> Any:
+        """As networks take it: float32, except bytes, which stay bytes."""
+        return array if array.dtype == torch.uint8 else self.to_float(array)
+
+    def to_action(self, array: Any) -> Any:
+        """Integers as int64, the rest as float32."""
+        return array.to(torch.float32 if array.is_floating_point() else torch.int64)
+
+    def ones(self, count: int) -> Any:
+        """Float32 ones ``[count, 1]``, which all minibatches of this size share: not to be written to."""
+        return shared_ones(count, self.device)
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns, made once for each key: small constants of pickers."""
+        value = self._kept.get(key)
+        if value is None:
+            value = self._kept[key] = make()
+        return value
+
+    def blank(self, array: Any, dead: Any) -> Any:
+        """Set the elements (leading dimensions) where ``dead`` is true to zero, in place."""
+        if array.device.type == "cpu":
+            array.numpy()[dead.numpy()] = 0  # few are dead; torch would pass over all bytes
+            return array
+        # This would wait for a device: how many are dead is not known here.
+        return array.masked_fill_(dead.reshape(dead.shape + (1,) * (array.dim() - dead.dim())), 0)
+
+    def where(self, condition: Any, first: Any, second: Any) -> Any:
+        """Elementwise choice."""
+        return torch.where(condition, first, second)
+
+
+Place: TypeAlias = MemoryPlace | TorchPlace
+
+
+def free_device_memory(device: torch.device) -> int:
+    """Bytes that a device has to give; 0 if it does not say."""
+    if device.type != "cuda":
+        return 0
+    free, _ = torch.cuda.mem_get_info(device)
+    # What torch holds and does not use is free for new tensors as well.
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def make_place(storage: str | os.PathLike[str] | torch.device) -> Place:
+    """The place that ``storage=`` names.
+
+    Args:
+        storage: ``"memory"``, a torch device such as ``"cuda:0"``, or the path of a folder.
+
+    Raises:
+        ConfigError: if a device is not there.
+    """
+    if isinstance(storage, str) and storage == "memory":
+        return MemoryPlace()
+    if isinstance(storage, torch.device) or (isinstance(storage, str) and _DEVICE.fullmatch(storage)):
+        try:
+            return TorchPlace(torch.empty(0, device=storage).device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(
+                f"storage={str(storage)!r} is not available here ({str(error).splitlines()[0]}): use 'memory', the "
+                "path of a folder, or a device that torch lists"
+            ) from error
+    if isinstance(storage, str | os.PathLike) and os.fspath(storage):
+        return FolderPlace(storage)
+    raise ConfigError(
+        f"storage={storage!r}, allowed are 'memory', the path of a folder and a torch device: use one of them"
+    )

@@ -1,0 +1,100 @@
+"""From steps as users give them to checked columns of a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from birl.dataset.episode import Leaf, Signature
+from birl.dataset.storage import Storage
+from birl.dataset.validation import check_action_range, check_finite
+from birl.errors import ShapeError
+from birl.types import ActionSpace, Array, Tree
+
+
+def step_columns(
+    storage: Storage,
+    observation: Tree,
+    action: Any,
+    reward: Any,
+    extra: Mapping[str, Any] | None,
+    space: ActionSpace,
+    action_size: int,
+) -> dict[str, Array]:
+    """Columns of steps ``[n, …]``, in the storage's dtypes. New extra columns are added to the storage.
+
+    Raises:
+        ShapeError, NonFiniteError, ActionError: if the steps do not fit.
+    """
+    values = observation_columns(storage, observation, "observation")
+    count = len(next(iter(values.values())))
+    for name, given in (("action", np.asarray(action)), ("reward", np.asarray(reward))):
+        leaf = storage.leaves[name]
+        if given.size != count * leaf.shape[0]:
+            raise ShapeError(f"{name} has shape {given.shape}, expected is {(count, *leaf.shape)}")
+        values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
+    if space is ActionSpace.DISCRETE:
+        check_action_range(values["action"], action_size)
+    for key, value in (extra or {}).items():
+        name, value = f"extra.{key}", np.asarray(value)
+        if len(value) != count:
+            raise ShapeError(f"extra[{key!r}] has {len(value)} rows for {count} steps: give one row a step")
+        leaf = storage.leaves.get(name, Leaf(value.shape[1:], value.dtype))
+        values[name] = _fit(name, value, leaf)
+        if name not in storage.leaves:
+            storage.add_extra(name, leaf)
+    return values
+
+
+def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[str, Array]:
+    """Observation columns ``[n, …]``; ``name`` is for messages.
+
+    Raises:
+        ShapeError, NonFiniteError: if they do not fit.
+    """
+    return {
+        path: _fit(path.replace("observation", name, 1), np.asarray(value), storage.leaves[path])
+        for path, value in _pairs(storage.observation_names, observation, name)
+    }
+
+
+def row_leaf(signature: Signature) -> Leaf:
+    """One row of numbers: a scalar counts as ``(1,)``."""
+    leaf = signature.tree
+    if not isinstance(leaf, Leaf) or len(leaf.shape) > 1:
+        raise ShapeError(f"actions and rewards have the shape {signature.shape}, allowed is [(size,)]: flatten them")
+    return Leaf(leaf.shape or (1,), leaf.dtype)
+
+
+def _pairs(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
+    """Column names with the leaves of an observation of the same structure."""
+    if isinstance(names, str):
+        yield names, tree
+    elif isinstance(names, dict):
+        if not isinstance(tree, Mapping) or set(tree) != set(names):
+            given = sorted(tree) if isinstance(tree, Mapping) else type(tree).__name__
+            raise ShapeError(f"{path} is {given}, expected is a dict with the keys {sorted(names)}")
+        for key, item in names.items():
+            yield from _pairs(item, tree[key], path)
+    else:
+        if not isinstance(tree, tuple | list) or len(tree) != len(names):
+            raise ShapeError(f"{path} is {type(tree).__name__}, expected is a tuple of {len(names)} arrays")
+        for item, value in zip(names, tree, strict=True):
+            yield from _pairs(item, value, path)
+
+
+def _fit(name: str, array: Array, leaf: Leaf) -> Array:
+    """``array`` ``[n, …]`` in the leaf's dtype, if shape and values allow."""
+    if array.shape[1:] != leaf.shape or array.dtype.kind not in "biuf":
+        raise ShapeError(
+            f"{name} is {array.dtype} of shape {array.shape[1:]}, expected is {leaf.dtype} of shape {leaf.shape}"
+        )
+    check_finite(name, array)
+    if array.dtype == leaf.dtype:
+        return array
+    converted = array.astype(leaf.dtype)
+    if not np.can_cast(array.dtype, leaf.dtype, "same_kind") and not np.array_equal(converted, array):
+        raise ShapeError(f"{name} is {array.dtype} and does not fit into {leaf.dtype} without loss: convert it")
+    return converted

@@ -1,0 +1,31 @@
+"""Devices, in the forms in which users and files give them."""
+
+from __future__ import annotations
+
+import torch
+
+from birl.errors import ConfigError
+
+
+def resolve_device(device: bool | int | str | None) -> torch.device:
+    """``False``/``None``: CPU; ``True``: first GPU; int: that GPU; str: a torch device, index optional."""
+    if device is None or device is False:
+        return torch.device("cpu")
+    if device is True:
+        device = 0
+    try:
+        resolved = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+        torch.empty(0, device=resolved)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ConfigError(
+            f"device {device!r} cannot be used: {str(error).splitlines()[0]}. {_usable_devices()}"
+        ) from None
+    return resolved
+
+
+def _usable_devices() -> str:
+    count = torch.cuda.device_count()
+    usable = ["'cpu' (or False)"]
+    usable += [f"a GPU's number below {count}, True or 'cuda' (GPU 0), 'cuda:0' and so on"] if count else []
+    usable += ["'mps'"] if torch.backends.mps.is_available() else []
+    return f"Devices that can be used here: {'; '.join(usable)}{'' if count else ' (this PyTorch finds no GPU)'}"

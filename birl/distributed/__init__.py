@@ -1,0 +1,16 @@
+"""Data-parallel training: several processes, each with data of its own, learn one set of parameters.
+
+Start one process for each device, for instance with ``torchrun --nproc-per-node 2 train.py``::
+
+    rank = birl.distributed.init_process_group("nccl")  # "gloo" on CPUs
+    algorithm = birl.algos.CQLConfig().create(device=rank)
+    algorithm.fit(dataset, n_steps=100_000, enable_ddp=True)
+    birl.distributed.destroy_process_group()
+
+Each process draws minibatches of ``batch_size``; the gradients of every phase are averaged before the optimisers see
+them, so that an update is that of the joined minibatches.
+"""
+
+from birl.distributed.processes import AverageGradients, destroy_process_group, init_process_group, joined
+
+__all__ = ["AverageGradients", "destroy_process_group", "init_process_group", "joined"]

@@ -1,0 +1,153 @@
+"""Gradients averaged between processes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from birl.errors import ConfigError
+from birl.logging import NoopAdapterFactory
+
+
+def init_process_group(backend: str) -> int:
+    """Join the processes that the environment variables of ``torchrun`` describe.
+
+    Args:
+        backend: ``"nccl"`` for GPUs, ``"gloo"`` for CPUs, or another one that torch knows.
+
+    Returns:
+        Number of this process, from 0.
+
+    Raises:
+        ConfigError: if the backend is not there, or the variables are not set.
+    """
+    if not dist.is_available() or not dist.is_backend_available(backend):
+        known = [name for name in ("gloo", "nccl", "mpi") if dist.is_available() and dist.is_backend_available(name)]
+        raise ConfigError(f"backend is {backend!r}; this installation of torch has {', '.join(known) or 'none'}")
+    try:
+        dist.init_process_group(backend)
+    except ValueError as error:
+        raise ConfigError(
+            f"the processes cannot find each other: {error}. Start them with torchrun, or set MASTER_ADDR, "
+            "MASTER_PORT, RANK and WORLD_SIZE"
+        ) from error
+    return int(dist.get_rank())
+
+
+def destroy_process_group() -> None:
+    """Leave the group."""
+    dist.destroy_process_group()
+
+
+class AverageGradients:
+    """The ``reduce`` of an engine: mean of gradients, and of the networks' buffers, over all processes.
+
+    Args:
+        nets: whose buffers (such as running means of batch norm) are averaged too.
+    """
+
+    def __init__(self, nets: nn.Module) -> None:
+        self._buffers = [buffer for buffer in nets.buffers() if buffer.is_floating_point()]
+
+    def __call__(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Gradients by parameter name, averaged: one message for all."""
+        tensors = [*gradients.values(), *self._buffers]
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        means = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+        with torch.no_grad():
+            for buffer, mean in zip(self._buffers, means[len(gradients) :], strict=True):
+                buffer.copy_(mean)
+        return dict(zip(gradients, means, strict=False))
+
+
+@contextmanager
+def joined(algorithm: Any, dataset: Any, n_steps: int, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Inside, a built algorithm learns together with those of the other processes.
+
+    All start from the parameters of process 0. Processes that were seeded alike draw different minibatches. Only
+    process 0 logs and shows its progress; each keeps a checkpoint of its own.
+
+    Args:
+        algorithm: built algorithm.
+        dataset: what this process samples from.
+        n_steps: number of updates.
+        options: those of `birl.run.session.Options`.
+
+    Yields:
+        The options of this process.
+
+    Raises:
+        ConfigError: if there is no process group, or the number of updates, configurations, shapes or scalers differ
+            between processes.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ConfigError(
+            "enable_ddp=True needs a process group: call birl.distributed.init_process_group(…) in every process first"
+        )
+    rank = dist.get_rank()
+    _check_equal(algorithm, n_steps)
+    _copy_from_first(algorithm)
+    if rank > 0:
+        dataset.set_state(_jumped(dataset.get_state(contents=False), rank))
+        torch.manual_seed((torch.initial_seed() + rank) % 2**63)
+        options = {**options, "logger_adapter": NoopAdapterFactory(), "show_progress": False}
+        if options.get("checkpoint") is not None:
+            options["checkpoint"] = Path(options["checkpoint"]) / f"rank-{rank}"
+    engine = algorithm.engine
+    before, engine.reduce = engine.reduce, AverageGradients(algorithm.nets)
+    try:
+        yield options
+    finally:
+        engine.reduce = before
+
+
+def _jumped(state: Any, count: int) -> Any:
+    """A dataset's state whose generators are ``count`` times 2**127 draws ahead."""
+    if not isinstance(state, dict):
+        return state
+    if state.get("bit_generator") != "PCG64":
+        return {name: _jumped(item, count) for name, item in state.items()}
+    generator: Any = np.random.PCG64()
+    generator.state = state
+    return generator.jumped(count).state
+
+
+def _check_equal(algorithm: Any, n_steps: int) -> None:
+    """Raise if this process's run is not that of process 0."""
+    described = json.dumps({"n_steps": n_steps, **algorithm.describe()}, sort_keys=True)
+    digest = hashlib.sha256(described.encode()).digest()
+    own = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(algorithm.torch_device)
+    digests = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(digests, own)
+    others = [rank for rank, other in enumerate(digests) if not torch.equal(other, digests[0])]
+    if others:
+        raise ConfigError(
+            f"n_steps, configurations, shapes or scalers of processes {others} are not those of process 0; each must "
+            f"have the same: fit scalers on the whole data first. Process {dist.get_rank()} has {described}"
+        )
+
+
+def _copy_from_first(algorithm: Any) -> None:
+    """Take networks and optimisers of process 0."""
+    file = io.BytesIO()
+    algorithm.save_model(file)
+    own = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8).to(algorithm.torch_device)
+    size = torch.tensor([len(own)], device=own.device)
+    dist.broadcast(size, 0)
+    received = own if dist.get_rank() == 0 else torch.empty(int(size), dtype=torch.uint8, device=own.device)
+    dist.broadcast(received, 0)
+    if dist.get_rank() > 0:
+        algorithm.load_model(io.BytesIO(received.cpu().numpy().tobytes()))

@@ -1,0 +1,69 @@
+"""Updates recorded once and replayed, so that a GPU need not wait for Python to launch its kernels (CUDA graphs).
+
+A recording fixes the addresses of all tensors. What changes between replays is copied to where the recording reads it:
+batches, unless they are drawn on the device by the recording itself, and the numbers of the optimisers' steps. The
+default random generator of the device moves on with every replay; others have to be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from birl.types import Batch, tree_map
+
+Recorder = Callable[[Callable[[], Any], Sequence[torch.Generator]], "tuple[Callable[[], object], Any]"]
+"""Takes a function and the generators it draws from, and records it without running it.
+
+Returns what replays it, and the function's result, whose tensors every replay fills anew.
+"""
+
+
+def record_cuda_graph(function: Callable[[], Any], generators: Sequence[torch.Generator]) -> tuple[Any, Any]:
+    """The `Recorder` for CUDA."""
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph.replay, result
+
+
+class Recording:
+    """Some updates, recorded.
+
+    Args:
+        updates: ``(batch, numbers) -> metrics``; made with the recording's own tensors.
+        batch: example of what changes between replays, or ``None`` if ``updates`` draws its batches itself.
+        numbers: numbers of the optimisers' steps ``[n]``, on the device.
+        generators: generators that ``updates`` draws from, without the device's default one.
+        record: see `Recorder`.
+    """
+
+    def __init__(
+        self,
+        updates: Callable[[Batch | None, Tensor], dict[str, Tensor]],
+        batch: Batch | None,
+        numbers: Tensor,
+        generators: Sequence[torch.Generator],
+        record: Recorder,
+    ) -> None:
+        own = None if batch is None else _cloned(batch)
+        self._batch, self._numbers = [] if own is None else own.leaves, numbers.clone()
+        self._replay, self._metrics = record(lambda: updates(own, self._numbers), generators)
+
+    def __call__(self, batch: Batch | None, numbers: Tensor) -> dict[str, Tensor]:
+        """Replay with another batch and other numbers; the metrics are the caller's own."""
+        self._numbers.copy_(numbers, non_blocking=True)
+        if batch is not None:
+            torch._foreach_copy_(self._batch, batch.leaves, non_blocking=True)
+        self._replay()
+        return {name: value.clone() for name, value in self._metrics.items()}
+
+
+def _cloned(batch: Batch) -> Batch:
+    return Batch(*tree_map(lambda leaf: None if leaf is None else leaf.clone(), batch.parts))

@@ -1,0 +1,20 @@
+"""What is logged of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+STATISTICS = ("min", "max", "mean", "std")
+"""The statistics of a gradient, in order."""
+
+WATCHED = "gradients of the phase "
+"""Before a phase's name: where an update keeps statistics among its metrics until it hands them on."""
+
+
+def statistics(gradients: Iterable[Tensor]) -> Tensor:
+    """`STATISTICS` over the numbers of each gradient: float32 ``[n, 4]``, on the device. Nothing waits for it."""
+    rows = [torch.stack([g.amin(), g.amax(), g.mean(), g.std(correction=0)]) for g in gradients]
+    return torch.stack(rows).to(torch.float32)

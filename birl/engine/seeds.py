@@ -1,0 +1,521 @@
+"""Several engines of one configuration moved by one update: parameters, moments and gradients stacked.
+
+What makes seeds different (parameters, minibatches, random numbers) gets a first dimension ``[S]``; what a phase
+computes is written down once, as a graph of a whole phase with its gradients, and run for all seeds at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from birl.engine import compiler
+from birl.engine.engine import Engine
+from birl.engine.memory import keep_freed_memory
+from birl.engine.phase import Phase, due_at
+from birl.engine.targets import HardCopy, Polyak
+from birl.errors import ConfigError, UnsupportedError
+from birl.losses.loss import Loss
+from birl.models import set_acting
+from birl.types import Batch
+
+_ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+"""Optimisers of ``torch.optim`` that treat every number of a parameter alike, so that stacking changes nothing."""
+
+_SHARED = ("step", "mu_product")
+"""What such an optimiser keeps for a whole parameter: the same for all seeds."""
+
+
+class StackedEngine:
+    """Engines that were built alike, updated together.
+
+    From now on the engines' parameters, buffers and moments are views of the stacked ones: they are always those of
+    the last update. Counters and schedules follow in `publish`. `release` gives every engine tensors of its own again.
+
+    Args:
+        engines: engines of one configuration and one shape, ``S`` in number, after the same number of updates.
+        generators: the torch generator that each engine's losses draw from, on the training device.
+
+    Attributes:
+        grad_step: number of updates so far.
+        nets: the stacked networks: every parameter and every saved buffer is ``[S, …]``.
+
+    Raises:
+        ConfigError: if the engines differ.
+        UnsupportedError: if they cannot be stacked; the message says what to do instead.
+    """
+
+    def __init__(self, engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
+        _check_alike(engines, generators)
+        self._engines, self._generators = tuple(engines), tuple(generators)
+        first = self._engines[0]
+        self.phases, self.targets, self.config = first.phases, first.targets, first.config
+        self._phases: dict[tuple[str, Any], _StackedPhase] = {}
+        self.nets = copy.deepcopy(first.nets)
+        set_acting(self.nets, False)
+        for target in self.targets:
+            self.nets.get_submodule(target.target).eval()
+        self._stack()
+        self.restack_optimizers()
+
+    def _stack(self) -> None:
+        """Move all tensors into stacked ones. Buffers that no file holds are constants, and stay as they are."""
+        saved = self.nets.state_dict().keys()
+        with torch.no_grad():
+            for name, tensor in _tensors(self._engines[0].nets):
+                if name in saved:
+                    own = [dict(_tensors(engine.nets))[name] for engine in self._engines]
+                    stacked = torch.stack([each.detach() for each in own])
+                    for index, each in enumerate(own):
+                        each.data = stacked[index]
+                    _put(self.nets, name, stacked, isinstance(tensor, nn.Parameter))
+        tensors = dict(_tensors(self.nets))
+        self._saved = {name: tensor for name, tensor in tensors.items() if name in saved}
+        self._constants = {name: tensor for name, tensor in tensors.items() if name not in saved}
+
+    def restack_optimizers(self) -> None:
+        """Make the stacked optimisers and schedules from the engines' own, and `grad_step`. After their `set_state`."""
+        first = self._engines[0]
+        self.grad_step, self.steps = first.grad_step, dict(first.steps)
+        self.optimizers: dict[str, Any] = {}
+        self.schedulers: dict[str, Any] = {}
+        for phase in self.phases:
+            factory, rate = phase.setting(self.config, "optim_factory"), phase.setting(self.config, "learning_rate")
+            # Made for one engine, because factories look at names and dimensions; given the stacked tensors then.
+            optimizer = factory.create(list(first.parameters[phase.name].items()), rate)
+            if type(optimizer) not in _elementwise():
+                raise UnsupportedError(
+                    f"the optimiser {type(optimizer).__name__} of the phase {phase.name!r} does not treat numbers one "
+                    f"by one, so several seeds cannot share it: use one of {', '.join(_ELEMENTWISE)}, or train each "
+                    "seed by itself"
+                )
+            stacked = {id(own): self._saved[name] for name, own in first.parameters[phase.name].items()}
+            for group in optimizer.param_groups:
+                group["params"] = [stacked[id(parameter)] for parameter in group["params"]]
+            self.optimizers[phase.name] = optimizer
+            self.schedulers[phase.name] = factory.create_scheduler(optimizer)
+            self._adopt(phase)
+
+    def _adopt(self, phase: Phase) -> None:
+        """Stack the moments of the engines' optimisers; learning rates and schedules are the same in all."""
+        optimizer, scheduler = self.optimizers[phase.name], self.schedulers[phase.name]
+        own = [engine.optimizers[phase.name] for engine in self._engines]
+        for index, group in enumerate(optimizer.param_groups):
+            group.update({key: value for key, value in own[0].param_groups[index].items() if key != "params"})
+            for place, parameter in enumerate(group["params"]):
+                states = [each.state.get(each.param_groups[index]["params"][place], {}) for each in own]
+                if states[0]:
+                    optimizer.state[parameter] = {
+                        key: _stacked_value(key, [state[key] for state in states]) for key in states[0]
+                    }
+        if scheduler is not None:
+            scheduler.load_state_dict(copy.deepcopy(self._engines[0].schedulers[phase.name].state_dict()))
+
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """One update of every engine.
+
+        Args:
+            batch: a minibatch for each engine, every tensor ``[S, …]``.
+
+        Returns:
+            The losses and their metrics, ``[S]``, on the device.
+        """
+        keep_freed_memory()
+        self.grad_step += 1
+        metrics: dict[str, Tensor] = {}
+        due = due_at(self.grad_step, self.phases, self.targets, self.config)
+        for phase in due.phases:
+            gradients, loss = self._phase(phase, batch)(self._saved, batch, self._generators)
+            self._apply(phase, gradients)
+            metrics[phase.logged] = loss.value
+            metrics.update(loss.metrics)
+            batch = loss.carried_on(batch)
+        for target in due.targets:
+            if type(target) in (Polyak, HardCopy):
+                target.apply(self.nets, self.config)
+            else:  # it may do more than arithmetic on single numbers
+                for engine in self._engines:
+                    target.apply(engine.nets, self.config)
+        return metrics
+
+    def _phase(self, phase: Phase, batch: Batch) -> _StackedPhase:
+        key = (phase.name, batch.signature)
+        if key not in self._phases:
+            trained = list(self._engines[0].parameters[phase.name])
+            self._phases[key] = _StackedPhase(
+                phase, self.nets, self.config, trained, self._saved, self._constants, batch
+            )
+        return self._phases[key]
+
+    def _apply(self, phase: Phase, gradients: list[Tensor]) -> None:
+        parameters = [self._saved[name] for name in self._engines[0].parameters[phase.name]]
+        limit = phase.setting(self.config, "optim_factory").clip_grad_norm
+        if limit is not None:
+            _clip_each(gradients, limit)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizers[phase.name].step()
+        self.steps[phase.name] += 1
+        for parameter in parameters:
+            parameter.grad = None
+        if self.schedulers[phase.name] is not None:
+            self.schedulers[phase.name].step()
+
+    # -- the engines -----------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Bring counters, moments and schedules of the engines up to date: before one is saved or handed out."""
+        for engine in self._engines:
+            engine.grad_step, engine.steps = self.grad_step, dict(self.steps)
+        for phase in self.phases:
+            optimizer, scheduler = self.optimizers[phase.name], self.schedulers[phase.name]
+            for number, engine in enumerate(self._engines):
+                own = engine.optimizers[phase.name]
+                for group, own_group in zip(optimizer.param_groups, own.param_groups, strict=True):
+                    own_group.update({key: value for key, value in group.items() if key != "params"})
+                    for parameter, own_parameter in zip(group["params"], own_group["params"], strict=True):
+                        if parameter in optimizer.state:
+                            own.state[own_parameter] = {
+                                key: value[number] if isinstance(value, Tensor) and key not in _SHARED else value
+                                for key, value in optimizer.state[parameter].items()
+                            }
+                if scheduler is not None:
+                    engine.schedulers[phase.name].load_state_dict(copy.deepcopy(scheduler.state_dict()))
+
+    def release(self) -> None:
+        """Publish, and give every engine tensors of its own: it can be trained alone then."""
+        self.publish()
+        for engine in self._engines:
+            state = engine.get_state()
+            for name, tensor in _tensors(engine.nets):
+                if name in self._saved:
+                    tensor.data = tensor.detach().clone()
+            engine.set_state(state)  # moments of its own
+
+
+class _StackedPhase:
+    """Loss and gradients of one phase for all seeds, as one graph of plain operations."""
+
+    def __init__(
+        self,
+        phase: Phase,
+        nets: nn.Module,
+        config: Any,
+        trained: list[str],
+        saved: Mapping[str, Tensor],
+        constants: Mapping[str, Tensor],
+        batch: Batch,
+    ) -> None:
+        self._trained = trained
+        leaves, spec = tree_flatten(_as_dict(batch))
+        self._draws: list[_Draw] = []
+        self._metrics: list[str] = []
+        self._carried: list[str] = []
+        count = len(batch.reward)
+        loss_of = _LossModule(phase, nets, config)
+
+        def one(
+            trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor], noise: list[Tensor] | None
+        ) -> tuple[Tensor, list[Tensor]]:
+            tensors = {f"nets.{name}": tensor for name, tensor in {**constants, **rest, **trained}.items()}
+            with _RandomnessGiven(noise, self._draws, leaves[0]):
+                loss = functional_call(loss_of, tensors, (_as_batch(tree_unflatten(leaves, spec)),))
+            self._metrics, self._carried = list(loss.metrics), list(loss.carry)
+            return loss.value, [*loss.metrics.values(), *loss.carry.values()]
+
+        def all_(
+            trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor], noise: list[Tensor]
+        ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+            with torch.enable_grad():
+                trained = {name: tensor.detach().requires_grad_() for name, tensor in trained.items()}
+                values, more = vmap(one)(trained, rest, leaves, noise)
+                gradients = torch.autograd.grad(values.sum(), list(trained.values()))
+            # fused optimisers read memory in order, whatever the strides say
+            return [each.contiguous() for each in gradients], values.detach(), [each.detach() for each in more]
+
+        # on copies: batch norm's statistics move while a loss is looked at
+        given, rest = self._split({name: tensor.detach().clone() for name, tensor in saved.items()})
+        try:
+            vmap(lambda t, r, b: one(t, r, b, None))(given, rest, leaves)
+            noise = [draw.like(count) for draw in self._draws]
+            graph = make_fx(all_)(given, rest, leaves, noise)
+        except RuntimeError as error:
+            raise UnsupportedError(
+                f"the phase {phase.name!r} cannot be computed for several seeds at once: train each seed by itself. "
+                f"(To whoever wrote its loss, torch says: {str(error).splitlines()[0]})"
+            ) from error
+        _simplify(graph)
+        self._graph: Callable[..., Any] = graph
+        if config.compile_graph is True:
+            self._graph = torch.compile(graph, fullgraph=True, backend=compiler.BACKEND)
+        self._noise = noise
+
+    def _split(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        trained = {name: saved[name].detach() for name in self._trained}
+        return trained, {name: tensor.detach() for name, tensor in saved.items() if name not in trained}
+
+    def __call__(
+        self, saved: Mapping[str, Tensor], batch: Batch, generators: Sequence[torch.Generator]
+    ) -> tuple[list[Tensor], Loss]:
+        """Gradients of the trained parameters ``[S, …]``, and the losses ``[S]`` with what they carry."""
+        for draw, noise in zip(self._draws, self._noise, strict=True):
+            draw.fill(noise, generators)
+        gradients, value, more = self._graph(*self._split(saved), tree_flatten(_as_dict(batch))[0], self._noise)
+        metrics = dict(zip(self._metrics, more, strict=False))
+        carry = dict(zip(self._carried, more[len(metrics) :], strict=True))
+        return gradients, Loss(value, metrics, carry=carry)
+
+
+class _LossModule(nn.Module):
+    """A phase's loss as a module's ``forward``, whose tensors `functional_call` can replace."""
+
+    def __init__(self, phase: Phase, nets: nn.Module, config: Any) -> None:
+        super().__init__()
+        self.nets = nets
+        self._phase, self._config = phase, config
+
+    def forward(self, batch: Batch) -> Any:
+        return self._phase.loss(self.nets, batch, self._config)
+
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Random numbers that a loss asks for: an in-place method of a tensor, which every random function comes down to.
+
+    Attributes:
+        method: name of the method, such as ``"normal_"``.
+        args: its arguments.
+        shape: what one seed asks for.
+        dtype, device: as asked for.
+        scale: what the numbers are divided by.
+    """
+
+    method: str
+    args: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    scale: float = 1.0
+
+    def like(self, count: int) -> Tensor:
+        """Room for the numbers of ``count`` seeds. Halves, so that a first look at a loss meets nothing unusual."""
+        return torch.full((count, *self.shape), 0.5, device=self.device).to(self.dtype)
+
+    def fill(self, noise: Tensor, generators: Sequence[torch.Generator]) -> None:
+        """Draw ``[S, *shape]``, each seed's part from its own generator, as it would be drawn alone."""
+        for part, generator in zip(noise.unbind(), generators, strict=True):
+            getattr(part, self.method)(*self.args, generator=generator)
+        if self.scale != 1.0:
+            noise.div_(self.scale)
+
+
+class _RandomnessGiven(TorchFunctionMode):
+    """Inside, losses get their random numbers from outside, in the order in which they ask.
+
+    Args:
+        noise: the numbers, or ``None`` to find out what is asked for.
+        draws: what was asked for; filled in if ``noise`` is ``None``.
+        anchor: a tensor with the seeds' hidden dimension: what is made from it has that dimension too.
+    """
+
+    def __init__(self, noise: list[Tensor] | None, draws: list[_Draw], anchor: Tensor) -> None:
+        super().__init__()
+        self._noise, self._draws, self._anchor = noise, draws, anchor
+        self._next = 0
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in _MAKERS:
+            method, arguments = _MAKERS[function]
+            tensor = args[0] if args and isinstance(args[0], Tensor) else None
+            shape = tuple(tensor.shape) if tensor is not None else _shape(args, kwargs)
+            return self._take(method, arguments, shape, tensor, **kwargs)
+        if function in _IN_PLACE:
+            arguments = _bound(_IN_PLACE[function], args[1:], kwargs)
+            return args[0].copy_(self._take(function.__name__, arguments, tuple(args[0].shape), args[0]))
+        if function in _DROPOUTS:
+            bound = inspect.signature(_DROPOUTS[function]).bind(*args, **kwargs)
+            bound.apply_defaults()
+            return self._dropout(function, bound.arguments)
+        if function is torch.empty:  # something may be drawn into it
+            return self._anchor.new_empty(_shape(args, kwargs), **{k: kwargs[k] for k in _HOW & kwargs.keys()})
+        return function(*args, **kwargs)
+
+    def _take(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        shape: tuple[int, ...],
+        like: Tensor | None,
+        scale: float = 1.0,
+        **how: Any,
+    ) -> Tensor:
+        if how.get("generator") is not None:
+            raise UnsupportedError("a loss draws from a generator of its own: train each seed by itself")
+        dtype = how.get("dtype") or (torch.get_default_dtype() if like is None else like.dtype)
+        device = how.get("device") or (torch.get_default_device() if like is None else like.device)
+        if self._noise is None:
+            self._draws.append(_Draw(method, args, shape, dtype, torch.device(device), scale))
+            return self._anchor.new_full(shape, 0.5, device=device).to(dtype)
+        self._next += 1
+        return self._noise[self._next - 1]
+
+    def _dropout(self, function: Any, given: dict[str, Any]) -> Tensor:
+        x, p = given["input"], given["p"]
+        if not given.get("training", given.get("train")) or p == 0:
+            return x
+        shape = tuple(x.shape)
+        if function is F.dropout2d:  # whole channels
+            shape = (*shape[:2], *(1 for _ in shape[2:]))
+        return x * self._take("bernoulli_", (1.0 - p,), shape, x, scale=1.0 - p)
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:  # noqa: A002
+    """Signature of ``F.dropout`` and its kin."""
+
+
+def _normal(mean: float = 0.0, std: float = 1.0) -> None: ...
+def _uniform(low: float = 0.0, high: float = 1.0) -> None: ...
+def _exponential(lambd: float = 1.0) -> None: ...
+def _bernoulli(p: float = 0.5) -> None: ...
+
+
+_HOW = {"dtype", "device"}
+_MAKERS = {
+    torch.randn: ("normal_", ()),
+    torch.randn_like: ("normal_", ()),
+    torch.rand: ("uniform_", ()),
+    torch.rand_like: ("uniform_", ()),
+}
+_IN_PLACE = {
+    Tensor.normal_: _normal,
+    Tensor.uniform_: _uniform,
+    Tensor.exponential_: _exponential,
+    Tensor.bernoulli_: _bernoulli,
+}
+_DROPOUTS = {F.dropout: _dropout, F.dropout2d: _dropout}
+
+
+def _shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    size = args or kwargs["size"]
+    return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+
+
+def _bound(signature: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    bound = inspect.signature(signature).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def _tensors(nets: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from nets.named_parameters()
+    yield from nets.named_buffers()
+
+
+def _put(nets: nn.Module, name: str, tensor: Tensor, parameter: bool) -> None:
+    path, _, leaf = name.rpartition(".")
+    module = nets.get_submodule(path)
+    if parameter:
+        module._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)  # gradients come from the graph
+    else:
+        module._buffers[leaf] = tensor
+
+
+def _stacked_value(key: str, values: list[Any]) -> Any:
+    if isinstance(values[0], Tensor):
+        return values[0].clone() if key in _SHARED else torch.stack(values)
+    return values[0]
+
+
+def _elementwise() -> tuple[type, ...]:
+    return tuple(getattr(torch.optim, name) for name in _ELEMENTWISE)
+
+
+def _clip_each(gradients: list[Tensor], limit: float) -> None:
+    """As ``clip_grad_norm_`` for each seed."""
+    norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients])
+    factor = (limit / (norms.norm(dim=0) + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.view(-1, *(1,) * (gradient.dim() - 1)))
+
+
+def _as_dict(batch: Batch) -> dict[str, Any]:
+    return {f.name: value for f in fields(batch) if (value := getattr(batch, f.name)) is not None}
+
+
+def _as_batch(values: dict[str, Any]) -> Batch:
+    return Batch(**{"next_observation": None, **values})
+
+
+def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
+    if not engines or len(engines) != len(generators):
+        raise ConfigError(f"{len(engines)} engines with {len(generators)} generators; at least one of each is needed")
+    first = engines[0]
+    shapes = {name: tensor.shape for name, tensor in _tensors(first.nets)}
+    for engine in engines[1:]:
+        if (
+            {name: tensor.shape for name, tensor in _tensors(engine.nets)} != shapes
+            or engine.phases != first.phases
+            or engine.grad_step != first.grad_step
+        ):
+            raise ConfigError("engines of different configurations, shapes or numbers of updates cannot be stacked")
+    check_stackable(first)
+
+
+def check_stackable(engine: Engine) -> None:
+    """Raise `UnsupportedError` if engines like this one cannot be stacked, as far as it can be told before."""
+    if engine.recurrent:
+        raise UnsupportedError(
+            f"recurrent networks ({', '.join(engine.recurrent)}) cannot be trained for several seeds at once: use an "
+            "encoder without memory, or train each seed by itself"
+        )
+
+
+# -- the graph ---------------------------------------------------------------------------------------------------------
+
+
+def _simplify(graph: GraphModule) -> None:
+    """Remove operations that do nothing, and let matrix products write gradients in their parameters' layout."""
+    aten = torch.ops.aten
+    for node in list(graph.graph.nodes):
+        if node.target is aten.detach.default or (node.target is aten.mul.Scalar and node.args[1] == 1):
+            node.replace_all_uses_with(node.args[0])
+        elif node.target in (aten.view.default, aten.expand.default, aten._unsafe_view.default):
+            if _shape_of(node) == _shape_of(node.args[0]):
+                node.replace_all_uses_with(node.args[0])
+        elif node.target is aten.transpose.int and {1, 2} == set(node.args[1:]):
+            product = node.args[0]
+            if product.target is aten.bmm.default and len(product.users) == 1:  # (a b)^T = b^T a^T
+                with graph.graph.inserting_before(node):
+                    factors = [graph.graph.call_function(aten.transpose.int, (x, 1, 2)) for x in product.args]
+                    node.replace_all_uses_with(graph.graph.call_function(aten.bmm.default, tuple(reversed(factors))))
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _shape_of(node: Any) -> Any:
+    found = node.meta.get("tensor_meta") or node.meta.get("val")
+    return None if found is None else tuple(found.shape)

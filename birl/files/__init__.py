@@ -1,0 +1,1 @@
+"""Archives and atomic writes; objects as JSON."""

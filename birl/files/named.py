@@ -1,0 +1,118 @@
+"""Config values that can be written to JSON as ``{"type": ..., "params": {...}}`` and read back.
+
+A factory or scaler is a dataclass that derives from one of the *kinds* below (`EncoderFactory`, `QFunctionFactory`,
+…). It is known by the name its ``get_type`` returns from the moment its class is defined: nothing has to be
+registered, and nothing is imported because a file asks for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from birl.errors import ConfigError
+
+
+class Serializable:
+    """Base of everything that is written to JSON by name.
+
+    A direct subclass is a *kind* (a namespace of names); every concrete class below it adds a name.
+    """
+
+    _known: ClassVar[dict[str, type[Serializable]]]
+    _kind: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if Serializable in cls.__bases__:
+            cls._known, cls._kind = {}, cls.__name__
+        else:
+            name = cls.get_type()
+            if name:
+                cls._known[name] = cls
+
+    @staticmethod
+    def get_type() -> str:
+        """Name of this class in files; empty for abstract classes."""
+        return ""
+
+    def get_params(self) -> dict[str, Any]:
+        """The dataclass fields that ``create``-ing this object again needs."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}  # type: ignore[arg-type]
+
+    def plain_numbers(self) -> None:
+        """For ``__post_init__``: turn numbers of numpy in the dataclass's fields, and in lists there, into Python's."""
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            object.__setattr__(self, item.name, _plain(getattr(self, item.name)))
+
+    def serialize(self) -> dict[str, Any]:
+        """JSON form: ``{"type": name, "params": {...}}``."""
+        return {"type": self.get_type(), "params": encode(self.get_params())}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        """Build the object that `serialize` described.
+
+        Raises:
+            ConfigError: if the name is not known or the parameters do not fit.
+        """
+        if not isinstance(data, dict) or set(data) != {"type", "params"}:
+            raise ConfigError(f"expected {{'type': …, 'params': …}} for {cls._kind}, got {data!r:.200}")
+        known = cls._known.get(data["type"])
+        if known is None:
+            raise ConfigError(
+                f"no {cls._kind} is called {data['type']!r}. Known: {', '.join(sorted(cls._known))}. "
+                "If it is one of yours, import the module that defines it first."
+            )
+        try:
+            return known(**decode(data["params"]))  # type: ignore[return-value]
+        except TypeError as error:
+            raise ConfigError(f"{known.__name__} cannot be built from {data['params']!r:.200}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.tolist()
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+def encode(value: Any) -> Any:
+    """JSON form of a config value: nested `Serializable`, arrays, enums, tuples, dicts and plain scalars.
+
+    Raises:
+        ConfigError: for a value that has no JSON form.
+    """
+    if isinstance(value, Serializable):
+        return {"kind": value._kind, **value.serialize()}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(f"{value!r:.100} of type {type(value).__name__} cannot be written to JSON")
+
+
+def _kinds() -> dict[str, type[Serializable]]:
+    return {kind.__name__: kind for kind in Serializable.__subclasses__()}
+
+
+def decode(value: Any) -> Any:
+    """Inverse of `encode`, except that tuples and arrays come back as lists."""
+    if isinstance(value, dict):
+        if "kind" in value and "type" in value:
+            kind = _kinds().get(value["kind"])
+            if kind is None:
+                raise ConfigError(f"unknown kind {value['kind']!r}: the file needs a newer birl or is damaged")
+            return kind.deserialize({"type": value["type"], "params": value.get("params", {})})
+        return {key: decode(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    return value

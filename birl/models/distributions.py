@@ -1,0 +1,170 @@
+"""Action distributions as plain values: tensors in, tensors out, no host synchronisation.
+
+Every distribution has ``sample() -> (action, log_prob)``, ``log_prob(action)`` and ``mode()``, so a loss need not know
+whether actions are continuous or discrete. The last dimension of the parameters is the action's; it is summed over
+in log-probabilities, entropies and divergences, which therefore have the leading dimensions only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ATANH_LIMIT = 1.0 - 1e-6
+"""Actions are clamped to ``[-ATANH_LIMIT, ATANH_LIMIT]`` before ``atanh``: at 1 the density has no finite value."""
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_LOG_2 = math.log(2.0)
+
+
+class Distribution(Protocol):
+    """What every action distribution offers."""
+
+    def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Draw actions (``n`` of each, in a new first dimension) and their log-probabilities."""
+        ...
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-probability or log-density of ``action``."""
+        ...
+
+    def mode(self) -> Tensor:
+        """The greedy action."""
+        ...
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Gaussian with independent dimensions.
+
+    Attributes:
+        mean: ``[..., action_size]``.
+        log_std: natural logarithm of the standard deviation; broadcasts against ``mean``.
+    """
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Reparametrised actions ``[(n,) ..., action_size]`` and log-densities ``[(n,) ...]``."""
+        noise = _noise(self.mean, n)
+        return self.mean + self.log_std.exp() * noise, _log_density(noise, self.log_std).sum(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-density of ``action`` ``[..., action_size]``; extra leading dimensions broadcast."""
+        return _log_density((action - self.mean) * (-self.log_std).exp(), self.log_std).sum(-1)
+
+    def mode(self) -> Tensor:
+        """The mean."""
+        return self.mean
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats ``[...]``."""
+        return (self.log_std + (0.5 + _HALF_LOG_2PI)).expand_as(self.mean).sum(-1)
+
+    def kl(self, other: Normal) -> Tensor:
+        """``KL(self || other)`` in nats ``[...]``."""
+        ratio = self.log_std - other.log_std
+        distance = (self.mean - other.mean) * (-other.log_std).exp()
+        return (0.5 * ((2.0 * ratio).exp() + distance.square() - 1.0) - ratio).sum(-1)
+
+
+@dataclass(frozen=True)
+class SquashedNormal:
+    """``tanh`` of a Gaussian with independent dimensions (Haarnoja et al. 2018, arXiv:1812.05905, appendix C).
+
+    The logarithm of the Jacobian, ``log(1 - tanh(u)**2)``, is taken as ``2 (log 2 - u - softplus(-2u))``, which does
+    not lose its precision where the tanh saturates.
+
+    Attributes:
+        mean: of the Gaussian, ``[..., action_size]``.
+        log_std: natural logarithm of the Gaussian's standard deviation; broadcasts against ``mean``.
+    """
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Reparametrised actions ``[(n,) ..., action_size]`` in [-1, 1] and log-densities ``[(n,) ...]``."""
+        noise = _noise(self.mean, n)
+        raw = self.mean + self.log_std.exp() * noise
+        return raw.tanh(), (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-density of ``action`` in [-1, 1], clamped to `ATANH_LIMIT` first."""
+        raw = action.clamp(-ATANH_LIMIT, ATANH_LIMIT).atanh()
+        noise = (raw - self.mean) * (-self.log_std).exp()
+        return (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
+
+    def mode(self) -> Tensor:
+        """``tanh(mean)``: the median, which is what is meant by the greedy action of a squashed policy."""
+        return self.mean.tanh()
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Distribution over ``action_size`` discrete actions.
+
+    Attributes:
+        logits: unnormalised log-probabilities ``[..., action_size]``.
+    """
+
+    logits: Tensor
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities ``[..., action_size]``."""
+        return self.logits.log_softmax(-1)
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities ``[..., action_size]``."""
+        return self.logits.softmax(-1)
+
+    def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Actions, int64 ``[(n,) ...]``, and their log-probabilities.
+
+        The maximum of logits plus Gumbel noise: unlike ``torch.multinomial`` it checks nothing on the host.
+        """
+        shape = self.logits.shape if n is None else (n, *self.logits.shape)
+        gumbel = -torch.empty(shape, dtype=self.logits.dtype, device=self.logits.device).exponential_().log()
+        action = (self.logits.detach() + gumbel).argmax(-1)
+        return action, self.log_prob(action)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-probability of int64 ``action`` ``[...]``; extra leading dimensions broadcast."""
+        log_probs = self.log_probs
+        if action.dim() >= log_probs.dim():
+            log_probs = log_probs.expand(*action.shape, -1)
+        return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def mode(self) -> Tensor:
+        """The most probable action, int64 ``[...]``."""
+        return self.logits.argmax(-1)
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats ``[...]``."""
+        log_probs = self.log_probs
+        return -(log_probs.exp() * log_probs).sum(-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """``KL(self || other)`` in nats ``[...]``."""
+        log_probs = self.log_probs
+        return (log_probs.exp() * (log_probs - other.log_probs)).sum(-1)
+
+
+def _noise(mean: Tensor, n: int | None) -> Tensor:
+    return torch.randn_like(mean) if n is None else torch.randn((n, *mean.shape), dtype=mean.dtype, device=mean.device)
+
+
+def _log_density(noise: Tensor, log_std: Tensor) -> Tensor:
+    return -0.5 * noise.square() - (log_std + _HALF_LOG_2PI)
+
+
+def _log_jacobian(raw: Tensor) -> Tensor:
+    return 2.0 * (_LOG_2 - raw - F.softplus(-2.0 * raw))

@@ -1,0 +1,179 @@
+"""Matrix products of training through oneDNN, where it is the faster library.
+
+Torch multiplies float32 matrices on the CPU with MKL, which leaves AVX-512 unused on AMD's processors; oneDNN, which is
+part of torch too, uses it. From Zen 5 on arithmetic is 512 bits wide, and that pays early. Zen 4 works through AVX-512
+in halves: there oneDNN is the faster one for large products only, such as a transformer's. ``BIRL_PRODUCTS=mkl`` or
+``=onednn`` in the environment decides otherwise, as exact comparisons between machines need.
+
+Only updates use this, inside `fast_products`: acting and exports stay with torch's own products.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from birl.errors import ConfigError
+
+LEAST_FEATURES: Final = 8
+"""With fewer inputs or outputs a product takes less time than oneDNN's preparations."""
+
+
+class LeastWork(NamedTuple):
+    """From how many multiplications on a product gains by going through oneDNN."""
+
+    single: float
+    stacked: float
+    """Of each member of an ensemble."""
+
+
+NEVER: Final = LeastWork(math.inf, math.inf)
+FULL_WIDTH: Final = LeastWork(5e6, 5e6)
+HALF_WIDTH: Final = LeastWork(1e8, math.inf)
+
+ZEN_5: Final = 26
+"""The family of AMD's first processors whose AVX-512 is of full width; Zen 4 is of family 25."""
+
+_least = NEVER
+
+_library = torch.library.Library("birl", "FRAGMENT")
+_library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x @ weight.T + bias`` by oneDNN."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+_library.impl("product", _product, "CPU")
+
+
+@torch.library.register_fake("birl::product")  # type: ignore[untyped-decorator]
+def _shape_of_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if torch.compiler.is_compiling():
+        # oneDNN wants its first factor row by row; the compiler's transposition is several times as fast as torch's.
+        # Compilers know oneDNN's op by its own name only with constant weights.
+        return torch.ops.birl.product(x.contiguous(), weight, bias)
+    return _product(x, weight, bias)
+
+
+def _stacked(members: list[Tensor]) -> Tensor:
+    return torch.stack(members) if len(members) > 1 else members[0].unsqueeze(0)
+
+
+class _Linear(torch.autograd.Function):
+    """``x [N or 1, M, in] @ weight [N, in, out] + bias [N, 1, out]``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        last = x.shape[0] - 1
+        members = range(weight.shape[0])
+        return _stacked([_multiply(x[min(i, last)], weight[i].t(), bias[i, 0]) for i in members])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (gradient,) = gradients
+        x, weight = ctx.saved_tensors
+        last, members = x.shape[0] - 1, range(weight.shape[0])
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_x = _stacked([_multiply(gradient[i], weight[i]) for i in members])
+            of_x = of_x.sum(0, keepdim=True) if x.shape[0] < weight.shape[0] else of_x
+        if ctx.needs_input_grad[1]:
+            of_weight = _stacked([_multiply(x[min(i, last)].t(), gradient[i].t()) for i in members])
+        if ctx.needs_input_grad[2]:
+            of_bias = gradient.sum(1, keepdim=True)
+        return of_x, of_weight, of_bias
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x [N or 1, M, in] @ weight [N, in, out] + bias [N, 1, out]``, through oneDNN."""
+    result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
+    """Whether ``x [..., M, in]`` times ``weight`` is to go through oneDNN: inside `fast_products`, where that gains.
+
+    With ``flat`` all dimensions of ``x`` but the last are rows of one product.
+    """
+    if _least is NEVER:
+        return False  # before sizes are looked at: an exporter must not take them for constants
+    rows = x.shape[:-1].numel() if flat else x.shape[-2]
+    stacked = weight.dim() == 3 and weight.shape[0] > 1
+    return (
+        x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and min(weight.shape[-2:]) >= LEAST_FEATURES
+        and rows * weight.shape[-2] * weight.shape[-1] >= (_least.stacked if stacked else _least.single)
+    )
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Inside, products of `least_work` go through oneDNN."""
+    global _least
+    before, _least = _least, least_work()
+    try:
+        yield
+    finally:
+        _least = before
+
+
+@contextmanager
+def torch_products() -> Iterator[None]:
+    """Inside, products are torch's own: their gradients can be differentiated themselves."""
+    global _least
+    before, _least = _least, NEVER
+    try:
+        yield
+    finally:
+        _least = before
+
+
+@cache
+def least_work() -> LeastWork:
+    """From which size on oneDNN is clearly faster than torch's own product: on AMD's processors with AVX-512.
+
+    It is not measured: a busy machine would decide now so and now so, and the two libraries round differently.
+
+    Raises:
+        ConfigError: if ``BIRL_PRODUCTS`` is set to something unknown.
+    """
+    wish = os.environ.get("BIRL_PRODUCTS", "")
+    if wish not in ("", "mkl", "onednn"):
+        raise ConfigError(f"BIRL_PRODUCTS is {wish!r}; it must be 'mkl', 'onednn' or not set")
+    if wish:
+        return FULL_WIDTH if wish == "onednn" else NEVER
+    # the op is private to torch: it may go
+    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if not there or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return NEVER
+    vendor, family = _processor()
+    if vendor != "AuthenticAMD":
+        return NEVER
+    return FULL_WIDTH if family >= ZEN_5 else HALF_WIDTH
+
+
+def _processor() -> tuple[str, int]:
+    """Who made the processor, and its family, as far as Linux tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "", 0
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    family = values.get("cpu family", "")
+    return values.get("vendor_id", ""), int(family) if family.isdecimal() else 0

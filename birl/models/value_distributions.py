@@ -1,0 +1,276 @@
+"""What a critic says about the return: an expectation, quantiles or a categorical distribution, as one value type.
+
+A loss calls `mean`, `gather`, `min`, `mix`, `backup` and `td_loss` and never names its head. Leading dimensions are
+``[N, …]`` for an ensemble of ``N``; `min`, `blend` and `average` remove ``N``. With discrete actions the action
+dimension comes last, before the quantiles or atoms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, Self, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Returns(Protocol):
+    """A critic's output. ``A`` below stands for the action dimension, which only discrete critics have."""
+
+    def mean(self) -> Tensor:
+        """Expected return ``[N, …, A]``."""
+        ...
+
+    def gather(self, action: Tensor) -> Self:
+        """The returns of int64 ``action`` ``[…]``: removes ``A``."""
+        ...
+
+    def min(self) -> Self:
+        """For each element the member with the lowest mean: removes ``N``."""
+        ...
+
+    def blend(self, share: float) -> Self:
+        """``share * lowest + (1 - share) * highest`` of the members, by their means: removes ``N``.
+
+        A soft clipped double Q-learning target (Fujimoto et al. 2019, arXiv:1812.02900, eq. 13).
+        """
+        ...
+
+    def average(self) -> Self:
+        """Mean over the ensemble: removes ``N``."""
+        ...
+
+    def mix(self, probs: Tensor) -> Self:
+        """Expectation over actions with probabilities ``probs`` ``[…, A]``: removes ``A``."""
+        ...
+
+    def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> Self:
+        """The target ``reward + discount * (Z + bonus)``, detached.
+
+        Args:
+            reward: ``[…]``.
+            discount: ``[…]``, 0 where the episode terminated.
+            bonus: ``[…]``, added to the next value, such as ``-temperature * log_prob``.
+        """
+        ...
+
+    def td_loss(self, target: Self, delta: float | None = None) -> Tensor:
+        """Temporal-difference loss ``[N, …]``, one value for each element, against a ``target`` without ``N``.
+
+        Args:
+            target: made by `backup`.
+            delta: Huber threshold where the loss has one.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class MeanReturns:
+    """Expected returns.
+
+    Attributes:
+        values: ``[N, …]`` or ``[N, …, A]``.
+    """
+
+    values: Tensor
+
+    def mean(self) -> Tensor:
+        """See `Returns.mean`."""
+        return self.values
+
+    def gather(self, action: Tensor) -> MeanReturns:
+        """See `Returns.gather`."""
+        index = action.unsqueeze(-1).expand(*self.values.shape[:-1], 1)
+        return MeanReturns(self.values.gather(-1, index).squeeze(-1))
+
+    def min(self) -> MeanReturns:
+        """See `Returns.min`."""
+        return MeanReturns(self.values.squeeze(0) if self.values.shape[0] == 1 else self.values.min(0).values)
+
+    def blend(self, share: float) -> MeanReturns:
+        """See `Returns.blend`."""
+        if self.values.shape[0] == 1:
+            return self.min()
+        return MeanReturns(share * self.values.min(0).values + (1 - share) * self.values.max(0).values)
+
+    def average(self) -> MeanReturns:
+        """See `Returns.average`."""
+        return MeanReturns(self.values.mean(0))
+
+    def mix(self, probs: Tensor) -> MeanReturns:
+        """See `Returns.mix`."""
+        return MeanReturns((self.values * probs).sum(-1))
+
+    def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> MeanReturns:
+        """See `Returns.backup`."""
+        following = self.values if bonus is None else self.values + bonus
+        return MeanReturns((reward + discount * following).detach())
+
+    def td_loss(self, target: MeanReturns, delta: float | None = None) -> Tensor:
+        """Squared error, or the Huber loss with threshold ``delta`` (half the squared error inside it)."""
+        if delta is None:
+            return (self.values - target.values).square()
+        return F.huber_loss(self.values, target.values.expand_as(self.values), reduction="none", delta=delta)
+
+
+@dataclass(frozen=True)
+class QuantileReturns:
+    """Quantiles of the return (Dabney et al. 2017, arXiv:1710.10044; Dabney et al. 2018, arXiv:1806.06923).
+
+    Attributes:
+        values: ``[N, …, Q]`` or ``[N, …, A, Q]``.
+        taus: quantile levels in [0, 1], ``[Q]`` or ``[…, Q]`` (without ``N`` and ``A``).
+    """
+
+    values: Tensor
+    taus: Tensor
+
+    def mean(self) -> Tensor:
+        """See `Returns.mean`."""
+        return self.values.mean(-1)
+
+    def gather(self, action: Tensor) -> QuantileReturns:
+        """See `Returns.gather`."""
+        return QuantileReturns(_gather_rows(self.values, action), self.taus)
+
+    def min(self) -> QuantileReturns:
+        """See `Returns.min`."""
+        return QuantileReturns(_lowest(self.values, self.mean), self.taus)
+
+    def blend(self, share: float) -> QuantileReturns:
+        """See `Returns.blend`; quantile by quantile."""
+        return QuantileReturns(_blended(self.values, self.mean(), share), self.taus)
+
+    def average(self) -> QuantileReturns:
+        """See `Returns.average`; quantile by quantile."""
+        return QuantileReturns(self.values.mean(0), self.taus)
+
+    def mix(self, probs: Tensor) -> QuantileReturns:
+        """See `Returns.mix`; quantile by quantile, which has the mixture's mean though not its shape."""
+        return QuantileReturns((self.values * probs.unsqueeze(-1)).sum(-2), self.taus)
+
+    def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> QuantileReturns:
+        """See `Returns.backup`."""
+        following = self.values if bonus is None else self.values + bonus.unsqueeze(-1)
+        return QuantileReturns((reward.unsqueeze(-1) + discount.unsqueeze(-1) * following).detach(), self.taus)
+
+    def td_loss(self, target: QuantileReturns, delta: float | None = None) -> Tensor:
+        """Quantile Huber loss (1806.06923 eq. 3), summed over predicted and averaged over target quantiles.
+
+        ``delta`` is the threshold kappa, 1 by default.
+        """
+        kappa = 1.0 if delta is None else delta
+        target_values, values = target.values.unsqueeze(-2), self.values.unsqueeze(-1)
+        error = target_values - values  # [N, …, Q predicted, Q target]
+        size = error.abs()
+        clipped = size.clamp(max=kappa)
+        huber = clipped * (size - 0.5 * clipped)
+        weight = (self.taus.unsqueeze(-1) - (error.detach() < 0).to(error.dtype)).abs()
+        loss = (weight * huber).mean(-1).sum(-1)
+        return loss if kappa == 1.0 else loss / kappa
+
+
+@dataclass(frozen=True)
+class CategoricalReturns:
+    """Return distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
+
+    Either ``logits`` (a prediction) or ``probabilities`` (a target) is given.
+
+    Attributes:
+        support: evenly spaced, increasing returns of the atoms ``[Z]``.
+        logits: ``[N, …, Z]`` or ``[N, …, A, Z]``.
+        probabilities: likewise.
+    """
+
+    support: Tensor
+    logits: Tensor | None = None
+    probabilities: Tensor | None = None
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities of the atoms."""
+        return cast(Tensor, self.logits).softmax(-1) if self.probabilities is None else self.probabilities
+
+    def mean(self) -> Tensor:
+        """See `Returns.mean`."""
+        return self.probs @ self.support
+
+    def gather(self, action: Tensor) -> CategoricalReturns:
+        """See `Returns.gather`."""
+        if self.probabilities is None:
+            return CategoricalReturns(self.support, logits=_gather_rows(cast(Tensor, self.logits), action))
+        return CategoricalReturns(self.support, probabilities=_gather_rows(self.probabilities, action))
+
+    def min(self) -> CategoricalReturns:
+        """See `Returns.min`."""
+        if self.probabilities is None:
+            return CategoricalReturns(self.support, logits=_lowest(cast(Tensor, self.logits), self.mean))
+        return CategoricalReturns(self.support, probabilities=_lowest(self.probabilities, self.mean))
+
+    def blend(self, share: float) -> CategoricalReturns:
+        """See `Returns.blend`; the mixture of the two."""
+        return CategoricalReturns(self.support, probabilities=_blended(self.probs, self.mean(), share))
+
+    def average(self) -> CategoricalReturns:
+        """See `Returns.average`; the mixture of the members."""
+        return CategoricalReturns(self.support, probabilities=self.probs.mean(0))
+
+    def mix(self, probs: Tensor) -> CategoricalReturns:
+        """See `Returns.mix`; the exact mixture."""
+        return CategoricalReturns(self.support, probabilities=(self.probs * probs.unsqueeze(-1)).sum(-2))
+
+    def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> CategoricalReturns:
+        """See `Returns.backup`; projected back onto the support."""
+        with torch.no_grad():
+            atoms = self.support if bonus is None else self.support + bonus.unsqueeze(-1)
+            atoms = reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms
+            return CategoricalReturns(self.support, probabilities=project(self.probs, atoms, self.support))
+
+    def td_loss(self, target: CategoricalReturns, delta: float | None = None) -> Tensor:
+        """Cross-entropy of the projected target and the prediction (1707.06887 algorithm 1). ``delta`` has no use."""
+        return -(target.probs * cast(Tensor, self.logits).log_softmax(-1)).sum(-1)
+
+
+def project(probs: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
+    """Move probability mass from ``atoms`` to the nearest two points of ``support`` (1707.06887 eq. 7).
+
+    Atoms outside the support go to its ends; an atom exactly on a point gives that point all its mass.
+
+    Args:
+        probs: masses ``[…, Z]``.
+        atoms: where they lie ``[…, Z]``; broadcasts against ``probs``.
+        support: evenly spaced, increasing points ``[Z]``.
+    """
+    last = support.shape[0] - 1
+    position = ((atoms - support[0]) * (last / (support[-1] - support[0]))).clamp(0, last).expand_as(probs)
+    lower = position.floor()
+    to_upper = probs * (position - lower)
+    index = lower.long()
+    projected = torch.zeros_like(probs).scatter_add(-1, index, probs - to_upper)
+    return projected.scatter_add(-1, (index + 1).clamp(max=last), to_upper)
+
+
+def _gather_rows(values: Tensor, action: Tensor) -> Tensor:
+    """``values`` ``[N, …, A, Q]`` at ``action`` ``[…]``."""
+    index = action[..., None, None].expand(*values.shape[:-2], 1, values.shape[-1])
+    return values.gather(-2, index).squeeze(-2)
+
+
+def _lowest(values: Tensor, mean: object) -> Tensor:
+    """``values`` ``[N, …, Q]`` of the member with the lowest ``mean()`` ``[N, …]``."""
+    if values.shape[0] == 1:
+        return values.squeeze(0)
+    return _member(values, mean().argmin(0))  # type: ignore[operator]
+
+
+def _blended(values: Tensor, mean: Tensor, share: float) -> Tensor:
+    """``share`` of the member of ``values`` ``[N, …, Q]`` with the lowest ``mean`` ``[N, …]``, the rest the highest."""
+    if values.shape[0] == 1:
+        return values.squeeze(0)
+    return share * _member(values, mean.argmin(0)) + (1 - share) * _member(values, mean.argmax(0))
+
+
+def _member(values: Tensor, index: Tensor) -> Tensor:
+    """``values`` ``[N, …, Q]`` of the members ``index`` ``[…]``."""
+    return values.gather(0, index[None, ..., None].expand(1, *values.shape[1:])).squeeze(0)

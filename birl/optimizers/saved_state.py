@@ -1,0 +1,91 @@
+"""Saved states of optimisers, looked at before they are used.
+
+Fused kernels trust the shapes of moments: one that is too small would be read and written beyond its end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from birl.errors import CorruptFileError
+from birl.optimizers.steps import rule_of
+from birl.types import State
+
+_BY_DEVICE: Final = ("foreach", "fused", "capturable")  # how a step is computed, not what
+_AMSGRAD: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+
+def refuse_nonfinite(what: str, tensors: dict[str, Tensor]) -> None:
+    """Refuse tensors that nothing can be learned from.
+
+    Raises:
+        CorruptFileError: naming the first that holds NaN or infinity.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise CorruptFileError(f"the saved {what} {name!r} holds NaN or infinity: load an earlier model")
+
+
+def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
+    """Compare what was saved (groups and moments by number, see `Engine.get_state`) with what ``optimizer`` needs.
+
+    Args:
+        name: of the phase.
+        optimizer: made anew from the configuration.
+        saved: the state to be loaded.
+
+    Raises:
+        CorruptFileError: naming what does not fit.
+    """
+    own = optimizer.state_dict()["param_groups"]
+    groups = [saved["param_groups"][key] for key in sorted(saved["param_groups"], key=int)]
+    if [list(group["params"]) for group in groups] != [group["params"] for group in own]:
+        raise _unfit(name, "it has other groups of parameters")
+    for mine, group in zip(own, groups, strict=True):
+        for key in (mine.keys() & group.keys()) - {"params"}:
+            if not _plausible(key, group[key], mine[key]):
+                raise _unfit(name, f"{key} is {group[key]!r:.60}, expected is a value like {mine[key]!r:.60}")
+    parameters = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
+    for key, moments in saved["state"].items():
+        if not 0 <= int(key) < len(parameters):
+            raise _unfit(name, f"it has moments of parameter {key}, of {len(parameters)}")
+        parameter, group = parameters[int(key)]
+        rule = rule_of(optimizer, group)
+        needed = rule.moments if rule is not None else _AMSGRAD if group.get("amsgrad") else ()
+        step = moments.get("step", 0)
+        if not math.isfinite(float(step)) or float(step) < 0:
+            raise _unfit(name, f"step is {step!r:.60}")
+        for moment in needed:
+            if moments and not isinstance(moments.get(moment), Tensor):
+                raise _unfit(name, f"{moment} of parameter {key} is missing")
+        tensors = {each: value for each, value in moments.items() if isinstance(value, Tensor) and each != "step"}
+        for each, value in tensors.items():
+            if value.shape != parameter.shape and (rule is not None or "fused" in group):
+                raise _unfit(name, f"{each} has shape {tuple(value.shape)}, its parameter {tuple(parameter.shape)}")
+        refuse_nonfinite(f"moment of phase {name!r}", tensors)
+
+
+def _plausible(key: str, value: Any, own: Any) -> bool:
+    """Whether ``value`` may stand where ``own`` stands in a group of parameters."""
+    if key in _BY_DEVICE:
+        return value is None or isinstance(value, bool)
+    if isinstance(own, bool) or own is None:
+        return value is own
+    if isinstance(own, tuple | list):
+        pairs = isinstance(value, tuple | list) and len(value) == len(own)
+        return pairs and all(_plausible(key, item, mine) and item < 1 for item, mine in zip(value, own, strict=True))
+    if isinstance(own, int | float):
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return True
+
+
+def _unfit(name: str, why: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"the saved state of phase {name!r}'s optimiser does not fit: {why}. Build the algorithm with the "
+        "configuration it was saved with, or load an undamaged file"
+    )

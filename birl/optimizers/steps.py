@@ -1,0 +1,153 @@
+"""Optimiser steps as tensor functions, for updates that are one program.
+
+``torch.optim.Optimizer.step`` cannot be part of a compiled program. What it does to parameters and moments can: here it
+is, for the optimisers that are used most. The optimiser object stays the owner of the moments, so that files, schedules
+and eager updates know nothing of this. Numbers that change from step to step enter as tensors: as constants they would
+be compiled again and again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+Moments = Sequence[Tensor]
+
+
+class Rule(Protocol):
+    """One parameter group's step."""
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Names of the tensors, shaped like the parameter, that the step keeps between calls."""
+
+    def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+        """What changes from step to step, for the step of this number (from 1)."""
+
+    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
+        """Move ``parameter`` and ``moments`` in place. ``numbers`` are scalar tensors."""
+
+
+@dataclass(frozen=True)
+class _Adam:
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    decoupled: bool
+
+    moments = ("exp_avg", "exp_avg_sq")
+
+    def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+        first, second = self.betas
+        rate = float(group["lr"])
+        return rate / (1 - first**step), math.sqrt(1 - second**step), 1 - rate * self.weight_decay
+
+    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
+        first, second = self.betas
+        mean, square = moments
+        rate, correction, kept = numbers
+        if self.weight_decay and self.decoupled:
+            parameter.mul_(kept)
+        elif self.weight_decay:
+            gradient = gradient + self.weight_decay * parameter
+        mean.lerp_(gradient, 1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        parameter.sub_(rate * mean / (square.sqrt() / correction + self.eps))
+
+
+@dataclass(frozen=True)
+class _SGD:
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        return ("momentum_buffer",) if self.momentum else ()
+
+    def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+        return float(group["lr"]), 1.0 if step == 1 else 1 - self.dampening  # torch does not dampen the first step
+
+    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
+        rate, share = numbers
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * parameter
+        if self.momentum:
+            (velocity,) = moments
+            velocity.mul_(self.momentum).add_(share * gradient)
+            gradient = gradient + self.momentum * velocity if self.nesterov else velocity
+        parameter.sub_(rate * gradient)
+
+
+@dataclass(frozen=True)
+class _RMSprop:
+    alpha: float
+    eps: float
+    weight_decay: float
+    momentum: float
+    centered: bool
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        centre = ("grad_avg",) if self.centered else ()
+        return ("square_avg", *centre, *(("momentum_buffer",) if self.momentum else ()))
+
+    def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+        return (float(group["lr"]),)
+
+    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
+        (rate,) = numbers
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * parameter
+        square, *rest = moments
+        square.mul_(self.alpha).addcmul_(gradient, gradient, value=1 - self.alpha)
+        if self.centered:
+            mean = rest.pop(0)
+            mean.lerp_(gradient, 1 - self.alpha)
+            change = gradient / ((square - mean * mean).sqrt() + self.eps)
+        else:
+            change = gradient / (square.sqrt() + self.eps)
+        if self.momentum:
+            (velocity,) = rest
+            velocity.mul_(self.momentum).add_(change)
+            change = velocity
+        parameter.sub_(rate * change)
+
+
+_UNSUPPORTED = ("amsgrad", "maximize", "differentiable")
+
+
+def rule_of(optimizer: Optimizer, group: dict[str, Any]) -> Rule | None:
+    """The step of one parameter group of ``optimizer``; ``None`` if it is not among those written here."""
+    kind = type(optimizer)
+    if any(group.get(name) for name in _UNSUPPORTED) or isinstance(group["lr"], Tensor):
+        return None
+    if kind in (Adam, AdamW):
+        decoupled = kind is AdamW or bool(group.get("decoupled_weight_decay"))
+        return _Adam(tuple(group["betas"]), group["eps"], group["weight_decay"], decoupled)
+    if kind is SGD:
+        return _SGD(group["momentum"], group["dampening"], group["weight_decay"], group["nesterov"])
+    if kind is RMSprop:
+        return _RMSprop(
+            group["alpha"], group["eps"], group["weight_decay"], group["momentum"], group["centered"]
+        )
+    return None
+
+
+def moments_of(optimizer: Optimizer, parameter: Tensor, rule: Rule) -> list[Tensor]:
+    """The optimiser's own moments of a parameter, made if there are none yet, as its first step would make them."""
+    state = optimizer.state[parameter]
+    if "step" not in state and type(optimizer) is not SGD:
+        fused = bool(optimizer.param_groups[0].get("fused"))
+        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu")
+    for name in rule.moments:
+        if state.get(name) is None:
+            state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return [state[name] for name in rule.moments]

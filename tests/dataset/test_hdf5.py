@@ -1,0 +1,229 @@
+"""HDF5 files: round trips, d3rlpy's layouts, and damaged files."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birl.dataset import Episode, FIFOBuffer, InfiniteBuffer, ReplayBuffer
+from birl.dataset.hdf5 import dump, load
+from birl.errors import ActionError, ConfigError, CorruptFileError, FileError, ForeignFileError, WriteError
+from birl.types import ActionSpace
+
+TREES: dict[str, Any] = {
+    "array": lambda n: np.arange(n * 2.0).reshape(n, 2),
+    "pixels": lambda n: np.arange(n * 4).reshape(n, 1, 2, 2).astype(np.uint8),
+    "tuple": lambda n: (np.arange(n * 2.0).reshape(n, 2), np.arange(n * 3).reshape(n, 3).astype(np.uint8)),
+    "dict": lambda n: {"a": np.arange(n * 2.0).reshape(n, 2), "b": (np.ones((n, 1)), np.zeros((n, 2), np.float16))},
+}
+
+
+def make(kind: str = "array", limit: int | None = None) -> ReplayBuffer:
+    """Terminated, truncated with and without final observation, and running episodes; extra columns in the last."""
+    episodes = [
+        Episode(TREES[kind](4 + known), np.arange(4) % 2, np.arange(4) / 3, terminated, truncated=not terminated)
+        for terminated, known in ((True, 0), (True, 1), (False, 0), (False, 1))
+    ]
+    buffer = ReplayBuffer(InfiniteBuffer() if limit is None else FIFOBuffer(limit), episodes=episodes, action_size=3)
+    observation = episodes[0].observations
+    buffer.append(first(observation), 1, 5.0, extra={"state.actor": np.ones(2, np.float32)})
+    buffer.append(first(observation), 0, 6.0, extra={"state.actor": np.zeros(2, np.float32)})
+    return buffer
+
+
+def first(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: first(value) for key, value in tree.items()}
+    return tuple(map(first, tree)) if isinstance(tree, tuple) else tree[0]
+
+
+def flat(tree: Any) -> list[Any]:
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in flat(value)]
+    return [leaf for value in tree for leaf in flat(value)] if isinstance(tree, tuple) else [tree]
+
+
+def same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    assert not isinstance(one, dict) or list(one) == list(other)
+    for a, b in zip(flat(one), flat(other), strict=True):
+        if a is not None:
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def content(buffer: ReplayBuffer) -> bytes:
+    file = io.BytesIO()
+    buffer.dump(file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", TREES)
+@pytest.mark.parametrize("limit", [None, 13])
+def test_nothing_is_lost(kind: str, limit: int | None, tmp_path: Path) -> None:
+    buffer = make(kind, limit)
+    with open(tmp_path / "a.h5", "w+b") as file:
+        buffer.dump(file)
+    buffer.dump(tmp_path / "b.h5")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.h5", "b.h5"]
+    with open(tmp_path / "a.h5", "rb") as file:
+        one = ReplayBuffer.load(file, InfiniteBuffer())
+    for loaded in (
+        one,
+        ReplayBuffer.load(tmp_path / "b.h5"),
+        ReplayBuffer.load(str(tmp_path / "b.h5"), FIFOBuffer(99)),
+    ):
+        assert loaded.dataset_info == buffer.dataset_info
+        assert loaded.size() == buffer.size()
+        for a, b in zip(buffer.episodes, loaded.episodes, strict=True):
+            for name in ("observations", "actions", "rewards", "final_observation", "extra"):
+                same(getattr(a, name), getattr(b, name))
+            assert a.terminated == b.terminated
+            assert b.truncated == (not a.terminated)
+        assert loaded.transition_count == buffer.transition_count
+
+
+def test_the_layout_is_the_one_d3rlpy_reads() -> None:
+    with h5py.File(io.BytesIO(content(make("tuple"))), "r") as file:
+        assert file["columns"][()].tolist() == [b"observations", b"actions", b"rewards", b"terminated"]
+        assert file["columns"].dtype == object
+        assert (file["num_episodes"][()], file["num_episodes"].dtype) == (5, np.int64)
+        assert (file["version"][()], file["version"].dtype) == (b"2.1", object)
+        assert file["observations_3_1"].dtype == np.uint8
+        assert file["actions_0"].shape == file["rewards_0"].shape == (4, 1)
+        assert file["terminated_0"].shape == ()
+        assert file["terminated_0"].dtype == np.bool_
+        assert "final_observation_3_1" in file
+        assert "final_observation_2_0" not in file
+
+
+def written(**arrays: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    with h5py.File(file, "w") as h5:
+        for name, value in arrays.items():
+            h5.create_dataset(name, data=value)
+    return file
+
+
+@pytest.mark.parametrize("version", [b"2.0", b"2.1"])
+@pytest.mark.parametrize("is_tuple", [False, True])
+def test_files_of_d3rlpy_2(version: bytes, is_tuple: bool) -> None:
+    arrays: dict[str, Any] = {"version": version, "num_episodes": 2, "columns": [b"observations", b"actions"]}
+    for index, terminated in enumerate((True, False)):
+        observation = np.full((3, 2), index, np.float32)
+        leaves = {f"observations_{index}_0": observation, f"observations_{index}_1": observation[:, :1]}
+        arrays |= leaves if is_tuple else {f"observations_{index}": observation}
+        arrays |= {f"actions_{index}": np.array([[0], [1], [2]]), f"rewards_{index}": np.arange(3.0)[:, None]}
+        arrays[f"terminated_{index}"] = terminated
+    buffer = ReplayBuffer.load(written(**arrays), InfiniteBuffer())
+    assert buffer.observation_shape == (((2,), (1,)) if is_tuple else (2,))
+    assert [(e.terminated, e.truncated) for e in buffer.episodes] == [(True, False), (False, True)]
+    assert buffer.dataset_info.action_size == 3
+    assert buffer.transition_count == 5
+
+
+def test_files_of_d3rlpy_1() -> None:
+    arrays = {
+        "observations": np.arange(14.0).reshape(7, 2),
+        "actions": np.array([0, 1, 1, 0, 0, 1, 0], np.float32),
+        "rewards": np.arange(7.0),
+        "terminals": np.array([0, 1, 0, 0, 1, 0, 0.0]),
+    }
+    with pytest.raises(ActionError, match="action_space="):
+        ReplayBuffer.load(written(**arrays))
+    plain = ReplayBuffer.load(written(**arrays), InfiniteBuffer(), action_space=ActionSpace.DISCRETE)
+    assert [e.size() for e in plain.episodes] == [2, 3, 2]
+    ends = np.array([0, 1, 0, 1, 1, 0, 1.0])
+    buffer = ReplayBuffer.load(written(**arrays, episode_terminals=ends, discrete_action=True, version="1.0"))
+    assert [(e.size(), e.terminated) for e in buffer.episodes] == [(2, True), (2, False), (1, True), (2, False)]
+    assert buffer.dataset_info.action_space is ActionSpace.DISCRETE
+    np.testing.assert_array_equal(buffer.episodes[1].observations, arrays["observations"][2:4])
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    for file in (io.BytesIO(b""), io.BytesIO(b"PK\x03\x04 something"), tmp_path / "text", written(unrelated=[1, 2])):
+        with pytest.raises(ForeignFileError, match="give"):
+            ReplayBuffer.load(file)
+    with pytest.raises(ForeignFileError, match="version '3.0'"):
+        ReplayBuffer.load(written(num_episodes=1, version=b"3.0"))
+    with pytest.raises(FileError, match="check the path"):
+        ReplayBuffer.load(tmp_path / "missing.h5")
+
+
+CONTENT = content(make("tuple"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(length=st.integers(0, len(CONTENT) - 1))
+def test_truncated_files(length: int) -> None:
+    with pytest.raises((CorruptFileError, ForeignFileError)):
+        load(io.BytesIO(CONTENT[:length]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(position=st.integers(0, len(CONTENT) - 1), bit=st.integers(0, 7))
+def test_flipped_bits_are_found(position: int, bit: int) -> None:
+    damaged = bytearray(CONTENT)
+    damaged[position] ^= 1 << bit
+    with pytest.raises((CorruptFileError, ForeignFileError)):
+        load(io.BytesIO(bytes(damaged)))
+
+
+def test_a_file_cannot_claim_more_than_it_holds() -> None:
+    file = written(num_episodes=1, version=b"2.1", actions_0=[[0]], rewards_0=[[0.0]], terminated_0=True)
+    with h5py.File(file, "r+") as h5:
+        h5.create_dataset("observations_0", shape=(1 << 40, 8), dtype="f8", chunks=(1024, 8), compression="gzip")
+    with pytest.raises(CorruptFileError, match="more than the file holds"):
+        load(file)
+
+
+def test_text_is_not_taken_for_data() -> None:
+    file = written(
+        num_episodes=1, version=b"2.1", observations_0=[b"a"], actions_0=[[0]], rewards_0=[[0.0]], terminated_0=True
+    )
+    with pytest.raises(CorruptFileError, match="not numbers"):
+        load(file)
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make().dump(tmp_path / "a.h5")
+    before = (tmp_path / "a.h5").read_bytes()
+    with open(tmp_path / "a.h5", "rb") as file, pytest.raises(WriteError, match="w\\+b"):
+        make().dump(file)
+    with pytest.raises(WriteError, match="folder"):
+        make().dump(tmp_path / "no" / "a.h5")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    with pytest.raises(WriteError, match="space"):
+        make().dump(tmp_path / "a.h5")
+    assert (tmp_path / "a.h5").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_arguments_in_another_order(tmp_path: Path) -> None:
+    buffer, path = make(), tmp_path / "data.h5"
+    buffer.dump(path)
+    calls: list[tuple[Any, str]] = [
+        (lambda: load(Episode, path), r"f=<class .*Episode'>.*the order is load\(f, episode_cls\)"),  # type: ignore[arg-type]
+        (lambda: load(path, InfiniteBuffer()), r"the order is load\(f, episode_cls\)"),  # type: ignore[arg-type]
+        (lambda: ReplayBuffer.load(InfiniteBuffer(), path), r"order is ReplayBuffer.load\(f, buffer\)"),  # type: ignore[arg-type]
+        (lambda: dump(path, buffer.episodes), r"order is dump\(episodes, f\)"),  # type: ignore[arg-type]
+    ]
+    for call, message in calls:
+        with pytest.raises(ConfigError, match=message):
+            call()
+    with open(path, encoding="latin") as file, pytest.raises(ConfigError, match="'rb'"):
+        load(file)  # type: ignore[arg-type]
+    with open(path, "rb") as file:
+        assert len(load(file)[0]) == buffer.size()
