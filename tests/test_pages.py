@@ -72,7 +72,7 @@ def test_what_is_logged_is_what_an_update_gives():
     from birl import algos
     from birl.config import AlgorithmConfig
     from birl.models import VectorEncoderFactory
-    from birl.testing.contract import _Subject
+    from birl.testing import Subject
 
     module, small = generator(), VectorEncoderFactory(hidden_units=[4])
     configs = [getattr(algos, name) for name in algos.__all__ if name.endswith("Config")]
@@ -83,8 +83,7 @@ def test_what_is_logged_is_what_an_update_gives():
         fields |= {"batch_size_per_update": 4, "n_actor_updates": 1, "n_critic_updates": 1}
         known = {name for name, *_ in config.documentation()}
         cfg = config(**{name: value for name, value in fields.items() if name in known})
-        discrete = config.algorithm.action_space.name == "DISCRETE"
-        subject = _Subject(cfg, (3,), 2, discrete, 0)
+        subject = Subject(cfg)
         algorithm = subject.build()
         given = set()
         for item in subject.inputs(algorithm, 3):

@@ -1,12 +1,13 @@
-"""Public test kit: probe environments, tasks that are solved in seconds, goldens, and a contract for algorithms.
+"""Test kit: probe environments, tasks that are solved in seconds, goldens, and a contract for algorithms.
 
 ::
 
     from birl.testing import check_algorithm
-    check_algorithm(MyConfig())       # raises AssertionError, and says what is wrong
+    check_algorithm(MyConfig())    # raises an AssertionError that says what is wrong
 """
 
-from birl.testing.contract import CHECKS, SLOW_CHECKS, check_algorithm
+from birl.testing.contract import CHECKS, SLOW_CHECKS, Subject, check_algorithm
+from birl.testing.data import build_algorithm, random_batch, random_dataset
 from birl.testing.environments import PROBES, ChainEnv, MemoryEnv, Probe, ProbeEnv, collect_dataset
 from birl.testing.golden import (
     GoldenReport,
@@ -27,12 +28,16 @@ __all__ = [
     "Probe",
     "ProbeEnv",
     "Reference",
+    "Subject",
     "average_return",
+    "build_algorithm",
     "check_algorithm",
     "collect_dataset",
     "compare_with_reference",
     "double_precision",
     "plain_parameters",
     "probe_errors",
+    "random_batch",
+    "random_dataset",
     "train",
 ]

@@ -21,7 +21,7 @@ from birl.logging import NoopAdapterFactory
 from birl.models import AdamFactory, PositionEncodingType, VectorEncoderFactory
 from birl.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, MultiplyRewardScaler
 from birl.testing import ChainEnv, collect_dataset
-from birl.testing.contract import _context_names, _run_export
+from birl.testing.contract.acting import context_names, run_export
 from birl.types import Batch, tree_leaves, tree_map
 
 ENCODER = VectorEncoderFactory(hidden_units=[8])
@@ -345,7 +345,7 @@ def test_exports_equal_the_policy_over_several_contexts(name: str, suffix: str, 
     path = tmp_path / f"policy{suffix}"
     algorithm.save_policy(path)
     for context in contexts((3,), discrete):
-        got = _run_export(path, context, _context_names(context))
+        got = run_export(path, context, context_names(context))
         expected = algorithm.predict_context(*context)
         expected = expected.argmax(-1) if discrete else expected
         assert got.dtype == expected.dtype and np.allclose(got, expected, atol=1e-5)
@@ -355,7 +355,7 @@ def test_exports_equal_the_policy_over_several_contexts(name: str, suffix: str, 
             part[padding] = 1  # not looked at, like the last action
         action[:, -1] = 2
         other = (observation, action, returns, timestep)
-        assert np.allclose(_run_export(path, other, _context_names(other)), expected, atol=1e-5)
+        assert np.allclose(run_export(path, other, context_names(other)), expected, atol=1e-5)
 
 
 def test_an_export_acts_as_the_wrapper_does(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_an_export_acts_as_the_wrapper_does(tmp_path: Path) -> None:
         context = [np.stack([row[i] for row in [rows[0]] * pad + last])[None] for i in range(4)]
         context[3][:, :pad] = 0
         context[2] = context[2].astype(np.float32)
-        assert np.allclose(_run_export(tmp_path / "policy.pt", tuple(context))[0], action, atol=1e-5)
+        assert np.allclose(run_export(tmp_path / "policy.pt", tuple(context))[0], action, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -382,7 +382,7 @@ def test_an_export_of_several_observations_has_names(tmp_path: Path) -> None:
     algorithm.save_policy(tmp_path / "policy.onnx")
     for context in contexts(((3,), (2, 2)), False):
         assert len(list(tree_leaves(context))) == 5
-        got = _run_export(tmp_path / "policy.onnx", context, _context_names(context))
+        got = run_export(tmp_path / "policy.onnx", context, context_names(context))
         assert np.allclose(got, algorithm.predict_context(*context), atol=1e-5)
 
 

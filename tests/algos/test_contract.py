@@ -295,15 +295,15 @@ def _leaks(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ends_at_time_limits(patch: pytest.MonkeyPatch) -> None:
-    import birl.algorithm
+    from birl.algorithm import algorithm
 
-    right = birl.algorithm.to_batch
+    right = algorithm.to_batch
 
     def wrong(minibatch: Any, units: Any, gamma: float) -> Any:
         batch = right(minibatch, units, gamma)
         return replace(batch, discount=torch.where(batch.observation[..., 1] == 4, 0.0, batch.discount))
 
-    patch.setattr(birl.algorithm, "to_batch", wrong)
+    patch.setattr(algorithm, "to_batch", wrong)
 
 
 def _unbounded(patch: pytest.MonkeyPatch) -> None:

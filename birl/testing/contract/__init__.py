@@ -1,0 +1,93 @@
+"""Checks that every algorithm must pass, for any configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from birl.testing.contract.acting import actions_in_bounds, export
+from birl.testing.contract.experience import episodes_stay_apart
+from birl.testing.contract.files import same_seed_same_result, save_load_continue
+from birl.testing.contract.gradients import (
+    gradient_split,
+    losses_read_nothing,
+    padding_is_ignored,
+    phases_stay_in_their_networks,
+)
+from birl.testing.contract.learning import (
+    batches_stay_as_they_are,
+    compiled_equals_eager,
+    members_differ,
+    metrics,
+    q_functions,
+    targets_follow,
+    zero_learning_rate,
+)
+from birl.testing.contract.subject import Subject
+
+CHECKS: dict[str, Callable[[Subject], None]] = {
+    "actions_in_bounds": actions_in_bounds,
+    "batches_stay_as_they_are": batches_stay_as_they_are,
+    "episodes_stay_apart": episodes_stay_apart,
+    "export_torchscript": export(".pt"),
+    "gradient_split": gradient_split,
+    "losses_read_nothing": losses_read_nothing,
+    "members_differ": members_differ,
+    "metrics": metrics,
+    "padding_is_ignored": padding_is_ignored,
+    "phases_stay_in_their_networks": phases_stay_in_their_networks,
+    "q_functions": q_functions,
+    "same_seed_same_result": same_seed_same_result,
+    "save_load_continue": save_load_continue,
+    "targets_follow": targets_follow,
+    "zero_learning_rate": zero_learning_rate,
+}
+"""The checks by name."""
+
+SLOW_CHECKS: dict[str, Callable[[Subject], None]] = {
+    "compiled_equals_eager": compiled_equals_eager,
+    "export_onnx": export(".onnx"),
+    "export_torch": export(".pt2"),
+}
+"""Checks that take long, or need the extra ``onnx``."""
+
+__all__ = ["CHECKS", "SLOW_CHECKS", "Subject", "check_algorithm"]
+
+
+def check_algorithm(
+    config: Any,
+    *,
+    observation_shape: Any = (3,),
+    action_size: int = 2,
+    discrete_action: bool | None = None,
+    checks: Sequence[str] | None = None,
+    seed: int = 0,
+) -> list[str]:
+    """Check that an algorithm does what every algorithm must do.
+
+    Args:
+        config: configuration, with small networks and a small ``batch_size`` to be quick, and without dropout or batch
+            norm (their randomness and their statistics depend on the batch).
+        observation_shape: shape of the observations.
+        action_size: number of action dimensions or of discrete actions.
+        discrete_action: only for algorithms that handle both kinds of actions.
+        checks: names from `CHECKS` and `SLOW_CHECKS`; all of `CHECKS` by default.
+        seed: of parameters and data.
+
+    Returns:
+        The names of the checks that were made.
+
+    Raises:
+        AssertionError: if a check fails; it names the check and the fault.
+    """
+    subject = Subject(config, observation_shape, action_size, discrete_action, seed)
+    known = {**CHECKS, **SLOW_CHECKS}
+    names = list(CHECKS) if checks is None else list(checks)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no check is called {name!r}. Known: {', '.join(sorted(known))}")
+        try:
+            known[name](subject)
+        except AssertionError as error:
+            raise AssertionError(f"{type(config).__name__}, check {name!r}: {error}") from error
+    return names

@@ -1,0 +1,180 @@
+"""What each phase of an update does: its loss, its gradients, the parameters it changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from birl.engine import Loss
+from birl.testing.contract.states import changed_names, snapshot
+from birl.testing.contract.subject import Subject
+from birl.types import Batch
+
+_DRAWS = (
+    torch.rand,
+    torch.randn,
+    torch.rand_like,
+    torch.randn_like,
+    torch.randint,
+    torch.normal,
+    torch.bernoulli,
+    Tensor.exponential_,
+    Tensor.normal_,
+    Tensor.uniform_,
+    Tensor.bernoulli_,
+)
+
+
+class _Noise(TorchFunctionMode):
+    """Records random draws, or replays them for a part of the batch: halves must see the same noise as the whole."""
+
+    def __init__(self, replay: list[Tensor] | None = None, part: slice = slice(None)) -> None:
+        super().__init__()
+        self.draws: list[Tensor] = [] if replay is None else replay
+        self.replaying, self.part, self.position = replay is not None, part, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func not in _DRAWS:
+            return result
+        if not self.replaying:
+            self.draws.append(result.detach().clone())
+            return result
+        drawn = self.draws[self.position]
+        self.position += 1
+        for dim, (whole, wanted) in enumerate(zip(drawn.shape, result.shape, strict=True)):
+            if whole != wanted:
+                drawn = drawn[(slice(None),) * dim + (self.part,)]
+        return result.copy_(drawn)
+
+
+def gradient_split(subject: Subject) -> None:
+    """The gradient of a batch is the mean of the gradients of its halves."""
+    algorithm = subject.with_config(normalize_advantage=False).build()  # it would be another one in each half
+    for batch in subject.first_batches(algorithm)[:2]:
+        axis = 1 if batch.is_first is not None else 0
+        batch = batch.map(_doubles)
+        # weights of 0 would make the halves count unlike numbers of real steps
+        batch = replace(batch, weight=torch.ones_like(batch.weight), state=_double_states(batch))
+        size = batch.reward.shape[axis] // 2
+        parts = [slice(0, size), slice(size, 2 * size)]
+        if subject.data == "trajectory":  # nothing follows the last step of a window: it counts where its episode ends
+            batch.discount[:, -1] = 0
+        whole = _part(batch, slice(0, 2 * size), axis)
+        algorithm.nets.double()
+        for phase in algorithm.engine.phases:
+            noise = _Noise()
+            with noise:
+                full, _ = algorithm.engine.compute_gradients(phase, whole)
+            halves = []
+            for part in parts:
+                with _Noise(noise.draws, part):
+                    halves.append(algorithm.engine.compute_gradients(phase, _part(whole, part, axis))[0])
+            off = {}
+            for name, gradient in full.items():
+                error = float((gradient - (halves[0][name] + halves[1][name]) / 2).abs().max())
+                if error > 1e-6 * (1 + float(gradient.abs().max())):
+                    off[name] = error
+            if phase.splits:
+                assert not off, (
+                    f"phase {phase.name!r}: the gradient of {max(off, key=off.__getitem__)} is {max(off.values()):.1e} "
+                    "off the mean of two half batches"
+                )
+            else:
+                assert off, f"phase {phase.name!r} says splits=False, but its gradient is the mean of half batches'"
+
+
+def _part(batch: Batch, part: slice, axis: int) -> Batch:
+    index = (slice(None),) * axis + (part,)
+    state = None if batch.state is None else {name: value[part] for name, value in batch.state.items()}
+    return replace(batch.map(lambda x: x[index]), state=state)
+
+
+def _double_states(batch: Batch) -> dict[str, Tensor] | None:
+    return None if batch.state is None else {name: value.double() for name, value in batch.state.items()}
+
+
+def _doubles(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def padding_is_ignored(subject: Subject) -> None:
+    """Steps of weight 0 have no influence on a gradient."""
+    algorithm = subject.build()
+    batch = subject.first_batches(algorithm)[0]
+    weight = batch.weight.clone()
+    if subject.data == "trajectory":
+        weight[:, :2], axis = 0, 1  # windows are padded in front
+        rows = slice(0, 2)
+    else:
+        weight[-2:], axis = 0, 0
+        rows = slice(len(weight) - 2, len(weight))
+    index = (slice(None),) * axis + (rows,)
+    generator = torch.Generator().manual_seed(1)
+
+    def garbage(x: Tensor) -> Tensor:
+        x = x.clone()
+        if x.is_floating_point():
+            x[index] = torch.randn(x[index].shape, generator=generator)
+        return x
+
+    results = []
+    for _ in range(2):
+        changed = replace(batch.map(garbage), weight=weight)
+        state = torch.get_rng_state()
+        results.append([algorithm.engine.compute_gradients(phase, changed)[0] for phase in algorithm.engine.phases])
+        torch.set_rng_state(state)
+    for phase, first, second in zip(algorithm.engine.phases, *results, strict=True):
+        for name in first:
+            error = float((first[name] - second[name]).abs().max())
+            assert error <= 1e-6, (
+                f"phase {phase.name!r}: what stands in padding moves the gradient of {name} by {error:.1e}"
+            )
+
+
+class _NoReads(TorchFunctionMode):
+    """Raises where a value is brought to the host: on a GPU every such read waits for the device."""
+
+    _READS = tuple(
+        getattr(Tensor, name)
+        for name in ("item", "cpu", "numpy", "tolist", "nonzero", "__bool__", "__float__", "__int__", "__index__")
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func not in self._READS, f"a loss reads a tensor on the host: Tensor.{func.__name__}"
+        return func(*args, **(kwargs or {}))
+
+
+def losses_read_nothing(subject: Subject) -> None:
+    """A loss never brings a value to the host."""
+    algorithm = subject.build()
+    batch = subject.first_batches(algorithm)[0]
+    for phase in algorithm.engine.phases:
+        with _NoReads():
+            algorithm.engine.compute_gradients(phase, batch)
+
+
+def phases_stay_in_their_networks(subject: Subject) -> None:
+    """A loss changes nothing; its step moves the parameters it trains and no others."""
+    algorithm = subject.build()
+    batch = subject.first_batches(algorithm)[0]
+    for phase in algorithm.engine.phases:
+        own = tuple(f"{module}." for module in phase.trained)
+        before = snapshot(algorithm.nets)
+        gradients, loss = algorithm.engine.compute_gradients(phase, batch)
+        changed = changed_names(before, algorithm.nets)
+        assert not changed, f"the loss of phase {phase.name!r} changes {changed[:3]}"
+        strange = [name for name in gradients if not name.startswith(own)]
+        assert not strange, f"phase {phase.name!r} has gradients for {strange[:3]}"
+        assert isinstance(loss, Loss) and loss.value.dim() == 0, f"phase {phase.name!r} has no scalar loss"
+        silent = [name for name, gradient in gradients.items() if not bool(gradient.abs().sum() > 0)]
+        assert not silent, f"phase {phase.name!r} has zero gradients for {silent[:3]}"
+        algorithm.engine.apply_gradients(phase, gradients)
+        strange = [name for name in changed_names(before, algorithm.nets) if not name.startswith(own)]
+        assert not strange, f"phase {phase.name!r} changes {strange[:3]}, which it does not train"
+        left = [name for name, parameter in algorithm.nets.named_parameters() if parameter.grad is not None]
+        assert not left, f"phase {phase.name!r} leaves gradients in {left[:3]}"

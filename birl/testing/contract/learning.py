@@ -1,0 +1,151 @@
+"""What whole updates do: metrics, target networks, heads, compiled programs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from birl.engine import HardCopy, Polyak
+from birl.engine.phase import due_at
+from birl.models import (
+    C51QFunctionFactory,
+    IQNQFunctionFactory,
+    MeanQFunctionFactory,
+    QFunctionFactory,
+    QRQFunctionFactory,
+)
+from birl.models.layers import EnsembleLinear, Members
+from birl.models.recurrent import RecurrentMembers
+from birl.testing.contract.states import changed_names, differences, snapshot
+from birl.testing.contract.subject import Subject
+
+
+def batches_stay_as_they_are(subject: Subject) -> None:
+    """An update does not write to its batch."""
+    algorithm = subject.build()
+    batch = subject.first_batches(algorithm)[0]
+    before = batch.map(lambda x: x.clone())
+    algorithm.engine.update(batch)
+    differing = [
+        name
+        for name in ("action", "reward", "discount", "weight")
+        if not torch.equal(getattr(before, name), getattr(batch, name))
+    ]
+    assert not differing, f"an update changes its batch: {differing}"
+
+
+def compiled_equals_eager(subject: Subject) -> None:
+    """A compiled update equals an eager one and is compiled at most twice."""
+    nets, metrics = [], []
+    for compiled in (False, True):
+        algorithm = subject.with_config(compile_graph=compiled, compile=False).build()
+        torch._dynamo.utils.counters.clear()
+        for item in subject.inputs(algorithm, 4):
+            torch.manual_seed(0)
+            metrics.append(subject.update(algorithm, item))
+        nets.append(snapshot(algorithm.nets))
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert algorithm.engine.compiled, "compile_graph=True, but nothing is compiled"
+    assert graphs <= 2, f"{graphs} programs for one update: something is compiled again and again"
+    for name, tensor in nets[0].items():
+        error = float((tensor - nets[1][name]).abs().max())
+        assert error <= 2e-4, f"compiled, {name} differs by {error:.1e}"
+
+
+def members_differ(subject: Subject) -> None:
+    """Members of an ensemble begin with different parameters."""
+    algorithm = subject.with_config(n_critics=3).build()
+    for name, module in algorithm.nets.named_modules():
+        members: list[list[Tensor]] = []
+        if isinstance(module, EnsembleLinear):
+            members = [[module.weight[k], module.bias[k]] for k in range(module.weight.shape[0])]
+        elif isinstance(module, Members | RecurrentMembers):
+            members = [list(member.parameters()) for member in module.members]
+        for i, first in enumerate(members):
+            for second in members[:i]:
+                alike = [a for a, b in zip(first, second, strict=True) if a.numel() > 1 and torch.equal(a, b)]
+                assert not alike, f"two members of {name} begin with equal parameters"
+
+
+def metrics(subject: Subject) -> None:
+    """Metrics are finite scalars on the device, without a graph."""
+    algorithm = subject.with_config(update_actor_interval=1).build()
+    for item in subject.inputs(algorithm, 2):
+        metrics = subject.update(algorithm, item)
+        assert metrics, "an update gave no metrics"
+        for name, value in metrics.items():
+            assert isinstance(name, str) and isinstance(value, Tensor), f"metric {name!r} is a {type(value).__name__}"
+            assert value.dim() == 0, f"metric {name!r} has shape {tuple(value.shape)}, not that of a scalar"
+            assert not value.requires_grad, f"metric {name!r} holds on to the graph of its loss"
+            assert value.device == algorithm.torch_device, f"metric {name!r} is on {value.device}"
+            assert bool(torch.isfinite(value)), f"metric {name!r} is {float(value)}"
+
+
+def q_functions(subject: Subject) -> None:
+    """Every kind of Q-function learns and predicts."""
+    if not subject.has("q_func_factory"):
+        return
+    heads: tuple[QFunctionFactory, ...] = (
+        MeanQFunctionFactory(),
+        QRQFunctionFactory(n_quantiles=5),
+        IQNQFunctionFactory(n_quantiles=5, n_greedy_quantiles=4, embed_size=6),
+        C51QFunctionFactory(n_atoms=11),
+        MeanQFunctionFactory(share_encoder=True),
+    )
+    for head in heads:
+        # a target network is one with a target: everything trained must move within two updates
+        algorithm = subject.with_config(q_func_factory=head, update_actor_interval=1).build()
+        before = snapshot(algorithm.nets)
+        for item in subject.inputs(algorithm, 2):
+            metrics = subject.update(algorithm, item)
+            bad = [name for name, value in metrics.items() if not bool(torch.isfinite(value))]
+            assert not bad, f"{head}: {bad} are not finite"
+        trained = {name for phase in algorithm.engine.phases for name in algorithm.engine.parameters[phase.name]}
+        still = trained - set(changed_names(before, algorithm.nets))
+        assert not still, f"{head}: no gradient step moved {sorted(still)}"
+        x = subject.observations(5)
+        value = algorithm.predict_value(x, subject.act(algorithm, x))
+        assert value.shape == (5,) and np.isfinite(value).all(), f"{head}: predict_value gave {value!r}"
+
+
+def targets_follow(subject: Subject) -> None:
+    """Target networks begin as copies and move when they are due, as far as they should."""
+    algorithm = subject.with_config(target_update_interval=3, tau=0.25).build()
+    engine = algorithm.engine
+    for target in engine.targets:
+        source, own = (engine.nets.get_submodule(name) for name in (target.source, target.target))
+        assert not differences(snapshot(source), snapshot(own)), f"{target.target} does not begin as {target.source}"
+        asking = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
+        assert not asking, f"{target.target} has trainable parameters {asking[:3]}"
+    for batch in [batch for item in subject.inputs(algorithm, 7) for batch in subject.batches(algorithm, item)[:1]]:
+        before = [snapshot(engine.nets.get_submodule(target.target)) for target in engine.targets]
+        engine.update(batch)
+        due = due_at(engine.grad_step, engine.phases, engine.targets, engine.config).targets
+        for target, old in zip(engine.targets, before, strict=True):
+            source, own = (engine.nets.get_submodule(name) for name in (target.source, target.target))
+            changed = changed_names(old, own)
+            if target not in due:
+                assert not changed, f"{target.target} changes in update {engine.grad_step}, when it is not due"
+                continue
+            assert changed, f"{target.target} does not change in update {engine.grad_step}, when it is due"
+            if not isinstance(target, HardCopy | Polyak):
+                continue
+            tau = getattr(engine.config, target.tau) if isinstance(target, Polyak) else 1.0
+            for name, tensor in own.state_dict().items():
+                expected = (1 - tau) * old[name] + tau * source.state_dict()[name]
+                assert torch.allclose(tensor, expected, atol=1e-6), f"{target.target}.{name} is not where it should be"
+
+
+def zero_learning_rate(subject: Subject) -> None:
+    """With a learning rate of 0 nothing moves."""
+    rates = {item.name: 0.0 for item in dataclasses.fields(subject.config) if item.name.endswith("learning_rate")}
+    assert rates, "no field ends in learning_rate"
+    algorithm = subject.with_config(**rates, target_update_interval=1, update_actor_interval=1).build()
+    before = snapshot(algorithm.nets)
+    for item in subject.inputs(algorithm, 3):
+        subject.update(algorithm, item)
+    changed = changed_names(before, algorithm.nets)
+    assert not changed, f"with learning rate 0 these change: {changed[:5]}"

@@ -1,0 +1,35 @@
+"""Copies and comparisons of parameters and states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def snapshot(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of the tensors of a module, by name."""
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+
+def changed_names(before: dict[str, Tensor], module: nn.Module) -> list[str]:
+    """Names of the tensors that are no longer what they were."""
+    return [name for name, tensor in module.state_dict().items() if not same(before[name], tensor)]
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether shape, dtype and every number are equal."""
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def differences(a: Any, b: Any, path: str = "") -> list[str]:
+    """Paths at which two states differ."""
+    if isinstance(a, dict):
+        if not isinstance(b, dict) or a.keys() != b.keys():
+            return [f"{path}: other keys"]
+        return [line for key in a for line in differences(a[key], b[key], f"{path}/{key}")]
+    if isinstance(a, Tensor | np.ndarray):
+        return [] if same(torch.as_tensor(a), torch.as_tensor(b)) else [path]
+    return [] if a == b else [f"{path}: {a!r} and {b!r}"]
