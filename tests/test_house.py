@@ -71,6 +71,24 @@ def test_types() -> None:
     tool("mypy")
 
 
+def classes() -> Iterator[type]:
+    """Every class that the package defines in a module."""
+    for path in FILES:
+        if path.name != "__main__.py":
+            module = importlib.import_module(".".join(("birl", *parts(path.with_suffix("")))).removesuffix(".__init__"))
+            yield from (v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == module.__name__)
+
+
+def test_public_methods_that_override_nothing_are_documented() -> None:
+    elsewhere = "birl.run.protocols"  # its members are documented in the classes that have them
+    for cls in classes():
+        for name, value in () if cls.__name__.startswith("_") else vars(cls).items():
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            ours = inspect.isfunction(function) and function.__module__ == cls.__module__ != elsewhere
+            if ours and not name.startswith("_") and not any(name in vars(base) for base in cls.__mro__[1:]):
+                assert function.__doc__, f"{cls.__module__}.{cls.__name__}.{name} has no docstring"
+
+
 def test_nothing_on_a_load_path_can_run_code() -> None:
     """One file reads pickles, those of d3rlpy, through a reader that refuses every name it does not know."""
     modules = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}

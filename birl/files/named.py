@@ -1,8 +1,8 @@
 """Config values that can be written to JSON as ``{"type": ..., "params": {...}}`` and read back.
 
-A factory or scaler is a dataclass that derives from one of the *kinds* below (`EncoderFactory`, `QFunctionFactory`,
-…). It is known by the name its ``get_type`` returns from the moment its class is defined: nothing has to be
-registered, and nothing is imported because a file asks for it.
+A factory or scaler is a dataclass that derives from a *kind* such as `EncoderFactory` and gives its name in files as a
+class keyword: ``class MyFactory(EncoderFactory, type="mine")``. It is known by that name as soon as the class is
+defined: nothing has to be registered, and nothing is imported because a file asks for it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,37 @@ class Serializable:
 
     _known: ClassVar[dict[str, type[Serializable]]]
     _kind: ClassVar[str]
+    _type: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Take the class keyword ``type``. A class written for d3rlpy overrides `get_type` instead."""
+        cls._type = kwargs.pop("type", cls._type)
         super().__init_subclass__(**kwargs)
         if Serializable in cls.__bases__:
             cls._known, cls._kind = {}, cls.__name__
-        else:
-            name = cls.get_type()
-            if name:
-                cls._known[name] = cls
+        elif cls.get_type():
+            cls._known[cls.get_type()] = cls
 
-    @staticmethod
-    def get_type() -> str:
+    @classmethod
+    def register(cls, known: type[Serializable]) -> None:
+        """Kept for d3rlpy code: a class is known by its name as soon as it is defined.
+
+        Raises:
+            ConfigError: if ``known`` is not a class of this kind with a name.
+        """
+        if not (isinstance(known, type) and issubclass(known, cls) and known.get_type()):
+            raise ConfigError(f"{known!r} must be a class derived from {cls._kind} whose get_type returns a name")
+
+    @classmethod
+    def get_type(cls) -> str:
         """Name of this class in files; empty for abstract classes."""
-        return ""
+        return cls._type
 
     def get_params(self) -> dict[str, Any]:
-        """The dataclass fields that ``create``-ing this object again needs."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}  # type: ignore[arg-type]
+        """The dataclass fields that make this object again; none for a class that is no dataclass."""
+        if not dataclasses.is_dataclass(self):
+            return {}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
 
     def plain_numbers(self) -> None:
         """For ``__post_init__``: turn numbers of numpy in the dataclass's fields, and in lists there, into Python's."""

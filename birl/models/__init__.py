@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from birl.models.encoders import (
     DefaultEncoderFactory,
     EncoderFactory,
@@ -41,19 +43,21 @@ from birl.models.transformer import (
 from birl.models.vae import VAEDecoder, VAEEncoder, random_latents
 from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, Returns
 from birl.models.values import ValueFunction
-from birl.optimizers.factories import (
-    AdamFactory,
-    AdamWFactory,
-    CosineAnnealingLRFactory,
-    GPTAdamWFactory,
-    LRSchedulerFactory,
-    OptimizerFactory,
-    RMSpropFactory,
-    SGDFactory,
-    WarmupCosineSchedulerFactory,
-    WarmupSchedulerFactory,
-    register_optimizer_factory,
-)
+
+if TYPE_CHECKING:
+    from birl.optimizers import (
+        AdamFactory,
+        AdamWFactory,
+        CosineAnnealingLRFactory,
+        GPTAdamWFactory,
+        LRSchedulerFactory,
+        OptimizerFactory,
+        RMSpropFactory,
+        SGDFactory,
+        WarmupCosineSchedulerFactory,
+        WarmupSchedulerFactory,
+        register_optimizer_factory,
+    )
 
 __all__ = [
     "AdamFactory",
@@ -108,3 +112,12 @@ __all__ = [
     "register_q_func_factory",
     "set_acting",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Optimiser factories, which d3rlpy has here, from `birl.optimizers`."""
+    from birl import optimizers
+
+    if name not in optimizers.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(optimizers, name)

@@ -1,13 +1,12 @@
 """Encoder factories: which network turns an observation into features.
 
-Your own encoder is a dataclass that derives from `EncoderFactory` with ``create`` (and ``create_with_action`` for
-Q-functions of continuous actions) and ``get_type``. Its modules see flat batches ``[M, *observation_shape]`` and
-return ``[M, F]``; they need not know of sequences, ensembles or seeds.
+Your own encoder is a dataclass ``class Mine(EncoderFactory, type="mine")`` with ``create`` (and ``create_with_action``
+for Q-functions of continuous actions). Its modules map flat batches ``[M, *observation_shape]`` to ``[M, F]``; they
+need not support sequences, ensembles or seeds.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from birl.checks import check_bool, check_float, check_int, is_int
 from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.files.named import Serializable
 from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder
@@ -66,23 +66,13 @@ class EncoderFactory(Serializable):
             return self.create_with_action(observation_shape, action_size, True)
         return self.create_with_action(observation_shape, action_size)
 
-    def get_params(self) -> dict[str, Any]:
-        """The dataclass fields; nothing for a factory that is no dataclass."""
-        return super().get_params() if dataclasses.is_dataclass(self) else {}
 
 
-def register_encoder_factory(cls: type[EncoderFactory]) -> None:
-    """Kept for d3rlpy code: an encoder factory is known by its name as soon as its class is defined.
-
-    Raises:
-        ConfigError: if ``cls`` is not an encoder factory with a name.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, EncoderFactory) and cls.get_type()):
-        raise ConfigError(f"{cls!r} must be a class derived from EncoderFactory whose get_type returns a name")
+register_encoder_factory = EncoderFactory.register
 
 
 @dataclass(frozen=True)
-class VectorEncoderFactory(EncoderFactory):
+class VectorEncoderFactory(EncoderFactory, type="vector"):
     """Dense layers; observations with more dimensions are flattened.
 
     Attributes:
@@ -105,7 +95,7 @@ class VectorEncoderFactory(EncoderFactory):
 
     def __post_init__(self) -> None:
         _check_layers(self)
-        if not isinstance(self.hidden_units, list | tuple) or not all(map(_is_count, self.hidden_units)):
+        if not isinstance(self.hidden_units, list | tuple) or not all(map(is_int, self.hidden_units)):
             raise ConfigError(f"hidden_units is {self.hidden_units!r}; it must be a list of ints >= 1")
 
     def create(self, observation_shape: Shape) -> nn.Module:
@@ -138,14 +128,9 @@ class VectorEncoderFactory(EncoderFactory):
             dropout_rate=self.dropout_rate,
         )
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "vector"
-
 
 @dataclass(frozen=True)
-class PixelEncoderFactory(EncoderFactory):
+class PixelEncoderFactory(EncoderFactory, type="pixel"):
     """Convolutions over images ``(channels, height, width)``; the defaults are those of the Nature DQN.
 
     Attributes:
@@ -169,10 +154,9 @@ class PixelEncoderFactory(EncoderFactory):
     def __post_init__(self) -> None:
         _check_layers(self)
         rows = self.filters if isinstance(self.filters, list | tuple) else [None]
-        if not all(isinstance(row, list | tuple) and len(row) == 3 and all(map(_is_count, row)) for row in rows):
+        if not all(isinstance(row, list | tuple) and len(row) == 3 and all(map(is_int, row)) for row in rows):
             raise ConfigError(f"filters is {self.filters!r}; each must be [channels, kernel size, stride], ints >= 1")
-        if not _is_count(self.feature_size):
-            raise ConfigError(f"feature_size is {self.feature_size!r}; it must be an int >= 1")
+        check_int("feature_size", self.feature_size)
 
     def create(self, observation_shape: Shape) -> nn.Module:
         """See `EncoderFactory.create`."""
@@ -194,14 +178,9 @@ class PixelEncoderFactory(EncoderFactory):
             dropout_rate=self.dropout_rate,
         )
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "pixel"
-
 
 @dataclass(frozen=True)
-class SimBaEncoderFactory(EncoderFactory):
+class SimBaEncoderFactory(EncoderFactory, type="simba"):
     """SimBa (Lee et al. 2024, arXiv:2410.09754): residual blocks with layer norm, for vector observations.
 
     The paper normalises observations by their running mean and standard deviation: give the algorithm
@@ -220,8 +199,7 @@ class SimBaEncoderFactory(EncoderFactory):
     def __post_init__(self) -> None:
         self.plain_numbers()
         for name in ("feature_size", "hidden_size", "n_blocks"):
-            if not _is_count(getattr(self, name)):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be an int >= 1")
+            check_int(name, getattr(self, name))
 
     def create(self, observation_shape: Shape) -> nn.Module:
         """See `EncoderFactory.create`."""
@@ -245,14 +223,9 @@ class SimBaEncoderFactory(EncoderFactory):
         size = _flat_size(self, observation_shape) + action_size
         return SimBaEncoder(size, self.feature_size, self.hidden_size, self.n_blocks, n=n)
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "simba"
-
 
 @dataclass(frozen=True)
-class DefaultEncoderFactory(EncoderFactory):
+class DefaultEncoderFactory(EncoderFactory, type="default"):
     """`PixelEncoderFactory` for three-dimensional observations, `VectorEncoderFactory` for others.
 
     Tuple and dict observations have one such encoder for each leaf; a layer of 256 units joins their features.
@@ -308,11 +281,6 @@ class DefaultEncoderFactory(EncoderFactory):
         )
         return TreeEncoder(leaves, joint)
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "default"
-
 
 def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_size: int | None = None) -> int:
     """Number of features that ``encoder`` returns: its ``feature_size``, or what comes out of a forward pass.
@@ -342,10 +310,6 @@ def _zeros(shape: Shape) -> Any:
     return {key: _zeros(item) for key, item in shape.items()} if isinstance(shape, dict) else tuple(map(_zeros, shape))
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 def _check_sizes(shape: Shape) -> None:
     if is_shape(shape) and not all(size >= 1 for size in shape):
         raise ShapeError(f"observations have shape {shape!r}; each size must be >= 1: leave empty arrays out")
@@ -371,9 +335,5 @@ def _check_layers(factory: Any) -> None:
     if getattr(factory, "last_activation", None) is not None:
         activation_named(factory.last_activation)
     for name in ("use_batch_norm", "use_layer_norm", "exclude_last_activation"):
-        if not isinstance(getattr(factory, name, False), bool):
-            raise ConfigError(f"{name} is {getattr(factory, name)!r:.80}; it must be True or False")
-    rate = factory.dropout_rate
-    number = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if rate is not None and not (number and 0 <= rate < 1):
-        raise ConfigError(f"dropout_rate is {rate!r}; it must be a float >= 0 and < 1, or None")
+        check_bool(name, getattr(factory, name, False))
+    check_float("dropout_rate", factory.dropout_rate, below=1.0, optional=True)

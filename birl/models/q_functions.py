@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from birl.checks import check_bool, check_int
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
 from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
@@ -43,23 +43,13 @@ class QFunctionFactory(Serializable):
             n_actions: number of discrete actions, or ``None`` if the action is part of the features.
         """
 
-    def get_params(self) -> dict[str, Any]:
-        """The dataclass fields; nothing for a factory that is no dataclass."""
-        return super().get_params() if dataclasses.is_dataclass(self) else {}
 
 
-def register_q_func_factory(cls: type[QFunctionFactory]) -> None:
-    """Kept for d3rlpy code: a factory is known by its name as soon as its class is defined.
-
-    Raises:
-        ConfigError: if ``cls`` is not a Q-function factory with a name.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, QFunctionFactory) and cls.get_type()):
-        raise ConfigError(f"{cls!r} must be a class derived from QFunctionFactory whose get_type returns a name")
+register_q_func_factory = QFunctionFactory.register
 
 
 @dataclass(frozen=True)
-class MeanQFunctionFactory(QFunctionFactory):
+class MeanQFunctionFactory(QFunctionFactory, type="mean"):
     """Expected returns (Mnih et al. 2015, doi:10.1038/nature14236).
 
     Attributes:
@@ -76,14 +66,9 @@ class MeanQFunctionFactory(QFunctionFactory):
         """See `QFunctionFactory.create_head`."""
         return MeanHead(n, feature_size, n_actions)
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "mean"
-
 
 @dataclass(frozen=True)
-class QRQFunctionFactory(QFunctionFactory):
+class QRQFunctionFactory(QFunctionFactory, type="qr"):
     """Quantile regression (Dabney et al. 2017, arXiv:1710.10044).
 
     Attributes:
@@ -101,14 +86,9 @@ class QRQFunctionFactory(QFunctionFactory):
         """See `QFunctionFactory.create_head`."""
         return QuantileHead(n, feature_size, n_actions, self.n_quantiles)
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "qr"
-
 
 @dataclass(frozen=True)
-class IQNQFunctionFactory(QFunctionFactory):
+class IQNQFunctionFactory(QFunctionFactory, type="iqn"):
     """Implicit quantile networks (Dabney et al. 2018, arXiv:1806.06923).
 
     Attributes:
@@ -132,14 +112,9 @@ class IQNQFunctionFactory(QFunctionFactory):
             n, feature_size, n_actions, self.n_quantiles, self.n_greedy_quantiles, self.embed_size
         )
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "iqn"
-
 
 @dataclass(frozen=True)
-class C51QFunctionFactory(QFunctionFactory):
+class C51QFunctionFactory(QFunctionFactory, type="c51"):
     """Categorical distribution over returns (Bellemare et al. 2017, arXiv:1707.06887).
 
     Attributes:
@@ -164,11 +139,6 @@ class C51QFunctionFactory(QFunctionFactory):
     def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
         """See `QFunctionFactory.create_head`."""
         return CategoricalHead(n, feature_size, n_actions, self.n_atoms, self.v_min, self.v_max)
-
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "c51"
 
 
 _STACKED = (EnsembleLinear, EnsembleLayerNorm)
@@ -289,10 +259,6 @@ class ContinuousQFunction(_QFunction):
 
 def _check_counts(factory: QFunctionFactory, *names: str, low: int = 1) -> None:
     factory.plain_numbers()
-    share = factory.share_encoder
-    if not isinstance(share, bool):
-        raise ConfigError(f"{type(factory).__name__}.share_encoder is {share!r:.80}; it must be True or False")
+    check_bool(f"{type(factory).__name__}.share_encoder", factory.share_encoder)
     for name in names:
-        value = getattr(factory, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise ConfigError(f"{type(factory).__name__}.{name} is {value!r}; it must be an int >= {low}")
+        check_int(f"{type(factory).__name__}.{name}", getattr(factory, name), low)

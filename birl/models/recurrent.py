@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from birl.checks import check_int
 from birl.errors import ConfigError
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.encoders import (
@@ -166,8 +167,7 @@ class _RecurrentEncoderFactory(EncoderFactory):
     def __post_init__(self) -> None:
         self.plain_numbers()
         VectorEncoderFactory(self.hidden_units, self.activation)  # checks both
-        if not isinstance(self.hidden_size, int) or self.hidden_size < 1:
-            raise ConfigError(f"hidden_size is {self.hidden_size!r}; it must be an int >= 1")
+        check_int("hidden_size", self.hidden_size)
 
     def create(self, observation_shape: Shape) -> RecurrentEncoder:
         """See `EncoderFactory.create`."""
@@ -202,7 +202,7 @@ class _RecurrentEncoderFactory(EncoderFactory):
 
 
 @dataclass(frozen=True)
-class LSTMEncoderFactory(_RecurrentEncoderFactory):
+class LSTMEncoderFactory(_RecurrentEncoderFactory, type="lstm"):
     """Long short-term memory (Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735).
 
     Attributes:
@@ -218,14 +218,9 @@ class LSTMEncoderFactory(_RecurrentEncoderFactory):
     def _cell(self, in_features: int) -> nn.LSTMCell:
         return nn.LSTMCell(in_features, self.hidden_size)
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "lstm"
-
 
 @dataclass(frozen=True)
-class GRUEncoderFactory(_RecurrentEncoderFactory):
+class GRUEncoderFactory(_RecurrentEncoderFactory, type="gru"):
     """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
 
     Attributes:
@@ -240,8 +235,3 @@ class GRUEncoderFactory(_RecurrentEncoderFactory):
 
     def _cell(self, in_features: int) -> nn.GRUCell:
         return nn.GRUCell(in_features, self.hidden_size)
-
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "gru"

@@ -1,19 +1,21 @@
-"""Optimiser and learning-rate schedule factories, under d3rlpy's newer import path."""
+"""Optimisers and learning-rate schedules."""
 
 from __future__ import annotations
 
 from birl.optimizers.factories import (
     AdamFactory,
     AdamWFactory,
-    CosineAnnealingLRFactory,
     GPTAdamWFactory,
-    LRSchedulerFactory,
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
+    register_optimizer_factory,
+)
+from birl.optimizers.schedules import (
+    CosineAnnealingLRFactory,
+    LRSchedulerFactory,
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
-    register_optimizer_factory,
 )
 
 __all__ = [

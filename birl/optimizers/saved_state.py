@@ -1,6 +1,6 @@
-"""Saved states of optimisers, looked at before they are used.
+"""Validation of saved optimiser states.
 
-Fused kernels trust the shapes of moments: one that is too small would be read and written beyond its end.
+Fused kernels trust the shapes of moments: they would read and write beyond the end of one that is too small.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _AMSGRAD: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
 
 def refuse_nonfinite(what: str, tensors: dict[str, Tensor]) -> None:
-    """Refuse tensors that nothing can be learned from.
+    """Reject tensors that contain NaN or infinity.
 
     Raises:
-        CorruptFileError: naming the first that holds NaN or infinity.
+        CorruptFileError: naming the first of them.
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
@@ -32,7 +32,7 @@ def refuse_nonfinite(what: str, tensors: dict[str, Tensor]) -> None:
 
 
 def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
-    """Compare what was saved (groups and moments by number, see `Engine.get_state`) with what ``optimizer`` needs.
+    """Reject a saved state (groups and moments by number, see `Engine.get_state`) that ``optimizer`` cannot use.
 
     Args:
         name: of the phase.
@@ -40,7 +40,7 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
         saved: the state to be loaded.
 
     Raises:
-        CorruptFileError: naming what does not fit.
+        CorruptFileError: naming the mismatch.
     """
     own = optimizer.state_dict()["param_groups"]
     groups = [saved["param_groups"][key] for key in sorted(saved["param_groups"], key=int)]

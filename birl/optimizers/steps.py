@@ -1,9 +1,8 @@
 """Optimiser steps as tensor functions, for updates that are one program.
 
-``torch.optim.Optimizer.step`` cannot be part of a compiled program. What it does to parameters and moments can: here it
-is, for the optimisers that are used most. The optimiser object stays the owner of the moments, so that files, schedules
-and eager updates know nothing of this. Numbers that change from step to step enter as tensors: as constants they would
-be compiled again and again.
+``torch.optim.Optimizer.step`` cannot be part of a compiled program, so this module computes the same steps for the
+most common optimisers. The optimiser object still owns the moments: files, schedules and eager updates do not depend
+on this. Scalars that change from step to step are passed as tensors, because each new constant would be compiled again.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ class Rule(Protocol):
         """Names of the tensors, shaped like the parameter, that the step keeps between calls."""
 
     def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
-        """What changes from step to step, for the step of this number (from 1)."""
+        """The scalars that change from step to step, for step number ``step`` (from 1)."""
 
     def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
         """Move ``parameter`` and ``moments`` in place. ``numbers`` are scalar tensors."""
@@ -39,7 +38,7 @@ class _Adam:
     betas: tuple[float, float]
     eps: float
     weight_decay: float
-    decoupled: bool
+    decoupled_weight_decay: bool
 
     moments = ("exp_avg", "exp_avg_sq")
 
@@ -52,7 +51,7 @@ class _Adam:
         first, second = self.betas
         mean, square = moments
         rate, correction, kept = numbers
-        if self.weight_decay and self.decoupled:
+        if self.decoupled_weight_decay and self.weight_decay:
             parameter.mul_(kept)
         elif self.weight_decay:
             gradient = gradient + self.weight_decay * parameter
@@ -121,24 +120,19 @@ class _RMSprop:
         parameter.sub_(rate * change)
 
 
-_UNSUPPORTED = ("amsgrad", "maximize", "differentiable")
+_RULES: Final[dict[type[Optimizer], Any]] = {Adam: _Adam, AdamW: _Adam, SGD: _SGD, RMSprop: _RMSprop}
+_UNSUPPORTED: Final = ("amsgrad", "maximize", "differentiable")
 
 
 def rule_of(optimizer: Optimizer, group: dict[str, Any]) -> Rule | None:
-    """The step of one parameter group of ``optimizer``; ``None`` if it is not among those written here."""
-    kind = type(optimizer)
-    if any(group.get(name) for name in _UNSUPPORTED) or isinstance(group["lr"], Tensor):
+    """The step of one parameter group of ``optimizer``, or ``None`` if it is not one of those in this module."""
+    rule = _RULES.get(type(optimizer))
+    if rule is None or any(group.get(name) for name in _UNSUPPORTED) or isinstance(group["lr"], Tensor):
         return None
-    if kind in (Adam, AdamW):
-        decoupled = kind is AdamW or bool(group.get("decoupled_weight_decay"))
-        return _Adam(tuple(group["betas"]), group["eps"], group["weight_decay"], decoupled)
-    if kind is SGD:
-        return _SGD(group["momentum"], group["dampening"], group["weight_decay"], group["nesterov"])
-    if kind is RMSprop:
-        return _RMSprop(
-            group["alpha"], group["eps"], group["weight_decay"], group["momentum"], group["centered"]
-        )
-    return None
+    # the fields of a rule are the names of torch's hyper-parameters; betas are a list when they come from a file
+    values = (group[name] for name in rule.__match_args__)
+    found: Rule = rule(*(tuple(value) if isinstance(value, list) else value for value in values))
+    return found
 
 
 def moments_of(optimizer: Optimizer, parameter: Tensor, rule: Rule) -> list[Tensor]:

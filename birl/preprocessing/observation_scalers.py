@@ -17,7 +17,7 @@ from birl.types import Array, tree_map
 
 
 class ObservationScaler(Scaler, Serializable):
-    """Base of observation scalers. Derive from it and give ``get_type`` a name to add one."""
+    """Base of observation scalers. Your own is ``class Mine(ObservationScaler, type="mine")``."""
 
     def _values(self, episode: Any) -> Array:
         return episode.observations  # type: ignore[no-any-return]
@@ -26,24 +26,12 @@ class ObservationScaler(Scaler, Serializable):
         return env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space
 
 
-def register_observation_scaler(cls: type[ObservationScaler]) -> None:
-    """Kept for d3rlpy code: a scaler is known by its name as soon as its class is defined.
-
-    Raises:
-        ConfigError: if ``cls`` is not an observation scaler with a name.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, ObservationScaler) and cls.get_type()):
-        raise ConfigError(f"{cls!r} must be a class derived from ObservationScaler whose get_type returns a name")
+register_observation_scaler = ObservationScaler.register
 
 
 @dataclass
-class PixelObservationScaler(ObservationScaler):
+class PixelObservationScaler(ObservationScaler, type="pixel"):
     """Map bytes ``0 … 255`` to ``[0, 1]``; tuples and dicts of images too."""
-
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "pixel"
 
     def transform(self, x: Any) -> Any:
         """Divide by 255."""
@@ -59,7 +47,7 @@ class PixelObservationScaler(ObservationScaler):
 
 
 @dataclass(eq=False)
-class MinMaxObservationScaler(MinMax, ObservationScaler):
+class MinMaxObservationScaler(MinMax, ObservationScaler, type="min_max"):
     """Map ``[minimum, maximum]`` to ``[-1, 1]``, each feature by itself.
 
     A feature that is constant is only shifted, to 0.
@@ -69,14 +57,9 @@ class MinMaxObservationScaler(MinMax, ObservationScaler):
         maximum: upper bounds.
     """
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "min_max"
-
 
 @dataclass(eq=False)
-class StandardObservationScaler(Affine, ObservationScaler):
+class StandardObservationScaler(Affine, ObservationScaler, type="standard"):
     """Standardise: ``(x - mean) / (std + eps)``, each feature by itself.
 
     Args:
@@ -104,11 +87,6 @@ class StandardObservationScaler(Affine, ObservationScaler):
         if (self.std < 0).any():
             raise ConfigError(f"std={self.std}: no standard deviation is negative")
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "standard"
-
     @property
     def _shape(self) -> tuple[int, ...]:
         return self.mean.shape  # type: ignore[no-any-return]
@@ -128,7 +106,7 @@ class StandardObservationScaler(Affine, ObservationScaler):
 
 
 @dataclass
-class TupleObservationScaler(ObservationScaler):
+class TupleObservationScaler(ObservationScaler, type="tuple"):
     """One scaler for each part of tuple observations.
 
     Args:
@@ -142,11 +120,6 @@ class TupleObservationScaler(ObservationScaler):
         if not isinstance(scalers, list | tuple) or not all(isinstance(s, ObservationScaler | None) for s in scalers):
             raise ConfigError(f"observation_scalers={scalers!r:.200}: a list of observation scalers and None")
         self.observation_scalers = list(scalers)
-
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "tuple"
 
     @property
     def built(self) -> bool:

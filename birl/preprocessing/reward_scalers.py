@@ -20,20 +20,13 @@ from birl.types import Array
 
 
 class RewardScaler(Scaler, Serializable):
-    """Base of reward scalers. Derive from it and give ``get_type`` a name to add one."""
+    """Base of reward scalers. Your own is ``class Mine(RewardScaler, type="mine")``."""
 
     def _values(self, episode: Any) -> Array:
         return np.asarray(episode.rewards).reshape(-1)
 
 
-def register_reward_scaler(cls: type[RewardScaler]) -> None:
-    """Kept for d3rlpy code: a scaler is known by its name as soon as its class is defined.
-
-    Raises:
-        ConfigError: if ``cls`` is not a reward scaler with a name.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, RewardScaler) and cls.get_type()):
-        raise ConfigError(f"{cls!r} must be a class derived from RewardScaler whose get_type returns a name")
+register_reward_scaler = RewardScaler.register
 
 
 class _AffineReward(RewardScaler):
@@ -79,19 +72,14 @@ class _AffineReward(RewardScaler):
 
 
 @dataclass
-class MultiplyRewardScaler(_AffineReward):
+class MultiplyRewardScaler(_AffineReward, type="multiply"):
     """``multiplier * x``."""
 
     multiplier: float = 1.0
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "multiply"
-
 
 @dataclass
-class ClipRewardScaler(_AffineReward):
+class ClipRewardScaler(_AffineReward, type="clip"):
     """``multiplier * clip(x, low, high)``. The way back cannot restore what was clipped.
 
     Args:
@@ -109,11 +97,6 @@ class ClipRewardScaler(_AffineReward):
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ConfigError(f"ClipRewardScaler: low={self.low} is above high={self.high}")
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "clip"
-
     def transform(self, x: Any) -> Any:
         """Clipped rewards: float tensor of the shape of ``x``."""
         x = as_float(x)
@@ -123,7 +106,7 @@ class ClipRewardScaler(_AffineReward):
 
 
 @dataclass
-class MinMaxRewardScaler(_AffineReward):
+class MinMaxRewardScaler(_AffineReward, type="min_max"):
     """``multiplier * (x - minimum) / (maximum - minimum)``: to ``[0, multiplier]``.
 
     Args:
@@ -139,11 +122,6 @@ class MinMaxRewardScaler(_AffineReward):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_order("minimum", "maximum")
-
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "min_max"
 
     @property
     def built(self) -> bool:
@@ -161,7 +139,7 @@ class MinMaxRewardScaler(_AffineReward):
 
 
 @dataclass
-class StandardRewardScaler(_AffineReward):
+class StandardRewardScaler(_AffineReward, type="standard"):
     """``multiplier * (x - mean) / (std + eps)``.
 
     Args:
@@ -183,11 +161,6 @@ class StandardRewardScaler(_AffineReward):
         if self.eps <= 0 or (self.std is not None and self.std < 0):
             raise ConfigError(f"StandardRewardScaler: std={self.std} must not be negative, eps={self.eps} positive")
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "standard"
-
     @property
     def built(self) -> bool:
         """Whether mean and standard deviation are known."""
@@ -204,7 +177,7 @@ class StandardRewardScaler(_AffineReward):
 
 
 @dataclass
-class ReturnBasedRewardScaler(_AffineReward):
+class ReturnBasedRewardScaler(_AffineReward, type="return"):
     """``multiplier * x / (return_max - return_min)``: the returns of all episodes span ``multiplier``.
 
     Used with this data by IQL and others (Kostrikov et al. 2021, arXiv:2110.06169, who multiply by 1000).
@@ -223,11 +196,6 @@ class ReturnBasedRewardScaler(_AffineReward):
         super().__post_init__()
         self._check_order("return_min", "return_max")
 
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "return"
-
     @property
     def built(self) -> bool:
         """Whether the bounds are known."""
@@ -245,7 +213,7 @@ class ReturnBasedRewardScaler(_AffineReward):
 
 
 @dataclass
-class ConstantShiftRewardScaler(_AffineReward):
+class ConstantShiftRewardScaler(_AffineReward, type="shift"):
     """``multiplier * (x + shift)``, or ``multiplier * x + shift`` with ``multiply_first``.
 
     Args:
@@ -257,11 +225,6 @@ class ConstantShiftRewardScaler(_AffineReward):
     shift: float
     multiplier: float = 1.0
     multiply_first: bool = False
-
-    @staticmethod
-    def get_type() -> str:
-        """Name in files."""
-        return "shift"
 
     def _affine(self) -> tuple[float, float]:
         return -(self.shift / self.multiplier if self.multiply_first else self.shift), 1.0
