@@ -1,49 +1,122 @@
-"""One vocabulary of argument checks."""
+"""One vocabulary of argument checks: which values an argument takes, and the one form in which others are refused."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from birl.errors import ConfigError
+import numpy as np
+
+from birl.errors import BirlError, ConfigError
+
+T = TypeVar("T")
 
 
-def is_int(value: object, low: int = 1) -> bool:
-    """Whether ``value`` is an int >= ``low``. A bool is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+class Limits(TypedDict, total=False):
+    """Limits of an argument's values, for values of its type.
+
+    Attributes:
+        low, high: ends of a range that belong to it.
+        above, below: ends of a range that do not.
+        choices: the allowed strings. Where the type is not ``str`` they are allowed beside its values.
+    """
+
+    low: float
+    high: float
+    above: float
+    below: float
+    choices: tuple[str, ...]
 
 
-def check_int(name: str, value: object, low: int = 1) -> None:
-    """Require an int >= ``low``.
+@dataclass(frozen=True)
+class Allowed:
+    """The values that an argument takes. See `Limits`; as text: ``"an int >= 1"``.
+
+    Attributes:
+        kind: the type: ``int`` (numpy's too), ``float`` (every finite number), or another class.
+        optional: whether ``None`` is allowed.
+    """
+
+    kind: type
+    low: float = -math.inf
+    high: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+
+    def __str__(self) -> str:
+        name, choices = self.kind.__name__, ", ".join(map(repr, self.choices))
+        if self.kind is str and choices:
+            return f"one of {choices}" + (" or None" if self.optional else "")
+        ends = {">=": self.low, ">": self.above, "<=": self.high, "<": self.below}
+        limits = " and ".join(f"{sign} {end:g}" for sign, end in ends.items() if math.isfinite(end))
+        words = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name} {limits}".rstrip()
+        return words + (f" or {choices}" if choices else "") + (" or None" if self.optional else "")
+
+    def accepts(self, value: Any) -> bool:
+        """Whether ``value`` is allowed."""
+        if value is None:
+            return self.optional
+        if isinstance(value, str) and self.choices:
+            return value in self.choices
+        if self.kind not in (int, float):
+            return isinstance(value, self.kind)
+        kinds = (int, np.integer) if self.kind is int else (int, float, np.integer, np.floating)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            return False
+        within = self.low <= value <= self.high and self.above < value < self.below
+        return bool(within) and math.isfinite(value)
+
+    def check(self, name: str, value: Any, hint: str = "", error: type[BirlError] = ConfigError) -> Any:
+        """Return a value that is allowed; numbers of numpy become Python's. See the function `check`."""
+        if not self.accepts(value):
+            raise error(f"{name} is {value!r:.80}; it must be {self}{hint}")
+        return value.item() if isinstance(value, np.generic) else value
+
+
+@overload
+def check(
+    name: str,
+    value: Any,
+    kind: type[T],
+    hint: str = ...,
+    *,
+    optional: Literal[True],
+    error: type[BirlError] = ...,
+    **limits: Unpack[Limits],
+) -> T | None: ...
+
+
+@overload
+def check(
+    name: str, value: Any, kind: type[T], hint: str = ..., *, error: type[BirlError] = ..., **limits: Unpack[Limits]
+) -> T: ...
+
+
+def check(
+    name: str,
+    value: Any,
+    kind: type[Any],
+    hint: str = "",
+    *,
+    optional: bool = False,
+    error: type[BirlError] = ConfigError,
+    **limits: Unpack[Limits],
+) -> Any:
+    """Return an argument whose value is allowed; numbers of numpy become Python's.
+
+    Args:
+        name: its name.
+        value: its value.
+        kind: its type. ``int`` takes numpy's integers too, ``float`` every finite number.
+        hint: advice that ends the message.
+        optional: whether ``None`` is allowed.
+        error: the kind of error.
+        **limits: which values of the type are allowed.
 
     Raises:
-        ConfigError: naming ``name``.
+        ConfigError: ``"n_steps is 0; it must be an int >= 1"``, or as ``error`` says.
     """
-    if not is_int(value, low):
-        raise ConfigError(f"{name} is {value!r:.80}; it must be an int >= {low}")
-
-
-def check_float(
-    name: str, value: Any, *, positive: bool = False, below: float = math.inf, optional: bool = False
-) -> None:
-    """Require a finite number >= 0 (> 0 if ``positive``) and < ``below``, or ``None`` if ``optional``.
-
-    Raises:
-        ConfigError: naming ``name``.
-    """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if (optional and value is None) or (number and 0 <= value < below and not (positive and value == 0)):
-        return
-    limit = " and finite" if below == math.inf else f" and < {below:g}"
-    none = ", or None" if optional else ""
-    raise ConfigError(f"{name} is {value!r:.80}; it must be a float {'>' if positive else '>='} 0{limit}{none}")
-
-
-def check_bool(name: str, value: object) -> None:
-    """Require ``True`` or ``False``.
-
-    Raises:
-        ConfigError: naming ``name``.
-    """
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r:.80}; it must be True or False")
+    return Allowed(kind, optional=optional, **limits).check(name, value, hint, error)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 import birl
 from birl import algos, ope
-from birl.config import HYPERPARAMETERS, AlgorithmConfig, row_name
+from birl.config import AlgorithmConfig, config, field, hyperparameters
 from birl.errors import BirlError, ConfigError
-from birl.models import AdamFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory, WarmupSchedulerFactory
+from birl.models import (
+    AdamFactory,
+    GRUEncoderFactory,
+    OptimizerFactory,
+    PositionEncodingType,
+    QRQFunctionFactory,
+    VectorEncoderFactory,
+    WarmupSchedulerFactory,
+)
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 
 NAMED = [(module, name) for module in (algos, ope) for name in module.__all__ if name.endswith("Config")]
@@ -22,7 +31,7 @@ CONFIGS = sorted((getattr(module, name) for module, name in NAMED), key=lambda c
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.__name__)
 def test_every_field_is_described_and_its_default_is_allowed(config):
     for name, default, allowed, meaning in config.documentation():
-        assert HYPERPARAMETERS[row_name(config, name)].accepts(default), name
+        assert hyperparameters(config)[name].allowed.accepts(default), name
         assert allowed
         assert meaning.endswith(".")
 
@@ -101,6 +110,47 @@ def test_numbers_of_numpy_become_plain_ones():
     assert GRUEncoderFactory(hidden_size=np.int64(7)).hidden_size == 7
     with pytest.raises(ConfigError, match="batch_size is 0"):
         algos.DQNConfig(batch_size=np.int64(0))
+
+
+@config
+class OwnConfig(algos.SACConfig):
+    """As a user might derive one."""
+
+    tau: float = 0.5
+    actor_optim_factory: OptimizerFactory = field(lambda: AdamFactory(eps=1e-3))
+    share: float | None = field(None, "Share of something.", above=0, below=1)
+    kind: PositionEncodingType = field(PositionEncodingType.SIMPLE, "Kind of something.")
+    expectile: float = field(0.9, like=algos.IQLConfig)
+    notes: Sequence[str] = ()
+    plain: list[int] = dataclasses.field(default_factory=lambda: [1])
+
+
+def test_a_redefined_field_keeps_meaning_and_limits():
+    own, base = hyperparameters(OwnConfig), hyperparameters(algos.SACConfig)
+    assert (own["tau"], own["actor_optim_factory"]) == (base["tau"], base["actor_optim_factory"])
+    assert (OwnConfig().tau, OwnConfig().actor_optim_factory, OwnConfig().plain) == (0.5, AdamFactory(eps=1e-3), [1])
+    assert own["expectile"] == hyperparameters(algos.IQLConfig)["expectile"] and OwnConfig().expectile == 0.9
+    with pytest.raises(ConfigError, match=r"^OwnConfig.tau is 2; it must be a float >= 0 and <= 1. \(Share of"):
+        OwnConfig(tau=2)
+    with pytest.raises(ConfigError, match=r"^OwnConfig.expectile is 1; it must be a float > 0 and < 1. \(Expectile"):
+        OwnConfig(expectile=1)
+
+
+def test_a_users_fields_are_checked_if_they_are_described():
+    assert not {"notes", "plain"} & hyperparameters(OwnConfig).keys()
+    assert OwnConfig(notes=5).notes == 5
+    assert OwnConfig(kind="global").kind is PositionEncodingType.GLOBAL
+    rows = {name: row for name, *row in OwnConfig.documentation()}
+    assert rows["share"] == [None, "a float > 0 and < 1 or None", "Share of something."]
+    assert rows["plain"] == [[1], "list[int]", ""]
+    with pytest.raises(ConfigError, match="kind is 'curved'; it must be one of 'simple', 'global'"):
+        OwnConfig(kind="curved")
+
+
+@pytest.mark.parametrize("given", [field(1.0), field(1.0, low=0), field(1.0, like=algos.SACConfig)])
+def test_a_field_without_meaning_is_refused_when_the_class_is_defined(given):
+    with pytest.raises(ConfigError, match=r"^XConfig.new has no meaning"):
+        config(type("XConfig", (AlgorithmConfig,), {"__annotations__": {"new": "float"}, "new": given}))
 
 
 def test_positional_arguments_are_refused():

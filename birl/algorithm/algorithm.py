@@ -108,7 +108,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "config_class" in cls.__dict__:
-            cls.config_class.algorithm = cls
+            cls.config_class.set_algorithm(cls)
             cls._known[cls.config_class.get_type()] = cls
 
     def __init__(

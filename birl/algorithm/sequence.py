@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from birl.acting.export import export_policy
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config
+from birl.config import AlgorithmConfig, config, field
 from birl.dataset import ReplayBufferBase
 from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
 from birl.metrics import EnvironmentEvaluator
@@ -25,21 +25,23 @@ from birl.preprocessing.units import Units
 from birl.spaces import example_observation
 from birl.types import Array, Batch, State, Tree, is_shape, tree_leaves, tree_map
 
+ACTIVATION_TYPES = ("relu", "gelu", "tanh", "swish")
+
 
 @config
 class TransformerConfig(AlgorithmConfig):
     """Fields that every sequence model has."""
 
-    context_size: int = 20
-    max_timestep: int = 1000
-    num_heads: int = 1
-    num_layers: int = 3
-    attn_dropout: float = 0.1
-    resid_dropout: float = 0.1
-    embed_dropout: float = 0.1
-    activation_type: str = "relu"
-    position_encoding_type: PositionEncodingType = PositionEncodingType.SIMPLE
-    layer_norm_eps: float = 1e-5
+    context_size: int = field(20, "Number of steps that the transformer sees.", low=1)
+    max_timestep: int = field(1000, "Largest step number in an episode; later ones share its embedding.", low=1)
+    num_heads: int = field(1, "Number of attention heads.", low=1)
+    num_layers: int = field(3, "Number of attention blocks.", low=1)
+    attn_dropout: float = field(0.1, "Dropout probability of attention weights.", low=0, below=1)
+    resid_dropout: float = field(0.1, "Dropout probability of residual branches.", low=0, below=1)
+    embed_dropout: float = field(0.1, "Dropout probability of embeddings.", low=0, below=1)
+    activation_type: str = field("relu", "Activation inside the blocks.", choices=ACTIVATION_TYPES)
+    position_encoding_type: PositionEncodingType = field(PositionEncodingType.SIMPLE, "Position encoding.")
+    layer_norm_eps: float = field(1e-5, "Added to the variance in the layer norms of blocks.", low=0)
 
     @property
     def network_options(self) -> dict[str, Any]:
@@ -56,11 +58,6 @@ class TransformerConfig(AlgorithmConfig):
             "position_encoding_type": self.position_encoding_type,
             "layer_norm_eps": self.layer_norm_eps,
         }
-
-    @classmethod
-    def get_type(cls) -> str:
-        """Name of the algorithm; none for this base, which is no algorithm's."""
-        return "" if "get_type" in vars(cls) else super().get_type()
 
 
 ConfigT = TypeVar("ConfigT", bound=TransformerConfig)

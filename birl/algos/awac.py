@@ -10,18 +10,12 @@ from torch import Tensor, nn
 
 from birl.acting.policy import mode_action, q_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.config import ActorCriticConfig, config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
 from birl.models import (
-    AdamFactory,
     ContinuousQFunction,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    MeanQFunctionFactory,
     NormalPolicy,
-    OptimizerFactory,
-    QFunctionFactory,
     Returns,
 )
 from birl.models.distributions import Normal
@@ -29,7 +23,7 @@ from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
-class AWACConfig(AlgorithmConfig):
+class AWACConfig(ActorCriticConfig):
     """Advantage Weighted Actor-Critic (Nair et al. 2020, arXiv:2006.09359): offline training that goes on online.
 
     The policy imitates the actions of the data, weighted with ``exp(A / lam)``. It is a Gaussian with a bounded mean
@@ -46,18 +40,9 @@ class AWACConfig(AlgorithmConfig):
     """
 
     batch_size: int = 1024
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    tau: float = 0.005
-    lam: float = 1.0
-    n_action_samples: int = 1
-    n_critics: int = 2
-    max_weight: float = 100.0
+    lam: float = field(1.0, "Temperature of the advantage weights.", above=0)
+    n_action_samples: int = field(1, "Number of actions sampled from the policy for the value of a state.", low=1)
+    max_weight: float = field(100.0, "Largest advantage weight.", above=0)
 
 
 class AWACNets(nn.Module):

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from birl.acting.policy import mode_action, sampled_action
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.algos.awac import AWACConfig
+from birl.config import PolicyConfig, config, field
 from birl.engine import Loss, Phase
 from birl.errors import ConfigError, DataError, UnsupportedError
 from birl.losses import carried
@@ -39,7 +40,7 @@ def _momentum() -> OptimizerFactory:
 
 
 @config
-class AWRConfig(AlgorithmConfig):
+class AWRConfig(PolicyConfig):
     """Advantage-Weighted Regression (Peng et al. 2019, arXiv:1910.00177): two supervised regressions an iteration.
 
     A step of ``fit`` is one iteration. ``batch_size`` states are drawn, and their TD(lambda) returns are computed from
@@ -58,19 +59,22 @@ class AWRConfig(AlgorithmConfig):
     order, and there are exactly as many minibatches as asked for; the momentum is that of the optimiser factories.
     """
 
-    batch_size: int = 2048
+    batch_size: int = field(2048, "Number of states whose returns one iteration learns from.", low=1)
     actor_learning_rate: float = 5e-5
     critic_learning_rate: float = 1e-4
-    actor_optim_factory: OptimizerFactory = default(_momentum)
-    critic_optim_factory: OptimizerFactory = default(_momentum)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    batch_size_per_update: int = 256
-    n_actor_updates: int = 1000
-    n_critic_updates: int = 200
-    lam: float = 0.95
-    beta: float = 0.05
-    max_weight: float = 20.0
+    actor_optim_factory: OptimizerFactory = field(_momentum)
+    critic_optim_factory: OptimizerFactory = field(_momentum)
+    critic_encoder_factory: EncoderFactory = field(
+        DefaultEncoderFactory, "Encoder of the state-value function, which is AWR's only critic."
+    )
+    batch_size_per_update: int = field(
+        256, "Number of states in each minibatch of an iteration, at most `batch_size`.", low=1
+    )
+    n_actor_updates: int = field(1000, "Number of the policy's minibatches in an iteration.", low=1)
+    n_critic_updates: int = field(200, "Number of the state-value function's minibatches in an iteration.", low=1)
+    lam: float = field(0.95, "Lambda of the TD(lambda) returns: 0 for one step, 1 for whole episodes.", low=0, high=1)
+    beta: float = field(0.05, "Temperature of the advantage weights, in units of the return.", above=0)
+    max_weight: float = field(20.0, like=AWACConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,22 +8,18 @@ from torch import Tensor, nn
 
 from birl.acting.policy import mode_action, sampled_action
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.config import NetworkConfig, config, field
 from birl.engine import Loss, Phase
 from birl.models import (
-    AdamFactory,
     CategoricalPolicy,
-    DefaultEncoderFactory,
     DeterministicPolicy,
-    EncoderFactory,
-    OptimizerFactory,
     SquashedNormalPolicy,
 )
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 
 @config
-class BCConfig(AlgorithmConfig):
+class BCConfig(NetworkConfig):
     """Behaviour cloning for continuous actions (Pomerleau 1988).
 
     ``policy_type="deterministic"`` minimises the squared error, ``"stochastic"`` the negative log-likelihood under a
@@ -36,10 +32,7 @@ class BCConfig(AlgorithmConfig):
     """
 
     batch_size: int = 100
-    learning_rate: float = 1e-3
-    policy_type: str = "deterministic"
-    optim_factory: OptimizerFactory = default(AdamFactory)
-    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
+    policy_type: str = field("deterministic", "Form of the policy.", choices=("deterministic", "stochastic"))
 
 
 class BCNets(nn.Module):
@@ -93,7 +86,7 @@ class BC(Algorithm[BCConfig, BCNets]):
 
 
 @config
-class DiscreteBCConfig(AlgorithmConfig):
+class DiscreteBCConfig(NetworkConfig):
     """Behaviour cloning for discrete actions, with a penalty on large logits.
 
     Logs ``loss``, ``imitation_loss`` and ``regularization_loss``.
@@ -103,10 +96,7 @@ class DiscreteBCConfig(AlgorithmConfig):
     """
 
     batch_size: int = 100
-    learning_rate: float = 1e-3
-    optim_factory: OptimizerFactory = default(AdamFactory)
-    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    beta: float = 0.5
+    beta: float = field(0.5, "Weight of the penalty on large logits.", low=0)
 
 
 class DiscreteBCNets(nn.Module):

@@ -12,18 +12,13 @@ from torch import Tensor, nn
 from birl.acting.policy import best_of, q_action_value, q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.dqn import DQNConfig, DQNNets
-from birl.config import AlgorithmConfig, config, default
+from birl.algos.td3 import TD3Config
+from birl.config import ActorCriticConfig, ImitatorConfig, config, field
 from birl.engine import HardCopy, Loss, Phase, Polyak
 from birl.losses import td_loss, vae_loss
 from birl.models import (
-    AdamFactory,
     CategoricalPolicy,
     ContinuousQFunction,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
     ResidualPolicy,
     Returns,
     VAEDecoder,
@@ -36,7 +31,7 @@ from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 
 @config
-class BCQConfig(AlgorithmConfig):
+class BCQConfig(ActorCriticConfig, ImitatorConfig):
     """Batch-Constrained Q-learning for continuous actions (Fujimoto et al. 2019, arXiv:1812.02900).
 
     A variational auto-encoder imitates the data's actions, the policy moves an imitated action by at most
@@ -56,22 +51,11 @@ class BCQConfig(AlgorithmConfig):
     batch_size: int = 100
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3
-    imitator_learning_rate: float = 1e-3
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    imitator_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    imitator_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    tau: float = 0.005
-    n_critics: int = 2
-    update_actor_interval: int = 1
-    lam: float = 0.75
-    n_action_samples: int = 100
-    action_flexibility: float = 0.05
-    rl_start_step: int = 0
-    beta: float = 0.5
+    update_actor_interval: int = field(1, like=TD3Config)
+    n_action_samples: int = field(100, "Number of imitated actions of which the best one is taken.", low=1)
+    action_flexibility: float = field(0.05, "Largest absolute change of an imitated action.", low=0)
+    rl_start_step: int = field(0, "Number of updates before policy and Q-functions begin to learn.", low=0)
+    beta: float = field(0.5, "Weight of the Kullback-Leibler divergence in the imitator's loss.", low=0)
 
 
 class BCQNets(nn.Module):
@@ -169,9 +153,14 @@ class DiscreteBCQConfig(DQNConfig):
     logarithmic softmax).
     """
 
-    action_flexibility: float = 0.3
-    beta: float = 0.5
-    share_encoder: bool = True
+    action_flexibility: float = field(
+        0.3,
+        "Smallest probability of an action that is considered, relative to the most probable one.",
+        low=0,
+        high=1,
+    )
+    beta: float = field(0.5, "Weight of the penalty on large logits of the imitator.", low=0)
+    share_encoder: bool = field(True, "Whether the imitator shares the encoder of the first Q-function.")
 
 
 class ImitatorHead(nn.Module):

@@ -12,13 +12,11 @@ from birl.acting.policy import best_of, q_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
 from birl.algos import sac
 from birl.algos.sac import SACConfig, SACNets, temperature_loss
-from birl.config import config, default
+from birl.config import ImitatorConfig, config, field, rate
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import carried, td_loss, vae_loss
 from birl.models import (
     AdamFactory,
-    DefaultEncoderFactory,
-    EncoderFactory,
     OptimizerFactory,
     Scalar,
     VAEDecoder,
@@ -32,7 +30,7 @@ LOG_ALPHA_RANGE = (-5.0, 10.0)
 
 
 @config
-class BEARConfig(SACConfig):
+class BEARConfig(SACConfig, ImitatorConfig):
     """Bootstrapping Error Accumulation Reduction (Kumar et al. 2019, arXiv:1906.00949), on SAC.
 
     A variational auto-encoder imitates the data's actions. The policy climbs the lowest Q-value while the maximum mean
@@ -60,20 +58,23 @@ class BEARConfig(SACConfig):
     actor_learning_rate: float = 1e-4
     imitator_learning_rate: float = 3e-4
     temp_learning_rate: float = 1e-4
-    alpha_learning_rate: float = 1e-3
-    imitator_optim_factory: OptimizerFactory = default(AdamFactory)
-    alpha_optim_factory: OptimizerFactory = default(AdamFactory)
-    imitator_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    initial_alpha: float = 1.0
-    alpha_threshold: float = 0.05
-    lam: float = 0.75
-    n_action_samples: int = 100
-    n_target_samples: int = 10
-    n_mmd_action_samples: int = 4
-    mmd_kernel: str = "laplacian"
-    mmd_sigma: float = 20.0
-    vae_kl_weight: float = 0.5
-    warmup_steps: int = 40_000
+    alpha_learning_rate: float = rate(1e-3, "the multiplier of the discrepancy")
+    alpha_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the multiplier of the discrepancy.")
+    initial_alpha: float = field(1.0, "Multiplier of the discrepancy at the start.", above=0)
+    alpha_threshold: float = field(0.05, "Discrepancy from the imitator at which its multiplier stays.")
+    n_action_samples: int = field(
+        100, "Number of the policy's actions of which the greedy policy takes the best one.", low=1
+    )
+    n_target_samples: int = field(
+        10, "Number of the target policy's actions of which targets take the best one.", low=1
+    )
+    n_mmd_action_samples: int = field(
+        4, "Number of actions of policy and imitator whose discrepancy is measured.", low=1
+    )
+    mmd_kernel: str = field("laplacian", "Kernel of the discrepancy.", choices=("laplacian", "gaussian"))
+    mmd_sigma: float = field(20.0, "Half of the distance at which the kernel is 1/e.", above=0)
+    vae_kl_weight: float = field(0.5, "Weight of the divergence in the loss of BEAR's imitator.", low=0)
+    warmup_steps: int = field(40_000, "Number of updates in which the policy only nears the imitator.", low=0)
 
 
 class BEARNets(SACNets):

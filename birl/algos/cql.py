@@ -12,7 +12,7 @@ from birl.acting.policy import best_of, mode_action, q_action, q_action_value, q
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss
-from birl.config import config, default
+from birl.config import config, field, rate
 from birl.engine import HardCopy, Loss, Phase, Polyak
 from birl.errors import ConfigError
 from birl.losses import carried, td_loss
@@ -39,15 +39,15 @@ class CQLConfig(SACConfig):
 
     actor_learning_rate: float = 1e-4
     temp_learning_rate: float = 1e-4
-    alpha_learning_rate: float = 1e-4
-    alpha_optim_factory: OptimizerFactory = default(AdamFactory)
-    initial_alpha: float = 1.0
-    alpha_threshold: float = 10.0
-    conservative_weight: float = 5.0
-    n_action_samples: int = 10
-    soft_q_backup: bool = False
-    max_q_backup: bool = False
-    mode_q_backup: bool = False
+    alpha_learning_rate: float = rate(1e-4, "the conservative weight")
+    alpha_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the conservative weight.")
+    initial_alpha: float = field(1.0, "Adjustable weight of the conservative loss at the start.", above=0)
+    alpha_threshold: float = field(10.0, "Gap of Q-values at which the conservative weight stays.")
+    conservative_weight: float = field(5.0, "Constant factor of the conservative loss.", low=0)
+    n_action_samples: int = field(10, "Number of actions sampled from each proposal.", low=1)
+    soft_q_backup: bool = field(False, "Whether the target has SAC's entropy bonus.")
+    max_q_backup: bool = field(False, "Whether the target takes the best of several sampled actions.")
+    mode_q_backup: bool = field(False, "Whether the target takes the policy's mode instead of a sampled action.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,7 +167,7 @@ class DiscreteCQLConfig(DQNConfig):
     Differs from d3rlpy: each of several critics has a gap of its own (d3rlpy: one gap, of the critics' mean).
     """
 
-    alpha: float = 1.0
+    alpha: float = field(1.0, "Weight of the conservative loss.", low=0)
 
 
 def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:

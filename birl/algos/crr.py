@@ -11,26 +11,21 @@ from torch.quasirandom import SobolEngine
 
 from birl.acting.policy import q_value
 from birl.algorithm.algorithm import Algorithm
-from birl.algos.awac import compared_returns
-from birl.config import AlgorithmConfig, config, default
+from birl.algos.awac import AWACConfig, compared_returns
+from birl.algos.dqn import DQNConfig
+from birl.config import ActorCriticConfig, config, field
 from birl.engine import HardCopy, Loss, Phase, Polyak, TargetUpdate
 from birl.losses import td_loss
 from birl.models import (
-    AdamFactory,
     ConditionalNormalPolicy,
     ContinuousQFunction,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
 )
 from birl.models.distributions import Categorical
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 
 @config
-class CRRConfig(AlgorithmConfig):
+class CRRConfig(ActorCriticConfig):
     """Critic Regularized Regression (Wang et al. 2020, arXiv:2006.15134): imitates what the critic finds better.
 
     ``A(s, a)`` is ``Q(s, a)`` minus the mean (``advantage_type="mean"``) or the maximum (``"max"``) of the Q-values of
@@ -52,23 +47,19 @@ class CRRConfig(AlgorithmConfig):
     """
 
     batch_size: int = 100
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    beta: float = 1.0
-    n_action_samples: int = 4
-    advantage_type: str = "mean"
-    weight_type: str = "exp"
-    max_weight: float = 20.0
     n_critics: int = 1
-    target_update_type: str = "hard"
-    tau: float = 5e-3
-    target_update_interval: int = 100
-    update_actor_interval: int = 1
+    beta: float = field(1.0, "Temperature of advantage weights and of the choice of actions.", above=0)
+    n_action_samples: int = field(4, "Number of the policy's actions to compare with, and to choose from.", low=1)
+    advantage_type: str = field("mean", "Value that an advantage compares with.", choices=("mean", "max"))
+    weight_type: str = field("exp", "Form of the advantage weights.", choices=("exp", "binary"))
+    max_weight: float = field(20.0, like=AWACConfig)
+    target_update_type: str = field(
+        "hard",
+        "Whether targets are copies (every `target_update_interval`) or follow slowly (with `tau`).",
+        choices=("hard", "soft"),
+    )
+    target_update_interval: int = field(100, like=DQNConfig)
+    update_actor_interval: int = field(1, "Number of critic updates for one update of the policy.", low=1)
 
 
 class CRRNets(nn.Module):

@@ -9,22 +9,14 @@ import torch
 from birl.acting.policy import deterministic_action, q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Nets
-from birl.config import AlgorithmConfig, config, default
+from birl.config import ActorCriticConfig, config
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
-from birl.models import (
-    AdamFactory,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
-)
 from birl.types import ActionSpace, Batch, weighted_mean
 
 
 @config
-class DDPGConfig(AlgorithmConfig):
+class DDPGConfig(ActorCriticConfig):
     """Deep deterministic policy gradient (Lillicrap et al. 2015, arXiv:1509.02971).
 
     Logs ``critic_loss`` and ``actor_loss``.
@@ -34,14 +26,6 @@ class DDPGConfig(AlgorithmConfig):
     the lowest of the targets counts, and the policy climbs the first.
     """
 
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    tau: float = 0.005
     n_critics: int = 1
 
 

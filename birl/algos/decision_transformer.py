@@ -8,15 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig, window_outputs
-from birl.config import config, default
+from birl.algorithm.sequence import ACTIVATION_TYPES, TransformerAlgorithm, TransformerConfig, window_outputs
+from birl.config import NetworkConfig, config, field
 from birl.engine import Loss, Phase
 from birl.errors import ConfigError
 from birl.models import (
     AdamWFactory,
     ContinuousDecisionTransformer,
-    DefaultEncoderFactory,
-    EncoderFactory,
     GPTAdamWFactory,
     LRSchedulerFactory,
     OptimizerFactory,
@@ -38,7 +36,19 @@ def _completed(factory: OptimizerFactory, clip: float | None, schedule: LRSchedu
 
 
 @config
-class DecisionTransformerConfig(TransformerConfig):
+class ScheduledTransformerConfig(TransformerConfig, NetworkConfig):
+    """Fields of both decision transformers."""
+
+    clip_grad_norm: float | None = field(None, "Largest gradient norm.", above=0)
+    compile: bool = field(False, "Older name of `compile_graph`.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "compile_graph", self.compile or self.compile_graph)
+
+
+@config
+class DecisionTransformerConfig(ScheduledTransformerConfig):
     """Decision Transformer for continuous actions (Chen et al. 2021, arXiv:2106.01345).
 
     Logs ``loss``.
@@ -48,15 +58,9 @@ class DecisionTransformerConfig(TransformerConfig):
 
     batch_size: int = 64
     learning_rate: float = 1e-4
-    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    optim_factory: OptimizerFactory = default(lambda: AdamWFactory(weight_decay=1e-4))
-    warmup_steps: int = 10000
+    optim_factory: OptimizerFactory = field(lambda: AdamWFactory(weight_decay=1e-4))
+    warmup_steps: int = field(10000, "Number of updates over which the learning rate rises.", low=0)
     clip_grad_norm: float | None = 0.25
-    compile: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "compile_graph", self.compile or self.compile_graph)
 
     @property
     def transformer_learning_rate(self) -> float:
@@ -96,7 +100,7 @@ class DecisionTransformer(TransformerAlgorithm[DecisionTransformerConfig, Decisi
 
 
 @config
-class DiscreteDecisionTransformerConfig(TransformerConfig):
+class DiscreteDecisionTransformerConfig(ScheduledTransformerConfig):
     """Decision Transformer for discrete actions (Chen et al. 2021, arXiv:2106.01345, the Atari experiments).
 
     Logs ``loss`` and ``learning_rate``.
@@ -114,17 +118,17 @@ class DiscreteDecisionTransformerConfig(TransformerConfig):
 
     batch_size: int = 128
     learning_rate: float = 6e-4
-    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    optim_factory: OptimizerFactory = default(lambda: GPTAdamWFactory(betas=(0.9, 0.95), weight_decay=0.1))
+    optim_factory: OptimizerFactory = field(lambda: GPTAdamWFactory(betas=(0.9, 0.95), weight_decay=0.1))
     num_heads: int = 8
     num_layers: int = 6
     activation_type: str = "gelu"
-    embed_activation_type: str = "tanh"
+    embed_activation_type: str = field(
+        "tanh", "Activation of tokens before their positions are added.", choices=ACTIVATION_TYPES
+    )
     position_encoding_type: PositionEncodingType = PositionEncodingType.GLOBAL
-    warmup_tokens: int = 10240
-    final_tokens: int = 30000000
+    warmup_tokens: int = field(10240, "Number of tokens over which the learning rate rises.", low=0)
+    final_tokens: int = field(30000000, "Number of tokens at which the learning rate has fallen to its end.", low=1)
     clip_grad_norm: float | None = 1.0
-    compile: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,7 +137,6 @@ class DiscreteDecisionTransformerConfig(TransformerConfig):
                 f"final_tokens is {self.final_tokens} and warmup_tokens {self.warmup_tokens}; "
                 "final_tokens must be larger than warmup_tokens"
             )
-        object.__setattr__(self, "compile_graph", self.compile or self.compile_graph)
 
     @property
     def transformer_learning_rate(self) -> float:

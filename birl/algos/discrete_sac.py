@@ -11,16 +11,16 @@ from torch import nn
 
 from birl.acting.policy import mode_action, q_action_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.algos.dqn import DQNConfig
+from birl.algos.sac import SACConfig
+from birl.config import PolicyConfig, ValueConfig, config, field
 from birl.engine import HardCopy, Loss, Phase
 from birl.losses import carried, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import (
     AdamFactory,
     CategoricalPolicy,
-    DefaultEncoderFactory,
     DiscreteQFunction,
-    EncoderFactory,
     MeanQFunctionFactory,
     OptimizerFactory,
     QFunctionFactory,
@@ -30,7 +30,7 @@ from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
-class DiscreteSACConfig(AlgorithmConfig):
+class DiscreteSACConfig(PolicyConfig):
     """Soft Actor-Critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
     Expectations over all actions take the place of sampled ones. The entropy to hold is ``0.98 * log|A|``.
@@ -42,18 +42,12 @@ class DiscreteSACConfig(AlgorithmConfig):
     """
 
     batch_size: int = 64
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    temp_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    temp_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    n_critics: int = 2
-    initial_temperature: float = 1.0
-    target_update_interval: int = 8000
+    temp_learning_rate: float = field(3e-4, like=SACConfig)
+    temp_optim_factory: OptimizerFactory = field(AdamFactory, like=SACConfig)
+    q_func_factory: QFunctionFactory = field(MeanQFunctionFactory, like=ValueConfig)
+    n_critics: int = field(2, like=ValueConfig)
+    initial_temperature: float = field(1.0, like=SACConfig)
+    target_update_interval: int = field(8000, like=DQNConfig)
 
 
 class DiscreteSACNets(nn.Module):

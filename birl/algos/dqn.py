@@ -10,17 +10,11 @@ from torch import nn
 
 from birl.acting.policy import q_action, q_action_value
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.config import ValueConfig, config, field
 from birl.engine import HardCopy, Loss, Phase
 from birl.losses import td_loss
 from birl.models import (
-    AdamFactory,
-    DefaultEncoderFactory,
     DiscreteQFunction,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
     Returns,
     evaluating,
 )
@@ -28,7 +22,7 @@ from birl.types import ActionSpace, Batch, Spec
 
 
 @config
-class DQNConfig(AlgorithmConfig):
+class DQNConfig(ValueConfig):
     """Deep Q-Network (Mnih et al. 2015, doi:10.1038/nature14236).
 
     With ``QRQFunctionFactory`` this is QR-DQN (arXiv:1710.10044), with ``IQNQFunctionFactory`` IQN (arXiv:1806.06923),
@@ -43,11 +37,7 @@ class DQNConfig(AlgorithmConfig):
 
     batch_size: int = 32
     learning_rate: float = 6.25e-5
-    optim_factory: OptimizerFactory = default(AdamFactory)
-    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    n_critics: int = 1
-    target_update_interval: int = 8000
+    target_update_interval: int = field(8000, "Number of updates between hard copies to the target network.", low=1)
 
 
 @config

@@ -10,7 +10,7 @@ from torch import Tensor
 from birl.acting.policy import mode_action, q_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss, value_target
-from birl.config import config
+from birl.config import config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
 from birl.types import ActionSpace, Batch, weighted_mean
@@ -29,7 +29,7 @@ class EDACConfig(SACConfig):
     """
 
     n_critics: int = 10
-    eta: float = 1.0
+    eta: float = field(1.0, "Weight of the similarity of the critics' gradients.", low=0)
 
 
 def similarity(gradient: Tensor) -> Tensor:

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from birl.acting.policy import mode_action, q_action_value, q_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.algos.awac import AWACConfig
+from birl.algos.ppo import PPOConfig
+from birl.config import ActorCriticConfig, PolicyConfig, ValueConfig, config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import carried, td_loss
 from birl.models import (
-    AdamFactory,
     CategoricalPolicy,
     ContinuousQFunction,
     DefaultEncoderFactory,
@@ -23,7 +24,6 @@ from birl.models import (
     MeanQFunctionFactory,
     MeanReturns,
     NormalPolicy,
-    OptimizerFactory,
     Returns,
     ValueFunction,
 )
@@ -31,7 +31,7 @@ from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
-class IQLConfig(AlgorithmConfig):
+class IQLConfig(PolicyConfig):
     """Implicit Q-Learning (Kostrikov et al. 2021, arXiv:2110.06169): never asks for the value of an unseen action.
 
     The policy is a Gaussian with a bounded mean and a learned standard deviation that is the same in all states.
@@ -43,18 +43,12 @@ class IQLConfig(AlgorithmConfig):
     and begins at 0, as in the authors' code, not behind a sigmoid at -1.5.
     """
 
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    value_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    tau: float = 0.005
-    n_critics: int = 2
-    expectile: float = 0.7
-    weight_temp: float = 3.0
-    max_weight: float = 100.0
+    value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=PPOConfig)
+    tau: float = field(0.005, like=ActorCriticConfig)
+    n_critics: int = field(2, like=ValueConfig)
+    expectile: float = field(0.7, "Expectile of the state-value regression.", above=0, below=1)
+    weight_temp: float = field(3.0, "Inverse temperature of the advantage weights.", low=0)
+    max_weight: float = field(100.0, like=AWACConfig)
 
 
 @config

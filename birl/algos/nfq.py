@@ -9,24 +9,18 @@ from torch import nn
 
 from birl.acting.policy import q_action, q_action_value
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.config import ValueConfig, config
 from birl.engine import Loss, Phase
 from birl.losses import td_loss
 from birl.models import (
-    AdamFactory,
-    DefaultEncoderFactory,
     DiscreteQFunction,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
     evaluating,
 )
 from birl.types import ActionSpace, Batch, Spec
 
 
 @config
-class NFQConfig(AlgorithmConfig):
+class NFQConfig(ValueConfig):
     """Neural fitted Q iteration (Riedmiller 2005, doi:10.1007/11564096_32): DQN without a target network.
 
     The network that is trained says itself what the next state is worth.
@@ -41,10 +35,6 @@ class NFQConfig(AlgorithmConfig):
 
     batch_size: int = 32
     learning_rate: float = 6.25e-5
-    optim_factory: OptimizerFactory = default(AdamFactory)
-    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    n_critics: int = 1
 
 
 class NFQNets(nn.Module):

@@ -11,19 +11,13 @@ from torch import Tensor, nn
 
 from birl.acting.policy import q_value
 from birl.algorithm.algorithm import Algorithm
-from birl.algos.bcq import imitator_loss
-from birl.config import AlgorithmConfig, config, default
+from birl.algos.bcq import BCQConfig, imitator_loss
+from birl.config import ActorCriticConfig, ImitatorConfig, config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
 from birl.models import (
-    AdamFactory,
     ContinuousQFunction,
-    DefaultEncoderFactory,
     DeterministicPolicy,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
     ResidualPolicy,
     VAEDecoder,
     VAEEncoder,
@@ -35,7 +29,7 @@ LATENT_RANGE = 2.0
 
 
 @config
-class PLASConfig(AlgorithmConfig):
+class PLASConfig(ActorCriticConfig, ImitatorConfig):
     """Policy in the Latent Action Space (Zhou et al. 2020, arXiv:2011.07213).
 
     A variational auto-encoder imitates the data's actions in the first ``warmup_steps`` updates and then stays as it
@@ -51,18 +45,8 @@ class PLASConfig(AlgorithmConfig):
     actor_learning_rate: float = 1e-4
     critic_learning_rate: float = 1e-3
     imitator_learning_rate: float = 1e-4
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    imitator_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    imitator_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    tau: float = 0.005
-    n_critics: int = 2
-    lam: float = 0.75
-    warmup_steps: int = 500_000
-    beta: float = 0.5
+    warmup_steps: int = field(500_000, "Number of updates in which only the imitator learns.", low=0)
+    beta: float = field(0.5, like=BCQConfig)
 
 
 @config
@@ -74,7 +58,7 @@ class PLASWithPerturbationConfig(PLASConfig):
     Differs from d3rlpy: as PLAS does.
     """
 
-    action_flexibility: float = 0.05
+    action_flexibility: float = field(0.05, like=BCQConfig)
 
 
 class PLASNets(nn.Module):

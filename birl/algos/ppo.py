@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from birl.acting.policy import mode_action, sampled_action
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.config import AlgorithmConfig, NetworkConfig, PolicyConfig, config, field
 from birl.engine import Loss, Phase
 from birl.losses import generalized_advantage
 from birl.models import (
@@ -44,18 +44,18 @@ class PPOConfig(AlgorithmConfig):
     """
 
     batch_size: int = 64
-    learning_rate: float = 3e-4
-    optim_factory: OptimizerFactory = default(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5))
-    actor_encoder_factory: EncoderFactory = default(_encoder)
-    value_encoder_factory: EncoderFactory = default(_encoder)
-    rollout_length: int = 2048
-    n_epochs: int = 10
-    gae_lambda: float = 0.95
-    clip_range: float = 0.2
-    value_clip_range: float | None = None
-    value_coefficient: float = 0.5
-    entropy_coefficient: float = 0.0
-    normalize_advantage: bool = True
+    learning_rate: float = field(3e-4, like=NetworkConfig)
+    optim_factory: OptimizerFactory = field(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5), like=NetworkConfig)
+    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
+    value_encoder_factory: EncoderFactory = field(_encoder, "Encoder of the state-value function.")
+    rollout_length: int = field(2048, "Number of steps each environment makes between updates.", low=1)
+    n_epochs: int = field(10, "Number of passes over a rollout.", low=1)
+    gae_lambda: float = field(0.95, "Decay of generalised advantage estimation.", low=0, high=1)
+    clip_range: float = field(0.2, "Clip range of the policy's probability ratio.", above=0)
+    value_clip_range: float | None = field(None, "Clip range of the change in value.", above=0)
+    value_coefficient: float = field(0.5, "Weight of the value loss.", low=0)
+    entropy_coefficient: float = field(0.0, "Weight of the entropy bonus.", low=0)
+    normalize_advantage: bool = field(True, "Whether advantages are standardised in each minibatch.")
 
 
 class PPONets(nn.Module):

@@ -14,7 +14,7 @@ from birl.acting.policy import deterministic_action, q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
 from birl.algos.td3_plus_bc import drawn_to
-from birl.config import config
+from birl.config import config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.errors import DataError, UnsupportedError
 from birl.models import evaluating, is_recurrent
@@ -42,8 +42,8 @@ class PRDCConfig(TD3Config):
     Differs from d3rlpy: the policy moves in updates d, 2d, … (d3rlpy: 1, d + 1, …), and can be compiled.
     """
 
-    alpha: float = 2.5
-    beta: float = 2.0
+    alpha: float = field(2.5, "Weight of the scaled Q-value against the distance to the data.", low=0)
+    beta: float = field(2.0, "Factor of states in distances between states and actions.", low=0)
 
 
 class PRDCNets(TD3Nets):

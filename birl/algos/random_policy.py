@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config
+from birl.config import AlgorithmConfig, config, field
 from birl.types import ActionSpace, Inputs, Spec, is_shape, tree_leaves
 
 
@@ -19,8 +19,8 @@ class RandomPolicyConfig(AlgorithmConfig):
     The action scaler maps them to the environment's units.
     """
 
-    distribution: str = "uniform"
-    normal_std: float = 1.0
+    distribution: str = field("uniform", "Distribution of random actions.", choices=("uniform", "normal"))
+    normal_std: float = field(1.0, "Standard deviation of normal random actions.", above=0)
 
 
 @config

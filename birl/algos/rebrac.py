@@ -9,7 +9,7 @@ import torch
 from birl.acting.policy import deterministic_action, q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, smoothed_action
-from birl.config import config
+from birl.config import config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
 from birl.types import ActionSpace, Batch, weighted_mean
@@ -36,8 +36,8 @@ class ReBRACConfig(TD3Config):
     batch_size: int = 1024
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3
-    actor_beta: float = 0.001
-    critic_beta: float = 0.01
+    actor_beta: float = field(0.001, "Weight of the squared distance to the data's action in the policy's loss.", low=0)
+    critic_beta: float = field(0.01, "Weight of the squared distance to the data's next action in targets.", low=0)
 
 
 def critic_loss(nets: TD3Nets, batch: Batch, cfg: ReBRACConfig) -> Loss:

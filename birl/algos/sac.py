@@ -10,18 +10,14 @@ from torch import nn
 
 from birl.acting.policy import mode_action, q_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.config import ActorCriticConfig, config, field, rate
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import carried, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import (
     AdamFactory,
     ContinuousQFunction,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    MeanQFunctionFactory,
     OptimizerFactory,
-    QFunctionFactory,
     Returns,
     Scalar,
     SquashedNormalPolicy,
@@ -30,7 +26,7 @@ from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
-class SACConfig(AlgorithmConfig):
+class SACConfig(ActorCriticConfig):
     """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905).
 
     Twin Q-functions, a squashed Gaussian policy, and a temperature that holds the policy's entropy at ``-|A|``.
@@ -40,18 +36,9 @@ class SACConfig(AlgorithmConfig):
     Differs from d3rlpy: the temperature moves after the policy, not before.
     """
 
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    temp_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    temp_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    tau: float = 0.005
-    n_critics: int = 2
-    initial_temperature: float = 1.0
+    temp_learning_rate: float = rate(3e-4, "the temperature")
+    temp_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the temperature.")
+    initial_temperature: float = field(1.0, "Temperature at the start.", above=0)
 
 
 class SACNets(nn.Module):

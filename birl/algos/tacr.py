@@ -12,23 +12,17 @@ from torch import Tensor, nn
 from birl.acting.policy import q_value
 from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig, window_outputs
 from birl.algos import td3, td3_plus_bc
-from birl.config import config, default
+from birl.config import ActorCriticConfig, config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.models import (
-    AdamFactory,
     ContinuousDecisionTransformer,
     ContinuousQFunction,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
 )
 from birl.types import ActionSpace, Batch, Inputs, Spec, tree_map
 
 
 @config
-class TACRConfig(TransformerConfig):
+class TACRConfig(TransformerConfig, ActorCriticConfig):
     """TACR (Lee and Moon 2023, AAMAS, "Transformer Actor-Critic with Regularization"): TD3+BC with a transformer.
 
     The policy is a decision transformer. Critics of single steps value its actions, and it is kept close to the data.
@@ -48,16 +42,9 @@ class TACRConfig(TransformerConfig):
     batch_size: int = 64
     actor_learning_rate: float = 1e-4
     critic_learning_rate: float = 1e-4
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    n_critics: int = 2
-    alpha: float = 2.5
-    tau: float = 0.005
-    target_smoothing_sigma: float = 0.2
-    target_smoothing_clip: float = 0.5
+    alpha: float = field(2.5, "Weight of the Q-values, divided by their mean size, in the policy's loss.", low=0)
+    target_smoothing_sigma: float = field(0.2, like=td3.TD3Config)
+    target_smoothing_clip: float = field(0.5, like=td3.TD3Config)
 
 
 class TACRNets(nn.Module):

@@ -10,24 +10,18 @@ from torch import Tensor, nn
 
 from birl.acting.policy import deterministic_action, q_value
 from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, default
+from birl.config import ActorCriticConfig, config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.losses import td_loss
 from birl.models import (
-    AdamFactory,
     ContinuousQFunction,
-    DefaultEncoderFactory,
     DeterministicPolicy,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
 )
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
-class TD3Config(AlgorithmConfig):
+class TD3Config(ActorCriticConfig):
     """TD3 (Fujimoto et al. 2018, arXiv:1802.09477): twin critics, smoothed targets, delayed policy updates.
 
     Logs ``critic_loss`` and ``actor_loss``.
@@ -36,18 +30,11 @@ class TD3Config(AlgorithmConfig):
     d, 2d, … (d3rlpy: 1, d + 1, …).
     """
 
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = default(AdamFactory)
-    critic_optim_factory: OptimizerFactory = default(AdamFactory)
-    actor_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    critic_encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    tau: float = 0.005
-    n_critics: int = 2
-    target_smoothing_sigma: float = 0.2
-    target_smoothing_clip: float = 0.5
-    update_actor_interval: int = 2
+    target_smoothing_sigma: float = field(0.2, "Standard deviation of the target policy's noise.", low=0)
+    target_smoothing_clip: float = field(0.5, "Largest absolute target policy noise.", low=0)
+    update_actor_interval: int = field(
+        2, "Number of critic updates for one update of the policy and the targets.", low=1
+    )
 
 
 class TD3Nets(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor
 from birl.acting.policy import deterministic_action, q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
-from birl.config import config
+from birl.config import config, field
 from birl.engine import Loss, Phase, Polyak
 from birl.types import ActionSpace, Batch, weighted_mean
 
@@ -28,7 +28,7 @@ class TD3PlusBCConfig(TD3Config):
     Differs from d3rlpy: the policy moves in updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
 
-    alpha: float = 2.5
+    alpha: float = field(2.5, "Weight of the scaled Q-value against the cloning error.", low=0)
 
 
 def drawn_to(nets: TD3Nets, batch: Batch, target: Tensor, alpha: float) -> tuple[Tensor, Tensor]:

@@ -15,12 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from birl.checks import check_bool, check_float, check_int, is_int
+from birl.checks import Allowed, check
 from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.files.named import Serializable
 from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder
 from birl.models.layers import Members, activation_named
 from birl.types import Shape, is_shape, leaf_shapes
+
+
+SIZE = Allowed(int, low=1)
 
 
 class EncoderFactory(Serializable):
@@ -95,7 +98,7 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
 
     def __post_init__(self) -> None:
         _check_layers(self)
-        if not isinstance(self.hidden_units, list | tuple) or not all(map(is_int, self.hidden_units)):
+        if not isinstance(self.hidden_units, list | tuple) or not all(map(SIZE.accepts, self.hidden_units)):
             raise ConfigError(f"hidden_units is {self.hidden_units!r}; it must be a list of ints >= 1")
 
     def create(self, observation_shape: Shape) -> nn.Module:
@@ -154,9 +157,9 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
     def __post_init__(self) -> None:
         _check_layers(self)
         rows = self.filters if isinstance(self.filters, list | tuple) else [None]
-        if not all(isinstance(row, list | tuple) and len(row) == 3 and all(map(is_int, row)) for row in rows):
+        if not all(isinstance(row, list | tuple) and len(row) == 3 and all(map(SIZE.accepts, row)) for row in rows):
             raise ConfigError(f"filters is {self.filters!r}; each must be [channels, kernel size, stride], ints >= 1")
-        check_int("feature_size", self.feature_size)
+        check("feature_size", self.feature_size, int, low=1)
 
     def create(self, observation_shape: Shape) -> nn.Module:
         """See `EncoderFactory.create`."""
@@ -199,7 +202,7 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
     def __post_init__(self) -> None:
         self.plain_numbers()
         for name in ("feature_size", "hidden_size", "n_blocks"):
-            check_int(name, getattr(self, name))
+            check(name, getattr(self, name), int, low=1)
 
     def create(self, observation_shape: Shape) -> nn.Module:
         """See `EncoderFactory.create`."""
@@ -335,5 +338,5 @@ def _check_layers(factory: Any) -> None:
     if getattr(factory, "last_activation", None) is not None:
         activation_named(factory.last_activation)
     for name in ("use_batch_norm", "use_layer_norm", "exclude_last_activation"):
-        check_bool(name, getattr(factory, name, False))
-    check_float("dropout_rate", factory.dropout_rate, below=1.0, optional=True)
+        check(name, getattr(factory, name, False), bool)
+    check("dropout_rate", factory.dropout_rate, float, low=0, below=1, optional=True)

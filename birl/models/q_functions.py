@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from birl.checks import check_bool, check_int
+from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
 from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
@@ -259,6 +259,6 @@ class ContinuousQFunction(_QFunction):
 
 def _check_counts(factory: QFunctionFactory, *names: str, low: int = 1) -> None:
     factory.plain_numbers()
-    check_bool(f"{type(factory).__name__}.share_encoder", factory.share_encoder)
+    check(f"{type(factory).__name__}.share_encoder", factory.share_encoder, bool)
     for name in names:
-        check_int(f"{type(factory).__name__}.{name}", getattr(factory, name), low)
+        check(f"{type(factory).__name__}.{name}", getattr(factory, name), int, low=low)

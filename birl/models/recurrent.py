@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from birl.checks import check_int
+from birl.checks import check
 from birl.errors import ConfigError
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.encoders import (
@@ -167,7 +167,7 @@ class _RecurrentEncoderFactory(EncoderFactory):
     def __post_init__(self) -> None:
         self.plain_numbers()
         VectorEncoderFactory(self.hidden_units, self.activation)  # checks both
-        check_int("hidden_size", self.hidden_size)
+        check("hidden_size", self.hidden_size, int, low=1)
 
     def create(self, observation_shape: Shape) -> RecurrentEncoder:
         """See `EncoderFactory.create`."""

@@ -14,19 +14,14 @@ from torch import Tensor, nn
 from birl.acting.actor import NetworkActor
 from birl.acting.policy import q_action_value, q_value
 from birl.algorithm.algorithm import Algorithm, rebuild
-from birl.config import AlgorithmConfig, config, default
+from birl.algos.dqn import DQNConfig
+from birl.config import ValueConfig, config, field
 from birl.engine import HardCopy, Loss, Phase
 from birl.errors import ConfigError, ResumeError, ShapeError, UnsupportedError
 from birl.losses import td_loss
 from birl.models import (
-    AdamFactory,
     ContinuousQFunction,
-    DefaultEncoderFactory,
     DiscreteQFunction,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
     is_recurrent,
 )
 from birl.preprocessing.units import to_batch
@@ -37,7 +32,7 @@ POLICY_ACTION = "policy_action"
 
 
 @config
-class FQEConfig(AlgorithmConfig):
+class FQEConfig(ValueConfig):
     """Fitted Q evaluation (Le et al. 2019, arXiv:1903.08738, algorithm 3) of a policy with continuous actions.
 
     Learns ``Q(s, a)``, the expected discounted return of taking ``a`` in ``s`` and following the policy from then on.
@@ -65,12 +60,10 @@ class FQEConfig(AlgorithmConfig):
 
     batch_size: int = 100
     learning_rate: float = 1e-4
-    optim_factory: OptimizerFactory = default(AdamFactory)
-    encoder_factory: EncoderFactory = default(DefaultEncoderFactory)
-    q_func_factory: QFunctionFactory = default(MeanQFunctionFactory)
-    n_critics: int = 1
-    target_update_interval: int = 100
-    n_action_samples: int = 0
+    target_update_interval: int = field(100, like=DQNConfig)
+    n_action_samples: int = field(
+        0, "Number of actions drawn from the policy at each next observation, or 0 for its greedy action.", low=0
+    )
 
     def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
         """Refused: an evaluation cannot be made of its configuration alone.

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from birl.checks import check_float
+from birl.checks import check
 from birl.errors import ConfigError, UnsupportedError
 from birl.files.named import Serializable
 from birl.optimizers.schedules import LRSchedulerFactory
@@ -105,7 +105,7 @@ class TorchOptimizerFactory(_OfTorch, type="torch"):
         found = _torch_optimizer(optim_cls) if isinstance(optim_cls, str) else optim_cls
         if not (isinstance(found, type) and issubclass(found, Optimizer)):
             raise ConfigError(f"optim_cls is {optim_cls!r}; it must be an optimiser class or a name in torch.optim")
-        check_float("clip_grad_norm", clip_grad_norm, positive=True, optional=True)
+        check("clip_grad_norm", clip_grad_norm, float, above=0, optional=True)
         self.optim_cls = found
         self.clip_grad_norm = clip_grad_norm
         self.lr_scheduler_factory = lr_scheduler_factory
@@ -145,10 +145,10 @@ class _Factory(_OfTorch):
 
     def __post_init__(self) -> None:
         self.plain_numbers()
-        check_float("clip_grad_norm", self.clip_grad_norm, positive=True, optional=True)
+        check("clip_grad_norm", self.clip_grad_norm, float, above=0, optional=True)
         for name, value in self.params.items():
             if name in _AT_LEAST_0:
-                check_float(name, value)
+                check(name, value, float, low=0)
 
     @property
     def params(self) -> dict[str, Any]:  # type: ignore[override]
@@ -203,8 +203,8 @@ class AdamFactory(_Factory, type="adam"):
             raise ConfigError(f"betas is {self.betas!r:.80}; it must be two floats >= 0 and < 1")
         object.__setattr__(self, "betas", tuple(self.betas))  # a list when it comes from a file
         for beta in self.betas:
-            check_float("betas", beta, below=1.0)
-        check_float("eps", self.eps, positive=True)
+            check("betas", beta, float, low=0, below=1)
+        check("eps", self.eps, float, above=0)
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class RMSpropFactory(_Factory, type="rmsprop"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_float("alpha", self.alpha, below=1.0)
+        check("alpha", self.alpha, float, low=0, below=1)
 
 
 _AT_LEAST_0: Final = ("eps", "momentum", "weight_decay")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
-from birl.checks import check_float, check_int
+from birl.checks import check
 from birl.errors import ConfigError
 from birl.files.named import Serializable
 
@@ -34,7 +34,7 @@ class WarmupSchedulerFactory(LRSchedulerFactory, type="warmup"):
 
     def __post_init__(self) -> None:
         self.plain_numbers()
-        check_int("warmup_steps", self.warmup_steps, 0)
+        check("warmup_steps", self.warmup_steps, int, low=0)
 
     def create(self, optimizer: Optimizer) -> LRScheduler:
         steps = max(self.warmup_steps, 1)
@@ -61,7 +61,7 @@ class WarmupCosineSchedulerFactory(LRSchedulerFactory, type="warmup_cosine"):
     def __post_init__(self) -> None:
         self.plain_numbers()
         for name in ("warmup_steps", "final_steps", "lowest"):
-            check_float(name, getattr(self, name))
+            check(name, getattr(self, name), float, low=0)
         if self.final_steps <= self.warmup_steps or self.lowest > 1:
             raise ConfigError(
                 f"warmup_steps is {self.warmup_steps!r}, final_steps {self.final_steps!r} and lowest {self.lowest!r}; "
@@ -94,7 +94,7 @@ class CosineAnnealingLRFactory(LRSchedulerFactory, type="cosine_annealing"):
 
     def __post_init__(self) -> None:
         self.plain_numbers()
-        check_int("T_max", self.T_max)
+        check("T_max", self.T_max, int, low=1)
 
     def create(self, optimizer: Optimizer) -> LRScheduler:
         return CosineAnnealingLR(optimizer, self.T_max, self.eta_min, self.last_epoch)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import birl
 from birl import algos
 from birl.algorithm.algorithm import Algorithm, load_learnable
-from birl.config import HYPERPARAMETERS, AlgorithmConfig, config, row_name
+from birl.config import AlgorithmConfig, config, hyperparameters
 from birl.dataset import MDPDataset, MultiStepTransitionPicker
 from birl.errors import ConfigError, CorruptFileError, NotBuiltError, ResumeError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
@@ -167,7 +167,7 @@ def test_slow_contract(row: str, name: str) -> None:
 @pytest.mark.parametrize("cls", [FQEConfig, DiscreteFQEConfig])
 def test_every_field_is_described(cls: Any) -> None:
     for name, default, allowed, meaning in cls.documentation():
-        assert HYPERPARAMETERS[row_name(cls, name)].accepts(default), name
+        assert hyperparameters(cls)[name].allowed.accepts(default), name
         assert allowed and meaning.endswith(".")
     again = AlgorithmConfig.deserialize(json.loads(json.dumps(cls(gamma=0.5).serialize())))
     assert type(again) is cls and again.gamma == 0.5
