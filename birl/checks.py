@@ -73,7 +73,7 @@ class Allowed:
         """Return a value that is allowed; numbers of numpy become Python's. See the function `check`."""
         if not self.accepts(value):
             raise error(f"{name} is {value!r:.80}; it must be {self}{hint}")
-        return value.item() if isinstance(value, np.generic) else value
+        return value.tolist() if isinstance(value, np.generic) else value
 
 
 @overload

@@ -98,7 +98,7 @@ def _describe_fields(cls: type[Any]) -> None:
             for base in (told["like"],) if told.get("like") else cls.__mro__[1:]:
                 found = found or hyperparameters(base).get(name)
             if "limits" in told and (found is None or told["limits"]):
-                raise ConfigError(f"{cls.__name__}.{name} has no meaning: give field(...) a sentence beside the default")
+                raise ConfigError(f"{cls.__name__}.{name} has no meaning: give field(...) a sentence as well")
         if found is not None:
             kind = "default" if item.default_factory is MISSING else "default_factory"
             setattr(cls, name, dataclasses.field(**{kind: getattr(item, kind)}, metadata={"hyperparameter": found}))

@@ -22,7 +22,6 @@ from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder,
 from birl.models.layers import Members, activation_named
 from birl.types import Shape, is_shape, leaf_shapes
 
-
 SIZE = Allowed(int, low=1)
 
 
