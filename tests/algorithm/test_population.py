@@ -18,19 +18,10 @@ import torch
 
 import birl
 from birl.algos import (
-    BCConfig,
-    CQLConfig,
-    DecisionTransformerConfig,
-    DiscreteCQLConfig,
-    DiscreteSACConfig,
-    DoubleDQNConfig,
     DQNConfig,
     EDACConfig,
-    IQLConfig,
-    PPOConfig,
     RandomPolicyConfig,
     SACConfig,
-    TD3Config,
 )
 from birl.cli import main
 from birl.cli.common import runs_of_seeds
@@ -49,7 +40,6 @@ from birl.models import (
     GRUEncoderFactory,
     IQNQFunctionFactory,
     OptimizerFactory,
-    QRQFunctionFactory,
     RMSpropFactory,
     SGDFactory,
     VectorEncoderFactory,
@@ -57,6 +47,7 @@ from birl.models import (
 )
 from birl.ope import FQEConfig
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
+from tests.algorithms import ROWS, SEED_RUNS, SEEDS_ENCODER, SEEDS_FIELDS, Row, fill
 
 SEEDS = (0, 3, 11)
 STEPS = 24
@@ -75,23 +66,6 @@ def discrete(config: Any, **fields: Any) -> Any:
 def continuous(config: Any, **fields: Any) -> Any:
     encoders = {"actor_encoder_factory": encoder(), "critic_encoder_factory": encoder()}
     return config(**{"batch_size": 8, "action_scaler": MinMaxActionScaler(-2.0, 2.0), **encoders, **fields})
-
-
-CASES: dict[str, Any] = {
-    "DQN": discrete(DQNConfig, target_update_interval=7),
-    "IQN": discrete(DQNConfig, q_func_factory=IQNQFunctionFactory(n_quantiles=8, n_greedy_quantiles=4, embed_size=8)),
-    "QR, ensemble": discrete(DoubleDQNConfig, q_func_factory=QRQFunctionFactory(n_quantiles=5), n_critics=2),
-    "DiscreteCQL": discrete(DiscreteCQLConfig),
-    "DiscreteSAC": continuous(DiscreteSACConfig, action_scaler=None),
-    "dropout, layer norm": discrete(DoubleDQNConfig, encoder_factory=encoder(dropout_rate=0.3, use_layer_norm=True)),
-    # a bias before batch norm has no gradient but rounding, which Adam would blow up: SGD leaves it small
-    "batch norm": discrete(DoubleDQNConfig, encoder_factory=encoder(use_batch_norm=True), optim_factory=SGDFactory()),
-    "SAC": continuous(SACConfig),
-    "TD3": continuous(TD3Config),
-    "CQL": continuous(CQLConfig, n_action_samples=3),
-    "IQL": continuous(IQLConfig, value_encoder_factory=encoder()),
-    "BC": BCConfig(batch_size=8, encoder_factory=encoder(), action_scaler=MinMaxActionScaler(-2.0, 2.0)),
-}
 
 
 @cache
@@ -156,9 +130,9 @@ def files_of(run: Path) -> dict[str, Any]:
 # -- as alone ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SEED_RUNS)
 def test_each_seed_is_the_run_it_would_be_alone(name: str, tmp_path: Path) -> None:
-    config = CASES[name]
+    config = SEED_RUNS[name]
     options = {"experiment_name": "run", "with_timestamp": False}
     many = together(config, logger_adapter=FileAdapterFactory(tmp_path / "many"), **options)
     for seed, algorithm in zip(SEEDS, many, strict=True):
@@ -311,10 +285,10 @@ def test_the_callers_generators_and_dataset_are_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [("DQN", signal.SIGTERM), ("SAC", signal.SIGINT), ("dropout, layer norm", signal.SIGTERM)],
+    [("DQN", signal.SIGTERM), ("SAC", signal.SIGINT), ("DoubleDQN dropout, layer norm", signal.SIGTERM)],
 )
 def test_a_resumed_run_ends_bit_for_bit_where_it_would_have(name: str, number: int, tmp_path: Path) -> None:
-    config = CASES[name]
+    config = SEED_RUNS[name]
 
     def run(where: Path, callback: Any = None) -> list[Any]:
         options = {"experiment_name": "run", "with_timestamp": False, "checkpoint": where / "checkpoint"}
@@ -360,14 +334,14 @@ def test_a_number_of_seeds_and_wrong_arguments() -> None:
         birl.fit_many(config, 3, 5)
 
 
+@pytest.mark.parametrize("row", [row for row in ROWS if row.apart], ids=lambda row: row.name)
+def test_algorithms_whose_seeds_are_trained_apart_say_so(row: Row) -> None:
+    with pytest.raises(UnsupportedError, match=f"{row.apart}.*train each seed by itself"):
+        together(fill(row.config, SEEDS_ENCODER, SEEDS_FIELDS))
+
+
 def test_what_cannot_be_stacked_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     each = "train each seed by itself"
-    with pytest.raises(UnsupportedError, match=f"PPO.*{each}"):
-        together(PPOConfig(), dataset=lambda: data_for(discrete(DQNConfig)))
-    with pytest.raises(UnsupportedError, match=f"trajectories.*{each}"):
-        together(DecisionTransformerConfig(), dataset=lambda: data_for(continuous(SACConfig)))
-    with pytest.raises(UnsupportedError, match=f"EDAC's loss holds gradients.*{each}"):
-        together(continuous(EDACConfig))
     with (
         monkeypatch.context() as unseen,
         pytest.raises(UnsupportedError, match=f"'critic' cannot be computed.*{each}.*To whoever wrote its loss"),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from birl import algos
 from birl.engine import HardCopy, Loss, Phase, Polyak
 from birl.losses import td_loss
-from birl.models import DefaultEncoderFactory, GRUEncoderFactory, LSTMEncoderFactory, VectorEncoderFactory
+from birl.models import DefaultEncoderFactory
 from birl.preprocessing import (
     MinMaxActionScaler,
     MinMaxObservationScaler,
@@ -24,119 +23,28 @@ from birl.preprocessing import (
     TupleObservationScaler,
 )
 from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm
-
-ENCODER = VectorEncoderFactory(hidden_units=[8, 8])
-GRU = GRUEncoderFactory(hidden_size=6, hidden_units=[6])
-LSTM = LSTMEncoderFactory(hidden_size=6, hidden_units=[6])
-VALUE = {"encoder_factory": ENCODER, "batch_size": 16}
-ACTOR = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER, "batch_size": 16}
-SEQUENCES = {"batch_size": 8, "sequence_length": 4, "burn_in": 2}
-ON_POLICY: dict[str, Any] = {"batch_size": 16, "n_epochs": 2, "rollout_length": 20}
-ITERATION: dict[str, Any] = {"batch_size_per_update": 8, "n_critic_updates": 3, "n_actor_updates": 4}
-WINDOWS: dict[str, Any] = {
-    "context_size": 6,
-    "max_timestep": 20,
-    "num_layers": 1,
-    "attn_dropout": 0.0,
-    "resid_dropout": 0.0,
-    "embed_dropout": 0.0,
-}
-FEED_FORWARD = {"actor_encoder_factory": ENCODER, "value_encoder_factory": ENCODER}
+from tests.algorithms import CONTRACT_RUNS, Run
 
 
-@dataclass(frozen=True)
-class Row:
-    name: str
-    config: Any
-    action_size: int = 2
-    discrete: bool | None = None
-
-
-ROWS = (
-    Row("DQN", algos.DQNConfig(**VALUE), 3),
-    Row("DoubleDQN", algos.DoubleDQNConfig(**VALUE), 3),
-    Row("DiscreteCQL", algos.DiscreteCQLConfig(**VALUE), 3),
-    Row("DiscreteBCQ", algos.DiscreteBCQConfig(**VALUE), 3),
-    Row("DiscreteBCQ own encoder", algos.DiscreteBCQConfig(**VALUE, share_encoder=False), 3),
-    Row("DiscreteSAC", algos.DiscreteSACConfig(**ACTOR), 3),
-    Row("DiscreteBC", algos.DiscreteBCConfig(**VALUE), 3),
-    Row("NFQ", algos.NFQConfig(**VALUE), 3),
-    Row("DDPG", algos.DDPGConfig(**ACTOR)),
-    Row("TD3", algos.TD3Config(**ACTOR)),
-    Row("TD3PlusBC", algos.TD3PlusBCConfig(**ACTOR)),
-    Row("PRDC", algos.PRDCConfig(**ACTOR)),
-    Row("ReBRAC", algos.ReBRACConfig(**ACTOR, actor_beta=0.1, critic_beta=0.1)),
-    Row("SAC", algos.SACConfig(**ACTOR)),
-    Row("CQL", algos.CQLConfig(**ACTOR, n_action_samples=3)),
-    Row("IQL", algos.IQLConfig(**ACTOR, value_encoder_factory=ENCODER)),
-    Row("DiscreteIQL", algos.DiscreteIQLConfig(**ACTOR, value_encoder_factory=ENCODER), 3),
-    Row("CRR", algos.CRRConfig(**ACTOR, update_actor_interval=2)),
-    Row("CRR soft", algos.CRRConfig(**ACTOR, target_update_type="soft", advantage_type="max", n_critics=2)),
-    Row("CalQL", algos.CalQLConfig(**ACTOR, n_action_samples=3)),
-    Row("EDAC", algos.EDACConfig(**ACTOR, n_critics=3)),
-    Row("AWAC", algos.AWACConfig(**ACTOR, n_action_samples=2)),
-    Row("AWR", algos.AWRConfig(**ACTOR, **ITERATION)),
-    Row("DiscreteAWR", algos.DiscreteAWRConfig(**ACTOR, **ITERATION), 3),
-    Row("BCQ", algos.BCQConfig(**ACTOR, imitator_encoder_factory=ENCODER, n_action_samples=4)),
-    Row(
-        "BEAR",
-        algos.BEARConfig(
-            **ACTOR,
-            imitator_encoder_factory=ENCODER,
-            n_action_samples=4,
-            n_target_samples=3,
-            n_mmd_action_samples=2,
-            warmup_steps=1,
-        ),
-    ),
-    Row("PLAS", algos.PLASConfig(**ACTOR, imitator_encoder_factory=ENCODER, warmup_steps=1)),
-    Row(
-        "PLASWithPerturbation",
-        algos.PLASWithPerturbationConfig(**ACTOR, imitator_encoder_factory=ENCODER, warmup_steps=1),
-    ),
-    Row("BC", algos.BCConfig(**VALUE)),
-    Row("BC stochastic", algos.BCConfig(**VALUE, policy_type="stochastic")),
-    Row("PPO continuous", algos.PPOConfig(**ON_POLICY, **FEED_FORWARD), 2, False),
-    Row("PPO discrete", algos.PPOConfig(**ON_POLICY, **FEED_FORWARD), 3, True),
-    Row("DecisionTransformer", algos.DecisionTransformerConfig(**VALUE, **WINDOWS, warmup_steps=10)),
-    Row(
-        "DiscreteDecisionTransformer",
-        algos.DiscreteDecisionTransformerConfig(**VALUE, **WINDOWS, num_heads=2, warmup_tokens=40, final_tokens=1000),
-        3,
-    ),
-    Row("TACR", algos.TACRConfig(**ACTOR, **WINDOWS)),
-    Row("DQN GRU", algos.DQNConfig(encoder_factory=GRU, **SEQUENCES), 3),
-    Row("SAC LSTM", algos.SACConfig(actor_encoder_factory=LSTM, critic_encoder_factory=LSTM, **SEQUENCES)),
-    Row(
-        "PPO GRU",
-        algos.PPOConfig(
-            **{**ON_POLICY, "batch_size": 40}, actor_encoder_factory=GRU, value_encoder_factory=GRU, sequence_length=10
-        ),
-        3,
-        True,
-    ),
-)
-
-
-def check(row: Row, name: str) -> None:
-    check_algorithm(row.config, action_size=row.action_size, discrete_action=row.discrete, checks=[name])
+def check(run: Run, name: str) -> None:
+    check_algorithm(run.config, action_size=run.action_size, discrete_action=run.variant.discrete, checks=[name])
 
 
 @pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_contract(row: Row, name: str) -> None:
-    check(row, name)
+@pytest.mark.parametrize("run", CONTRACT_RUNS, ids=lambda run: run.name)
+def test_contract(run: Run, name: str) -> None:
+    check(run, name)
 
 
 def test_compiled_dqn_equals_eager() -> None:
-    check(ROWS[0], "compiled_equals_eager")
+    check(CONTRACT_RUNS[0], "compiled_equals_eager")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW_CHECKS)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_slow_contract(row: Row, name: str) -> None:
-    check(row, name)
+@pytest.mark.parametrize("run", CONTRACT_RUNS, ids=lambda run: run.name)
+def test_slow_contract(run: Run, name: str) -> None:
+    check(run, name)
 
 
 # Shapes of observations, and a scaler of each kind for them.
@@ -148,30 +56,24 @@ SCALERS: dict[str, tuple[Any, ObservationScaler]] = {
 }
 
 
-WITHOUT_MEMORY = [row for row in ROWS if not row.name.endswith(("GRU", "LSTM"))]
+WITHOUT_MEMORY = [run for run in CONTRACT_RUNS if not run.name.endswith(("GRU", "LSTM"))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scaler", SCALERS)
-@pytest.mark.parametrize("row", WITHOUT_MEMORY, ids=lambda row: row.name)
-def test_exports_hold_the_scalers(row: Row, scaler: str) -> None:
+@pytest.mark.parametrize("run", WITHOUT_MEMORY, ids=lambda run: run.name)
+def test_exports_hold_the_scalers(run: Run, scaler: str) -> None:
     shape, observation_scaler = SCALERS[scaler]
-    config = replace(row.config, observation_scaler=observation_scaler)
+    config = replace(run.config, observation_scaler=observation_scaler)
     if scaler == "tuple":  # the others encode one array
         encoders = {each.name for each in fields(config) if each.name.endswith("encoder_factory")}
         config = replace(config, **dict.fromkeys(encoders, DefaultEncoderFactory()))
-    if row.action_size == 2:  # continuous
-        bound = np.linspace(2.0, 3.0, row.action_size)
+    if not run.discrete:
+        bound = np.linspace(2.0, 3.0, run.action_size)
         config = replace(config, action_scaler=MinMaxActionScaler(-bound, 2 * bound))
     names = [name for name in (*CHECKS, *SLOW_CHECKS) if name.startswith("export")]
-    check = {"observation_shape": shape, "action_size": row.action_size, "discrete_action": row.discrete}
-    assert check_algorithm(config, **check, checks=names) == names
-
-
-def test_every_learning_algorithm_has_a_row() -> None:
-    known = {cls for _, cls in inspect.getmembers(algos, inspect.isclass) if issubclass(cls, algos.Algorithm)}
-    learning = {cls.__name__ for cls in known if "config_class" in vars(cls) and cls.data != "nothing"}
-    assert learning == {type(row.config).__name__.removesuffix("Config") for row in ROWS}
+    sizes = {"observation_shape": shape, "action_size": run.action_size, "discrete_action": run.variant.discrete}
+    assert check_algorithm(config, **sizes, checks=names) == names
 
 
 @pytest.mark.parametrize("shape", [(4, 4), ((3,), (2,)), {"near": (3,), "far": (2, 2)}], ids=str)
@@ -191,7 +93,7 @@ def test_contract_with_other_observations(shape: Any) -> None:
 
 def test_an_unknown_check_is_refused() -> None:
     with pytest.raises(ValueError, match="no check is called 'everything'"):
-        check_algorithm(ROWS[0].config, checks=["everything"])
+        check_algorithm(CONTRACT_RUNS[0].config, checks=["everything"])
 
 
 # -- every check finds its fault --------------------------------------------------------------------------------
@@ -359,11 +261,11 @@ FAULTS: dict[str, tuple[str, str, Fault]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_checks_find_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, algorithm, plant = FAULTS[fault]
-    row = next(row for row in ROWS if row.name == algorithm)
-    check(row, name)
+    run = next(run for run in CONTRACT_RUNS if run.name == algorithm)
+    check(run, name)
     plant(monkeypatch)
     with pytest.raises((AssertionError, AttributeError), match=f"check '{name}'|has no attribute 'values'"):
-        check(row, name)
+        check(run, name)
 
 
 def test_every_check_has_a_fault() -> None:

@@ -1,0 +1,570 @@
+"""The table of algorithms that the suites read: contract, probes, chain, populations and goldens.
+
+A new algorithm needs one row here. Every suite begins from fields of its own (`CONTRACT_FIELDS` and so on),
+which fill a configuration as far as it has them, and a row says only what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from birl import algos
+from birl.models import (
+    C51QFunctionFactory,
+    EncoderFactory,
+    GRUEncoderFactory,
+    IQNQFunctionFactory,
+    LSTMEncoderFactory,
+    MeanQFunctionFactory,
+    QRQFunctionFactory,
+    SGDFactory,
+    VectorEncoderFactory,
+)
+from birl.preprocessing import MinMaxActionScaler
+from birl.testing import PROBES
+from birl.types import ActionSpace
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way in which a suite runs an algorithm.
+
+    Attributes:
+        label: follows the algorithm's name in the name of the test.
+        fields: of the configuration, where they are not those of the suite.
+        discrete: the kind of actions, for algorithms that handle both.
+    """
+
+    label: str = ""
+    fields: Fields = dataclasses.field(default_factory=dict)
+    discrete: bool | None = None
+
+
+@dataclass(frozen=True)
+class Probing(Variant):
+    """A run on probe environments.
+
+    Attributes:
+        n_steps: number of updates, or of environment steps.
+        kinds: which probes.
+        expert: whether the data are the best actions.
+        action: how far from the best action is still good.
+        true_values: whether predicted values must be the true ones; a conservative algorithm's are lower.
+    """
+
+    n_steps: int = 0
+    kinds: tuple[str, ...] = PROBES
+    expert: bool = False
+    action: float = 0.3
+    true_values: bool = True
+
+
+@dataclass(frozen=True)
+class Chain(Variant):
+    """A run on the chain.
+
+    Attributes:
+        n_steps: number of updates, or of environment steps.
+        skill: share of good actions in the data: imitation needs something to imitate.
+        slow: whether it belongs to the slow tier.
+    """
+
+    n_steps: int = 0
+    skill: float = 0.0
+    slow: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the suites need to know about an algorithm.
+
+    Attributes:
+        config: class of its configuration.
+        contract: variants that keep the contract.
+        probes: variants that learn the true values of probe environments.
+        chain: variants that solve the chain.
+        seeds: variants that are trained as many seeds at once.
+        apart: why many seeds of it cannot be trained at once, as in the error; empty if they can.
+    """
+
+    config: type
+    contract: tuple[Variant, ...] = (Variant(),)
+    probes: tuple[Probing, ...] = ()
+    chain: tuple[Chain, ...] = ()
+    seeds: tuple[Variant, ...] = ()
+    apart: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the algorithm."""
+        return self.config.__name__.removesuffix("Config")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A variant of an algorithm with its configuration, as a suite runs it."""
+
+    name: str
+    config: Any
+    variant: Any
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are discrete."""
+        space = self.config.algorithm.action_space
+        return bool(self.variant.discrete) if space is ActionSpace.BOTH else space is ActionSpace.DISCRETE
+
+    @property
+    def action_size(self) -> int:
+        """Number of action dimensions, or of actions."""
+        return 3 if self.discrete else 2
+
+
+def fill(config: type, encoder: EncoderFactory, *fields: Fields) -> Any:
+    """A configuration with ``encoder`` everywhere and those of ``fields`` that it has; later ones win."""
+    known = [item.name for item in dataclasses.fields(config)]
+    given: dict[str, Any] = {name: encoder for name in known if name.endswith("encoder_factory")}
+    for each in fields:
+        given |= {name: value for name, value in each.items() if name in known}
+    return config(**given)
+
+
+def _runs(suite: str, encoder: EncoderFactory, *fields: Fields) -> tuple[Run, ...]:
+    return tuple(
+        Run(f"{row.name} {each.label}".rstrip(), fill(row.config, encoder, *fields, each.fields), each)
+        for row in ROWS
+        for each in getattr(row, suite)
+    )
+
+
+WINDOWS: dict[str, Any] = {"num_layers": 1, "attn_dropout": 0.0, "resid_dropout": 0.0, "embed_dropout": 0.0}
+GRU = GRUEncoderFactory(hidden_size=6, hidden_units=[6])
+LSTM = LSTMEncoderFactory(hidden_size=6, hidden_units=[6])
+SEQUENCES = {"batch_size": 8, "sequence_length": 4, "burn_in": 2}
+CONTRACT_FIELDS: dict[str, Any] = {
+    "batch_size": 16,
+    "n_epochs": 2,
+    "rollout_length": 20,
+    "batch_size_per_update": 8,
+    "n_critic_updates": 3,
+    "n_actor_updates": 4,
+    "context_size": 6,
+    "max_timestep": 20,
+    **WINDOWS,
+}
+PROBE_FIELDS: dict[str, Any] = {
+    "batch_size": 32,
+    "learning_rate": 1e-2,
+    "actor_learning_rate": 3e-3,
+    "critic_learning_rate": 1e-2,
+    "imitator_learning_rate": 1e-2,
+    "temp_learning_rate": 3e-3,
+    "initial_temperature": 0.01,  # true values are those without an entropy bonus
+    "gamma": 0.5,
+    "tau": 0.1,
+    "target_update_interval": 10,
+    "rollout_length": 64,
+    "n_epochs": 6,
+    "context_size": 3,
+    "max_timestep": 5,
+    **WINDOWS,
+}
+CHAIN_FIELDS: dict[str, Any] = {
+    "batch_size": 64,
+    "actor_learning_rate": 3e-3,
+    "critic_learning_rate": 1e-2,
+    "imitator_learning_rate": 3e-3,
+    "temp_learning_rate": 1e-4,
+    "initial_temperature": 0.02,
+    "gamma": 0.9,
+    "tau": 0.1,
+    "rollout_length": 256,
+    "n_epochs": 6,
+    "entropy_coefficient": 0.01,
+    "context_size": 3,
+    "max_timestep": 60,
+    **WINDOWS,
+}
+SEEDS_FIELDS: dict[str, Any] = {"batch_size": 8, "batch_size_per_update": 4, "learning_rate": 1e-3}
+
+ACTION_PROBES = ("action", "action_observation")
+VALUE_PROBES = tuple(kind for kind in PROBES if kind not in ACTION_PROBES)
+SOME_PROBES = ("discount", "time_limit", "action_observation")
+
+HEADS = {"qr": QRQFunctionFactory(n_quantiles=8)}
+HEADS["iqn"] = IQNQFunctionFactory(n_quantiles=8, n_greedy_quantiles=8, embed_size=16)
+PROBE_HEADS = {**HEADS, "c51": C51QFunctionFactory(n_atoms=31, v_min=-3.0, v_max=3.0)}
+CHAIN_HEADS = {"mean": MeanQFunctionFactory(), **HEADS, "c51": C51QFunctionFactory(n_atoms=21, v_min=-0.5, v_max=1.5)}
+
+
+def _heads(n_steps: int, fields: Fields, slow: tuple[str, ...] = ("qr", "iqn", "c51")) -> tuple[Chain, ...]:
+    """The chain with every head. All algorithms share the heads: the slow tier has those that others show."""
+    return tuple(
+        Chain(name, {**fields, "q_func_factory": head}, n_steps=n_steps, slow=name in slow)
+        for name, head in CHAIN_HEADS.items()
+    )
+
+
+VALUE_CHAIN = {"batch_size": 128, "learning_rate": 2e-3, "target_update_interval": 25}
+TD3_PROBE = {"actor_learning_rate": 1e-3}
+TD3_CHAIN = {"actor_learning_rate": 1e-3, "critic_learning_rate": 3e-3, "tau": 0.05}
+TD3_CHAIN_OF_HEADS = {"actor_learning_rate": 5e-4}
+CONSERVATIVE_PROBE = {"conservative_weight": 0.3, "alpha_threshold": 0.5, "n_action_samples": 4}
+CONSERVATIVE_CHAIN = {"conservative_weight": 0.1, "alpha_threshold": 0.5, "n_action_samples": 4}
+CLONING_CHAIN = {"learning_rate": 1e-2}
+BEAR_RUN = {
+    "imitator_learning_rate": 1e-2,
+    "alpha_learning_rate": 1e-2,
+    "initial_alpha": 0.1,
+    "alpha_threshold": 0.2,
+    "n_action_samples": 10,
+    "n_target_samples": 4,
+    "vae_kl_weight": 0.05,
+}
+LATENT_CHAIN = {"actor_learning_rate": 1e-3, "imitator_learning_rate": 1e-2, "beta": 0.005}
+ITERATION_PROBE = {
+    "critic_learning_rate": 2e-2,
+    "batch_size": 64,
+    "batch_size_per_update": 32,
+    "n_critic_updates": 10,
+    "n_actor_updates": 10,
+    "beta": 0.5,
+}
+ITERATION_CHAIN = {
+    "actor_learning_rate": 3e-2,
+    "critic_learning_rate": 3e-2,
+    "batch_size": 1024,
+    "batch_size_per_update": 256,
+    "n_critic_updates": 4,
+    "n_actor_updates": 8,
+    "lam": 0.3,  # values are small in most states: the noise of longer returns would hide them
+}
+ITERATION_PROBES = (
+    Probing("values", ITERATION_PROBE, n_steps=15, kinds=VALUE_PROBES),
+    Probing("actions", ITERATION_PROBE, n_steps=15, kinds=ACTION_PROBES, true_values=False),
+)
+BOUNDS = MinMaxActionScaler(-2.0, 2.0)
+SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
+
+
+def _seeds_encoder(**options: Any) -> Fields:
+    return {"encoder_factory": VectorEncoderFactory(hidden_units=[16, 16], **options)}
+
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        algos.DQNConfig,
+        contract=(Variant(), Variant("GRU", {"encoder_factory": GRU, **SEQUENCES})),
+        probes=(
+            Probing("mean", n_steps=120),
+            *(
+                Probing(name, {"q_func_factory": head}, n_steps=120, kinds=("discount", "action_observation"))
+                for name, head in PROBE_HEADS.items()
+            ),
+        ),
+        chain=_heads(600, VALUE_CHAIN, slow=("iqn", "c51")),
+        seeds=(
+            Variant(fields={"target_update_interval": 7}),
+            Variant(
+                "IQN", {"q_func_factory": IQNQFunctionFactory(n_quantiles=8, n_greedy_quantiles=4, embed_size=8)}
+            ),
+        ),
+    ),
+    Row(
+        algos.DoubleDQNConfig,
+        probes=(Probing(n_steps=120),),
+        chain=_heads(600, VALUE_CHAIN),
+        seeds=(
+            Variant("QR, ensemble", {"q_func_factory": QRQFunctionFactory(n_quantiles=5), "n_critics": 2}),
+            Variant("dropout, layer norm", _seeds_encoder(dropout_rate=0.3, use_layer_norm=True)),
+            # a bias before batch norm has no gradient but rounding, which Adam would blow up: SGD leaves it small
+            Variant("batch norm", {**_seeds_encoder(use_batch_norm=True), "optim_factory": SGDFactory()}),
+        ),
+    ),
+    Row(
+        algos.DiscreteCQLConfig,
+        probes=(
+            Probing("alpha 0", {"alpha": 0.0}, n_steps=120),
+            Probing(n_steps=120, kinds=ACTION_PROBES, true_values=False),
+        ),
+        chain=(Chain("", {**VALUE_CHAIN, "alpha": 0.05}, n_steps=600),),
+        seeds=(Variant(),),
+    ),
+    Row(
+        algos.DiscreteBCQConfig,
+        contract=(Variant(), Variant("own encoder", {"share_encoder": False})),
+        probes=(Probing("", {"beta": 0.01}, n_steps=120),),
+        chain=(Chain("", {**VALUE_CHAIN, "beta": 0.01}, n_steps=400),),
+    ),
+    Row(
+        algos.DiscreteSACConfig,
+        probes=(Probing(n_steps=120),),
+        chain=(
+            Chain(
+                "", {"critic_learning_rate": 2e-3, "batch_size": 128, "target_update_interval": 20}, n_steps=500
+            ),
+        ),
+        seeds=(Variant(),),
+    ),
+    Row(
+        algos.DiscreteBCConfig,
+        probes=(Probing("", {"beta": 0.01}, n_steps=60, kinds=ACTION_PROBES, expert=True),),
+        chain=(Chain("", {**CLONING_CHAIN, "beta": 0.01}, n_steps=100, skill=0.6),),
+    ),
+    Row(algos.NFQConfig, probes=(Probing(n_steps=120),), chain=(Chain("", VALUE_CHAIN, n_steps=300),)),
+    Row(
+        algos.DDPGConfig,
+        probes=(Probing("", TD3_PROBE, n_steps=150),),
+        chain=(Chain("", TD3_CHAIN, n_steps=450),),
+    ),
+    Row(
+        algos.TD3Config,
+        probes=(Probing("", TD3_PROBE, n_steps=150),),
+        chain=(Chain("mean", TD3_CHAIN, n_steps=800), *_heads(800, TD3_CHAIN_OF_HEADS)[1:]),
+        seeds=(Variant(fields={"action_scaler": BOUNDS}),),
+    ),
+    Row(
+        algos.TD3PlusBCConfig,
+        probes=(Probing("", {**TD3_PROBE, "alpha": 20.0}, n_steps=150),),
+        chain=(Chain("", {**TD3_CHAIN, "actor_learning_rate": 3e-3}, n_steps=500, skill=0.3),),
+    ),
+    Row(
+        algos.PRDCConfig,
+        probes=(Probing("", {**TD3_PROBE, "alpha": 20.0}, n_steps=150),),
+        chain=(Chain("", TD3_CHAIN, n_steps=800),),
+        apart="PRDC",
+    ),
+    Row(
+        algos.ReBRACConfig,
+        contract=(Variant("", {"actor_beta": 0.1, "critic_beta": 0.1}),),
+        probes=(Probing("", {"critic_beta": 0.0}, n_steps=150),),
+        chain=(
+            Chain("", {**TD3_CHAIN, "actor_learning_rate": 3e-3, "actor_beta": 0.4}, n_steps=400, skill=0.3),
+        ),
+    ),
+    Row(
+        algos.SACConfig,
+        contract=(
+            Variant(),
+            Variant("LSTM", {"actor_encoder_factory": LSTM, "critic_encoder_factory": LSTM, **SEQUENCES}),
+        ),
+        probes=(
+            Probing(n_steps=150),
+            *(
+                Probing(name, {"q_func_factory": head}, n_steps=150, kinds=("discount",))
+                for name, head in PROBE_HEADS.items()
+            ),
+        ),
+        chain=_heads(400, {}, slow=("qr",)),
+        seeds=(Variant(fields={"action_scaler": BOUNDS}),),
+    ),
+    Row(
+        algos.CQLConfig,
+        contract=(Variant("", {"n_action_samples": 3}),),
+        probes=(
+            Probing("weight 0", {"conservative_weight": 0.0, "n_action_samples": 2}, n_steps=150, kinds=SOME_PROBES),
+            Probing("", CONSERVATIVE_PROBE, n_steps=200, kinds=ACTION_PROBES, action=0.4, true_values=False),
+        ),
+        chain=(Chain("", CONSERVATIVE_CHAIN, n_steps=300),),
+        seeds=(Variant(fields={"action_scaler": BOUNDS, "n_action_samples": 3}),),
+    ),
+    Row(
+        algos.CalQLConfig,
+        contract=(Variant("", {"n_action_samples": 3}),),
+        probes=(Probing("", CONSERVATIVE_PROBE, n_steps=200, kinds=ACTION_PROBES, action=0.4, true_values=False),),
+        chain=(Chain("", CONSERVATIVE_CHAIN, n_steps=300),),
+    ),
+    Row(
+        algos.EDACConfig,
+        contract=(Variant("", {"n_critics": 3}),),
+        probes=(Probing("", {"n_critics": 4, "eta": 0.1}, n_steps=150),),
+        chain=(Chain("", {"n_critics": 4, "eta": 0.01}, n_steps=300),),
+        apart="EDAC's loss holds gradients",
+    ),
+    Row(
+        algos.IQLConfig,
+        probes=(Probing(n_steps=150),),
+        chain=(Chain("", {"weight_temp": 30.0, "expectile": 0.9}, n_steps=400),),
+        seeds=(Variant(fields={"action_scaler": BOUNDS}),),
+    ),
+    Row(
+        algos.DiscreteIQLConfig,
+        probes=(Probing(n_steps=150),),
+        chain=(Chain("", {"weight_temp": 30.0, "expectile": 0.9}, n_steps=300),),
+    ),
+    Row(
+        algos.CRRConfig,
+        contract=(
+            Variant("", {"update_actor_interval": 2}),
+            Variant("soft", {"target_update_type": "soft", "advantage_type": "max", "n_critics": 2}),
+        ),
+        probes=(
+            Probing("", {"beta": 0.1}, n_steps=150),
+            Probing(
+                "binary max soft",
+                {
+                    "weight_type": "binary",
+                    "advantage_type": "max",
+                    "target_update_type": "soft",
+                    "n_action_samples": 2,
+                },
+                n_steps=150,
+                kinds=ACTION_PROBES,
+            ),
+        ),
+        chain=(Chain("", {"beta": 0.03, "target_update_type": "soft"}, n_steps=300),),
+    ),
+    Row(
+        algos.AWACConfig,
+        contract=(Variant("", {"n_action_samples": 2}),),
+        probes=(Probing("", {"lam": 0.1}, n_steps=150),),
+        chain=(Chain("", {"lam": 0.03}, n_steps=250),),
+    ),
+    Row(algos.AWRConfig, probes=ITERATION_PROBES, chain=(Chain("", ITERATION_CHAIN, n_steps=80),), apart="AWR"),
+    Row(
+        algos.DiscreteAWRConfig,
+        probes=ITERATION_PROBES,
+        chain=(Chain("", ITERATION_CHAIN, n_steps=80),),
+        apart="DiscreteAWR",
+    ),
+    Row(
+        algos.BCQConfig,
+        contract=(Variant("", {"n_action_samples": 4}),),
+        probes=(
+            Probing(
+                "",
+                {"n_action_samples": 10, "action_flexibility": 0.3, "beta": 0.05, "rl_start_step": 20},
+                n_steps=150,
+                kinds=("discount", "time_limit", "action", "action_observation"),
+            ),
+        ),
+        chain=(
+            Chain(
+                "",
+                {"n_action_samples": 5, "action_flexibility": 0.3, "beta": 0.05, "update_actor_interval": 2},
+                n_steps=300,
+            ),
+        ),
+    ),
+    Row(
+        algos.BEARConfig,
+        contract=(
+            Variant(
+                "", {"n_action_samples": 4, "n_target_samples": 3, "n_mmd_action_samples": 2, "warmup_steps": 1}
+            ),
+        ),
+        probes=(Probing("", {**BEAR_RUN, "warmup_steps": 30}, n_steps=150, kinds=SOME_PROBES),),
+        chain=(Chain("", {**BEAR_RUN, "warmup_steps": 50}, n_steps=200),),
+    ),
+    Row(
+        algos.PLASConfig,
+        contract=(Variant("", {"warmup_steps": 1}),),
+        probes=(Probing("", {"beta": 0.005, "warmup_steps": 100}, n_steps=250, kinds=SOME_PROBES),),
+        chain=(Chain("", {**LATENT_CHAIN, "warmup_steps": 150}, n_steps=500),),
+    ),
+    Row(
+        algos.PLASWithPerturbationConfig,
+        contract=(Variant("", {"warmup_steps": 1}),),
+        probes=(
+            Probing(
+                "",
+                {"beta": 0.005, "warmup_steps": 100, "action_flexibility": 0.1},
+                n_steps=250,
+                kinds=("discount", "action_observation"),
+            ),
+        ),
+        chain=(
+            Chain(
+                "",
+                {**LATENT_CHAIN, "actor_learning_rate": 5e-4, "warmup_steps": 200, "action_flexibility": 0.1},
+                n_steps=600,
+                skill=0.4,
+            ),
+        ),
+    ),
+    Row(
+        algos.BCConfig,
+        contract=(Variant(), Variant("stochastic", {"policy_type": "stochastic"})),
+        probes=(
+            Probing(n_steps=60, kinds=ACTION_PROBES, expert=True),
+            Probing("stochastic", {"policy_type": "stochastic"}, n_steps=60, kinds=ACTION_PROBES, expert=True),
+        ),
+        chain=(
+            Chain("", CLONING_CHAIN, n_steps=300, skill=0.6),
+            Chain("stochastic", {**CLONING_CHAIN, "policy_type": "stochastic"}, n_steps=400, skill=0.6),
+        ),
+        seeds=(Variant(fields={"action_scaler": BOUNDS, "learning_rate": algos.BCConfig().learning_rate}),),
+    ),
+    Row(
+        algos.PPOConfig,
+        contract=(
+            Variant("continuous", discrete=False),
+            Variant("discrete", discrete=True),
+            Variant(
+                "GRU",
+                {
+                    "batch_size": 40,
+                    "actor_encoder_factory": GRU,
+                    "value_encoder_factory": GRU,
+                    "sequence_length": 10,
+                },
+                discrete=True,
+            ),
+        ),
+        probes=(
+            Probing("discrete", {"learning_rate": 3e-3}, True, n_steps=640),
+            Probing("values", {"learning_rate": 3e-3}, False, n_steps=640, kinds=("discount", "time_limit")),
+            Probing("actions", {"learning_rate": 6e-3}, False, n_steps=1920, kinds=ACTION_PROBES),
+        ),
+        chain=(
+            Chain("discrete", {"learning_rate": 4e-3}, True, n_steps=4096),
+            Chain("continuous", {"learning_rate": 4e-3}, False, n_steps=4096),
+        ),
+        apart="PPO",
+    ),
+    Row(
+        algos.DecisionTransformerConfig,
+        contract=(Variant("", {"warmup_steps": 10}),),
+        probes=(Probing("", {"warmup_steps": 5}, n_steps=60, kinds=ACTION_PROBES, expert=True),),
+        chain=(Chain("", {**CLONING_CHAIN, "warmup_steps": 5}, n_steps=100, skill=0.6),),
+        apart="trajectories",
+    ),
+    Row(
+        algos.DiscreteDecisionTransformerConfig,
+        contract=(Variant("", {"num_heads": 2, "warmup_tokens": 40, "final_tokens": 1000}),),
+        probes=(
+            Probing(
+                "",
+                {"num_heads": 2, "warmup_tokens": 500, "final_tokens": 100000},
+                n_steps=60,
+                kinds=ACTION_PROBES,
+                expert=True,
+            ),
+        ),
+        chain=(
+            Chain(
+                "",
+                {"learning_rate": 5e-3, "num_heads": 2, "warmup_tokens": 2000, "final_tokens": 40000},
+                n_steps=200,
+                skill=0.6,
+            ),
+        ),
+        apart="trajectories",
+    ),
+    Row(
+        algos.TACRConfig,
+        probes=(Probing("", {**TD3_PROBE, "alpha": 50.0}, n_steps=150),),
+        chain=(Chain("", {"critic_learning_rate": 3e-3}, n_steps=200, skill=0.6),),
+        apart="trajectories",
+    ),
+)
+
+CONTRACT_RUNS = _runs("contract", VectorEncoderFactory(hidden_units=[8, 8]), CONTRACT_FIELDS)
+PROBE_RUNS = _runs("probes", VectorEncoderFactory(hidden_units=[32, 32]), PROBE_FIELDS)
+CHAIN_RUNS = _runs("chain", VectorEncoderFactory(hidden_units=[32]), CHAIN_FIELDS)
+SEED_RUNS = {run.name: run.config for run in _runs("seeds", SEEDS_ENCODER, SEEDS_FIELDS)}

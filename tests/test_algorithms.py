@@ -1,0 +1,31 @@
+"""The table of algorithms is complete, and so are the suites that read it."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from birl import algos
+from tests.algorithms import CHAIN_RUNS, CONTRACT_RUNS, PROBE_RUNS, ROWS, Row
+from tests.golden.table import CASES
+
+
+def test_every_algorithm_that_learns_has_one_row() -> None:
+    known = {cls for _, cls in inspect.getmembers(algos, inspect.isclass) if issubclass(cls, algos.Algorithm)}
+    learning = {cls.__name__ for cls in known if "config_class" in vars(cls) and cls.data != "nothing"}
+    names = [row.name for row in ROWS]
+    assert len(names) == len(set(names)) and set(names) == learning
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_is_seen_by_every_suite(row: Row) -> None:
+    assert row.contract and row.probes and row.chain
+    assert not (row.seeds and row.apart)
+    assert [case for case in CASES if case.name.split()[0] == row.name], "there is no golden"
+
+
+@pytest.mark.parametrize("runs", [CONTRACT_RUNS, PROBE_RUNS, CHAIN_RUNS])
+def test_runs_have_names_of_their_own(runs) -> None:
+    names = [run.name for run in runs]
+    assert len(names) == len(set(names))
