@@ -185,8 +185,8 @@ class AlgorithmConfig(Serializable):
 
     @classmethod
     def get_type(cls) -> str:
-        """Name of the algorithm: the class name without ``Config``. Empty for fields that no algorithm has alone."""
-        return cls.__name__.removesuffix("Config") if "algorithm" in vars(cls) else ""
+        """The class name without ``Config``. Empty for shared fields, which make no algorithm."""
+        return cls.__name__.removesuffix("Config") if hasattr(cls, "algorithm") else ""
 
     def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
         """Make the algorithm.
