@@ -14,6 +14,7 @@ from typing import Any
 
 from birl import algos, ope
 from birl.algorithm.algorithm import Algorithm
+from birl.engine import Gradient, TargetUpdate
 from birl.files.named import Serializable
 from birl.types import ActionSpace
 
@@ -197,28 +198,27 @@ def results(scores: dict[str, Scores]) -> list[str]:
 
 def page(cls: type[Algorithm[Any, Any]], tasks: Scores | None = None) -> str:
     """One algorithm's page, with its scores if there are any."""
-    config, bare = cls.config_class, cls.__new__(cls)
+    config = cls.config_class
     lines = [f"# {cls.__name__}", "", "<!-- written by scripts/make_algorithm_pages.py -->", ""]
     lines += [markdown(config.__doc__ or ""), ""]
     lines += [f"- actions: {KINDS[cls.action_space]}", f"- learns from: {source(cls)}", ""]
     if tasks:
         lines += measurements(cls.__name__, tasks)
-    phases = bare.phases_for(config())
-    if phases:
+    steps = [step for step in cls.steps if step.when.holds(config())]
+    if steps:
         lines += ["## An update", "", "In this order:", ""]
-        for phase in phases:
-            when = [f"every `{phase.every}` updates"] if phase.every != 1 else []
-            when += [f"after `{phase.after}` updates"] if phase.after != 0 else []
-            when += [f"until update `{phase.until}`"] if phase.until is not None else []
-            every = f" ({', '.join(when)})" if when else ""
-            trained = ", ".join(f"`{name}`" for name in phase.trained)
-            told = re.sub(r"\n(?=.)", "\n    ", markdown(phase.loss.__doc__ or ""))  # stays in its item of the list
-            lines += [f"1. {trained}{every}, logged as `{phase.logged}`: {told}", *[""] * ("\n" in told)]
-        for target in bare.targets_for(config()):
-            every = f" every `{target.every}` updates" if target.every != 1 else ""
-            every += f" after `{target.after}` updates" if target.after != 0 else ""
-            kind = type(target).__name__
-            lines += [f"1. `{target.target}` follows `{target.source}` ({kind}{every})"]  # type: ignore[attr-defined]
+        for step in steps:
+            when = [f"every `{step.when.every}` updates"] if step.when.every != 1 else []
+            when += [f"after `{step.when.after}` updates"] if step.when.after != 0 else []
+            when += [f"until update `{step.when.until}`"] if step.when.until is not None else []
+            if isinstance(step, Gradient):
+                every = f" ({', '.join(when)})" if when else ""
+                trained = ", ".join(f"`{name}`" for name in step.networks)
+                told = re.sub(r"\n(?=.)", "\n    ", markdown(step.loss.__doc__ or ""))  # stays in its item of the list
+                lines += [f"1. {trained}{every}, logged as `{step.logged}`: {told}", *[""] * ("\n" in told)]
+            elif isinstance(step, TargetUpdate):
+                kind = " ".join([type(step).__name__, *when])
+                lines += [f"1. `{step.target}` follows `{step.source}` ({kind})"]
         lines += [""]
     logged = re.search(r"^Logs .*?(?:\n\n|\Z)", inspect.cleandoc(config.__doc__ or ""), re.DOTALL | re.MULTILINE)
     names = [name for name in re.findall(r"``(\w+)``", logged.group()) if name in METRICS] if logged else []

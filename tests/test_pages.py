@@ -76,7 +76,7 @@ def test_what_is_logged_is_what_an_update_gives():
 
     module, small = generator(), VectorEncoderFactory(hidden_units=[4])
     configs = [getattr(algos, name) for name in algos.__all__ if name.endswith("Config")]
-    for config in (each for each in configs if issubclass(each, AlgorithmConfig) and each.algorithm.phases):
+    for config in (each for each in configs if issubclass(each, AlgorithmConfig) and each.algorithm.steps):
         fields = {name: small for name, *_ in config.documentation() if name.endswith("encoder_factory")}
         fields |= {"batch_size": 8, "warmup_steps": 1, "context_size": 4, "num_heads": 1}
         fields |= {"rollout_length": 8, "n_epochs": 1}

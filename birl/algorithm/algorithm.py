@@ -25,7 +25,7 @@ from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset import ReplayBufferBase
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.devices import resolve_device
-from birl.engine import Engine, Phase, TargetUpdate
+from birl.engine import Engine, Step, check_steps
 from birl.envs import environment_spec, single_spaces
 from birl.errors import (
     ActionError,
@@ -70,7 +70,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         action_space: the actions it can take.
         acting: name of the network that acts.
         remembering: further recurrent networks whose state is kept while acting.
-        phases, targets: what an update consists of.
+        steps: what an update consists of, in order.
         data: what it learns from: ``"transition"`` (sequences of them with a recurrent encoder), ``"trajectory"``
             slices, ``"tail"`` (steps with the rest of their episodes), its own ``"rollout"``, or ``"nothing"``.
         next_actions: whether it learns from the data's next actions, too: ``next_action`` and ``next_action_known`` in
@@ -90,8 +90,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     action_space: ClassVar[ActionSpace]
     acting: ClassVar[str] = ""
     remembering: ClassVar[tuple[str, ...]] = ()
-    phases: tuple[Phase, ...] = ()
-    targets: tuple[TargetUpdate, ...] = ()
+    steps: tuple[Step, ...] = ()
     data: ClassVar[str] = "transition"
     next_actions: ClassVar[bool] = False
     returns_to_go: ClassVar[bool] = False
@@ -110,6 +109,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         if "config_class" in cls.__dict__:
             cls.config_class.set_algorithm(cls)
             cls._known[cls.config_class.get_type()] = cls
+            check_steps(cls.steps, cls.config_class)
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         check_scalers(self.config, spec)
         self._spec = spec
         nets = self.networks(self._spec, self.config).to(self.torch_device)
-        self._engine = Engine(nets, self.phases_for(self.config), self.targets_for(self.config), self.config)
+        self._engine = Engine(nets, self.steps, self.config)
         config = self.config
         if config.compile_graph is True:
             self._engine.compile()
@@ -273,14 +273,6 @@ class Algorithm(Generic[ConfigT, NetsT]):
             scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
             self.returns = DiscountedReturns(config.gamma, scale)
         self._set_mode(acting=False)
-
-    def phases_for(self, config: ConfigT) -> tuple[Phase, ...]:
-        """The phases under a configuration; most algorithms have the same for all."""
-        return self.phases
-
-    def targets_for(self, config: ConfigT) -> tuple[TargetUpdate, ...]:
-        """The target updates under a configuration; most algorithms have the same for all."""
-        return self.targets
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes and fit the scalers that are not fitted; check that they fit if built."""
@@ -429,7 +421,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         return self.engine.burn_in(batch, getattr(minibatch, "burn_in", 0))
 
     def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
-        """Call ``watch(phase, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer.
+        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer.
 
         The statistics are the minimum, maximum, mean and standard deviation of each parameter's gradient, on the
         device; after ``k`` updates at once they are ``[k, n, 4]``.
@@ -825,14 +817,14 @@ class Algorithm(Generic[ConfigT, NetsT]):
                 f"number of critics and shapes. ({str(error).splitlines()[-1].strip()})"
             ) from error
 
-    def _copy_optimizer(self, algo: Algorithm[Any, Any], phase: str) -> None:
-        own, theirs = self.engine.optimizers.get(phase), algo.engine.optimizers.get(phase)
+    def _copy_optimizer(self, algo: Algorithm[Any, Any], name: str) -> None:
+        own, theirs = self.engine.optimizers.get(name), algo.engine.optimizers.get(name)
         if own is None or theirs is None:
-            raise UnsupportedError(f"{type(self if own is None else algo).__name__} has no optimiser for its {phase}")
+            raise UnsupportedError(f"{type(self if own is None else algo).__name__} has no optimiser for its {name}")
         shapes = [[p.shape for group in side.param_groups for p in group["params"]] for side in (own, theirs)]
         if shapes[0] != shapes[1]:
-            raise ShapeError(f"the {phase} optimiser of {type(algo).__name__} does not fit {type(self).__name__}")
-        self.engine.copy_optimizer(phase, algo.engine)
+            raise ShapeError(f"the {name} optimiser of {type(algo).__name__} does not fit {type(self).__name__}")
+        self.engine.copy_optimizer(name, algo.engine)
 
     # -- files -----------------------------------------------------------------------------------------------------
 

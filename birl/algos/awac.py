@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from birl.acting.policy import mode_action, q_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
 from birl.config import ActorCriticConfig, config, field
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak
 from birl.losses import td_loss
 from birl.models import (
     ContinuousQFunction,
@@ -98,8 +98,7 @@ class AWAC(Algorithm[AWACConfig, AWACNets]):
     networks = AWACNets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
-    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss))
-    targets = (Polyak("critic", "critic_target"),)
+    steps = (Gradient("critic", critic_loss), Gradient("actor", actor_loss), Polyak("critic", "critic_target"))
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_value)

@@ -15,9 +15,9 @@ from birl.acting.policy import mode_action, sampled_action
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.awac import AWACConfig
 from birl.config import PolicyConfig, config, field
-from birl.engine import Loss, Phase
+from birl.engine import Gradient, Loss
 from birl.errors import ConfigError, DataError, UnsupportedError
-from birl.losses import carried
+from birl.losses import shared
 from birl.models import (
     CategoricalPolicy,
     DefaultEncoderFactory,
@@ -149,7 +149,7 @@ def value_loss(nets: AWRNets, batch: Batch, cfg: AWRConfig) -> Loss:
 
 def advantage(nets: AWRNets, batch: Batch) -> Tensor:
     """``R - V(s)`` ``[B]`` with the value function as it is, which stays so while the policy learns."""
-    return carried(batch, "advantage", lambda: batch.extra["return"] - nets.value(batch.inputs))
+    return shared(batch, "advantage", lambda: batch.extra["return"] - nets.value(batch.inputs))
 
 
 def actor_loss(nets: AWRNets, batch: Batch, cfg: AWRConfig) -> Loss:
@@ -182,7 +182,7 @@ class AdvantageWeightedRegression(Algorithm[AWRConfig, AWRNets]):
     networks = AWRNets
     acting = "actor"
     data = "tail"
-    phases = (Phase("critic", value_loss, modules=("value",)), Phase("actor", actor_loss))
+    steps = (Gradient("critic", value_loss, of=("value",)), Gradient("actor", actor_loss))
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(state_value)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from birl.acting.policy import mode_action, sampled_action
 from birl.algorithm.algorithm import Algorithm
 from birl.config import NetworkConfig, config, field
-from birl.engine import Loss, Phase
+from birl.engine import Gradient, Loss
 from birl.models import (
     CategoricalPolicy,
     DeterministicPolicy,
@@ -44,14 +44,12 @@ class BCNets(nn.Module):
         self.actor = policy(spec, cfg.encoder_factory)
 
 
-def squared_error(nets: BCNets, batch: Batch, cfg: BCConfig) -> Loss:
-    """``E[mean over dimensions of (a - pi(s))^2]``."""
-    return Loss(weighted_mean((nets.actor(batch.inputs) - batch.action).square().mean(-1), batch.weight))
-
-
-def negative_log_likelihood(nets: BCNets, batch: Batch, cfg: BCConfig) -> Loss:
-    """``-E[log pi(a|s)]``."""
-    return Loss(-weighted_mean(nets.actor(batch.inputs).log_prob(batch.action), batch.weight))
+def imitation_loss(nets: BCNets, batch: Batch, cfg: BCConfig) -> Loss:
+    """``E[mean over dimensions of (a - pi(s))^2]``, or ``-E[log pi(a|s)]`` with a stochastic policy."""
+    policy = nets.actor(batch.inputs)
+    if cfg.policy_type == "deterministic":
+        return Loss(weighted_mean((policy - batch.action).square().mean(-1), batch.weight))
+    return Loss(-weighted_mean(policy.log_prob(batch.action), batch.weight))
 
 
 def greedy(nets: BCNets, inputs: Inputs) -> Tensor:
@@ -75,12 +73,7 @@ class BC(Algorithm[BCConfig, BCNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     imitates = True
-
-    def phases_for(self, config: BCConfig) -> tuple[Phase, ...]:
-        """The loss depends on the form of the policy."""
-        loss = squared_error if config.policy_type == "deterministic" else negative_log_likelihood
-        return (Phase("actor", loss, prefix="", metric="loss"),)
-
+    steps = (Gradient("actor", imitation_loss, optimizer="", metric="loss"),)
     policy_mode = staticmethod(greedy)
     policy_sample = staticmethod(sample)
 
@@ -125,6 +118,6 @@ class DiscreteBC(Algorithm[DiscreteBCConfig, DiscreteBCNets]):
     action_space = ActionSpace.DISCRETE
     acting = "actor"
     imitates = True
-    phases = (Phase("actor", cross_entropy, prefix="", metric="loss"),)
+    steps = (Gradient("actor", cross_entropy, optimizer="", metric="loss"),)
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)

@@ -14,7 +14,7 @@ from birl.algorithm.algorithm import Algorithm
 from birl.algos.dqn import DQNConfig, DQNNets
 from birl.algos.td3 import TD3Config
 from birl.config import ActorCriticConfig, ImitatorConfig, config, field
-from birl.engine import HardCopy, Loss, Phase, Polyak
+from birl.engine import Gradient, HardCopy, Loss, Polyak, When
 from birl.losses import td_loss, vae_loss
 from birl.models import (
     CategoricalPolicy,
@@ -28,6 +28,8 @@ from birl.models import (
 )
 from birl.models.distributions import Categorical
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+
+DELAYED = When(every="update_actor_interval", after="rl_start_step")
 
 
 @config
@@ -124,14 +126,12 @@ class BCQ(Algorithm[BCQConfig, BCQNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     remembering = ("critic", "vae_decoder")
-    phases = (
-        Phase("vae", imitator_loss, ("vae_encoder", "vae_decoder"), prefix="imitator"),
-        Phase("critic", critic_loss, after="rl_start_step"),
-        Phase("actor", actor_loss, every="update_actor_interval", after="rl_start_step"),
-    )
-    targets = (
-        Polyak("critic", "critic_target", every="update_actor_interval", after="rl_start_step"),
-        Polyak("actor", "actor_target", every="update_actor_interval", after="rl_start_step"),
+    steps = (
+        Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator"),
+        Gradient("critic", critic_loss, when=When(after="rl_start_step")),
+        Gradient("actor", actor_loss, when=DELAYED),
+        Polyak("critic", "critic_target", when=DELAYED),
+        Polyak("actor", "actor_target", when=DELAYED),
     )
     policy_mode = staticmethod(greedy_action)
     policy_sample = staticmethod(random_action)
@@ -217,7 +217,7 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
     td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
     penalty = cfg.beta * imitator.logits.square().mean(-1)
     imitation = weighted_mean(penalty - imitator.log_prob(batch.action), batch.weight)
-    return Loss(td.value + imitation, {"td_loss": td.value, "imitator_loss": imitation}, td.priority)
+    return Loss(td.value + imitation, {"td_loss": td.value, "imitator_loss": imitation})
 
 
 @final
@@ -229,8 +229,10 @@ class DiscreteBCQ(Algorithm[DiscreteBCQConfig, DiscreteBCQNets]):
     action_space = ActionSpace.DISCRETE
     acting = "critic"
     remembering = ("imitator",)
-    phases = (Phase("critic", discrete_loss, ("critic", "imitator"), prefix="", metric="loss"),)
-    targets = (HardCopy("critic", "critic_target"),)
+    steps = (
+        Gradient("critic", discrete_loss, ("critic", "imitator"), optimizer="", metric="loss"),
+        HardCopy("critic", "critic_target"),
+    )
     policy_mode = staticmethod(constrained_action)
     policy_sample = staticmethod(constrained_action)
     action_value = staticmethod(q_action_value)

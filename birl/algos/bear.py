@@ -13,8 +13,8 @@ from birl.algorithm.algorithm import Algorithm
 from birl.algos import sac
 from birl.algos.sac import SACConfig, SACNets, temperature_loss
 from birl.config import ImitatorConfig, config, field, rate
-from birl.engine import Loss, Phase, Polyak
-from birl.losses import carried, td_loss, vae_loss
+from birl.engine import Gradient, Loss, Polyak, When
+from birl.losses import shared, td_loss, vae_loss
 from birl.models import (
     AdamFactory,
     OptimizerFactory,
@@ -27,6 +27,8 @@ from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 LOG_ALPHA_RANGE = (-5.0, 10.0)
 """The logarithm of the multiplier is clipped to this range, as in the authors' code."""
+
+WARMUP, AFTERWARDS = When(until="warmup_steps"), When(after="warmup_steps")
 
 
 @config
@@ -157,7 +159,7 @@ def actor_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
     climb = sac.actor_loss(nets, batch, cfg)
     gap, alpha = mmd_gap(nets, batch, cfg), nets.multiplier().detach()
     metrics = {"mmd_loss": alpha * gap, "alpha": alpha}
-    return Loss(climb.value + alpha * gap, metrics, carry={**climb.carry, "mmd_gap": gap})
+    return Loss(climb.value + alpha * gap, metrics, share={**climb.share, "mmd_gap": gap})
 
 
 def alpha_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
@@ -165,7 +167,7 @@ def alpha_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
 
     Beyond an end of its range the logarithm counts as that end, and has a gradient only where it leads back.
     """
-    gap = carried(batch, "mmd_gap", lambda: mmd_gap(nets, batch, cfg))
+    gap = shared(batch, "mmd_gap", lambda: mmd_gap(nets, batch, cfg))
     low, high = LOG_ALPHA_RANGE
     log = nets.alpha.raw
     leads_back = ((log <= high) | (gap < 0)) & ((log >= low) | (gap > 0))
@@ -189,15 +191,16 @@ class BEAR(Algorithm[BEARConfig, BEARNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     remembering = ("critic",)
-    phases = (
-        Phase("imitator", imitator_loss, ("vae_encoder", "vae_decoder")),
-        Phase("critic", critic_loss),
-        Phase("warmup", warmup_loss, ("actor",), prefix="actor", metric="actor_loss", until="warmup_steps"),
-        Phase("actor", actor_loss, after="warmup_steps"),
-        Phase("alpha", alpha_loss, after="warmup_steps"),
-        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss", after="warmup_steps"),
+    steps = (
+        Gradient("imitator", imitator_loss, ("vae_encoder", "vae_decoder")),
+        Gradient("critic", critic_loss),
+        Gradient("warmup", warmup_loss, ("actor",), optimizer="actor", metric="actor_loss", when=WARMUP),
+        Gradient("actor", actor_loss, when=AFTERWARDS),
+        Gradient("alpha", alpha_loss, when=AFTERWARDS),
+        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss", when=AFTERWARDS),
+        Polyak("critic", "critic_target"),
+        Polyak("actor", "actor_target"),
     )
-    targets = (Polyak("critic", "critic_target"), Polyak("actor", "actor_target"))
     policy_mode = staticmethod(greedy_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_value)

@@ -10,7 +10,7 @@ from birl.algos import cql
 from birl.algos.cql import CQLConfig, CQLNets
 from birl.algos.sac import actor_loss, temperature_loss
 from birl.config import config
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak
 from birl.types import ActionSpace, Batch
 
 
@@ -49,13 +49,13 @@ class CalQL(Algorithm[CalQLConfig, CQLNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     returns_to_go = True
-    phases = (
-        Phase("critic", critic_loss),
-        Phase("alpha", alpha_loss),
-        Phase("actor", actor_loss),
-        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("alpha", alpha_loss),
+        Gradient("actor", actor_loss),
+        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
+        Polyak("critic", "critic_target"),
     )
-    targets = (Polyak("critic", "critic_target"),)
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_value)

@@ -13,9 +13,9 @@ from birl.algorithm.algorithm import Algorithm
 from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss
 from birl.config import config, field, rate
-from birl.engine import HardCopy, Loss, Phase, Polyak
+from birl.engine import Gradient, HardCopy, Loss, Polyak
 from birl.errors import ConfigError
-from birl.losses import carried, td_loss
+from birl.losses import shared, td_loss
 from birl.models import AdamFactory, OptimizerFactory, Returns, Scalar
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
@@ -122,12 +122,12 @@ def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | Non
     td = td_loss(returns, target, batch)
     gap = conservative_loss(nets, batch, cfg, returns, floor)
     penalty = nets.alpha().detach().clamp(max=1e6) * gap
-    return Loss(td.value + penalty, {"conservative_loss": penalty}, td.priority, {"conservative_gap": gap})
+    return Loss(td.value + penalty, {"conservative_loss": penalty}, share={"conservative_gap": gap})
 
 
 def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
     """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
-    gap = carried(
+    gap = shared(
         batch,
         "conservative_gap",
         lambda: conservative_loss(nets, batch, cfg, nets.critic(batch.inputs, batch.action), floor),
@@ -144,13 +144,13 @@ class CQL(Algorithm[CQLConfig, CQLNets]):
     networks = CQLNets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
-    phases = (
-        Phase("critic", critic_loss),
-        Phase("alpha", alpha_loss),
-        Phase("actor", actor_loss),
-        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("alpha", alpha_loss),
+        Gradient("actor", actor_loss),
+        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
+        Polyak("critic", "critic_target"),
     )
-    targets = (Polyak("critic", "critic_target"),)
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_value)
@@ -178,7 +178,7 @@ def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
     value = returns.mean()  # [N, B, A]
     taken = value.gather(-1, batch.action.unsqueeze(-1).expand(*value.shape[:-1], 1)).squeeze(-1)
     gap = weighted_mean(torch.logsumexp(value, -1) - taken, batch.weight).sum()
-    return Loss(td.value + cfg.alpha * gap, {"td_loss": td.value, "conservative_loss": gap}, td.priority)
+    return Loss(td.value + cfg.alpha * gap, {"td_loss": td.value, "conservative_loss": gap})
 
 
 @final
@@ -189,8 +189,7 @@ class DiscreteCQL(Algorithm[DiscreteCQLConfig, DQNNets]):
     networks = DQNNets
     action_space = ActionSpace.DISCRETE
     acting = "critic"
-    phases = (Phase("critic", discrete_loss, prefix="", metric="loss"),)
-    targets = (HardCopy("critic", "critic_target"),)
+    steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
     policy_mode = staticmethod(q_action)
     policy_sample = staticmethod(q_action)
     action_value = staticmethod(q_action_value)

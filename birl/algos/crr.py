@@ -14,7 +14,7 @@ from birl.algorithm.algorithm import Algorithm
 from birl.algos.awac import AWACConfig, compared_returns
 from birl.algos.dqn import DQNConfig
 from birl.config import ActorCriticConfig, config, field
-from birl.engine import HardCopy, Loss, Phase, Polyak, TargetUpdate
+from birl.engine import Gradient, HardCopy, Loss, Polyak, When
 from birl.losses import td_loss
 from birl.models import (
     ConditionalNormalPolicy,
@@ -22,6 +22,9 @@ from birl.models import (
 )
 from birl.models.distributions import Categorical
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+
+HARD = When(every="target_update_interval", given=("target_update_type", "hard"))
+SOFT = When(given=("target_update_type", "soft"))
 
 
 @config
@@ -131,14 +134,14 @@ class CRR(Algorithm[CRRConfig, CRRNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     remembering = ("critic",)
-    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss, every="update_actor_interval"))
-    targets = (HardCopy("critic", "critic_target"), HardCopy("actor", "actor_target"))
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss, when=When(every="update_actor_interval")),
+        HardCopy("critic", "critic_target", when=HARD),
+        HardCopy("actor", "actor_target", when=HARD),
+        Polyak("critic", "critic_target", when=SOFT),
+        Polyak("actor", "actor_target", when=SOFT),
+    )
     policy_mode = staticmethod(mean_action)
     policy_sample = staticmethod(sample)
     action_value = staticmethod(q_value)
-
-    def targets_for(self, config: CRRConfig) -> tuple[TargetUpdate, ...]:
-        """With ``target_update_type="soft"`` both targets follow slowly."""
-        if config.target_update_type == "hard":
-            return self.targets
-        return Polyak("critic", "critic_target"), Polyak("actor", "actor_target")

@@ -10,7 +10,7 @@ from birl.acting.policy import deterministic_action, q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Nets
 from birl.config import ActorCriticConfig, config
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak
 from birl.losses import td_loss
 from birl.types import ActionSpace, Batch, weighted_mean
 
@@ -51,8 +51,12 @@ class DDPG(Algorithm[DDPGConfig, TD3Nets]):
     networks = TD3Nets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
-    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss))
-    targets = (Polyak("critic", "critic_target"), Polyak("actor", "actor_target"))
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss),
+        Polyak("critic", "critic_target"),
+        Polyak("actor", "actor_target"),
+    )
     policy_mode = staticmethod(deterministic_action)
     policy_sample = staticmethod(deterministic_action)
     action_value = staticmethod(q_value)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from birl.algorithm.sequence import ACTIVATION_TYPES, TransformerAlgorithm, TransformerConfig, window_outputs
 from birl.config import NetworkConfig, config, field
-from birl.engine import Loss, Phase
+from birl.engine import Gradient, Loss
 from birl.errors import ConfigError
 from birl.models import (
     AdamWFactory,
@@ -96,7 +96,7 @@ class DecisionTransformer(TransformerAlgorithm[DecisionTransformerConfig, Decisi
     networks = DecisionTransformerNets
     action_space = ActionSpace.CONTINUOUS
     acting = "transformer"
-    phases = (Phase("transformer", loss, metric="loss"),)
+    steps = (Gradient("transformer", loss, metric="loss"),)
 
 
 @config
@@ -180,7 +180,7 @@ class DiscreteDecisionTransformer(
     networks = DiscreteDecisionTransformerNets
     action_space = ActionSpace.DISCRETE
     acting = "transformer"
-    phases = (Phase("transformer", discrete_loss, metric="loss"),)
+    steps = (Gradient("transformer", discrete_loss, metric="loss"),)
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """See `birl.algorithm.Algorithm.update`; the learning rate is the one that this update was made with."""

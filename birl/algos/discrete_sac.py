@@ -14,8 +14,8 @@ from birl.algorithm.algorithm import Algorithm
 from birl.algos.dqn import DQNConfig
 from birl.algos.sac import SACConfig
 from birl.config import PolicyConfig, ValueConfig, config, field
-from birl.engine import HardCopy, Loss, Phase
-from birl.losses import carried, td_loss
+from birl.engine import Gradient, HardCopy, Loss
+from birl.losses import shared, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import (
     AdamFactory,
@@ -79,12 +79,12 @@ def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     log_probs = policy.log_probs
     probs = log_probs.exp()
     value = (probs * (nets.temperature().detach() * log_probs - value)).sum(-1)
-    return Loss(weighted_mean(value, batch.weight), carry={"policy_entropy": -(probs * log_probs).sum(-1)})
+    return Loss(weighted_mean(value, batch.weight), share={"policy_entropy": -(probs * log_probs).sum(-1)})
 
 
 def temperature_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     """Eq. 11, with the policy that the actor's loss saw."""
-    entropy = carried(batch, "policy_entropy", lambda: nets.actor(batch.inputs).entropy())
+    entropy = shared(batch, "policy_entropy", lambda: nets.actor(batch.inputs).entropy())
     return temperature_step(nets.temperature(), entropy, nets.target_entropy, batch.weight)
 
 
@@ -96,12 +96,12 @@ class DiscreteSAC(Algorithm[DiscreteSACConfig, DiscreteSACNets]):
     networks = DiscreteSACNets
     action_space = ActionSpace.DISCRETE
     acting = "actor"
-    phases = (
-        Phase("critic", critic_loss),
-        Phase("actor", actor_loss),
-        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss),
+        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
+        HardCopy("critic", "critic_target"),
     )
-    targets = (HardCopy("critic", "critic_target"),)
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_action_value)

@@ -11,7 +11,7 @@ from torch import nn
 from birl.acting.policy import q_action, q_action_value
 from birl.algorithm.algorithm import Algorithm
 from birl.config import ValueConfig, config, field
-from birl.engine import HardCopy, Loss, Phase
+from birl.engine import Gradient, HardCopy, Loss
 from birl.losses import td_loss
 from birl.models import (
     DiscreteQFunction,
@@ -88,8 +88,7 @@ class DQN(Algorithm[DQNConfig, DQNNets]):
     networks = DQNNets
     action_space = ActionSpace.DISCRETE
     acting = "critic"
-    phases = (Phase("critic", q_loss, prefix="", metric="loss"),)
-    targets = (HardCopy("critic", "critic_target"),)
+    steps = (Gradient("critic", q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
     policy_mode = staticmethod(q_action)
     policy_sample = staticmethod(q_action)
     action_value = staticmethod(q_action_value)
@@ -103,8 +102,7 @@ class DoubleDQN(Algorithm[DoubleDQNConfig, DQNNets]):
     networks = DQNNets
     action_space = ActionSpace.DISCRETE
     acting = "critic"
-    phases = (Phase("critic", double_q_loss, prefix="", metric="loss"),)
-    targets = (HardCopy("critic", "critic_target"),)
+    steps = (Gradient("critic", double_q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
     policy_mode = staticmethod(q_action)
     policy_sample = staticmethod(q_action)
     action_value = staticmethod(q_action_value)

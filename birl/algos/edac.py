@@ -11,7 +11,7 @@ from birl.acting.policy import mode_action, q_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss, value_target
 from birl.config import config, field
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak
 from birl.losses import td_loss
 from birl.types import ActionSpace, Batch, weighted_mean
 
@@ -48,7 +48,7 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: EDACConfig) -> Loss:
     returns, gradient = nets.critic.differentiate(batch.inputs, batch.action)
     td = td_loss(returns, target, batch)
     penalty = cfg.eta * weighted_mean(similarity(gradient), batch.weight)
-    return Loss(td.value + penalty, {"diversity_loss": penalty}, td.priority)
+    return Loss(td.value + penalty, {"diversity_loss": penalty})
 
 
 @final
@@ -60,12 +60,12 @@ class EDAC(Algorithm[EDACConfig, SACNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     differentiates = True
-    phases = (
-        Phase("critic", critic_loss),
-        Phase("actor", actor_loss),
-        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss),
+        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
+        Polyak("critic", "critic_target"),
     )
-    targets = (Polyak("critic", "critic_target"),)
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_value)

@@ -13,8 +13,8 @@ from birl.algorithm.algorithm import Algorithm
 from birl.algos.awac import AWACConfig
 from birl.algos.ppo import PPOConfig
 from birl.config import ActorCriticConfig, PolicyConfig, ValueConfig, config, field
-from birl.engine import Loss, Phase, Polyak
-from birl.losses import carried, td_loss
+from birl.engine import Gradient, Loss, Polyak
+from birl.losses import shared, td_loss
 from birl.models import (
     CategoricalPolicy,
     ContinuousQFunction,
@@ -92,7 +92,7 @@ def of_taken(critic: ContinuousQFunction | DiscreteQFunction, batch: Batch) -> R
 
 def target_value(nets: Any, batch: Batch) -> Tensor:
     """``min_j Q'_j(s, a)`` ``[B]`` of the taken actions, computed once in an update."""
-    return carried(batch, "target_value", lambda: of_taken(nets.critic_target, batch).min().mean())
+    return shared(batch, "target_value", lambda: of_taken(nets.critic_target, batch).min().mean())
 
 
 def value_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
@@ -100,7 +100,7 @@ def value_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
     target = target_value(nets, batch)
     difference = target - nets.value(batch.inputs)
     expectile = torch.where(difference > 0, cfg.expectile, 1 - cfg.expectile)
-    return Loss(weighted_mean(expectile * difference.square(), batch.weight), carry={"target_value": target})
+    return Loss(weighted_mean(expectile * difference.square(), batch.weight), share={"target_value": target})
 
 
 def critic_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
@@ -127,12 +127,12 @@ class IQL(Algorithm[IQLConfig, IQLNets]):
     networks = IQLNets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
-    phases = (
-        Phase("value", value_loss, prefix="critic", metric="v_loss"),
-        Phase("critic", critic_loss),
-        Phase("actor", actor_loss),
+    steps = (
+        Gradient("value", value_loss, optimizer="critic", metric="v_loss"),
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss),
+        Polyak("critic", "critic_target"),
     )
-    targets = (Polyak("critic", "critic_target"),)
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_value)
@@ -150,8 +150,7 @@ class DiscreteIQL(Algorithm[DiscreteIQLConfig, DiscreteIQLNets]):
     networks = DiscreteIQLNets
     action_space = ActionSpace.DISCRETE
     acting = "actor"
-    phases = IQL.phases
-    targets = IQL.targets
+    steps = IQL.steps
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_action_value)

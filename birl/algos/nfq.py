@@ -10,7 +10,7 @@ from torch import nn
 from birl.acting.policy import q_action, q_action_value
 from birl.algorithm.algorithm import Algorithm
 from birl.config import ValueConfig, config
-from birl.engine import Loss, Phase
+from birl.engine import Gradient, Loss
 from birl.losses import td_loss
 from birl.models import (
     DiscreteQFunction,
@@ -62,7 +62,7 @@ class NFQ(Algorithm[NFQConfig, NFQNets]):
     networks = NFQNets
     action_space = ActionSpace.DISCRETE
     acting = "critic"
-    phases = (Phase("critic", q_loss, prefix="", metric="loss"),)
+    steps = (Gradient("critic", q_loss, optimizer="", metric="loss"),)
     policy_mode = staticmethod(q_action)
     policy_sample = staticmethod(q_action)
     action_value = staticmethod(q_action_value)

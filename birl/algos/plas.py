@@ -13,7 +13,7 @@ from birl.acting.policy import q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.bcq import BCQConfig, imitator_loss
 from birl.config import ActorCriticConfig, ImitatorConfig, config, field
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak, When
 from birl.losses import td_loss
 from birl.models import (
     ContinuousQFunction,
@@ -26,6 +26,9 @@ from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 LATENT_RANGE = 2.0
 """The policy's latents lie in ``[-LATENT_RANGE, LATENT_RANGE]``, where a standard normal has 95 % of its mass."""
+
+
+WARMUP, AFTERWARDS = When(until="warmup_steps"), When(after="warmup_steps")
 
 
 @config
@@ -131,14 +134,12 @@ class PLAS(Algorithm[PLASConfig, PLASNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     remembering = ("vae_decoder",)
-    phases = (
-        Phase("vae", imitator_loss, ("vae_encoder", "vae_decoder"), prefix="imitator", until="warmup_steps"),
-        Phase("critic", critic_loss, after="warmup_steps"),
-        Phase("actor", actor_loss, after="warmup_steps"),
-    )
-    targets = (
-        Polyak("critic", "critic_target", after="warmup_steps"),
-        Polyak("actor", "actor_target", after="warmup_steps"),
+    steps = (
+        Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator", when=WARMUP),
+        Gradient("critic", critic_loss, when=AFTERWARDS),
+        Gradient("actor", actor_loss, when=AFTERWARDS),
+        Polyak("critic", "critic_target", when=AFTERWARDS),
+        Polyak("actor", "actor_target", when=AFTERWARDS),
     )
     policy_mode = staticmethod(policy_action)
     policy_sample = staticmethod(policy_action)
@@ -154,15 +155,13 @@ class PLASWithPerturbation(Algorithm[PLASWithPerturbationConfig, PLASWithPerturb
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     remembering = ("vae_decoder", "perturbation")
-    phases = (
-        Phase("vae", imitator_loss, ("vae_encoder", "vae_decoder"), prefix="imitator", until="warmup_steps"),
-        Phase("critic", critic_loss, after="warmup_steps"),
-        Phase("actor", actor_loss, ("actor", "perturbation"), after="warmup_steps"),
-    )
-    targets = (
-        Polyak("critic", "critic_target", after="warmup_steps"),
-        Polyak("actor", "actor_target", after="warmup_steps"),
-        Polyak("perturbation", "perturbation_target", after="warmup_steps"),
+    steps = (
+        Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator", when=WARMUP),
+        Gradient("critic", critic_loss, when=AFTERWARDS),
+        Gradient("actor", actor_loss, ("actor", "perturbation"), when=AFTERWARDS),
+        Polyak("critic", "critic_target", when=AFTERWARDS),
+        Polyak("actor", "actor_target", when=AFTERWARDS),
+        Polyak("perturbation", "perturbation_target", when=AFTERWARDS),
     )
     policy_mode = staticmethod(policy_action)
     policy_sample = staticmethod(policy_action)

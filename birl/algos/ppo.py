@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from birl.acting.policy import mode_action, sampled_action
 from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, NetworkConfig, PolicyConfig, config, field
-from birl.engine import Loss, Phase
+from birl.engine import Gradient, Loss
 from birl.losses import generalized_advantage
 from birl.models import (
     AdamFactory,
@@ -136,7 +136,7 @@ class PPO(Algorithm[PPOConfig, PPONets]):
     acting = "actor"
     remembering = ("value",)
     data = "rollout"
-    phases = (Phase("policy", loss, modules=("actor", "value"), prefix="", metric="loss"),)
+    steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     bounded_policy = False

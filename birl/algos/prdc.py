@@ -15,7 +15,7 @@ from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
 from birl.algos.td3_plus_bc import drawn_to
 from birl.config import config, field
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak, When
 from birl.errors import DataError, UnsupportedError
 from birl.models import evaluating, is_recurrent
 from birl.types import ActionSpace, Batch, Spec, Tree, tree_leaves
@@ -111,13 +111,11 @@ class PRDC(Algorithm[PRDCConfig, PRDCNets]):
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
     imitates = True
-    phases = (
-        Phase("critic", critic_loss),
-        Phase("actor", actor_loss, every="update_actor_interval", splits=False),
-    )
-    targets = (
-        Polyak("critic", "critic_target", every="update_actor_interval"),
-        Polyak("actor", "actor_target", every="update_actor_interval"),
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss, when=When(every="update_actor_interval"), splits=False),
+        Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
+        Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
     )
     policy_mode = staticmethod(deterministic_action)
     policy_sample = staticmethod(deterministic_action)
@@ -141,7 +139,7 @@ class PRDC(Algorithm[PRDCConfig, PRDCNets]):
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """See `Algorithm.update`. Nothing is searched for in updates that do not move the policy."""
-        if isinstance(batch, Drawn) and all(phase.name != "actor" for phase in self.engine.coming.phases):
+        if isinstance(batch, Drawn) and not self.engine.is_due("actor"):
             batch = super().make_batch(batch.minibatch)
         return super().update(batch)
 

@@ -11,8 +11,8 @@ from torch import nn
 from birl.acting.policy import mode_action, q_value, sampled_action
 from birl.algorithm.algorithm import Algorithm
 from birl.config import ActorCriticConfig, config, field, rate
-from birl.engine import Loss, Phase, Polyak
-from birl.losses import carried, td_loss
+from birl.engine import Gradient, Loss, Polyak
+from birl.losses import shared, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import (
     AdamFactory,
@@ -72,12 +72,12 @@ def actor_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
     action, log_prob = nets.actor(batch.inputs).sample()
     value = nets.critic(batch.inputs, action).min().mean()
     value = weighted_mean(nets.temperature().detach() * log_prob - value, batch.weight)
-    return Loss(value, carry={"policy_log_prob": log_prob})
+    return Loss(value, share={"policy_log_prob": log_prob})
 
 
 def temperature_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
     """Eq. 18, with the entropy estimated by ``-log pi(a|s)`` of the actions that the actor's loss sampled."""
-    log_prob = carried(batch, "policy_log_prob", lambda: nets.actor(batch.inputs).sample()[1])
+    log_prob = shared(batch, "policy_log_prob", lambda: nets.actor(batch.inputs).sample()[1])
     return temperature_step(nets.temperature(), -log_prob, nets.target_entropy, batch.weight)
 
 
@@ -89,12 +89,12 @@ class SAC(Algorithm[SACConfig, SACNets]):
     networks = SACNets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
-    phases = (
-        Phase("critic", critic_loss),
-        Phase("actor", actor_loss),
-        Phase("temperature", temperature_loss, prefix="temp", metric="temp_loss"),
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss),
+        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
+        Polyak("critic", "critic_target"),
     )
-    targets = (Polyak("critic", "critic_target"),)
     policy_mode = staticmethod(mode_action)
     policy_sample = staticmethod(sampled_action)
     action_value = staticmethod(q_value)

@@ -13,7 +13,7 @@ from birl.acting.policy import q_value
 from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig, window_outputs
 from birl.algos import td3, td3_plus_bc
 from birl.config import ActorCriticConfig, config, field
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak
 from birl.models import (
     ContinuousDecisionTransformer,
     ContinuousQFunction,
@@ -110,6 +110,10 @@ class TACR(TransformerAlgorithm[TACRConfig, TACRNets]):
     networks = TACRNets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
-    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss, splits=False))
-    targets = (Polyak("critic", "critic_target"), Polyak("actor", "actor_target"))
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss, splits=False),
+        Polyak("critic", "critic_target"),
+        Polyak("actor", "actor_target"),
+    )
     action_value = staticmethod(q_value)

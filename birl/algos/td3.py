@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from birl.acting.policy import deterministic_action, q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.config import ActorCriticConfig, config, field
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak, When
 from birl.losses import td_loss
 from birl.models import (
     ContinuousQFunction,
@@ -78,10 +78,11 @@ class TD3(Algorithm[TD3Config, TD3Nets]):
     networks = TD3Nets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
-    phases = (Phase("critic", critic_loss), Phase("actor", actor_loss, every="update_actor_interval"))
-    targets = (
-        Polyak("critic", "critic_target", every="update_actor_interval"),
-        Polyak("actor", "actor_target", every="update_actor_interval"),
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss, when=When(every="update_actor_interval")),
+        Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
+        Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
     )
     policy_mode = staticmethod(deterministic_action)
     policy_sample = staticmethod(deterministic_action)

@@ -10,7 +10,7 @@ from birl.acting.policy import deterministic_action, q_value
 from birl.algorithm.algorithm import Algorithm
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
 from birl.config import config, field
-from birl.engine import Loss, Phase, Polyak
+from birl.engine import Gradient, Loss, Polyak, When
 from birl.types import ActionSpace, Batch, weighted_mean
 
 
@@ -58,13 +58,11 @@ class TD3PlusBC(Algorithm[TD3PlusBCConfig, TD3Nets]):
     networks = TD3Nets
     action_space = ActionSpace.CONTINUOUS
     acting = "actor"
-    phases = (
-        Phase("critic", critic_loss),
-        Phase("actor", actor_loss, every="update_actor_interval", splits=False),
-    )
-    targets = (
-        Polyak("critic", "critic_target", every="update_actor_interval"),
-        Polyak("actor", "actor_target", every="update_actor_interval"),
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss, when=When(every="update_actor_interval"), splits=False),
+        Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
+        Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
     )
     policy_mode = staticmethod(deterministic_action)
     policy_sample = staticmethod(deterministic_action)

@@ -1,8 +1,19 @@
-"""The whole of learning: phases, gradients, optimisers and target updates."""
+"""The whole of learning: steps, gradients, optimisers and target networks."""
 
 from birl.engine.engine import Engine
-from birl.engine.phase import Phase
-from birl.engine.targets import HardCopy, Polyak, TargetUpdate
+from birl.engine.steps import Gradient, HardCopy, Polyak, Step, TargetUpdate, When, check_steps
+from birl.engine.update import Update
 from birl.losses.loss import Loss
 
-__all__ = ["Engine", "HardCopy", "Loss", "Phase", "Polyak", "TargetUpdate"]
+__all__ = [
+    "Engine",
+    "Gradient",
+    "HardCopy",
+    "Loss",
+    "Polyak",
+    "Step",
+    "TargetUpdate",
+    "Update",
+    "When",
+    "check_steps",
+]

@@ -7,7 +7,7 @@ import itertools
 import os
 import types
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from shutil import which
 from typing import Any, NamedTuple
 
@@ -44,17 +44,17 @@ class Graphs:
         what: Hashable,
         make: Callable[[], Callable[..., dict[str, Tensor]]],
         batch: Batch,
-        numbers: Tensor,
-        moments: Sequence[Sequence[Sequence[Tensor]]],
+        scalars: Tensor,
+        moments: Mapping[str, Sequence[Sequence[Tensor]]],
         kept: Callable[[], Sequence[Tensor]],
     ) -> dict[str, Tensor]:
-        """As `__call__`, of a function ``(batch, numbers, moments)`` that returns tensors by name.
+        """As `__call__`, of a function ``(batch, scalars, moments)`` that returns tensors by name.
 
         After the first call the compiled program is called directly (see `_Direct`) if what else it reads and writes
         is among the tensors of ``kept``.
         """
         leaves, signature = batch.flat()
-        return self._of(what, make, signature).update([*leaves, numbers], (batch, numbers, moments), kept)
+        return self._of(what, make, signature).update([*leaves, scalars], (batch, scalars, moments), kept)
 
     def refresh(self) -> None:
         """Tensors that compiled functions keep may have been replaced: look them up anew."""

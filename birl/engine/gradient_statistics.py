@@ -10,8 +10,8 @@ from torch import Tensor
 STATISTICS = ("min", "max", "mean", "std")
 """The statistics of a gradient, in order."""
 
-WATCHED = "gradients of the phase "
-"""Before a phase's name: where an update keeps statistics among its metrics until it hands them on."""
+WATCHED = "gradients of the step "
+"""Before a step's name: where an update keeps statistics among its metrics until it hands them on."""
 
 
 def statistics(gradients: Iterable[Tensor]) -> Tensor:

@@ -1,15 +1,15 @@
 """Several engines of one configuration moved by one update: parameters, moments and gradients stacked.
 
-What makes seeds different (parameters, minibatches, random numbers) gets a first dimension ``[S]``; what a phase
-computes is written down once, as a graph of a whole phase with its gradients, and run for all seeds at once.
+What makes seeds different (parameters, minibatches, random numbers) gets a first dimension ``[S]``; a loss and
+its gradients are written down once, as one graph, and run for all seeds at once.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from birl.engine import compiler
 from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
-from birl.engine.phase import Phase, due_at
-from birl.engine.targets import HardCopy, Polyak
+from birl.engine.steps import HardCopy, LossFunction, Polyak, Step, TargetUpdate
+from birl.engine.trained import Gradients, clip, move
+from birl.engine.update import Eager, Update, make
 from birl.errors import ConfigError, UnsupportedError
 from birl.losses.loss import Loss
 from birl.models import set_acting
@@ -61,14 +62,22 @@ class StackedEngine:
         _check_alike(engines, generators)
         self._engines, self._generators = tuple(engines), tuple(generators)
         first = self._engines[0]
-        self.phases, self.targets, self.config = first.phases, first.targets, first.config
-        self._phases: dict[tuple[str, Any], _StackedPhase] = {}
+        self.steps, self.config = tuple(self._stackable(step) for step in first.steps), first.config
+        self._losses: dict[Hashable, _StackedLoss] = {}
+        self._metrics: dict[str, Tensor] = {}
         self.nets = copy.deepcopy(first.nets)
         set_acting(self.nets, False)
-        for target in self.targets:
+        for target in first.targets:
             self.nets.get_submodule(target.target).eval()
         self._stack()
         self.restack_optimizers()
+
+    def _stackable(self, step: Step) -> Step:
+        """The step, but a target update of one's own may do more than arithmetic on single numbers."""
+        if not isinstance(step, TargetUpdate) or type(step) in (Polyak, HardCopy):
+            return step
+        each = tuple(Eager(engine) for engine in self._engines)
+        return _OneByOne(step.source, step.target, step.when, step=step, updates=each)
 
     def _stack(self) -> None:
         """Move all tensors into stacked ones. Buffers that no file holds are constants, and stay as they are."""
@@ -88,30 +97,30 @@ class StackedEngine:
     def restack_optimizers(self) -> None:
         """Make the stacked optimisers and schedules from the engines' own, and `grad_step`. After their `set_state`."""
         first = self._engines[0]
-        self.grad_step, self.steps = first.grad_step, dict(first.steps)
+        self.grad_step, self.step_counts = first.grad_step, dict(first.step_counts)
         self.optimizers: dict[str, Any] = {}
         self.schedulers: dict[str, Any] = {}
-        for phase in self.phases:
-            factory, rate = phase.setting(self.config, "optim_factory"), phase.setting(self.config, "learning_rate")
+        for step in first.gradient_steps:
+            rate, factory = (getattr(self.config, field) for field in step.fields)
             # Made for one engine, because factories look at names and dimensions; given the stacked tensors then.
-            optimizer = factory.create(list(first.parameters[phase.name].items()), rate)
+            optimizer = factory.create(list(first.parameters[step.name].items()), rate)
             if type(optimizer) not in _elementwise():
                 raise UnsupportedError(
-                    f"the optimiser {type(optimizer).__name__} of the phase {phase.name!r} does not treat numbers one "
+                    f"the optimiser {type(optimizer).__name__} of the step {step.name!r} does not treat numbers one "
                     f"by one, so several seeds cannot share it: use one of {', '.join(_ELEMENTWISE)}, or train each "
                     "seed by itself"
                 )
-            stacked = {id(own): self._saved[name] for name, own in first.parameters[phase.name].items()}
+            stacked = {id(own): self._saved[name] for name, own in first.parameters[step.name].items()}
             for group in optimizer.param_groups:
                 group["params"] = [stacked[id(parameter)] for parameter in group["params"]]
-            self.optimizers[phase.name] = optimizer
-            self.schedulers[phase.name] = factory.create_scheduler(optimizer)
-            self._adopt(phase)
+            self.optimizers[step.name] = optimizer
+            self.schedulers[step.name] = factory.create_scheduler(optimizer)
+            self._adopt(step.name)
 
-    def _adopt(self, phase: Phase) -> None:
+    def _adopt(self, name: str) -> None:
         """Stack the moments of the engines' optimisers; learning rates and schedules are the same in all."""
-        optimizer, scheduler = self.optimizers[phase.name], self.schedulers[phase.name]
-        own = [engine.optimizers[phase.name] for engine in self._engines]
+        optimizer, scheduler = self.optimizers[name], self.schedulers[name]
+        own = [engine.optimizers[name] for engine in self._engines]
         for index, group in enumerate(optimizer.param_groups):
             group.update({key: value for key, value in own[0].param_groups[index].items() if key != "params"})
             for place, parameter in enumerate(group["params"]):
@@ -121,7 +130,7 @@ class StackedEngine:
                         key: _stacked_value(key, [state[key] for state in states]) for key in states[0]
                     }
         if scheduler is not None:
-            scheduler.load_state_dict(copy.deepcopy(self._engines[0].schedulers[phase.name].state_dict()))
+            scheduler.load_state_dict(copy.deepcopy(self._engines[0].schedulers[name].state_dict()))
 
     # -- learning --------------------------------------------------------------------------------------------------
 
@@ -138,54 +147,45 @@ class StackedEngine:
         keep_freed_memory()
         self.grad_step += 1
         metrics: dict[str, Tensor] = {}
-        due = due_at(self.grad_step, self.phases, self.targets, self.config)
-        for phase in due.phases:
-            gradients, loss = self._phase(phase, batch)(self._saved, batch, self._generators)
-            self._apply(phase, gradients)
-            metrics[phase.logged] = loss.value
-            metrics.update(loss.metrics)
-            batch = loss.carried_on(batch)
-        for target in due.targets:
-            if type(target) in (Polyak, HardCopy):
-                target.apply(self.nets, self.config)
-            else:  # it may do more than arithmetic on single numbers
-                for engine in self._engines:
-                    target.apply(engine.nets, self.config)
+        self._metrics = metrics
+        make([step for step in self.steps if step.when.is_due(self.grad_step, self.config)], self, batch)
         return metrics
 
-    def _phase(self, phase: Phase, batch: Batch) -> _StackedPhase:
-        key = (phase.name, batch.signature)
-        if key not in self._phases:
-            trained = list(self._engines[0].parameters[phase.name])
-            self._phases[key] = _StackedPhase(
-                phase, self.nets, self.config, trained, self._saved, self._constants, batch
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`; everything is ``[S, …]``."""
+        key = (loss, of, batch.signature)
+        if key not in self._losses:
+            trained = list(self._engines[0].parameters_of(of))
+            self._losses[key] = _StackedLoss(
+                loss, of, self.nets, self.config, trained, self._saved, self._constants, batch
             )
-        return self._phases[key]
+        return self._losses[key](self._saved, batch, self._generators)
 
-    def _apply(self, phase: Phase, gradients: list[Tensor]) -> None:
-        parameters = [self._saved[name] for name in self._engines[0].parameters[phase.name]]
-        limit = phase.setting(self.config, "optim_factory").clip_grad_norm
-        if limit is not None:
-            _clip_each(gradients, limit)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        self.optimizers[phase.name].step()
-        self.steps[phase.name] += 1
-        for parameter in parameters:
-            parameter.grad = None
-        if self.schedulers[phase.name] is not None:
-            self.schedulers[phase.name].step()
+    def reduce(self, gradients: Gradients) -> Gradients:
+        """See `Update.reduce`."""
+        return gradients
+
+    def apply(self, name: str, gradients: Gradients) -> None:
+        """See `Update.apply`; each seed's gradients are clipped by themselves."""
+        first = self._engines[0]
+        parameters = {own: self._saved[own] for own in first.parameters[name]}
+        move(parameters, gradients, self.optimizers[name], first.clip_norms[name], torch.vmap(clip, (0, None)))
+        self.step_counts[name] += 1
+        if self.schedulers[name] is not None:
+            self.schedulers[name].step()
+
+    def report(self, metrics: Mapping[str, Tensor]) -> None:
+        """See `Update.report`."""
+        self._metrics.update(metrics)
 
     # -- the engines -----------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
         """Bring counters, moments and schedules of the engines up to date: before one is saved or handed out."""
-        for engine in self._engines:
-            engine.grad_step, engine.steps = self.grad_step, dict(self.steps)
-        for phase in self.phases:
-            optimizer, scheduler = self.optimizers[phase.name], self.schedulers[phase.name]
-            for number, engine in enumerate(self._engines):
-                own = engine.optimizers[phase.name]
+        for number, engine in enumerate(self._engines):
+            engine.grad_step, engine.step_counts = self.grad_step, dict(self.step_counts)
+            for name, optimizer in self.optimizers.items():
+                own, scheduler = engine.optimizers[name], self.schedulers[name]
                 for group, own_group in zip(optimizer.param_groups, own.param_groups, strict=True):
                     own_group.update({key: value for key, value in group.items() if key != "params"})
                     for parameter, own_parameter in zip(group["params"], own_group["params"], strict=True):
@@ -195,7 +195,7 @@ class StackedEngine:
                                 for key, value in optimizer.state[parameter].items()
                             }
                 if scheduler is not None:
-                    engine.schedulers[phase.name].load_state_dict(copy.deepcopy(scheduler.state_dict()))
+                    engine.schedulers[name].load_state_dict(copy.deepcopy(scheduler.state_dict()))
 
     def release(self) -> None:
         """Publish, and give every engine tensors of its own: it can be trained alone then."""
@@ -208,12 +208,26 @@ class StackedEngine:
             engine.set_state(state)  # moments of its own
 
 
-class _StackedPhase:
-    """Loss and gradients of one phase for all seeds, as one graph of plain operations."""
+@dataclass(frozen=True)
+class _OneByOne(TargetUpdate):
+    """A target update that each engine makes by itself."""
+
+    step: TargetUpdate = field(kw_only=True)
+    updates: tuple[Eager, ...] = field(kw_only=True)
+
+    def __call__(self, on: Update, batch: Batch) -> Batch:
+        for update in self.updates:
+            self.step(update, batch)
+        return batch
+
+
+class _StackedLoss:
+    """A loss and its gradients for all seeds, as one graph of plain operations."""
 
     def __init__(
         self,
-        phase: Phase,
+        loss: LossFunction,
+        of: tuple[str, ...],
         nets: nn.Module,
         config: Any,
         trained: list[str],
@@ -225,9 +239,9 @@ class _StackedPhase:
         leaves, spec = tree_flatten(_as_dict(batch))
         self._draws: list[_Draw] = []
         self._metrics: list[str] = []
-        self._carried: list[str] = []
+        self._shared: list[str] = []
         count = len(batch.reward)
-        loss_of = _LossModule(phase, nets, config)
+        loss_of = _LossModule(loss, nets, config)
 
         def one(
             trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor], noise: list[Tensor] | None
@@ -235,8 +249,8 @@ class _StackedPhase:
             tensors = {f"nets.{name}": tensor for name, tensor in {**constants, **rest, **trained}.items()}
             with _RandomnessGiven(noise, self._draws, leaves[0]):
                 loss = functional_call(loss_of, tensors, (_as_batch(tree_unflatten(leaves, spec)),))
-            self._metrics, self._carried = list(loss.metrics), list(loss.carry)
-            return loss.value, [*loss.metrics.values(), *loss.carry.values()]
+            self._metrics, self._shared = list(loss.metrics), list(loss.share)
+            return loss.value, [*loss.metrics.values(), *loss.share.values()]
 
         def all_(
             trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor], noise: list[Tensor]
@@ -256,8 +270,8 @@ class _StackedPhase:
             graph = make_fx(all_)(given, rest, leaves, noise)
         except RuntimeError as error:
             raise UnsupportedError(
-                f"the phase {phase.name!r} cannot be computed for several seeds at once: train each seed by itself. "
-                f"(To whoever wrote its loss, torch says: {str(error).splitlines()[0]})"
+                f"the loss of {', '.join(map(repr, of))} cannot be computed for several seeds at once: train each "
+                f"seed by itself. (To whoever wrote its loss, torch says: {str(error).splitlines()[0]})"
             ) from error
         _simplify(graph)
         self._graph: Callable[..., Any] = graph
@@ -271,26 +285,26 @@ class _StackedPhase:
 
     def __call__(
         self, saved: Mapping[str, Tensor], batch: Batch, generators: Sequence[torch.Generator]
-    ) -> tuple[list[Tensor], Loss]:
-        """Gradients of the trained parameters ``[S, …]``, and the losses ``[S]`` with what they carry."""
+    ) -> tuple[Gradients, Loss]:
+        """Gradients of the trained parameters ``[S, …]``, and the losses ``[S]`` with the values they share."""
         for draw, noise in zip(self._draws, self._noise, strict=True):
             draw.fill(noise, generators)
         gradients, value, more = self._graph(*self._split(saved), tree_flatten(_as_dict(batch))[0], self._noise)
         metrics = dict(zip(self._metrics, more, strict=False))
-        carry = dict(zip(self._carried, more[len(metrics) :], strict=True))
-        return gradients, Loss(value, metrics, carry=carry)
+        share = dict(zip(self._shared, more[len(metrics) :], strict=True))
+        return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share)
 
 
 class _LossModule(nn.Module):
-    """A phase's loss as a module's ``forward``, whose tensors `functional_call` can replace."""
+    """A loss as a module's ``forward``, whose tensors `functional_call` can replace."""
 
-    def __init__(self, phase: Phase, nets: nn.Module, config: Any) -> None:
+    def __init__(self, loss: LossFunction, nets: nn.Module, config: Any) -> None:
         super().__init__()
         self.nets = nets
-        self._phase, self._config = phase, config
+        self._loss, self._config = loss, config
 
     def forward(self, batch: Batch) -> Any:
-        return self._phase.loss(self.nets, batch, self._config)
+        return self._loss(self.nets, batch, self._config)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
@@ -454,14 +468,6 @@ def _elementwise() -> tuple[type, ...]:
     return tuple(getattr(torch.optim, name) for name in _ELEMENTWISE)
 
 
-def _clip_each(gradients: list[Tensor], limit: float) -> None:
-    """As ``clip_grad_norm_`` for each seed."""
-    norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients])
-    factor = (limit / (norms.norm(dim=0) + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor.view(-1, *(1,) * (gradient.dim() - 1)))
-
-
 def _as_dict(batch: Batch) -> dict[str, Any]:
     return {f.name: value for f in fields(batch) if (value := getattr(batch, f.name)) is not None}
 
@@ -478,7 +484,7 @@ def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator
     for engine in engines[1:]:
         if (
             {name: tensor.shape for name, tensor in _tensors(engine.nets)} != shapes
-            or engine.phases != first.phases
+            or engine.steps != first.steps
             or engine.grad_step != first.grad_step
         ):
             raise ConfigError("engines of different configurations, shapes or numbers of updates cannot be stacked")
@@ -491,6 +497,12 @@ def check_stackable(engine: Engine) -> None:
         raise UnsupportedError(
             f"recurrent networks ({', '.join(engine.recurrent)}) cannot be trained for several seeds at once: use an "
             "encoder without memory, or train each seed by itself"
+        )
+    reading = [step.name for step in engine.steps if step.on_host]
+    if reading:
+        raise UnsupportedError(
+            f"the steps {', '.join(reading)} read values, which several seeds cannot do at once: train each seed by "
+            "itself"
         )
 
 

@@ -1,9 +1,9 @@
 """Pure tensor mathematics used by two or more algorithms."""
 
 from birl.losses.gae import generalized_advantage
-from birl.losses.loss import Loss, carried
+from birl.losses.loss import Loss, shared
 from birl.losses.temperature import temperature_loss
 from birl.losses.temporal_difference import td_loss
 from birl.losses.vae import vae_loss
 
-__all__ = ["Loss", "carried", "generalized_advantage", "td_loss", "temperature_loss", "vae_loss"]
+__all__ = ["Loss", "generalized_advantage", "shared", "td_loss", "temperature_loss", "vae_loss"]

@@ -17,6 +17,5 @@ def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = ""
         metric: also log the loss under this name.
         delta: Huber threshold for scalar returns; ``None`` for the squared error.
     """
-    error = prediction.td_loss(target, delta)  # [N, ...]
-    value = weighted_mean(error, batch.weight).sum()
-    return Loss(value, {metric: value} if metric else {}, priority=error.detach().mean(0))
+    value = weighted_mean(prediction.td_loss(target, delta), batch.weight).sum()
+    return Loss(value, {metric: value} if metric else {})

@@ -16,7 +16,7 @@ from birl.acting.policy import q_action_value, q_value
 from birl.algorithm.algorithm import Algorithm, rebuild
 from birl.algos.dqn import DQNConfig
 from birl.config import ValueConfig, config, field
-from birl.engine import HardCopy, Loss, Phase
+from birl.engine import Gradient, HardCopy, Loss
 from birl.errors import ConfigError, ResumeError, ShapeError, UnsupportedError
 from birl.losses import td_loss
 from birl.models import (
@@ -128,7 +128,6 @@ class _FittedQEvaluation(Algorithm[FQEConfig, FQENets]):
 
     networks = FQENets
     acting = "critic"
-    targets = (HardCopy("critic", "critic_target"),)
     bounded_policy = False  # the data's actions need not be those that the policy could take
 
     def __init__(
@@ -300,7 +299,7 @@ class FQE(_FittedQEvaluation):
 
     config_class = FQEConfig
     action_space = ActionSpace.CONTINUOUS
-    phases = (Phase("critic", continuous_loss, prefix="", metric="loss"),)
+    steps = (Gradient("critic", continuous_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
     action_value = staticmethod(q_value)
 
 
@@ -316,5 +315,5 @@ class DiscreteFQE(_FittedQEvaluation):
 
     config_class = DiscreteFQEConfig
     action_space = ActionSpace.DISCRETE
-    phases = (Phase("critic", discrete_loss, prefix="", metric="loss"),)
+    steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
     action_value = staticmethod(q_action_value)

@@ -112,7 +112,7 @@ class Learner(Protocol):
         """One gradient step. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
 
     def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
-        """Call ``watch(phase, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer."""
+        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer."""
 
     def actor(self, *, greedy: bool, n: int = 1) -> Actor: ...
 

@@ -354,7 +354,7 @@ def test_what_cannot_be_stacked_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
         together(RandomPolicyConfig(), dataset=lambda: data_for(continuous(SACConfig)))
     with pytest.raises(UnsupportedError, match=f"recurrent networks .critic.*{each}"):
         together(discrete(DQNConfig, encoder_factory=GRUEncoderFactory()))
-    with pytest.raises(UnsupportedError, match=f"optimiser Adafactor of the phase 'critic'.*{each}"):
+    with pytest.raises(UnsupportedError, match=f"optimiser Adafactor of the step 'critic'.*{each}"):
         together(discrete(DQNConfig, optim_factory=OptimizerFactory("Adafactor")))
     with pytest.raises(UnsupportedError, match=f"a _Other cannot be shared.*{each}"):
         together(discrete(DQNConfig), dataset=_Other)

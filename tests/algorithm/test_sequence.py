@@ -230,10 +230,10 @@ def test_d3rlpys_defaults() -> None:
 
 def test_fault_12_padding_is_no_part_of_the_discrete_loss() -> None:
     engine, batch = built(DISCRETE).engine, discrete_batch()
-    (phase,) = engine.phases
+    (step,) = engine.steps
     other = torch.where(batch.weight > 0, batch.action, 2 - batch.action)
-    first = engine.compute_gradients(phase, batch)
-    second = engine.compute_gradients(phase, replace(batch, action=other))
+    first = engine.compute_gradients(step, batch)
+    second = engine.compute_gradients(step, replace(batch, action=other))
     assert not torch.equal(other, batch.action)
     torch.testing.assert_close(first[1].value, second[1].value)
     for name, gradient in first[0].items():
@@ -407,7 +407,7 @@ def test_the_last_step_of_a_window_counts_where_its_episode_terminated() -> None
     assert batch.weight.tolist() == [[1.0, 1.0, 1.0, 0.0]] * 2
     assert torch.equal(batch.next_observation[:, :-1], batch.observation[:, 1:])
     algorithm = built(TACR)
-    critic = algorithm.engine.phases[0]
+    critic = algorithm.engine.steps[0]
     for discount, learned in ((0.0, True), (0.9, False)):
         batch = window(discount)
         other = replace(batch, reward=batch.reward + torch.tensor([0.0, 0.0, 0.0, 5.0]))
@@ -423,7 +423,7 @@ def test_targets_take_the_action_of_the_next_step(monkeypatch: pytest.MonkeyPatc
     nets, seen = algorithm.nets, []
     original = nets.critic_target.forward
     monkeypatch.setattr(nets.critic_target, "forward", lambda x, a: (seen.append((x, a)), original(x, a))[1])
-    algorithm.engine.compute_gradients(algorithm.engine.phases[0], batch)
+    algorithm.engine.compute_gradients(algorithm.engine.steps[0], batch)
     ((inputs, action),) = seen
     whole = nets.actor_target(
         batch.observation, batch.action, batch.extra["returns_to_go"], batch.extra["timestep"], batch.weight

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from birl import algos
-from birl.engine import HardCopy, Loss, Phase, Polyak
+from birl.engine import Gradient, HardCopy, Loss, Polyak, When
 from birl.losses import td_loss
 from birl.models import DefaultEncoderFactory
 from birl.preprocessing import (
@@ -111,7 +111,9 @@ def dqn_loss(change: Callable[[Any, Any, Any], Any]) -> Fault:
         right = td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
         return change(nets, batch, right)  # type: ignore[no-any-return]
 
-    return lambda patch: patch.setattr(algos.DQN, "phases", (Phase("critic", loss, prefix="", metric="loss"),))
+    return lambda patch: patch.setattr(
+        algos.DQN, "steps", (Gradient("critic", loss, optimizer="", metric="loss"), *algos.DQN.steps[1:])
+    )
 
 
 def _write_a_parameter(nets: Any, batch: Any, right: Loss) -> Loss:
@@ -168,11 +170,11 @@ def _stale_export(patch: pytest.MonkeyPatch) -> None:
 
 
 def _says_it_does_not_split(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(algos.DQN, "phases", (replace(algos.DQN.phases[0], splits=False),))
+    patch.setattr(algos.DQN, "steps", (replace(algos.DQN.steps[0], splits=False), *algos.DQN.steps[1:]))
 
 
 def _copies_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Polyak, "apply", lambda self, nets, config: HardCopy(self.source, self.target).apply(nets, config))
+    patch.setattr(Polyak, "__call__", lambda self, on, batch: HardCopy(self.source, self.target)(on, batch))
 
 
 def _unsynced_target(patch: pytest.MonkeyPatch) -> None:
@@ -221,8 +223,9 @@ def _not_recorded(patch: pytest.MonkeyPatch) -> None:
         action = nets.actor(batch.inputs)
         return Loss(-nets.critic(batch.inputs, action.detach()).mean()[0].mean() + 0 * action.sum())
 
-    phases = (algos.TD3.phases[0], Phase("actor", loss, every="update_actor_interval"))
-    patch.setattr(algos.TD3, "phases", phases)
+    critic, _, *targets = algos.TD3.steps
+    actor = Gradient("actor", loss, when=When(every="update_actor_interval"))
+    patch.setattr(algos.TD3, "steps", (critic, actor, *targets))
 
 
 FAULTS: dict[str, tuple[str, str, Fault]] = {
@@ -247,8 +250,8 @@ FAULTS: dict[str, tuple[str, str, Fault]] = {
         dqn_loss(lambda nets, batch, right: replace(right, metrics={"size": torch.zeros(2)})),
     ),
     "weights are ignored": ("padding_is_ignored", "DQN", dqn_loss(_ignores_weights)),
-    "a loss writes a parameter": ("phases_stay_in_their_networks", "DQN", dqn_loss(_write_a_parameter)),
-    "the actor gets no gradient": ("phases_stay_in_their_networks", "TD3", _not_recorded),
+    "a loss writes a parameter": ("steps_stay_in_their_networks", "DQN", dqn_loss(_write_a_parameter)),
+    "the actor gets no gradient": ("steps_stay_in_their_networks", "TD3", _not_recorded),
     "one head only": ("q_functions", "DQN", dqn_loss(_one_head_only)),
     "unseeded noise": ("same_seed_same_result", "DQN", dqn_loss(_unseeded)),
     "a state is not saved": ("save_load_continue", "DQN", dqn_loss(_count)),

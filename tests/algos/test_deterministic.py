@@ -127,7 +127,7 @@ def test_trap_ddpg_takes_the_discount_of_its_batch() -> None:
         gamma = torch.from_numpy((0.5**minibatch.intervals * (1 - minibatch.terminals))[:, 0])
         target = torch.from_numpy(minibatch.rewards[:, 0]) + gamma * following
         expected = (nets.critic(batch.inputs, batch.action).mean()[0] - target).square().mean()
-    loss = algorithm.engine.compute_gradients(algorithm.engine.phases[0], batch)[1]
+    loss = algorithm.engine.compute_gradients(algorithm.engine.steps[0], batch)[1]
     torch.testing.assert_close(loss.value, expected)
 
 
@@ -169,7 +169,7 @@ def test_nfq_has_no_target_network() -> None:
 def test_td3_plus_bc_does_not_depend_on_the_size_of_rewards() -> None:
     """``lambda`` makes the policy's loss the same when all values are 1000 times as large."""
     algorithm = built(algos.TD3PlusBCConfig(**ACTOR))
-    batch, phase = batch_of(algorithm, dataset()), algorithm.engine.phases[1]
+    batch, phase = batch_of(algorithm, dataset()), algorithm.engine.steps[1]
     before, _ = algorithm.engine.compute_gradients(phase, batch)
     with torch.no_grad():
         for parameter in algorithm.nets.critic.head.parameters():

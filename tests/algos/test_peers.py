@@ -21,7 +21,7 @@ import torch
 import birl.convert
 from birl.algos import DQNConfig, TD3Config, bcq, cql, discrete_sac, dqn, iql, nfq, sac
 from birl.convert import read_d3rlpy
-from birl.engine import Loss, Phase
+from birl.engine import Gradient, Loss
 from birl.models import NormalPolicy
 from birl.models.distributions import Categorical, Normal
 from birl.types import Batch
@@ -92,13 +92,13 @@ def undo_nfq(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_temperature_first(monkeypatch: pytest.MonkeyPatch, algorithm: Any) -> None:
-    critic, actor, temperature = algorithm.phases
+    critic, actor, temperature, *targets = algorithm.steps
 
     def loss(*args: Any) -> Loss:
         with torch.random.fork_rng():  # it sees the actions that the policy's loss will see
             return temperature.loss(*args)
 
-    monkeypatch.setattr(algorithm, "phases", (critic, dataclasses.replace(temperature, loss=loss), actor))
+    monkeypatch.setattr(algorithm, "steps", (critic, dataclasses.replace(temperature, loss=loss), actor, *targets))
 
 
 def undo_sac(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +123,8 @@ def undo_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def undo_iql(monkeypatch: pytest.MonkeyPatch) -> None:
-    value, critic, actor = iql.IQL.phases
-    monkeypatch.setattr(iql.IQL, "phases", (critic, value, actor))  # Q learns from the V before its step
+    value, critic, *others = iql.IQL.steps
+    monkeypatch.setattr(iql.IQL, "steps", (critic, value, *others))  # Q learns from the V before its step
 
     def with_its_parameter(path: Path) -> Any:
         algorithm = read_d3rlpy(path)
@@ -145,7 +145,8 @@ def undo_discrete_cql(monkeypatch: pytest.MonkeyPatch) -> None:
         gap = (torch.logsumexp(value, -1) - taken).mean()
         return Loss(dqn.double_q_loss(nets, batch, cfg).value + cfg.alpha * gap)
 
-    monkeypatch.setattr(cql.DiscreteCQL, "phases", (Phase("critic", loss, prefix="", metric="loss"),))
+    steps = (Gradient("critic", loss, optimizer="", metric="loss"), *cql.DiscreteCQL.steps[1:])
+    monkeypatch.setattr(cql.DiscreteCQL, "steps", steps)
 
 
 def undo_cql(monkeypatch: pytest.MonkeyPatch) -> None:

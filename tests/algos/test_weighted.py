@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from birl import algos
+from birl.algos.crr import HARD, SOFT
 from birl.dataset import MDPDataset, MixedReplayBuffer
 from birl.engine import HardCopy, Polyak
 from birl.errors import ConfigError, DataError
@@ -146,8 +147,8 @@ def test_crr_remembers_for_policy_and_critic() -> None:
 
 def test_crr_targets_are_what_the_configuration_says() -> None:
     hard, soft = (build(algos.CRRConfig(**ACTOR, target_update_type=kind)).engine.targets for kind in ("hard", "soft"))
-    assert hard == (HardCopy("critic", "critic_target"), HardCopy("actor", "actor_target"))
-    assert soft == (Polyak("critic", "critic_target"), Polyak("actor", "actor_target"))
+    assert hard == (HardCopy("critic", "critic_target", HARD), HardCopy("actor", "actor_target", HARD))
+    assert soft == (Polyak("critic", "critic_target", SOFT), Polyak("actor", "actor_target", SOFT))
     for field in ("target_update_type", "advantage_type", "weight_type"):
         with pytest.raises(ConfigError, match=f"{field} is 'other'"):
             algos.CRRConfig(**{field: "other"})
@@ -270,7 +271,7 @@ def test_cal_ql_does_not_push_below_the_return() -> None:
     """Where all returns are higher, Q-values of the policy's actions make no difference to the critics' loss."""
     algorithm = build(algos.CalQLConfig(**ACTOR, initial_alpha=1.0, conservative_weight=1.0, alpha_threshold=0.0))
     high = batch(return_to_go=torch.full((6,), 50.0))
-    phase = algorithm.engine.phases[0]
+    phase = algorithm.engine.steps[0]
     torch.manual_seed(0)
     loss = algorithm.engine.compute_gradients(phase, high)[1]
     torch.manual_seed(0)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import birl
 from birl.algorithm.algorithm import COMPILE_FROM
 from birl.algos import BCConfig, DQNConfig, SACConfig, TD3Config
+from birl.engine import HardCopy, compiler
 from birl.engine import compiled as program
-from birl.engine import compiler
 from birl.errors import CompileError, ConfigError
 from birl.models import (
     AdamFactory,
@@ -140,7 +140,7 @@ def test_saved_and_loaded_between_compiled_updates(tmp_path: Path) -> None:
     for step in (2, 3):
         resumed.update(batch(step))
     assert set(differences(through.engine, resumed.engine).values()) == {0.0}
-    assert resumed.engine.steps == {"critic": 4}
+    assert resumed.engine.step_counts == {"critic": 4}
     state = halved.engine.get_state()
     for step in (2, 3):
         halved.update(batch(step))
@@ -230,7 +230,7 @@ def test_copied_optimizer_states(compiled: bool) -> None:
     target.update(batch(3))
     expected.update(batch(3))
     assert max(differences(target.engine, expected.engine).values()) < 1e-6
-    assert target.engine.steps == {"critic": 4}
+    assert target.engine.step_counts == {"critic": 4}
     assert all(torch.equal(x, _flat(kept)[name]) for name, x in _flat(source.engine.get_state()).items())
 
 
@@ -295,7 +295,7 @@ class _ScaledFactory(EncoderFactory):
 
 def direct_calls(algorithm: Any) -> list[bool]:
     """For each compiled update, whether it is called without torch.compile's shell."""
-    return [graph._direct is not None for graph in algorithm.engine._program._graphs._graphs.values()]
+    return [graph._direct is not None for graph in algorithm.engine._updates._graphs._graphs.values()]
 
 
 def test_updates_are_called_without_the_shell() -> None:
@@ -366,7 +366,7 @@ def test_module_that_cannot_be_compiled() -> None:
     lenient.update(batch(1))
     eager.update(batch(1))
     assert set(differences(lenient.engine, eager.engine).values()) == {0.0}
-    assert lenient.engine.steps == eager.engine.steps == {"critic": 2}
+    assert lenient.engine.step_counts == eager.engine.step_counts == {"critic": 2}
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +430,7 @@ def test_recorded_updates_are_the_updates() -> None:
     """The path of CUDA graphs as far as a CPU can go: own tensors, numbers of the steps, what is due, metrics."""
     plain, recorded = dqn(True), dqn(True)
     tape = _Tape(recorded)
-    recorded.engine._program._record = tape
+    recorded.engine._updates._record = tape
     for step in range(20):
         first, second = plain.update(batch(step)), recorded.update(batch(step))
         assert float(first["loss"]) == float(second["loss"])
@@ -441,7 +441,7 @@ def test_recorded_updates_are_the_updates() -> None:
 def test_many_updates_in_one_recording() -> None:
     plain, recorded = dqn(True, target_update_interval=2), dqn(True, target_update_interval=2)
     tape = _Tape(recorded)
-    recorded.engine._program._record = tape
+    recorded.engine._updates._record = tape
     generators = [torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)]
     data = torch.randn(50, 4)
 
@@ -473,14 +473,14 @@ def test_many_updates_that_cannot_be_compiled_are_made_without() -> None:
     """The second kind of update, with a copy of the target, fails to compile: no update may be made twice."""
     plain, failing = dqn(False, target_update_interval=2), dqn(False, target_update_interval=2)
     failing.engine.compile(required=False)
-    function = failing.engine._program._function
+    function = failing.engine._updates._function
 
-    def second_fails(due: Any, steps: Any) -> Any:
-        if due.targets:
+    def second_fails(due: Any) -> Any:
+        if any(isinstance(step, HardCopy) for step in due):
             raise CompileError("no")
-        return function(due, steps)
+        return function(due)
 
-    failing.engine._program._function = second_fails
+    failing.engine._updates._function = second_fails
     with pytest.warns(RuntimeWarning, match="goes on without compiling: no"):
         failing.engine.update_many(lambda: batch(0), 4)
     for _ in range(4):

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from birl import algos
-from birl.engine import HardCopy, Phase, Polyak
-from birl.engine.phase import due_at
+from birl.engine import Gradient, HardCopy, Polyak, When
 from birl.errors import CorruptFileError, NonFiniteError
 from birl.models import (
     AdamFactory,
@@ -53,11 +52,11 @@ def parameters(module):
 
 def test_the_mean_of_half_batch_gradients_is_the_full_batch_gradient():
     engine = make(algos.DQNConfig(encoder_factory=SMALL)).engine
-    (phase,) = engine.phases
+    (step,) = engine.gradient_steps
     batch = make_batch()
-    whole, _ = engine.compute_gradients(phase, batch)
-    first, _ = engine.compute_gradients(phase, batch.map(lambda x: x[:4]))
-    second, _ = engine.compute_gradients(phase, batch.map(lambda x: x[4:]))
+    whole, _ = engine.compute_gradients(step, batch)
+    first, _ = engine.compute_gradients(step, batch.map(lambda x: x[:4]))
+    second, _ = engine.compute_gradients(step, batch.map(lambda x: x[4:]))
     for name, gradient in whole.items():
         torch.testing.assert_close((first[name] + second[name]) / 2, gradient, atol=1e-6, rtol=1e-5)
 
@@ -65,13 +64,13 @@ def test_the_mean_of_half_batch_gradients_is_the_full_batch_gradient():
 def test_computing_gradients_changes_nothing():
     engine = make(algos.SACConfig()).engine
     before = parameters(engine.nets)
-    for phase in engine.phases:
-        engine.compute_gradients(phase, make_batch(discrete=False))
+    for step in engine.gradient_steps:
+        engine.compute_gradients(step, make_batch(discrete=False))
     assert all(torch.equal(value, before[name]) for name, value in engine.nets.state_dict().items())
     assert all(parameter.grad is None for parameter in engine.nets.parameters())
 
 
-def test_reduce_sees_every_parameter_of_every_phase():
+def test_reduce_sees_every_parameter_of_every_step():
     engine = make(algos.SACConfig()).engine
     seen = set()
     engine.reduce = lambda gradients: (seen.update(gradients), gradients)[1]
@@ -107,7 +106,7 @@ def test_hard_copies_come_exactly_when_due():
             assert all(torch.equal(target[name], start[name]) for name in target)
 
 
-def test_delayed_phases_and_targets_run_together():
+def test_delayed_steps_run_together():
     engine = make(algos.TD3Config(update_actor_interval=2)).engine
     watched = ("actor", "actor_target", "critic", "critic_target")
     for update in range(1, 5):
@@ -186,7 +185,7 @@ def test_state_of_other_networks_is_refused_and_nothing_changes():
 def test_a_state_that_is_not_finite_is_not_given_out():
     algorithm = make(algos.DQNConfig(encoder_factory=SMALL, learning_rate=0.1))
     algorithm.update(replace(make_batch(), reward=torch.full((8,), float("nan"))))
-    with pytest.raises(NonFiniteError, match=r"critic\..*phase: critic.*NaN"):
+    with pytest.raises(NonFiniteError, match=r"critic\..*step: critic.*NaN"):
         algorithm.get_state()
 
 
@@ -216,9 +215,9 @@ def test_padding_has_no_effect():
     weight[4:] = 0
     padded = replace(batch, weight=weight)
     short = batch.map(lambda x: x[:4])
-    (phase,) = engine.phases
-    first, loss = engine.compute_gradients(phase, padded)
-    second, expected = engine.compute_gradients(phase, short)
+    (step,) = engine.gradient_steps
+    first, loss = engine.compute_gradients(step, padded)
+    second, expected = engine.compute_gradients(step, short)
     torch.testing.assert_close(loss.value, expected.value)
     for name in first:
         torch.testing.assert_close(first[name], second[name])
@@ -296,7 +295,7 @@ def test_fault_12_padding_is_no_part_of_a_transformers_loss():
         encoder_factory=SMALL, attn_dropout=0.0, resid_dropout=0.0, embed_dropout=0.0, context_size=4
     )
     engine = make(config).engine
-    (phase,) = engine.phases
+    (step,) = engine.gradient_steps
     generator = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> torch.Tensor:
@@ -304,35 +303,32 @@ def test_fault_12_padding_is_no_part_of_a_transformers_loss():
 
     weight = torch.ones(8, 4)
     weight[:, :2] = 0
-    step = torch.arange(1, 5).expand(8, 4) * weight.long()
-    extra = {"returns_to_go": draw(8, 4), "timestep": step}
+    timestep = torch.arange(1, 5).expand(8, 4) * weight.long()
+    extra = {"returns_to_go": draw(8, 4), "timestep": timestep}
     batch = Batch(draw(8, 4, 3), draw(8, 4, 2), draw(8, 4), None, torch.ones(8, 4), weight, extra=extra)
     garbage = torch.where(weight.bool().unsqueeze(-1), batch.action, batch.action + 100.0)
-    first = engine.compute_gradients(phase, batch)
-    second = engine.compute_gradients(phase, replace(batch, action=garbage))
+    first = engine.compute_gradients(step, batch)
+    second = engine.compute_gradients(step, replace(batch, action=garbage))
     torch.testing.assert_close(first[1].value, second[1].value)
     for name, gradient in first[0].items():
         torch.testing.assert_close(gradient, second[0][name])
 
 
-def test_phases_and_targets_begin_and_end_when_they_say():
-    phases = (
-        Phase("early", None, until="warmup"),
-        Phase("late", None, after="warmup", every=2),
-        Phase("always", None),
+def test_steps_begin_and_end_when_they_say():
+    steps = (
+        Gradient("early", None, when=When(until="warmup")),
+        Gradient("late", None, when=When(after="warmup", every=2)),
+        Gradient("always", None),
+        Polyak("a", "b", when=When(after=3)),
+        HardCopy("c", "d", when=When(every=4)),
     )
-    targets = (Polyak("a", "b", after=3), HardCopy("c", "d", every=4))
-    found = {step: due_at(step, phases, targets, SimpleNamespace(warmup=3)) for step in range(1, 9)}
-    assert {step: "".join(phase.name[0] for phase in due.phases) for step, due in found.items()} == {
-        1: "ea", 2: "ea", 3: "ea", 4: "la", 5: "a", 6: "la", 7: "a", 8: "la",
-    }  # fmt: skip
-    assert {step: "".join(target.target for target in due.targets) for step, due in found.items()} == {
-        1: "", 2: "", 3: "", 4: "bd", 5: "b", 6: "b", 7: "b", 8: "bd",
-    }  # fmt: skip
+    config = SimpleNamespace(warmup=3)
+    found = {n: "".join(step.name[0] for step in steps if step.when.is_due(n, config)) for n in range(1, 9)}
+    assert found == {1: "ea", 2: "ea", 3: "ea", 4: "labd", 5: "ab", 6: "lab", 7: "ab", 8: "labd"}
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_update_may_be_confined_to_some_phases_and_targets(compiled):
+def test_an_update_may_be_confined_to_some_steps(compiled):
     engine = make(algos.SACConfig(actor_encoder_factory=SMALL, critic_encoder_factory=SMALL)).engine
     if compiled:
         engine.compile()
@@ -349,4 +345,4 @@ def test_an_update_may_be_confined_to_some_phases_and_targets(compiled):
     engine.update(make_batch(discrete=False), only=("critic", "critic_target"))
     after = parameters(engine.nets.critic_target)
     assert any(not torch.equal(after[key], before["critic_target"][key]) for key in after)
-    assert engine.grad_step == 2 and engine.steps == {"critic": 2, "actor": 0, "temperature": 0}
+    assert engine.grad_step == 2 and engine.step_counts == {"critic": 2, "actor": 0, "temperature": 0}

@@ -447,16 +447,16 @@ def test_gradient_statistics_are_those_of_the_gradients(compiled: bool, monkeypa
     engine = copy.engine
     for step in range(1, 5):
         batch = copy.make_batch(data.sample_transition_batch(8))
-        for phase in engine.phases:
-            if phase.name == "actor" and step % 2:
+        for part in engine.gradient_steps:
+            if part.name == "actor" and step % 2:
                 continue
-            gradients, _ = engine.compute_gradients(phase, batch)
+            gradients, _ = engine.compute_gradients(part, batch)
             for name, gradient in gradients.items():
                 expected.setdefault(name, []).append(gradient.double().numpy())
-            engine.apply_gradients(phase, gradients)
+            engine.apply_gradients(part, gradients)
         if step % 2 == 0:
             for target in engine.targets:
-                target.apply(engine.nets, copy.config)
+                target(engine, batch)
     (found,) = adapter.gradients
     assert found.keys() == expected.keys()
     for name, gradients in expected.items():
@@ -487,7 +487,7 @@ def test_statistics_of_several_updates_at_once() -> None:
     for row in values[3:]:
         resumed.add("critic", ["a", "b", "c"], row)
     taken = many.take()
-    assert list(taken) == ["a", "b", "critic.c", "actor.c"]  # two phases train c
+    assert list(taken) == ["a", "b", "critic.c", "actor.c"]  # two steps train c
     assert taken["b"] == pytest.approx(
         {
             "min": values[:, 1, 0].min().item(),

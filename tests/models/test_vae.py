@@ -106,13 +106,13 @@ def test_fault_11_targets_begin_as_their_sources_and_copy_buffers(config: Any) -
     if hasattr(config, "warmup_steps"):
         config = replace(config, warmup_steps=1)
     algorithm = built(config)
-    assert {target.target for target in algorithm.targets} >= {"actor_target", "critic_target"}
-    for target in algorithm.targets:
+    assert {target.target for target in algorithm.engine.targets} >= {"actor_target", "critic_target"}
+    for target in algorithm.engine.targets:
         source, own = (algorithm.nets.get_submodule(name).state_dict() for name in (target.source, target.target))
         assert all(torch.equal(source[name], own[name]) for name in source), target
     for _ in range(2):
         algorithm.engine.update(batch())
-    for target in algorithm.targets:
+    for target in algorithm.engine.targets:
         networks = (algorithm.nets.get_submodule(name) for name in (target.source, target.target))
         source, own = (dict(network.named_buffers()) for network in networks)
         counts = [name for name in source if name.endswith("num_batches_tracked")]

@@ -12,7 +12,7 @@ from birl.testing.contract.gradients import (
     gradient_split,
     losses_read_nothing,
     padding_is_ignored,
-    phases_stay_in_their_networks,
+    steps_stay_in_their_networks,
 )
 from birl.testing.contract.learning import (
     batches_stay_as_they_are,
@@ -35,7 +35,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "members_differ": members_differ,
     "metrics": metrics,
     "padding_is_ignored": padding_is_ignored,
-    "phases_stay_in_their_networks": phases_stay_in_their_networks,
+    "steps_stay_in_their_networks": steps_stay_in_their_networks,
     "q_functions": q_functions,
     "same_seed_same_result": same_seed_same_result,
     "save_load_continue": save_load_continue,

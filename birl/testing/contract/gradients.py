@@ -1,4 +1,4 @@
-"""What each phase of an update does: its loss, its gradients, the parameters it changes."""
+"""Each gradient step of an update: its loss, its gradients, the parameters it changes."""
 
 from __future__ import annotations
 
@@ -66,26 +66,26 @@ def gradient_split(subject: Subject) -> None:
             batch.discount[:, -1] = 0
         whole = _part(batch, slice(0, 2 * size), axis)
         algorithm.nets.double()
-        for phase in algorithm.engine.phases:
+        for step in algorithm.engine.gradient_steps:
             noise = _Noise()
             with noise:
-                full, _ = algorithm.engine.compute_gradients(phase, whole)
+                full, _ = algorithm.engine.compute_gradients(step, whole)
             halves = []
             for part in parts:
                 with _Noise(noise.draws, part):
-                    halves.append(algorithm.engine.compute_gradients(phase, _part(whole, part, axis))[0])
+                    halves.append(algorithm.engine.compute_gradients(step, _part(whole, part, axis))[0])
             off = {}
             for name, gradient in full.items():
                 error = float((gradient - (halves[0][name] + halves[1][name]) / 2).abs().max())
                 if error > 1e-6 * (1 + float(gradient.abs().max())):
                     off[name] = error
-            if phase.splits:
+            if step.splits:
                 assert not off, (
-                    f"phase {phase.name!r}: the gradient of {max(off, key=off.__getitem__)} is {max(off.values()):.1e} "
+                    f"step {step.name!r}: the gradient of {max(off, key=off.__getitem__)} is {max(off.values()):.1e} "
                     "off the mean of two half batches"
                 )
             else:
-                assert off, f"phase {phase.name!r} says splits=False, but its gradient is the mean of half batches'"
+                assert off, f"step {step.name!r} says splits=False, but its gradient is the mean of half batches'"
 
 
 def _part(batch: Batch, part: slice, axis: int) -> Batch:
@@ -123,16 +123,17 @@ def padding_is_ignored(subject: Subject) -> None:
         return x
 
     results = []
+    steps = algorithm.engine.gradient_steps
     for _ in range(2):
         changed = replace(batch.map(garbage), weight=weight)
         state = torch.get_rng_state()
-        results.append([algorithm.engine.compute_gradients(phase, changed)[0] for phase in algorithm.engine.phases])
+        results.append([algorithm.engine.compute_gradients(step, changed)[0] for step in steps])
         torch.set_rng_state(state)
-    for phase, first, second in zip(algorithm.engine.phases, *results, strict=True):
+    for step, first, second in zip(steps, *results, strict=True):
         for name in first:
             error = float((first[name] - second[name]).abs().max())
             assert error <= 1e-6, (
-                f"phase {phase.name!r}: what stands in padding moves the gradient of {name} by {error:.1e}"
+                f"step {step.name!r}: what stands in padding moves the gradient of {name} by {error:.1e}"
             )
 
 
@@ -153,28 +154,28 @@ def losses_read_nothing(subject: Subject) -> None:
     """A loss never brings a value to the host."""
     algorithm = subject.build()
     batch = subject.first_batches(algorithm)[0]
-    for phase in algorithm.engine.phases:
+    for step in algorithm.engine.gradient_steps:
         with _NoReads():
-            algorithm.engine.compute_gradients(phase, batch)
+            algorithm.engine.compute_gradients(step, batch)
 
 
-def phases_stay_in_their_networks(subject: Subject) -> None:
+def steps_stay_in_their_networks(subject: Subject) -> None:
     """A loss changes nothing; its step moves the parameters it trains and no others."""
     algorithm = subject.build()
     batch = subject.first_batches(algorithm)[0]
-    for phase in algorithm.engine.phases:
-        own = tuple(f"{module}." for module in phase.trained)
+    for step in algorithm.engine.gradient_steps:
+        own = tuple(f"{module}." for module in step.networks)
         before = snapshot(algorithm.nets)
-        gradients, loss = algorithm.engine.compute_gradients(phase, batch)
+        gradients, loss = algorithm.engine.compute_gradients(step, batch)
         changed = changed_names(before, algorithm.nets)
-        assert not changed, f"the loss of phase {phase.name!r} changes {changed[:3]}"
+        assert not changed, f"the loss of step {step.name!r} changes {changed[:3]}"
         strange = [name for name in gradients if not name.startswith(own)]
-        assert not strange, f"phase {phase.name!r} has gradients for {strange[:3]}"
-        assert isinstance(loss, Loss) and loss.value.dim() == 0, f"phase {phase.name!r} has no scalar loss"
+        assert not strange, f"step {step.name!r} has gradients for {strange[:3]}"
+        assert isinstance(loss, Loss) and loss.value.dim() == 0, f"step {step.name!r} has no scalar loss"
         silent = [name for name, gradient in gradients.items() if not bool(gradient.abs().sum() > 0)]
-        assert not silent, f"phase {phase.name!r} has zero gradients for {silent[:3]}"
-        algorithm.engine.apply_gradients(phase, gradients)
+        assert not silent, f"step {step.name!r} has zero gradients for {silent[:3]}"
+        algorithm.engine.apply_gradients(step, gradients)
         strange = [name for name in changed_names(before, algorithm.nets) if not name.startswith(own)]
-        assert not strange, f"phase {phase.name!r} changes {strange[:3]}, which it does not train"
+        assert not strange, f"step {step.name!r} changes {strange[:3]}, which it does not train"
         left = [name for name, parameter in algorithm.nets.named_parameters() if parameter.grad is not None]
-        assert not left, f"phase {phase.name!r} leaves gradients in {left[:3]}"
+        assert not left, f"step {step.name!r} leaves gradients in {left[:3]}"

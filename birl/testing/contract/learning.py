@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from birl.engine import HardCopy, Polyak
-from birl.engine.phase import due_at
 from birl.models import (
     C51QFunctionFactory,
     IQNQFunctionFactory,
@@ -103,7 +102,7 @@ def q_functions(subject: Subject) -> None:
             metrics = subject.update(algorithm, item)
             bad = [name for name, value in metrics.items() if not bool(torch.isfinite(value))]
             assert not bad, f"{head}: {bad} are not finite"
-        trained = {name for phase in algorithm.engine.phases for name in algorithm.engine.parameters[phase.name]}
+        trained = {name for step in algorithm.engine.gradient_steps for name in algorithm.engine.parameters[step.name]}
         still = trained - set(changed_names(before, algorithm.nets))
         assert not still, f"{head}: no gradient step moved {sorted(still)}"
         x = subject.observations(5)
@@ -123,11 +122,10 @@ def targets_follow(subject: Subject) -> None:
     for batch in [batch for item in subject.inputs(algorithm, 7) for batch in subject.batches(algorithm, item)[:1]]:
         before = [snapshot(engine.nets.get_submodule(target.target)) for target in engine.targets]
         engine.update(batch)
-        due = due_at(engine.grad_step, engine.phases, engine.targets, engine.config).targets
         for target, old in zip(engine.targets, before, strict=True):
             source, own = (engine.nets.get_submodule(name) for name in (target.source, target.target))
             changed = changed_names(old, own)
-            if target not in due:
+            if not target.when.is_due(engine.grad_step, engine.config):
                 assert not changed, f"{target.target} changes in update {engine.grad_step}, when it is not due"
                 continue
             assert changed, f"{target.target} does not change in update {engine.grad_step}, when it is due"

@@ -1,0 +1,265 @@
+"""The steps of an update: gradient steps, and target networks that follow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from birl.errors import ConfigError
+from birl.losses.loss import Loss
+from birl.types import Batch
+
+if TYPE_CHECKING:
+    from birl.engine.update import Update
+
+LossFunction = Callable[[Any, Batch, Any], Loss]  # (networks, batch, config)
+
+
+@dataclass(frozen=True)
+class When:
+    """In which updates a step is made. Numbers are ints or the names of config fields.
+
+    Attributes:
+        every: in every ``every``-th update.
+        after: only after this many updates.
+        until: only in the first ``until`` updates; ``None`` for no end.
+        given: a config field and a value, if the step belongs only to configurations with that value.
+    """
+
+    every: int | str = 1
+    after: int | str = 0
+    until: int | str | None = None
+    given: tuple[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, minimum in (("every", self.every, 1), ("after", self.after, 0), ("until", self.until or 0, 0)):
+            if not isinstance(value, str) and (type(value) is not int or value < minimum):
+                raise ConfigError(f"{name} is {value!r}; it must be an int >= {minimum} or the name of a config field")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the config fields."""
+        names = (self.every, self.after, self.until, self.given and self.given[0])
+        return tuple(name for name in names if isinstance(name, str))
+
+    def holds(self, config: Any) -> bool:
+        """Whether the step belongs to this configuration."""
+        return self.given is None or bool(getattr(config, self.given[0]) == self.given[1])
+
+    def is_due(self, update: int, config: Any) -> bool:
+        """Whether the step is made in the update number ``update``, counted from 1."""
+        return (
+            _number(self.after, config) < update
+            and (self.until is None or update <= _number(self.until, config))
+            and update % _number(self.every, config) == 0
+        )
+
+
+def _number(value: int | str, config: Any) -> int:
+    return int(getattr(config, value)) if isinstance(value, str) else value
+
+
+class Step(Protocol):
+    """One step of an update. Algorithms may bring their own; what it names is checked when their class is defined."""
+
+    @property
+    def name(self) -> str:
+        """Identifies the step in optimisers, metrics and errors."""
+
+    @property
+    def when(self) -> When:
+        """In which updates it is made."""
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it reads values of tensors, so that it cannot be part of a compiled program."""
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Names of the networks that it needs."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the config fields that it needs, beside those of `when`."""
+
+    def __call__(self, on: Update, batch: Batch) -> Batch:
+        """Make the step. Returns the batch for the steps after it, with what they share."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One gradient step: a loss, and the networks that follow its gradient.
+
+    Attributes:
+        name: identifies the step in optimisers, metrics and errors.
+        loss: pure function ``(networks, batch, config) -> Loss``.
+        of: names of the trained networks; by default the one called ``name``.
+        optimizer: the optimiser is made from ``<optimizer>_learning_rate`` and ``<optimizer>_optim_factory`` of the
+            config (without the underscore if empty); by default ``name``.
+        metric: name under which the loss is logged; by default ``<name>_loss``.
+        when: in which updates it is made.
+        splits: whether the gradient of a minibatch is the mean of those of its parts. It is not where the loss has a
+            factor made from the whole minibatch, such as TD3+BC's mean ``|Q|``: of several processes each has its own.
+    """
+
+    name: str
+    loss: LossFunction
+    of: tuple[str, ...] = ()
+    optimizer: str | None = None
+    metric: str = ""
+    when: When = When()
+    splits: bool = True
+
+    on_host = False
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Names of the trained networks."""
+        return self.of or (self.name,)
+
+    @property
+    def logged(self) -> str:
+        """Name under which the loss is logged."""
+        return self.metric or f"{self.name}_loss"
+
+    @property
+    def fields(self) -> tuple[str, str]:
+        """Names of the config fields with the learning rate and the optimiser's factory."""
+        name = self.name if self.optimizer is None else self.optimizer
+        prefix = f"{name}_" if name else ""
+        return f"{prefix}learning_rate", f"{prefix}optim_factory"
+
+    def __call__(self, on: Update, batch: Batch) -> Batch:
+        """Follow the gradient of the loss, and report the loss."""
+        gradients, loss = on.gradients(self.loss, self.networks, batch)
+        on.apply(self.name, on.reduce(gradients))
+        on.report({self.logged: loss.value, **loss.metrics})
+        return loss.shared_with(batch)
+
+
+@dataclass(frozen=True)
+class TargetUpdate:
+    """A target network follows another network, parameters and buffers. Subclasses say how parameters move.
+
+    Attributes:
+        source: name of the network that is followed.
+        target: name of the network that follows; the step has this name, too.
+        when: in which updates it is made.
+    """
+
+    source: str
+    target: str
+    when: When = When()
+
+    on_host = False
+
+    @property
+    def name(self) -> str:
+        """The target's name."""
+        return self.target
+
+    @property
+    def networks(self) -> tuple[str, str]:
+        """Names of both networks."""
+        return self.source, self.target
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the config fields that `move` reads."""
+        return ()
+
+    def move(self, target: list[Tensor], source: list[Tensor], config: Any) -> None:
+        """Move the target's parameters in place."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def __call__(self, on: Update, batch: Batch) -> Batch:
+        """Move the target's parameters, and copy the buffers."""
+        source, target = on.nets.get_submodule(self.source), on.nets.get_submodule(self.target)
+        self.move(list(target.parameters()), list(source.parameters()), on.config)
+        for old, new in zip(target.buffers(), source.buffers(), strict=True):
+            old.copy_(new)
+        return batch
+
+
+@dataclass(frozen=True)
+class Polyak(TargetUpdate):
+    """``target <- (1 - tau) * target + tau * source`` (Lillicrap et al. 2015, arXiv:1509.02971, algorithm 1).
+
+    Attributes:
+        tau: name of the config field with the share of the source.
+    """
+
+    tau: str = "tau"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Name of the field with ``tau``."""
+        return (self.tau,)
+
+    def move(self, target: list[Tensor], source: list[Tensor], config: Any) -> None:
+        """Move the target's parameters in place."""
+        torch._foreach_lerp_(target, source, getattr(config, self.tau))
+
+
+@dataclass(frozen=True)
+class HardCopy(TargetUpdate):
+    """``target <- source`` now and then (Mnih et al. 2015, doi:10.1038/nature14236)."""
+
+    when: When = When(every="target_update_interval")
+
+    def move(self, target: list[Tensor], source: list[Tensor], config: Any) -> None:
+        """Copy the source's parameters."""
+        torch._foreach_copy_(target, source)
+
+
+def check_steps(steps: Sequence[Step], config_class: type) -> None:
+    """Check what steps name before an algorithm is made from them.
+
+    Raises:
+        ConfigError: if two steps have one name, or a step names a field that ``config_class`` does not have.
+    """
+    known = [field.name for field in dataclasses.fields(config_class)]
+    names: dict[str, When] = {}
+    for step in steps:
+        for name in (*step.when.fields, *step.fields):
+            if name not in known and not hasattr(config_class, name):
+                raise ConfigError(
+                    f"the step {step.name!r} needs the field {name!r}, which {config_class.__name__} does not have; "
+                    f"its fields are {', '.join(sorted(known))}"
+                )
+        if step.name in names and not _exclude(step.when, names[step.name]):
+            raise ConfigError(f"two steps are called {step.name!r}; every step of an update must have its own name")
+        names[step.name] = step.when
+
+
+def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
+    """Check that the networks exist that steps name, and that those of gradient steps have parameters.
+
+    Raises:
+        ConfigError: naming the step, the network and the networks there are.
+    """
+    known = dict(nets.named_children())
+    for step in steps:
+        for name in step.networks:
+            if name not in known:
+                raise ConfigError(
+                    f"the step {step.name!r} needs the network {name!r}, which {type(nets).__name__} does not have; "
+                    f"its networks are {', '.join(sorted(known))}"
+                )
+        if isinstance(step, Gradient) and not any(True for name in step.networks for _ in known[name].parameters()):
+            raise ConfigError(f"the step {step.name!r} trains {', '.join(step.networks)}, without any parameter")
+
+
+def _exclude(one: When, other: When) -> bool:
+    return (
+        one.given is not None
+        and other.given is not None
+        and one.given[0] == other.given[0]
+        and one.given[1] != other.given[1]
+    )

@@ -1,0 +1,252 @@
+"""Networks with their optimisers: what updates read and change, and what files keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from birl.engine.steps import Gradient, Step, TargetUpdate, check_networks
+from birl.errors import CorruptFileError, NonFiniteError
+from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
+from birl.types import State
+
+Gradients = dict[str, Tensor]
+"""By the name of the parameter."""
+
+
+def identity(gradients: Gradients) -> Gradients:
+    """Leave gradients as they are: no other process has any."""
+    return gradients
+
+
+class Trained:
+    """Networks, their optimisers with schedules, and how often all of them moved.
+
+    Args:
+        nets: module whose children are the networks, by name.
+        steps: the steps of one update, in order; those that do not belong to ``config`` are left out.
+        config: the algorithm's configuration.
+
+    Attributes:
+        steps: the steps of one update, in order.
+        gradient_steps: those of them that have an optimiser.
+        targets: those of them that move target networks.
+        parameters: by name, for each gradient step.
+        optimizers, schedulers, step_counts: of each gradient step.
+        grad_step: number of updates so far.
+        version: changes whenever optimisers or their states are replaced.
+        reduce: applied to each step's gradients before the optimiser sees them; the identity by default. Distributed
+            training puts its all-reduce here.
+        watch: if it is not ``None``, it is called after every update, for each gradient step, with the step's name, the
+            names of its parameters and `birl.engine.gradient_statistics.statistics` of their gradients (before
+            clipping): ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
+
+    Raises:
+        ConfigError: if a step names a network that does not exist.
+    """
+
+    def __init__(self, nets: nn.Module, steps: Sequence[Step], config: Any) -> None:
+        self.nets, self.config = nets, config
+        self.steps = tuple(step for step in steps if step.when.holds(config))
+        check_networks(self.steps, nets)
+        self.gradient_steps = tuple(step for step in self.steps if isinstance(step, Gradient))
+        self.targets = tuple(step for step in self.steps if isinstance(step, TargetUpdate))
+        for target in self.targets:
+            nets.get_submodule(target.target).requires_grad_(False)
+        self.grad_step = self.version = 0
+        self.reduce: Callable[[Gradients], Gradients] = identity
+        self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
+        self._parameters: dict[tuple[str, ...], dict[str, Tensor]] = {}
+        self.parameters = {step.name: self.parameters_of(step.networks) for step in self.gradient_steps}
+        self.reset_optimizers()
+
+    def parameters_of(self, networks: tuple[str, ...]) -> dict[str, Tensor]:
+        """Parameters of some networks, by name."""
+        if networks not in self._parameters:
+            self._parameters[networks] = {
+                f"{network}.{name}": parameter
+                for network in networks
+                for name, parameter in self.nets.get_submodule(network).named_parameters()
+            }
+        return self._parameters[networks]
+
+    # -- optimisers ------------------------------------------------------------------------------------------------
+
+    def reset_optimizers(self) -> None:
+        """Make all optimisers and schedules anew."""
+        self.optimizers: dict[str, Any] = {}
+        self.schedulers: dict[str, Any] = {}
+        self.clip_norms: dict[str, float | None] = {}
+        for step in self.gradient_steps:
+            rate, factory = (getattr(self.config, field) for field in step.fields)
+            optimizer = factory.create(list(self.parameters[step.name].items()), rate)
+            self.optimizers[step.name] = optimizer
+            self.schedulers[step.name] = factory.create_scheduler(optimizer)
+            self.clip_norms[step.name] = factory.clip_grad_norm
+        self.step_counts = dict.fromkeys(self.optimizers, 0)
+        self._counts_stored = True
+        self.version += 1
+
+    def apply(self, name: str, gradients: Mapping[str, Tensor]) -> None:
+        """Clip, step an optimiser and its learning-rate schedule."""
+        self.store_counts()
+        move(self.parameters[name], gradients, self.optimizers[name], self.clip_norms[name])
+        self.step_counts[name] += 1
+        if self.schedulers[name] is not None:
+            self.schedulers[name].step()
+
+    def count(self, name: str) -> None:
+        """Count an optimiser's step that was made without the optimiser, and move the schedule on."""
+        self.step_counts[name] += 1
+        self._counts_stored = False
+        if self.schedulers[name] is not None:
+            self.optimizers[name]._opt_called = True  # or the schedule warns that no step was made
+            self.schedulers[name].step()
+
+    def store_counts(self) -> None:
+        """Write the numbers of steps where the optimisers keep them: before they are read, or step themselves."""
+        if not self._counts_stored:
+            for name, optimizer in self.optimizers.items():
+                for state in optimizer.state.values():
+                    if "step" in state:
+                        state["step"].fill_(self.step_counts[name])
+            self._counts_stored = True
+
+    def copy_optimizer(self, name: str, source: Trained) -> None:
+        """Copy the state of a step's optimiser from elsewhere, whose parameters have the same shapes."""
+        source.store_counts()
+        self._load_optimizer(name, _copied(source.optimizers[name].state_dict()))
+
+    def _load_optimizer(self, name: str, state: State) -> None:
+        optimizer = self.optimizers[name]
+        saved = _copied(state)  # load_state_dict would share the tensors
+        optimizer.load_state_dict(
+            {
+                "state": {int(key): value for key, value in saved["state"].items()},
+                "param_groups": [saved["param_groups"][key] for key in sorted(saved["param_groups"], key=int)],
+            }
+        )
+        counts = [int(each["step"]) for each in optimizer.state.values() if "step" in each]
+        self.step_counts[name] = max(counts, default=1 if optimizer.state else 0)
+        self.version += 1
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def check_finite(self) -> None:
+        """Raise if a parameter is NaN or infinite.
+
+        Raises:
+            NonFiniteError: naming the parameter and the step that trains it.
+        """
+        for name, tensor in self.nets.named_parameters():
+            if not bool(torch.isfinite(tensor).all()):
+                steps = [step for step, own in self.parameters.items() if name in own]
+                raise NonFiniteError(
+                    f"after {self.grad_step} updates the parameter {name!r} (step: {', '.join(steps) or 'target'}) "
+                    "is NaN or infinite: lower its learning rate, clip its gradient (optim_factory=AdamFactory("
+                    "clip_grad_norm=1.0)) or scale rewards and observations"
+                )
+
+    def get_state(self) -> State:
+        """A copy of everything that an update reads or writes."""
+        self.store_counts()
+        return {
+            "grad_step": self.grad_step,
+            "nets": {name: tensor.detach().clone() for name, tensor in self.nets.state_dict().items()},
+            "optimizers": {name: _copied(optimizer.state_dict()) for name, optimizer in self.optimizers.items()},
+            "schedulers": {name: _scheduler_state(each) for name, each in self.schedulers.items() if each is not None},
+        }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`.
+
+        Raises:
+            CorruptFileError: if the state does not fit the networks.
+        """
+        if not isinstance(state["grad_step"], int) or state["grad_step"] < 0:
+            raise CorruptFileError(f"grad_step is {state['grad_step']!r}; it must be an int >= 0")
+        self._check_networks(state["nets"])
+        refuse_nonfinite("parameter", state["nets"])
+        for name, optimizer in self.optimizers.items():
+            check_optimizer(name, optimizer, state["optimizers"][name])
+        self.nets.load_state_dict(dict(state["nets"]))
+        for name in self.optimizers:
+            self._load_optimizer(name, state["optimizers"][name])
+        for name, scheduler in self.schedulers.items():
+            if scheduler is not None:
+                scheduler.load_state_dict({**scheduler.state_dict(), **state["schedulers"][name]})
+        self.grad_step = int(state["grad_step"])
+
+    def load_networks(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load parameters and buffers by name; shapes and names must match exactly.
+
+        Raises:
+            CorruptFileError: naming what is missing, unexpected or of another shape.
+        """
+        self._check_networks(tensors)
+        self.nets.load_state_dict(dict(tensors))
+
+    def _check_networks(self, tensors: Mapping[str, Tensor]) -> None:
+        own = self.nets.state_dict()
+        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        if missing or extra:
+            raise CorruptFileError(
+                f"the saved parameters do not belong to these networks: missing {missing[:3]}, unexpected {extra[:3]}. "
+                "Build the algorithm with the configuration and shapes it was saved with."
+            )
+        for name, tensor in tensors.items():
+            if tensor.shape != own[name].shape:
+                raise CorruptFileError(
+                    f"parameter {name!r} was saved with shape {tuple(tensor.shape)} but has shape "
+                    f"{tuple(own[name].shape)} here: use the observation shape and action size it was saved with"
+                )
+
+
+def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """Gradients scaled so that their joint norm is at most ``limit``."""
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
+    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+    return [gradient * scale for gradient in gradients]
+
+
+def move(
+    parameters: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+    limit: float | None,
+    clip: Callable[[Sequence[Tensor], float], list[Tensor]] = clip,
+) -> None:
+    """Clip gradients to the norm ``limit``, and step an optimiser."""
+    own = []
+    for name, parameter in parameters.items():
+        gradient = gradients[name]
+        if gradient.stride() != parameter.stride():  # fused optimisers read both in the order of memory
+            gradient = torch.empty_like(parameter).copy_(gradient)
+        own.append(gradient)
+    for parameter, gradient in zip(parameters.values(), own if limit is None else clip(own, limit), strict=True):
+        parameter.grad = gradient
+    optimizer.step()
+    for parameter in parameters.values():
+        parameter.grad = None
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a state dict, with string keys only and lists of dicts as dicts."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {str(key): _copied(item) for key, item in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return {str(index): _copied(item) for index, item in enumerate(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _scheduler_state(scheduler: Any) -> State:
+    return {
+        key: value
+        for key, value in scheduler.state_dict().items()
+        if isinstance(value, int | float | list) and not (isinstance(value, list) and any(v is None for v in value))
+    }

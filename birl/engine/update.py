@@ -1,0 +1,122 @@
+"""What a step may ask for while an update is made, and the plain way of answering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from birl.engine.compiler import Graphs
+from birl.engine.gradient_statistics import WATCHED, statistics
+from birl.engine.steps import LossFunction, Step
+from birl.engine.trained import Gradients, Trained
+from birl.losses.loss import Loss
+from birl.types import Batch
+
+
+class Update(Protocol):
+    """An update under way: eager, being compiled, or of many seeds."""
+
+    @property
+    def nets(self) -> Any:
+        """The networks."""
+
+    @property
+    def config(self) -> Any:
+        """The algorithm's configuration."""
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """Gradients of a loss by parameter name, for the networks ``of``, and the loss without gradients."""
+
+    def reduce(self, gradients: Gradients) -> Gradients:
+        """Combine gradients with those of other processes, if there are any."""
+
+    def apply(self, name: str, gradients: Gradients) -> None:
+        """Move the parameters of the step ``name`` by its optimiser."""
+
+    def report(self, metrics: Mapping[str, Tensor]) -> None:
+        """Log scalars."""
+
+
+def make(steps: Sequence[Step], on: Update, batch: Batch) -> None:
+    """Make steps in their order. Each sees what the steps before it share."""
+    for step in steps:
+        batch = step(on, batch)
+
+
+def differentiate(
+    loss: LossFunction, nets: nn.Module, batch: Batch, config: Any, parameters: Mapping[str, Tensor]
+) -> tuple[Gradients, Loss]:
+    """Gradients of a loss by parameter name, and the loss without gradients."""
+    found = loss(nets, batch, config)
+    gradients = torch.autograd.grad(found.value, list(parameters.values()))
+    return dict(zip(parameters, gradients, strict=True)), found.detached()
+
+
+class Eager:
+    """Makes updates step by step, as they are written.
+
+    Attributes:
+        compiled: whether updates are compiled.
+        records: whether updates are recorded and replayed, so that several can be made in one call.
+        reduces: whether gradients can be reduced between processes.
+    """
+
+    compiled, records, reduces = False, False, True
+
+    def __init__(self, trained: Trained) -> None:
+        self._trained, self.nets, self.config = trained, trained.nets, trained.config
+        self._metrics: dict[str, Tensor] = {}
+
+    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
+        """One update with the steps that are due. Returns the metrics."""
+        metrics: dict[str, Tensor] = {}
+        self._metrics = metrics
+        make(due, self, batch)
+        return metrics
+
+    def update_many(
+        self, draw: Callable[[], Batch], dues: Sequence[Sequence[Step]], generators: Sequence[torch.Generator]
+    ) -> dict[str, Tensor] | None:
+        """See `Engine.update_many`; ``None`` if these updates must be made one by one."""
+        return None
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`."""
+        return differentiate(loss, self.nets, batch, self.config, self._trained.parameters_of(of))
+
+    def reduce(self, gradients: Gradients) -> Gradients:
+        """See `Update.reduce`."""
+        return self._trained.reduce(gradients)
+
+    def apply(self, name: str, gradients: Gradients) -> None:
+        """See `Update.apply`."""
+        if self._trained.watch is not None:
+            self._metrics[WATCHED + name] = statistics(gradients.values())
+        self._trained.apply(name, gradients)
+
+    def report(self, metrics: Mapping[str, Tensor]) -> None:
+        """See `Update.report`."""
+        self._metrics.update(metrics)
+
+
+class CompiledGradients(Eager):
+    """Makes updates step by step, with compiled losses and gradients."""
+
+    compiled = True
+
+    def __init__(self, trained: Trained) -> None:
+        super().__init__(trained)
+        self._graphs = Graphs()
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`."""
+        nets, config, parameters = self.nets, self.config, self._trained.parameters_of(of)
+
+        def function(batch: Batch) -> tuple[Gradients, Loss]:
+            return differentiate(loss, nets, batch, config, parameters)
+
+        found: tuple[Gradients, Loss] = self._graphs((loss, of, nets.training), lambda: function, batch)
+        return found
