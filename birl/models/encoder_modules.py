@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ class VectorEncoder(nn.Module):
         activation: of every layer but the last.
         last_activation: of the last layer; ``None`` for the same.
         n: number of stacked members, or ``None`` for one plain encoder.
-        use_batch_norm, use_layer_norm, dropout_rate: see `DenseLayer`.
+        **options: ``use_batch_norm``, ``use_layer_norm`` and ``dropout_rate`` of each `DenseLayer`.
     """
 
     def __init__(
@@ -34,9 +35,7 @@ class VectorEncoder(nn.Module):
         last_activation: str | None = None,
         *,
         n: int | None = None,
-        use_batch_norm: bool = False,
-        use_layer_norm: bool = False,
-        dropout_rate: float | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         sizes = [in_features, *hidden_units]
@@ -45,16 +44,8 @@ class VectorEncoder(nn.Module):
             names[-1] = last_activation
         self.feature_size, self.n = sizes[-1], n
         self.layers = nn.ModuleList(
-            DenseLayer(
-                size,
-                following,
-                name,
-                n=n,
-                use_batch_norm=use_batch_norm,
-                use_layer_norm=use_layer_norm,
-                dropout_rate=dropout_rate,
-            )
-            for size, following, name in zip(sizes[:-1], sizes[1:], names, strict=True)
+            DenseLayer(*sizes_and_name, n=n, **options)
+            for sizes_and_name in zip(sizes[:-1], sizes[1:], names, strict=True)
         )
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:

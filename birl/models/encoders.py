@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -27,6 +28,8 @@ SIZE = Allowed(int, low=1)
 
 class EncoderFactory(Serializable):
     """Base of encoder factories."""
+
+    _ensemble: ClassVar[type[nn.Module]] = Members
 
     def create(self, observation_shape: Shape) -> nn.Module:
         """An encoder: ``forward(observation [M, *shape]) -> [M, F]``."""
@@ -47,34 +50,70 @@ class EncoderFactory(Serializable):
             "give it one, or use another encoder for the critic"
         )
 
-    def create_ensemble(
-        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
+    def build(
+        self,
+        observation_shape: Shape,
+        action_size: int | None = None,
+        n: int | None = None,
+        *,
+        discrete_action: bool = False,
     ) -> nn.Module:
-        """``n`` independent encoders as one module with outputs ``[N, M, F]``.
+        """One encoder, or ``n`` independent ones as one module with outputs ``[N, M, F]``.
 
         Args:
-            n: number of members.
             observation_shape: see `birl.types.Spec`.
-            action_size: as in `create_with_action`, or ``None`` for encoders of the observation alone.
-            discrete_action: see `create_with_action`.
+            action_size: as in `create_with_action`, or ``None`` for an encoder of the observation alone.
+            n: number of members, or ``None`` for a plain encoder.
+            discrete_action: see `create_with_action`; d3rlpy's factories need not take it.
         """
+        if n is not None:
+            one = partial(self.build, observation_shape, action_size, discrete_action=discrete_action)
+            return self._ensemble([one() for _ in range(n)])
         if action_size is None:
-            return Members([self.create(observation_shape) for _ in range(n)])
-        return Members([self.beside_action(observation_shape, action_size, discrete_action) for _ in range(n)])
-
-    def beside_action(self, observation_shape: Shape, action_size: int, discrete_action: bool) -> nn.Module:
-        """`create_with_action`, which need not take ``discrete_action`` where actions are continuous, as in d3rlpy."""
+            return self.create(observation_shape)
         if discrete_action:
             return self.create_with_action(observation_shape, action_size, True)
         return self.create_with_action(observation_shape, action_size)
 
 
-
 register_encoder_factory = EncoderFactory.register
 
 
+class OneBuildFactory(EncoderFactory):
+    """Base of factories whose encoders, with or without actions, single or stacked, are made by one method."""
+
+    def create(self, observation_shape: Shape) -> nn.Module:
+        return self._encoder(observation_shape, 0, None)
+
+    def create_with_action(
+        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
+    ) -> nn.Module:
+        return self._encoder(observation_shape, action_size, None)
+
+    def build(
+        self,
+        observation_shape: Shape,
+        action_size: int | None = None,
+        n: int | None = None,
+        *,
+        discrete_action: bool = False,
+    ) -> nn.Module:
+        """As `EncoderFactory.build`, with stacked weights where that is possible and there are several members."""
+        if n is not None and n > 1 and self._stacks(observation_shape):
+            return self._encoder(observation_shape, action_size or 0, n)
+        return super().build(observation_shape, action_size, n, discrete_action=discrete_action)
+
+    def _stacks(self, observation_shape: Shape) -> bool:
+        """Whether `_encoder` makes several members as one module."""
+        return False
+
+    def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
+        """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class VectorEncoderFactory(EncoderFactory, type="vector"):
+class VectorEncoderFactory(OneBuildFactory, type="vector"):
     """Dense layers; observations with more dimensions are flattened.
 
     Attributes:
@@ -100,25 +139,10 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
         if not isinstance(self.hidden_units, list | tuple) or not all(map(SIZE.accepts, self.hidden_units)):
             raise ConfigError(f"hidden_units is {self.hidden_units!r}; it must be a list of ints >= 1")
 
-    def create(self, observation_shape: Shape) -> nn.Module:
-        """See `EncoderFactory.create`."""
-        return self._build(observation_shape, 0, None)
+    def _stacks(self, observation_shape: Shape) -> bool:
+        return not self.use_batch_norm
 
-    def create_with_action(
-        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
-    ) -> nn.Module:
-        """See `EncoderFactory.create_with_action`."""
-        return self._build(observation_shape, action_size, None)
-
-    def create_ensemble(
-        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
-    ) -> nn.Module:
-        """See `EncoderFactory.create_ensemble`; stacked weights unless there is batch norm or a single member."""
-        if self.use_batch_norm or n == 1:
-            return super().create_ensemble(n, observation_shape, action_size, discrete_action)
-        return self._build(observation_shape, action_size or 0, n)
-
-    def _build(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
+    def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         return VectorEncoder(
             _flat_size(self, observation_shape) + action_size,
             self.hidden_units,
@@ -132,7 +156,7 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
 
 
 @dataclass(frozen=True)
-class PixelEncoderFactory(EncoderFactory, type="pixel"):
+class PixelEncoderFactory(OneBuildFactory, type="pixel"):
     """Convolutions over images ``(channels, height, width)``; the defaults are those of the Nature DQN.
 
     Attributes:
@@ -160,14 +184,7 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
             raise ConfigError(f"filters is {self.filters!r}; each must be [channels, kernel size, stride], ints >= 1")
         check("feature_size", self.feature_size, int, low=1)
 
-    def create(self, observation_shape: Shape) -> nn.Module:
-        """See `EncoderFactory.create`."""
-        return self.create_with_action(observation_shape, 0)
-
-    def create_with_action(
-        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
-    ) -> nn.Module:
-        """See `EncoderFactory.create_with_action`."""
+    def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         _check_sizes(observation_shape)
         return PixelEncoder(
             observation_shape,
@@ -182,7 +199,7 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
 
 
 @dataclass(frozen=True)
-class SimBaEncoderFactory(EncoderFactory, type="simba"):
+class SimBaEncoderFactory(OneBuildFactory, type="simba"):
     """SimBa (Lee et al. 2024, arXiv:2410.09754): residual blocks with layer norm, for vector observations.
 
     The paper normalises observations by their running mean and standard deviation: give the algorithm
@@ -203,31 +220,16 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
         for name in ("feature_size", "hidden_size", "n_blocks"):
             check(name, getattr(self, name), int, low=1)
 
-    def create(self, observation_shape: Shape) -> nn.Module:
-        """See `EncoderFactory.create`."""
-        return self._build(observation_shape, 0, None)
+    def _stacks(self, observation_shape: Shape) -> bool:
+        return True
 
-    def create_with_action(
-        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
-    ) -> nn.Module:
-        """See `EncoderFactory.create_with_action`."""
-        return self._build(observation_shape, action_size, None)
-
-    def create_ensemble(
-        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
-    ) -> nn.Module:
-        """See `EncoderFactory.create_ensemble`; stacked weights unless there is a single member."""
-        if n == 1:
-            return super().create_ensemble(n, observation_shape, action_size, discrete_action)
-        return self._build(observation_shape, action_size or 0, n)
-
-    def _build(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
+    def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         size = _flat_size(self, observation_shape) + action_size
         return SimBaEncoder(size, self.feature_size, self.hidden_size, self.n_blocks, n=n)
 
 
 @dataclass(frozen=True)
-class DefaultEncoderFactory(EncoderFactory, type="default"):
+class DefaultEncoderFactory(OneBuildFactory, type="default"):
     """`PixelEncoderFactory` for three-dimensional observations, `VectorEncoderFactory` for others.
 
     Tuple and dict observations have one such encoder for each leaf; a layer of 256 units joins their features.
@@ -245,34 +247,12 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
     def __post_init__(self) -> None:
         _check_layers(self)
 
-    def create(self, observation_shape: Shape) -> nn.Module:
-        """See `EncoderFactory.create`."""
+    def _stacks(self, observation_shape: Shape) -> bool:
+        return is_shape(observation_shape) and self._leaf(observation_shape)._stacks(observation_shape)
+
+    def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         if is_shape(observation_shape):
-            return self._leaf(observation_shape).create(observation_shape)
-        return self._tree(observation_shape, 0)
-
-    def create_with_action(
-        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
-    ) -> nn.Module:
-        """See `EncoderFactory.create_with_action`."""
-        if is_shape(observation_shape):
-            return self._leaf(observation_shape).create_with_action(observation_shape, action_size, discrete_action)
-        return self._tree(observation_shape, action_size)
-
-    def create_ensemble(
-        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
-    ) -> nn.Module:
-        """See `EncoderFactory.create_ensemble`."""
-        if is_shape(observation_shape):
-            factory = self._leaf(observation_shape)
-            return factory.create_ensemble(n, observation_shape, action_size, discrete_action)
-        return super().create_ensemble(n, observation_shape, action_size, discrete_action)
-
-    def _leaf(self, shape: tuple[int, ...]) -> EncoderFactory:
-        factory: Callable[..., EncoderFactory] = PixelEncoderFactory if len(shape) == 3 else VectorEncoderFactory
-        return factory(activation=self.activation, use_batch_norm=self.use_batch_norm, dropout_rate=self.dropout_rate)
-
-    def _tree(self, observation_shape: Shape, action_size: int) -> TreeEncoder:
+            return self._leaf(observation_shape)._encoder(observation_shape, action_size, n)
         leaves = [self._leaf(shape).create(shape) for shape in leaf_shapes(observation_shape)]
         joint = VectorEncoder(
             sum(feature_size_of(leaf) for leaf in leaves) + action_size,
@@ -282,6 +262,10 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
             dropout_rate=self.dropout_rate,
         )
         return TreeEncoder(leaves, joint)
+
+    def _leaf(self, shape: tuple[int, ...]) -> OneBuildFactory:
+        factory: Callable[..., OneBuildFactory] = PixelEncoderFactory if len(shape) == 3 else VectorEncoderFactory
+        return factory(activation=self.activation, use_batch_norm=self.use_batch_norm, dropout_rate=self.dropout_rate)
 
 
 def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_size: int | None = None) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from birl.models.encoders import feature_size_of
+from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.heads import ImplicitQuantileHead
 from birl.models.recurrent import Recurrent
 from birl.types import Inputs, Shape, Spec, Tree, is_shape, tree_leaves, tree_map
@@ -92,6 +92,22 @@ class Network(nn.Module):
 
     def _flatten(self, observation: Tree) -> Tree:
         return tree_map(_flatten, observation, self._ranks)
+
+
+class LinearNetwork(Network):
+    """An encoder and a linear layer.
+
+    Args:
+        spec: what it is built for.
+        encoder_factory: makes the encoder.
+        size: number of outputs.
+        with_action: whether the encoder also reads actions.
+    """
+
+    def __init__(self, spec: Spec, encoder_factory: EncoderFactory, size: int, *, with_action: bool = False) -> None:
+        encoder = encoder_factory.build(spec.observation_shape, spec.action_size if with_action else None)
+        super().__init__(spec, encoder, with_action=with_action)
+        self.linear = nn.Linear(self.feature_size, size)
 
 
 def is_recurrent(module: nn.Module) -> bool:

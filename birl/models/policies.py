@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from birl.models.distributions import Categorical, Normal, SquashedNormal
 from birl.models.encoders import EncoderFactory
-from birl.models.networks import Network
+from birl.models.networks import LinearNetwork
 from birl.types import Inputs, Spec
 
 
-class DeterministicPolicy(Network):
+class DeterministicPolicy(LinearNetwork):
     """Actions in [-1, 1] through a tanh.
 
     Args:
@@ -20,15 +20,14 @@ class DeterministicPolicy(Network):
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
-        super().__init__(spec, encoder_factory.create(spec.observation_shape))
-        self.linear = nn.Linear(self.feature_size, spec.action_size)
+        super().__init__(spec, encoder_factory, spec.action_size)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Actions ``[..., action_size]``."""
         return self.linear(self.encode(inputs)).tanh()
 
 
-class ResidualPolicy(Network):
+class ResidualPolicy(LinearNetwork):
     """Moves given actions a little (arXiv:1812.02900, section 4): ``clip(a + scale * tanh(f(s, a)), -1, 1)``.
 
     Args:
@@ -38,9 +37,7 @@ class ResidualPolicy(Network):
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory, scale: float) -> None:
-        encoder = encoder_factory.create_with_action(spec.observation_shape, spec.action_size)
-        super().__init__(spec, encoder, with_action=True)
-        self.linear = nn.Linear(self.feature_size, spec.action_size)
+        super().__init__(spec, encoder_factory, spec.action_size, with_action=True)
         self.scale = scale
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
@@ -49,7 +46,17 @@ class ResidualPolicy(Network):
         return (action + self.scale * change).clamp(-1, 1)
 
 
-class SquashedNormalPolicy(Network):
+class _GaussianPolicy(LinearNetwork):
+    """Base of policies whose mean and standard deviation depend on the observation."""
+
+    def __init__(
+        self, spec: Spec, encoder_factory: EncoderFactory, log_std_range: tuple[float, float] = (-20.0, 2.0)
+    ) -> None:
+        super().__init__(spec, encoder_factory, 2 * spec.action_size)
+        self.log_std_range = log_std_range
+
+
+class SquashedNormalPolicy(_GaussianPolicy):
     """Tanh-squashed Gaussian whose mean and standard deviation depend on the observation (arXiv:1812.05905).
 
     Args:
@@ -58,20 +65,13 @@ class SquashedNormalPolicy(Network):
         log_std_range: clamp of the natural logarithm of the standard deviation.
     """
 
-    def __init__(
-        self, spec: Spec, encoder_factory: EncoderFactory, log_std_range: tuple[float, float] = (-20.0, 2.0)
-    ) -> None:
-        super().__init__(spec, encoder_factory.create(spec.observation_shape))
-        self.linear = nn.Linear(self.feature_size, 2 * spec.action_size)
-        self.log_std_range = log_std_range
-
     def forward(self, inputs: Inputs) -> SquashedNormal:
         """Distribution with parameters ``[..., action_size]``."""
         mean, log_std = self.linear(self.encode(inputs)).chunk(2, -1)
         return SquashedNormal(mean, log_std.clamp(*self.log_std_range))
 
 
-class NormalPolicy(Network):
+class NormalPolicy(LinearNetwork):
     """Gaussian whose standard deviation is a parameter of its own, the same for all observations.
 
     Args:
@@ -90,8 +90,7 @@ class NormalPolicy(Network):
         log_std_range: tuple[float, float] = (-20.0, 2.0),
         initial_log_std: float = 0.0,
     ) -> None:
-        super().__init__(spec, encoder_factory.create(spec.observation_shape))
-        self.linear = nn.Linear(self.feature_size, spec.action_size)
+        super().__init__(spec, encoder_factory, spec.action_size)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std))
         self.tanh_mean = tanh_mean
         self.log_std_range = log_std_range
@@ -102,7 +101,7 @@ class NormalPolicy(Network):
         return Normal(mean.tanh() if self.tanh_mean else mean, self.log_std.clamp(*self.log_std_range))
 
 
-class ConditionalNormalPolicy(Network):
+class ConditionalNormalPolicy(_GaussianPolicy):
     """Gaussian whose mean, in [-1, 1], and standard deviation depend on the observation. Samples may leave the range.
 
     Args:
@@ -111,20 +110,13 @@ class ConditionalNormalPolicy(Network):
         log_std_range: clamp of the natural logarithm of the standard deviation.
     """
 
-    def __init__(
-        self, spec: Spec, encoder_factory: EncoderFactory, log_std_range: tuple[float, float] = (-20.0, 2.0)
-    ) -> None:
-        super().__init__(spec, encoder_factory.create(spec.observation_shape))
-        self.linear = nn.Linear(self.feature_size, 2 * spec.action_size)
-        self.log_std_range = log_std_range
-
     def forward(self, inputs: Inputs) -> Normal:
         """Distribution with parameters ``[..., action_size]``."""
         mean, log_std = self.linear(self.encode(inputs)).chunk(2, -1)
         return Normal(mean.tanh(), log_std.clamp(*self.log_std_range))
 
 
-class CategoricalPolicy(Network):
+class CategoricalPolicy(LinearNetwork):
     """Distribution over discrete actions.
 
     Args:
@@ -133,8 +125,7 @@ class CategoricalPolicy(Network):
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
-        super().__init__(spec, encoder_factory.create(spec.observation_shape))
-        self.linear = nn.Linear(self.feature_size, spec.action_size)
+        super().__init__(spec, encoder_factory, spec.action_size)
 
     def forward(self, inputs: Inputs) -> Categorical:
         """Distribution with logits ``[..., action_size]``."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,29 @@ register_q_func_factory = QFunctionFactory.register
 
 
 @dataclass(frozen=True)
-class MeanQFunctionFactory(QFunctionFactory, type="mean"):
+class _HeadFactory(QFunctionFactory):
+    """Base of factories whose further fields are the last arguments of a head."""
+
+    share_encoder: bool = False
+
+    _head: ClassVar[type[nn.Module]]
+
+    def __post_init__(self) -> None:
+        self.plain_numbers()
+        check(f"{type(self).__name__}.share_encoder", self.share_encoder, bool)
+        for name, default in self._options(type(self)).items():
+            if isinstance(default, int):
+                check(f"{type(self).__name__}.{name}", getattr(self, name), int, low=1)
+
+    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
+        return self._head(n, feature_size, n_actions, **self._options(self))
+
+    def _options(self, owner: object) -> dict[str, Any]:
+        return {each.name: getattr(owner, each.name) for each in fields(self) if each.name != "share_encoder"}
+
+
+@dataclass(frozen=True)
+class MeanQFunctionFactory(_HeadFactory, type="mean"):
     """Expected returns (Mnih et al. 2015, doi:10.1038/nature14236).
 
     Attributes:
@@ -57,18 +79,11 @@ class MeanQFunctionFactory(QFunctionFactory, type="mean"):
             the mean).
     """
 
-    share_encoder: bool = False
-
-    def __post_init__(self) -> None:
-        _check_counts(self)
-
-    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
-        """See `QFunctionFactory.create_head`."""
-        return MeanHead(n, feature_size, n_actions)
+    _head = MeanHead
 
 
 @dataclass(frozen=True)
-class QRQFunctionFactory(QFunctionFactory, type="qr"):
+class QRQFunctionFactory(_HeadFactory, type="qr"):
     """Quantile regression (Dabney et al. 2017, arXiv:1710.10044).
 
     Attributes:
@@ -76,19 +91,13 @@ class QRQFunctionFactory(QFunctionFactory, type="qr"):
         n_quantiles: number of quantiles.
     """
 
-    share_encoder: bool = False
     n_quantiles: int = 32
 
-    def __post_init__(self) -> None:
-        _check_counts(self, "n_quantiles")
-
-    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
-        """See `QFunctionFactory.create_head`."""
-        return QuantileHead(n, feature_size, n_actions, self.n_quantiles)
+    _head = QuantileHead
 
 
 @dataclass(frozen=True)
-class IQNQFunctionFactory(QFunctionFactory, type="iqn"):
+class IQNQFunctionFactory(_HeadFactory, type="iqn"):
     """Implicit quantile networks (Dabney et al. 2018, arXiv:1806.06923).
 
     Attributes:
@@ -98,23 +107,15 @@ class IQNQFunctionFactory(QFunctionFactory, type="iqn"):
         embed_size: number of cosines in the embedding of a level.
     """
 
-    share_encoder: bool = False
     n_quantiles: int = 64
     n_greedy_quantiles: int = 32
     embed_size: int = 64
 
-    def __post_init__(self) -> None:
-        _check_counts(self, "n_quantiles", "n_greedy_quantiles", "embed_size")
-
-    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
-        """See `QFunctionFactory.create_head`."""
-        return ImplicitQuantileHead(
-            n, feature_size, n_actions, self.n_quantiles, self.n_greedy_quantiles, self.embed_size
-        )
+    _head = ImplicitQuantileHead
 
 
 @dataclass(frozen=True)
-class C51QFunctionFactory(QFunctionFactory, type="c51"):
+class C51QFunctionFactory(_HeadFactory, type="c51"):
     """Categorical distribution over returns (Bellemare et al. 2017, arXiv:1707.06887).
 
     Attributes:
@@ -123,47 +124,43 @@ class C51QFunctionFactory(QFunctionFactory, type="c51"):
         v_min, v_max: lowest and highest return that can be told; returns outside count as these.
     """
 
-    share_encoder: bool = False
     n_atoms: int = 51
     v_min: float = -10.0
     v_max: float = 10.0
 
+    _head = CategoricalHead
+
     def __post_init__(self) -> None:
-        _check_counts(self, "n_atoms", low=2)
+        super().__post_init__()
+        check("C51QFunctionFactory.n_atoms", self.n_atoms, int, low=2)
         numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in (self.v_min, self.v_max))
         if not (numbers and self.v_min < self.v_max):
             raise ConfigError(
                 f"v_min is {self.v_min!r} and v_max is {self.v_max!r}; v_min must be below v_max, both finite"
             )
 
-    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
-        """See `QFunctionFactory.create_head`."""
-        return CategoricalHead(n, feature_size, n_actions, self.n_atoms, self.v_min, self.v_max)
-
 
 _STACKED = (EnsembleLinear, EnsembleLayerNorm)
 
 
 class _QFunction(Network):
+    _reads_action: ClassVar[bool]
+
     def __init__(
         self,
         spec: Spec,
         encoder_factory: EncoderFactory,
         q_func_factory: QFunctionFactory,
-        n_ensembles: int,
-        n_actions: int | None,
+        n_ensembles: int = 1,
     ) -> None:
-        shape, discrete, with_action = spec.observation_shape, spec.discrete_action, n_actions is None
-        if not q_func_factory.share_encoder:
-            size = spec.action_size if with_action else None
-            encoder = encoder_factory.create_ensemble(n_ensembles, shape, size, discrete)
-        elif with_action:
-            encoder = encoder_factory.beside_action(shape, spec.action_size, discrete)
-        else:
-            encoder = encoder_factory.create(shape)
-        super().__init__(spec, encoder, with_action=with_action)
+        share = q_func_factory.share_encoder
+        size, n_actions = (spec.action_size, None) if self._reads_action else (None, spec.action_size)
+        encoder = encoder_factory.build(
+            spec.observation_shape, size, None if share else n_ensembles, discrete_action=spec.discrete_action
+        )
+        super().__init__(spec, encoder, with_action=self._reads_action)
         self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions)
-        self.share_encoder, self.n_ensembles = q_func_factory.share_encoder, n_ensembles
+        self.share_encoder, self.n_ensembles = share, n_ensembles
 
     def _returns(self, inputs: Inputs, action: Tensor | None) -> Returns:
         features = self.encode(inputs, action)
@@ -183,14 +180,7 @@ class DiscreteQFunction(_QFunction):
         n_ensembles: number of members ``N``.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        encoder_factory: EncoderFactory,
-        q_func_factory: QFunctionFactory,
-        n_ensembles: int = 1,
-    ) -> None:
-        super().__init__(spec, encoder_factory, q_func_factory, n_ensembles, spec.action_size)
+    _reads_action = False
 
     def forward(self, inputs: Inputs) -> Returns:
         """Returns with leading dimensions ``[N, …, A]``."""
@@ -207,14 +197,7 @@ class ContinuousQFunction(_QFunction):
         n_ensembles: number of members ``N``.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        encoder_factory: EncoderFactory,
-        q_func_factory: QFunctionFactory,
-        n_ensembles: int = 1,
-    ) -> None:
-        super().__init__(spec, encoder_factory, q_func_factory, n_ensembles, None)
+    _reads_action = True
 
     def forward(self, inputs: Inputs, action: Tensor) -> Returns:
         """Returns with leading dimensions ``[N, …]``.
@@ -231,7 +214,6 @@ class ContinuousQFunction(_QFunction):
         if self.n_ensembles == 1 or any(id(parameter) not in stacked for parameter in own.values()):
             return self._returns(inputs, action)
         return cast(Returns, functional_call(self, {name: p[:1] for name, p in own.items()}, (inputs, action)))
-
 
     def differentiate(self, inputs: Inputs, action: Tensor) -> tuple[Returns, Tensor]:
         """Returns ``[N, …]``, and the gradients ``[N, …, A]`` of their means with respect to the action.
@@ -255,10 +237,3 @@ class ContinuousQFunction(_QFunction):
         observation = inputs.observation if inputs.following is None else inputs.following
         features = self.encoder(self._flatten(observation), action.flatten(1, -2))
         return cast(Returns, self.head(features.unflatten(1, action.shape[1:-1])))
-
-
-def _check_counts(factory: QFunctionFactory, *names: str, low: int = 1) -> None:
-    factory.plain_numbers()
-    check(f"{type(factory).__name__}.share_encoder", factory.share_encoder, bool)
-    for name in names:
-        check(f"{type(factory).__name__}.{name}", getattr(factory, name), int, low=low)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from birl.models.encoder_modules import VectorEncoder
 from birl.models.encoders import (
     DefaultEncoderFactory,
     EncoderFactory,
-    PixelEncoderFactory,
+    OneBuildFactory,
     VectorEncoderFactory,
     feature_size_of,
 )
@@ -159,51 +159,36 @@ class RecurrentMembers(Recurrent):
         return torch.stack([member(*inputs) for member in self.members])
 
 
-class _RecurrentEncoderFactory(EncoderFactory):
-    hidden_size: int
-    hidden_units: list[int]
-    activation: str
+@dataclass(frozen=True)
+class _RecurrentEncoderFactory(OneBuildFactory):
+    hidden_size: int = 128
+    hidden_units: list[int] = field(default_factory=lambda: [128])
+    activation: str = "relu"
+
+    _cell: ClassVar[type[nn.LSTMCell | nn.GRUCell]]
+    _ensemble: ClassVar[type[nn.Module]] = RecurrentMembers
 
     def __post_init__(self) -> None:
         self.plain_numbers()
         VectorEncoderFactory(self.hidden_units, self.activation)  # checks both
         check("hidden_size", self.hidden_size, int, low=1)
 
-    def create(self, observation_shape: Shape) -> RecurrentEncoder:
-        """See `EncoderFactory.create`."""
-        return self._build(observation_shape, None)
-
-    def create_with_action(
-        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
-    ) -> RecurrentEncoder:
-        """See `EncoderFactory.create_with_action`: the action joins behind the core."""
-        joint = VectorEncoder(self.hidden_size + action_size, [self.hidden_size], self.activation)
-        return self._build(observation_shape, joint)
-
-    def create_ensemble(
-        self, n: int, observation_shape: Shape, action_size: int | None = None, discrete_action: bool = False
-    ) -> RecurrentMembers:
-        """See `EncoderFactory.create_ensemble`."""
-        if action_size is None:
-            return RecurrentMembers([self.create(observation_shape) for _ in range(n)])
-        return RecurrentMembers([self.create_with_action(observation_shape, action_size) for _ in range(n)])
-
-    def _build(self, observation_shape: Shape, joint: VectorEncoder | None) -> RecurrentEncoder:
+    def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> RecurrentEncoder:
+        joint = None
+        if action_size:
+            joint = VectorEncoder(self.hidden_size + action_size, [self.hidden_size], self.activation)
         factory: EncoderFactory = VectorEncoderFactory(self.hidden_units, self.activation)
-        if not is_shape(observation_shape):
+        if not is_shape(observation_shape) or len(observation_shape) == 3:
             factory = DefaultEncoderFactory(self.activation)
-        elif len(observation_shape) == 3:
-            factory = PixelEncoderFactory(activation=self.activation)
         embedding = factory.create(observation_shape)
-        return RecurrentEncoder(embedding, self._cell(feature_size_of(embedding)), joint)
-
-    def _cell(self, in_features: int) -> nn.LSTMCell | nn.GRUCell:
-        raise NotImplementedError
+        return RecurrentEncoder(embedding, self._cell(feature_size_of(embedding), self.hidden_size), joint)
 
 
 @dataclass(frozen=True)
 class LSTMEncoderFactory(_RecurrentEncoderFactory, type="lstm"):
     """Long short-term memory (Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735).
+
+    An action joins behind the core.
 
     Attributes:
         hidden_size: size of the core's output; the state is twice as large.
@@ -211,17 +196,14 @@ class LSTMEncoderFactory(_RecurrentEncoderFactory, type="lstm"):
         activation: of these layers and of the one that joins an action.
     """
 
-    hidden_size: int = 128
-    hidden_units: list[int] = field(default_factory=lambda: [128])
-    activation: str = "relu"
-
-    def _cell(self, in_features: int) -> nn.LSTMCell:
-        return nn.LSTMCell(in_features, self.hidden_size)
+    _cell = nn.LSTMCell
 
 
 @dataclass(frozen=True)
 class GRUEncoderFactory(_RecurrentEncoderFactory, type="gru"):
     """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
+
+    An action joins behind the core.
 
     Attributes:
         hidden_size: size of the core's output and of the state.
@@ -229,9 +211,4 @@ class GRUEncoderFactory(_RecurrentEncoderFactory, type="gru"):
         activation: of these layers and of the one that joins an action.
     """
 
-    hidden_size: int = 128
-    hidden_units: list[int] = field(default_factory=lambda: [128])
-    activation: str = "relu"
-
-    def _cell(self, in_features: int) -> nn.GRUCell:
-        return nn.GRUCell(in_features, self.hidden_size)
+    _cell = nn.GRUCell

@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.models.distributions import Normal
 from birl.models.encoders import EncoderFactory
-from birl.models.networks import Network, evaluating
+from birl.models.networks import LinearNetwork, evaluating
 from birl.types import Inputs, Spec
 
 LATENT_LIMIT = 0.5
 """Random latents are clipped to ``[-LATENT_LIMIT, LATENT_LIMIT]``: only the likely actions are decoded."""
 
 
-class VAEEncoder(Network):
+class VAEEncoder(LinearNetwork):
     """``q(z|s, a)``: the distribution of the latent of an action.
 
     Args:
@@ -37,9 +37,7 @@ class VAEEncoder(Network):
         latent_size: int,
         log_std_range: tuple[float, float] = (-4.0, 15.0),
     ) -> None:
-        encoder = encoder_factory.create_with_action(spec.observation_shape, spec.action_size)
-        super().__init__(spec, encoder, with_action=True)
-        self.linear = nn.Linear(self.feature_size, 2 * latent_size)
+        super().__init__(spec, encoder_factory, 2 * latent_size, with_action=True)
         self.log_std_range = log_std_range
 
     def forward(self, inputs: Inputs, action: Tensor) -> Normal:
@@ -48,7 +46,7 @@ class VAEEncoder(Network):
         return Normal(mean, log_std.clamp(*self.log_std_range))
 
 
-class VAEDecoder(Network):
+class VAEDecoder(LinearNetwork):
     """``p(a|s, z)``: the action of a latent.
 
     Args:
@@ -58,9 +56,7 @@ class VAEDecoder(Network):
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory, latent_size: int) -> None:
-        encoder = encoder_factory.create_with_action(spec.observation_shape, latent_size)
-        super().__init__(replace(spec, action_size=latent_size), encoder, with_action=True)
-        self.linear = nn.Linear(self.feature_size, spec.action_size)
+        super().__init__(replace(spec, action_size=latent_size), encoder_factory, spec.action_size, with_action=True)
         self.latent_size = latent_size
 
     def forward(self, inputs: Inputs, latent: Tensor, *, squash: bool = True) -> Tensor:

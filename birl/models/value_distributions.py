@@ -1,4 +1,4 @@
-"""What a critic says about the return: an expectation, quantiles or a categorical distribution, as one value type.
+"""A critic's estimate of the return, as one value type: an expectation, quantiles or a categorical distribution.
 
 A loss calls `mean`, `gather`, `min`, `mix`, `backup` and `td_loss` and never names its head. Leading dimensions are
 ``[N, …]`` for an ensemble of ``N``; `min`, `blend` and `average` remove ``N``. With discrete actions the action
@@ -7,6 +7,7 @@ dimension comes last, before the quantiles or atoms.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self, cast
 
@@ -66,7 +67,7 @@ class Returns(Protocol):
 
 
 @dataclass(frozen=True)
-class MeanReturns:
+class MeanReturns(Returns):
     """Expected returns.
 
     Attributes:
@@ -76,36 +77,29 @@ class MeanReturns:
     values: Tensor
 
     def mean(self) -> Tensor:
-        """See `Returns.mean`."""
         return self.values
 
     def gather(self, action: Tensor) -> MeanReturns:
-        """See `Returns.gather`."""
         index = action.unsqueeze(-1).expand(*self.values.shape[:-1], 1)
         return MeanReturns(self.values.gather(-1, index).squeeze(-1))
 
     def min(self) -> MeanReturns:
-        """See `Returns.min`."""
         return MeanReturns(self.values.squeeze(0) if self.values.shape[0] == 1 else self.values.min(0).values)
 
     def blend(self, share: float) -> MeanReturns:
-        """See `Returns.blend`."""
         if self.values.shape[0] == 1:
             return self.min()
         return MeanReturns(share * self.values.min(0).values + (1 - share) * self.values.max(0).values)
 
     def average(self) -> MeanReturns:
-        """See `Returns.average`."""
         return MeanReturns(self.values.mean(0))
 
     def mix(self, probs: Tensor) -> MeanReturns:
-        """See `Returns.mix`."""
         return MeanReturns((self.values * probs).sum(-1))
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> MeanReturns:
-        """See `Returns.backup`."""
-        following = self.values if bonus is None else self.values + bonus
-        return MeanReturns((reward + discount * following).detach())
+        next_returns = self.values if bonus is None else self.values + bonus
+        return MeanReturns((reward + discount * next_returns).detach())
 
     def td_loss(self, target: MeanReturns, delta: float | None = None) -> Tensor:
         """Squared error, or the Huber loss with threshold ``delta`` (half the squared error inside it)."""
@@ -114,8 +108,52 @@ class MeanReturns:
         return F.huber_loss(self.values, target.values.expand_as(self.values), reduction="none", delta=delta)
 
 
+class _RowReturns(Returns):
+    """Base of returns that are rows of numbers: quantiles or probabilities, in the last dimension."""
+
+    def _rows(self) -> Tensor:
+        """The rows, linear in the return's distribution or its quantiles."""
+        raise NotImplementedError
+
+    def _of(self, rows: Tensor) -> Self:
+        """Returns with other `_rows`."""
+        raise NotImplementedError
+
+    def _picked(self, pick: Callable[[Tensor], Tensor]) -> Self:
+        """Returns with some of the rows."""
+        return self._of(pick(self._rows()))
+
+    def gather(self, action: Tensor) -> Self:
+        def at_action(rows: Tensor) -> Tensor:  # [N, …, A, Q] at [N, …, action, Q]
+            index = action[..., None, None].expand(*rows.shape[:-2], 1, rows.shape[-1])
+            return rows.gather(-2, index).squeeze(-2)
+
+        return self._picked(at_action)
+
+    def min(self) -> Self:
+        def lowest(rows: Tensor) -> Tensor:
+            return rows.squeeze(0) if rows.shape[0] == 1 else _member(rows, self.mean().argmin(0))
+
+        return self._picked(lowest)
+
+    def blend(self, share: float) -> Self:
+        """Row by row: quantiles are averaged, probabilities mixed."""
+        rows, mean = self._rows(), self.mean()
+        if rows.shape[0] == 1:
+            return self._of(rows.squeeze(0))
+        return self._of(share * _member(rows, mean.argmin(0)) + (1 - share) * _member(rows, mean.argmax(0)))
+
+    def average(self) -> Self:
+        """Row by row, as `blend`."""
+        return self._of(self._rows().mean(0))
+
+    def mix(self, probs: Tensor) -> Self:
+        """Row by row. Averaged quantiles have the mixture's mean though not its shape."""
+        return self._of((self._rows() * probs.unsqueeze(-1)).sum(-2))
+
+
 @dataclass(frozen=True)
-class QuantileReturns:
+class QuantileReturns(_RowReturns):
     """Quantiles of the return (Dabney et al. 2017, arXiv:1710.10044; Dabney et al. 2018, arXiv:1806.06923).
 
     Attributes:
@@ -126,34 +164,18 @@ class QuantileReturns:
     values: Tensor
     taus: Tensor
 
+    def _rows(self) -> Tensor:
+        return self.values
+
+    def _of(self, rows: Tensor) -> QuantileReturns:
+        return QuantileReturns(rows, self.taus)
+
     def mean(self) -> Tensor:
-        """See `Returns.mean`."""
         return self.values.mean(-1)
 
-    def gather(self, action: Tensor) -> QuantileReturns:
-        """See `Returns.gather`."""
-        return QuantileReturns(_gather_rows(self.values, action), self.taus)
-
-    def min(self) -> QuantileReturns:
-        """See `Returns.min`."""
-        return QuantileReturns(_lowest(self.values, self.mean), self.taus)
-
-    def blend(self, share: float) -> QuantileReturns:
-        """See `Returns.blend`; quantile by quantile."""
-        return QuantileReturns(_blended(self.values, self.mean(), share), self.taus)
-
-    def average(self) -> QuantileReturns:
-        """See `Returns.average`; quantile by quantile."""
-        return QuantileReturns(self.values.mean(0), self.taus)
-
-    def mix(self, probs: Tensor) -> QuantileReturns:
-        """See `Returns.mix`; quantile by quantile, which has the mixture's mean though not its shape."""
-        return QuantileReturns((self.values * probs.unsqueeze(-1)).sum(-2), self.taus)
-
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> QuantileReturns:
-        """See `Returns.backup`."""
-        following = self.values if bonus is None else self.values + bonus.unsqueeze(-1)
-        return QuantileReturns((reward.unsqueeze(-1) + discount.unsqueeze(-1) * following).detach(), self.taus)
+        next_returns = self.values if bonus is None else self.values + bonus.unsqueeze(-1)
+        return QuantileReturns((reward.unsqueeze(-1) + discount.unsqueeze(-1) * next_returns).detach(), self.taus)
 
     def td_loss(self, target: QuantileReturns, delta: float | None = None) -> Tensor:
         """Quantile Huber loss (1806.06923 eq. 3), summed over predicted and averaged over target quantiles.
@@ -172,7 +194,7 @@ class QuantileReturns:
 
 
 @dataclass(frozen=True)
-class CategoricalReturns:
+class CategoricalReturns(_RowReturns):
     """Return distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
 
     Either ``logits`` (a prediction) or ``probabilities`` (a target) is given.
@@ -192,33 +214,19 @@ class CategoricalReturns:
         """Probabilities of the atoms."""
         return cast(Tensor, self.logits).softmax(-1) if self.probabilities is None else self.probabilities
 
+    def _rows(self) -> Tensor:
+        return self.probs
+
+    def _of(self, rows: Tensor) -> CategoricalReturns:
+        return CategoricalReturns(self.support, probabilities=rows)
+
+    def _picked(self, pick: Callable[[Tensor], Tensor]) -> CategoricalReturns:
+        if self.probabilities is None:
+            return CategoricalReturns(self.support, logits=pick(cast(Tensor, self.logits)))
+        return self._of(pick(self.probabilities))
+
     def mean(self) -> Tensor:
-        """See `Returns.mean`."""
         return self.probs @ self.support
-
-    def gather(self, action: Tensor) -> CategoricalReturns:
-        """See `Returns.gather`."""
-        if self.probabilities is None:
-            return CategoricalReturns(self.support, logits=_gather_rows(cast(Tensor, self.logits), action))
-        return CategoricalReturns(self.support, probabilities=_gather_rows(self.probabilities, action))
-
-    def min(self) -> CategoricalReturns:
-        """See `Returns.min`."""
-        if self.probabilities is None:
-            return CategoricalReturns(self.support, logits=_lowest(cast(Tensor, self.logits), self.mean))
-        return CategoricalReturns(self.support, probabilities=_lowest(self.probabilities, self.mean))
-
-    def blend(self, share: float) -> CategoricalReturns:
-        """See `Returns.blend`; the mixture of the two."""
-        return CategoricalReturns(self.support, probabilities=_blended(self.probs, self.mean(), share))
-
-    def average(self) -> CategoricalReturns:
-        """See `Returns.average`; the mixture of the members."""
-        return CategoricalReturns(self.support, probabilities=self.probs.mean(0))
-
-    def mix(self, probs: Tensor) -> CategoricalReturns:
-        """See `Returns.mix`; the exact mixture."""
-        return CategoricalReturns(self.support, probabilities=(self.probs * probs.unsqueeze(-1)).sum(-2))
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> CategoricalReturns:
         """See `Returns.backup`; projected back onto the support."""
@@ -249,26 +257,6 @@ def project(probs: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
     index = lower.long()
     projected = torch.zeros_like(probs).scatter_add(-1, index, probs - to_upper)
     return projected.scatter_add(-1, (index + 1).clamp(max=last), to_upper)
-
-
-def _gather_rows(values: Tensor, action: Tensor) -> Tensor:
-    """``values`` ``[N, …, A, Q]`` at ``action`` ``[…]``."""
-    index = action[..., None, None].expand(*values.shape[:-2], 1, values.shape[-1])
-    return values.gather(-2, index).squeeze(-2)
-
-
-def _lowest(values: Tensor, mean: object) -> Tensor:
-    """``values`` ``[N, …, Q]`` of the member with the lowest ``mean()`` ``[N, …]``."""
-    if values.shape[0] == 1:
-        return values.squeeze(0)
-    return _member(values, mean().argmin(0))  # type: ignore[operator]
-
-
-def _blended(values: Tensor, mean: Tensor, share: float) -> Tensor:
-    """``share`` of the member of ``values`` ``[N, …, Q]`` with the lowest ``mean`` ``[N, …]``, the rest the highest."""
-    if values.shape[0] == 1:
-        return values.squeeze(0)
-    return share * _member(values, mean.argmin(0)) + (1 - share) * _member(values, mean.argmax(0))
 
 
 def _member(values: Tensor, index: Tensor) -> Tensor:

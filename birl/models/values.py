@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.models.encoders import EncoderFactory
-from birl.models.networks import Network
+from birl.models.networks import LinearNetwork
 from birl.types import Inputs, Spec
 
 
-class ValueFunction(Network):
+class ValueFunction(LinearNetwork):
     """Expected return of a state.
 
     Args:
@@ -18,8 +18,7 @@ class ValueFunction(Network):
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
-        super().__init__(spec, encoder_factory.create(spec.observation_shape))
-        self.linear = nn.Linear(self.feature_size, 1)
+        super().__init__(spec, encoder_factory, 1)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Values ``[...]``."""

@@ -127,7 +127,7 @@ def test_last_layer_options(factory: VectorEncoderFactory, expected: Callable[[T
 def test_stacked_ensemble_equals_a_loop_with_the_same_weights(use_layer_norm: bool, with_action: bool) -> None:
     factory = VectorEncoderFactory([6, 5], "tanh", use_layer_norm=use_layer_norm, last_activation="relu")
     action_size = 2 if with_action else None
-    stacked = factory.create_ensemble(3, (4,), action_size)
+    stacked = factory.build((4,), action_size, 3)
     members = [factory.create_with_action((4,), 2) if with_action else factory.create((4,)) for _ in range(3)]
     with torch.no_grad():
         for parameter in stacked.parameters():
@@ -293,7 +293,7 @@ def test_simba_is_the_papers_and_stacks(with_action: bool) -> None:
     factory = SimBaEncoderFactory(feature_size=6, hidden_size=10, n_blocks=2)
     size = 2 if with_action else None
     encoder = factory.create_with_action((3,), 2) if with_action else factory.create((3,))
-    stacked = factory.create_ensemble(3, (3,), size)
+    stacked = factory.build((3,), size, 3)
     for name, parameter in stacked.named_parameters():  # the second member becomes the single encoder
         own = encoder.get_parameter(name)
         with torch.no_grad():
