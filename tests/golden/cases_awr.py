@@ -1,8 +1,9 @@
-"""AWR and DiscreteAWR beside their reference: rows of the table of goldens."""
+"""Goldens of AWR and DiscreteAWR."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,8 @@ from torch import Tensor
 from birl import algos
 from birl.dataset import Episode, ReplayBuffer, create_fifo_replay_buffer, create_infinite_replay_buffer
 from birl.seeding import seed
-from birl.testing import GoldenReport, compare_with_reference, double_precision, plain_parameters
 from birl.types import ActionSpace
-from tests.golden.cases import ACTIONS, ENCODER, OBSERVATION, Case, build
+from tests.golden.case import ACTIONS, ACTOR_FIELDS, ACTOR_RATES, OBSERVATION, Case
 from tests.golden.reference_awr import AWRReference
 
 LENGTHS = ((5, "terminated"), (4, "truncated"), (6, "unknown"), (1, "terminated"), (9, "truncated"))
@@ -72,61 +72,48 @@ def drawn(minibatch: Any, plain: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return [where[tuple(row)] for row in minibatch.observations.tolist()]
 
 
-def _awr_case(discrete: bool, ring: bool = False, lam: float = 0.8, weighted: bool = False) -> Case:
-    def run() -> GoldenReport:
-        plain = episodes(discrete)
-        with double_precision():
-            config_class = algos.DiscreteAWRConfig if discrete else algos.AWRConfig
-            algorithm = build(
-                config_class(
-                    actor_learning_rate=1e-2,
-                    critic_learning_rate=2e-2,
-                    actor_encoder_factory=ENCODER,
-                    critic_encoder_factory=ENCODER,
-                    batch_size=11,
-                    batch_size_per_update=4,
-                    n_critic_updates=3,
-                    n_actor_updates=5,
-                    gamma=0.9,
-                    lam=lam,
-                    beta=0.7,
-                    max_weight=2.5,
-                ),
-                3 if discrete else ACTIONS,
-            )
-            reference = AWRReference(
-                plain_parameters(algorithm.nets),
-                actor_rate=1e-2,
-                critic_rate=2e-2,
-                gamma=0.9,
-                lam=lam,
-                beta=0.7,
-                max_weight=2.5,
-                size=4,
-                critic_updates=3,
-                actor_updates=5,
-                discrete=discrete,
-            )
-            seed(0)
-            dataset = stored(plain, discrete, ring)
-            minibatches = [algorithm.sample_minibatch(dataset) for _ in range(4)]
-            weight = torch.linspace(0.3, 1.0, 11) if weighted else torch.ones(11)
-            pairs = [(each, {"episodes": plain, "drawn": drawn(each, plain), "weight": weight}) for each in minibatches]
+def _awr(discrete: bool, ring: bool = False, lam: float = 0.8, weighted: bool = False) -> Case:
+    plain = episodes(discrete)
+    weight = torch.linspace(0.3 if weighted else 1.0, 1.0, 11, dtype=torch.float64)
+    config = (algos.DiscreteAWRConfig if discrete else algos.AWRConfig)(
+        **ACTOR_FIELDS,
+        batch_size=11,
+        batch_size_per_update=4,
+        n_critic_updates=3,
+        n_actor_updates=5,
+        gamma=0.9,
+        lam=lam,
+        beta=0.7,
+        max_weight=2.5,
+    )
+    numbers = {"gamma": 0.9, "lam": lam, "beta": 0.7, "max_weight": 2.5}
+    sizes = {"size": 4, "critic_updates": 3, "actor_updates": 5}
 
-            def update(minibatch: Any) -> Any:
-                return algorithm.update(replace(algorithm.make_batch(minibatch), weight=weight))
+    def inputs(algorithm: Any) -> list[tuple[Any, dict[str, Any]]]:
+        seed(0)
+        dataset = stored(plain, discrete, ring)
+        minibatches = [algorithm.sample_minibatch(dataset) for _ in range(4)]
+        return [(each, {"episodes": plain, "drawn": drawn(each, plain), "weight": weight}) for each in minibatches]
 
-            return compare_with_reference(algorithm, reference, pairs, update=update if weighted else algorithm.update)
+    def update(algorithm: Any, minibatch: Any) -> Any:
+        if not weighted:
+            return algorithm.update(minibatch)
+        return algorithm.update(replace(algorithm.make_batch(minibatch), weight=weight))
 
-    words = ["DiscreteAWR" if discrete else "AWR", *["ring"] * ring, *["weighted"] * weighted]
-    return Case(" ".join(words + [f"lambda {lam:g}"] * (lam != 0.8)), run)
+    return Case(
+        " ".join(["ring"] * ring + ["weighted"] * weighted + [f"lambda {lam:g}"] * (lam != 0.8)),
+        config,
+        partial(AWRReference, **ACTOR_RATES, **numbers, **sizes, discrete=discrete),
+        inputs,
+        update=update,
+    )
 
 
 CASES: tuple[Case, ...] = (
-    _awr_case(False),
-    _awr_case(True),
-    _awr_case(False, ring=True),
-    _awr_case(False, weighted=True),
-    _awr_case(True, lam=0.0),
-    _awr_case(True, lam=1.0),
+    _awr(False),
+    _awr(True),
+    _awr(False, ring=True),
+    _awr(False, weighted=True),
+    _awr(True, lam=0.0),
+    _awr(True, lam=1.0),
 )

@@ -1,7 +1,9 @@
-"""Fitted Q evaluation beside its reference: policies with scalers of their own, from raw minibatches on."""
+"""Goldens of fitted Q evaluation: policies with scalers of their own, from raw minibatches on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,12 @@ from birl import algos, ope
 from birl.dataset import TransitionMiniBatch
 from birl.preprocessing import MinMaxActionScaler, MultiplyRewardScaler, StandardObservationScaler
 from birl.testing import GoldenReport, compare_with_reference, double_precision, plain_parameters
-from tests.golden.cases import ACTIONS, ENCODER, HEADS, OBSERVATION, SIZE, UPDATES, Case, _exact, build
+from tests.golden.case import ACTIONS, CHOICES, ENCODER, HEADS, OBSERVATION, SIZE, UPDATES, build, exact
 from tests.golden.reference_ope import EvaluatedPolicy, FQEReference
 
 GAMMA, EPS = 0.9, 1e-3
 POLICY_MEAN, POLICY_STD, POLICY_LOW, POLICY_HIGH = 0.5, 2.0, -3.0, 5.0
 OWN_MEAN, OWN_STD, OWN_LOW, OWN_HIGH = -0.25, 0.5, -4.0, 6.0
-N_ACTIONS = 3
 
 POLICIES: dict[str, Any] = {
     # kind: configuration of the policy, number of sampled actions
@@ -41,17 +42,17 @@ def minibatches(discrete: bool) -> list[tuple[TransitionMiniBatch, dict[str, Ten
     """Minibatches in environment units: terminations, several steps, weights."""
     generator, pairs = np.random.default_rng(21), []
     for _ in range(UPDATES):
-        action = torch.from_numpy(generator.integers(N_ACTIONS, size=(SIZE, 1)))
+        action = torch.from_numpy(generator.integers(CHOICES, size=(SIZE, 1)))
         if not discrete:
-            action = 4 * torch.tanh(_exact(generator, SIZE, ACTIONS)).float().double() + 1
-        reward = _exact(generator, SIZE, 1)
+            action = 4 * torch.tanh(exact(generator, SIZE, ACTIONS)).float().double() + 1
+        reward = exact(generator, SIZE, 1)
         reward[0], reward[1] = 1.0, 6.0
         columns = {
             "terminal": torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0, 0.0], dtype=torch.float64),
             "interval": torch.tensor([1.0, 1.0, 3.0, 1.0, 2.0, 1.0], dtype=torch.float64),
             "weight": torch.from_numpy(generator.uniform(0.3, 1.0, SIZE)),
         }
-        observation, following = _exact(generator, SIZE, OBSERVATION), _exact(generator, SIZE, OBSERVATION)
+        observation, following = exact(generator, SIZE, OBSERVATION), exact(generator, SIZE, OBSERVATION)
         own = TransitionMiniBatch(
             observation, action, reward, following, *(column[:, None] for column in columns.values())
         )
@@ -66,7 +67,15 @@ def minibatches(discrete: bool) -> list[tuple[TransitionMiniBatch, dict[str, Ten
     return pairs
 
 
-def _case(kind: str, head: str, n_critics: int = 2) -> Case:
+@dataclass(frozen=True)
+class EvaluationCase:
+    """A golden of an evaluation, which needs a policy to evaluate."""
+
+    name: str
+    run: Callable[[], GoldenReport]
+
+
+def _case(kind: str, head: str, n_critics: int = 2) -> EvaluationCase:
     config_class, samples = POLICIES[kind]
     discrete = kind in ("greedy", "categorical")
     encoder = "actor_encoder_factory" if kind == "squashed" else "encoder_factory"
@@ -74,7 +83,7 @@ def _case(kind: str, head: str, n_critics: int = 2) -> Case:
     def run() -> GoldenReport:
         with double_precision():
             policy_scalers = _scalers(POLICY_MEAN, POLICY_STD, POLICY_LOW, POLICY_HIGH, discrete)
-            policy = build(config_class(**{encoder: ENCODER}, **policy_scalers), N_ACTIONS if discrete else ACTIONS)
+            policy = build(config_class(**{encoder: ENCODER}, **policy_scalers))
             cls = ope.DiscreteFQE if discrete else ope.FQE
             fqe = cls(
                 policy,
@@ -114,10 +123,10 @@ def _case(kind: str, head: str, n_critics: int = 2) -> Case:
             return compare_with_reference(fqe, reference, minibatches(discrete), update=fqe.update)
 
     name = "DiscreteFQE" if discrete else "FQE"
-    return Case(f"{name} {kind} {head}" + ("" if n_critics == 2 else f" x{n_critics}"), run)
+    return EvaluationCase(f"{name} {kind} {head}" + ("" if n_critics == 2 else f" x{n_critics}"), run)
 
 
-CASES: tuple[Case, ...] = (
+CASES: tuple[EvaluationCase, ...] = (
     *(_case(kind, head) for kind in POLICIES for head in HEADS),
     _case("deterministic", "mean", n_critics=1),
     _case("greedy", "mean", n_critics=1),

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from birl import algos
 from birl.models import AdamWFactory, GPTAdamWFactory, PositionEncodingType, VectorEncoderFactory
-from birl.testing import GoldenReport, compare_with_reference, double_precision, plain_parameters
+from birl.testing import plain_parameters
 from birl.types import Batch
-from tests.golden.cases import ACTIONS, ENCODER, HEADS, Case, build, windows
+from tests.golden.case import (
+    ACTIONS,
+    ACTOR_FIELDS,
+    ACTOR_RATES,
+    CHOICES,
+    OBSERVATION,
+    Case,
+    by_algorithm,
+    exact,
+    with_head,
+)
 from tests.golden.reference_sequence import (
     DiscreteTransformerReference,
     GlobalReference,
@@ -21,7 +33,6 @@ from tests.golden.reference_sequence import (
 )
 from tests.golden.reference_transformer import TransformerReference
 
-CHOICES = 3
 _NETWORK: dict[str, Any] = {
     "context_size": 5,  # larger than the windows: places are counted from the end
     "max_timestep": 10,
@@ -76,135 +87,114 @@ def sequence_parameters(nets: nn.Module) -> dict[str, Tensor]:
     return result
 
 
-def _made(config: Any, action_size: int) -> Any:
-    algorithm = build(config, action_size)
-    with torch.no_grad():  # GPT-2's small weights would hide much
+def windows(algorithm: Any) -> list[Batch]:
+    """Windows ``[B, L, …]``, padded in front."""
+    generator, size, length = np.random.default_rng(17), 3, 4
+    batches = []
+    for _ in range(5):
+        weight = torch.ones(size, length, dtype=torch.float64)
+        weight[1, :2] = 0
+        timestep = torch.from_numpy(generator.integers(1, 5, size=(size, 1))) + torch.arange(length)
+        timestep = torch.where(weight > 0, timestep, torch.zeros_like(timestep))
+        action = torch.tanh(exact(generator, size, length, ACTIONS))
+        extra = {"returns_to_go": exact(generator, size, length), "timestep": timestep}
+        observation, reward = exact(generator, size, length, OBSERVATION), exact(generator, size, length)
+        batches.append(Batch(observation, action, reward, None, torch.ones_like(weight), weight, extra=extra))
+    return batches
+
+
+def _scatter(algorithm: Any) -> None:
+    """GPT-2's small weights would hide much."""
+    with torch.no_grad():
         for parameter in algorithm.nets.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    return algorithm
 
 
-def _transformer_case(positions: PositionEncodingType) -> Case:
+_case = partial(Case, prepare=_scatter, parameters=sequence_parameters)
+
+
+def _transformer(positions: PositionEncodingType) -> Case:
     simple = positions is PositionEncodingType.SIMPLE
-
-    def run() -> GoldenReport:
-        with double_precision():
-            algorithm = _made(
-                algos.DecisionTransformerConfig(
-                    **{**_NETWORK, "context_size": 4 if simple else 5},
-                    learning_rate=1e-2,
-                    encoder_factory=_TOKENS,
-                    optim_factory=AdamWFactory(weight_decay=1e-2),
-                    position_encoding_type=positions,
-                    warmup_steps=3,
-                    clip_grad_norm=0.25,
-                ),
-                ACTIONS,
-            )
-            start = sequence_parameters(algorithm.nets)
-            rates: dict[str, Any] = {"rate": 1e-2, "decay": 1e-2, "max_norm": 0.25, "warmup": 3}
-            reference: Any = (
-                TransformerReference(start, **rates, heads=2, layers=2)
-                if simple
-                else GlobalReference(start, Transformer(heads=2, layers=2, positions="global"), **rates)
-            )
-            return compare_with_reference(algorithm, reference, windows(), parameters=sequence_parameters)
-
-    return Case("DecisionTransformer" if simple else "DecisionTransformer global", run)
+    config = algos.DecisionTransformerConfig(
+        **{**_NETWORK, "context_size": 4 if simple else 5},
+        learning_rate=1e-2,
+        encoder_factory=_TOKENS,
+        optim_factory=AdamWFactory(weight_decay=1e-2),
+        position_encoding_type=positions,
+        warmup_steps=3,
+        clip_grad_norm=0.25,
+    )
+    rates: dict[str, Any] = {"rate": 1e-2, "decay": 1e-2, "max_norm": 0.25, "warmup": 3}
+    if simple:
+        return _case("", config, partial(TransformerReference, **rates, heads=2, layers=2), windows)
+    network = Transformer(heads=2, layers=2, positions="global")
+    return _case("global", config, partial(GlobalReference, network=network, **rates), windows)
 
 
-def _discrete_windows() -> list[Batch]:
+def _discrete_windows(algorithm: Any) -> list[Batch]:
     generator = torch.Generator().manual_seed(23)
     return [
         replace(batch, action=torch.randint(0, CHOICES, batch.weight.shape, generator=generator))
-        for batch in windows() + windows()[:3]
+        for batch in windows(algorithm) + windows(algorithm)[:3]
     ]
 
 
-def _discrete_case(positions: PositionEncodingType) -> Case:
-    def run() -> GoldenReport:
-        with double_precision():
-            algorithm = _made(
-                algos.DiscreteDecisionTransformerConfig(
-                    **_NETWORK,
-                    batch_size=3,
-                    learning_rate=1e-2,
-                    encoder_factory=_TOKENS,
-                    optim_factory=GPTAdamWFactory(betas=(0.8, 0.95), weight_decay=0.1),
-                    position_encoding_type=positions,
-                    warmup_tokens=40,  # 15 tokens an update: two updates of warm-up, and the end in the seventh
-                    final_tokens=100,
-                    clip_grad_norm=0.5,
-                ),
-                CHOICES,
-            )
-            reference = DiscreteTransformerReference(
-                sequence_parameters(algorithm.nets),
-                Transformer(heads=2, layers=2, positions=positions.value, discrete=True),
-                rate=1e-2,
-                betas=(0.8, 0.95),
-                decay=0.1,
-                max_norm=0.5,
-                tokens_an_update=15,
-                warmup_tokens=40,
-                final_tokens=100,
-            )
-            return compare_with_reference(
-                algorithm, reference, _discrete_windows(), parameters=sequence_parameters, update=algorithm.update
-            )
-
-    return Case(f"DiscreteDecisionTransformer {positions.value}", run)
+def _discrete(positions: PositionEncodingType) -> Case:
+    config = algos.DiscreteDecisionTransformerConfig(
+        **_NETWORK,
+        batch_size=3,
+        learning_rate=1e-2,
+        encoder_factory=_TOKENS,
+        optim_factory=GPTAdamWFactory(betas=(0.8, 0.95), weight_decay=0.1),
+        position_encoding_type=positions,
+        warmup_tokens=40,  # 15 tokens an update: two updates of warm-up, and the end in the seventh
+        final_tokens=100,
+        clip_grad_norm=0.5,
+    )
+    reference = partial(
+        DiscreteTransformerReference,
+        network=Transformer(heads=2, layers=2, positions=positions.value, discrete=True),
+        rate=1e-2,
+        betas=(0.8, 0.95),
+        decay=0.1,
+        max_norm=0.5,
+        tokens_an_update=15,
+        warmup_tokens=40,
+        final_tokens=100,
+    )
+    return _case(positions.value, config, reference, _discrete_windows, update=by_algorithm)
 
 
-def _ended_windows() -> list[Batch]:
+def _ended_windows(algorithm: Any) -> list[Batch]:
     """Windows the last steps of which are the ends of episodes, or not; discounts are 0 where one terminated."""
     batches = []
-    for batch in windows():
+    for batch in windows(algorithm):
         discount = torch.full_like(batch.weight, 0.9)
         discount[0, -1] = 0.0
         batches.append(replace(batch, discount=discount))
     return batches
 
 
-def _tacr_case(head: str, positions: PositionEncodingType) -> Case:
-    def run() -> GoldenReport:
-        factory, reference_head = HEADS[head]
-        with double_precision():
-            algorithm = _made(
-                algos.TACRConfig(
-                    **_NETWORK,
-                    actor_learning_rate=1e-2,
-                    critic_learning_rate=2e-2,
-                    actor_encoder_factory=_TOKENS,
-                    critic_encoder_factory=ENCODER,
-                    q_func_factory=factory,
-                    position_encoding_type=positions,
-                    alpha=1.5,
-                    tau=0.1,
-                    target_smoothing_sigma=0.6,
-                ),
-                ACTIONS,
-            )
-            reference = TACRReference(
-                sequence_parameters(algorithm.nets),
-                Transformer(heads=2, layers=2, positions=positions.value),
-                actor_rate=1e-2,
-                critic_rate=2e-2,
-                tau=0.1,
-                sigma=0.6,
-                clip=0.5,
-                alpha=1.5,
-                head=reference_head,
-            )
-            return compare_with_reference(algorithm, reference, _ended_windows(), parameters=sequence_parameters)
-
-    return Case(f"TACR {head} {positions.value}", run)
+def _tacr(head: str, positions: PositionEncodingType) -> Case:
+    fields = {
+        **_NETWORK,
+        **ACTOR_FIELDS,
+        "actor_encoder_factory": _TOKENS,
+        "position_encoding_type": positions,
+        "alpha": 1.5,
+        "tau": 0.1,
+        "target_smoothing_sigma": 0.6,
+    }
+    network = Transformer(heads=2, layers=2, positions=positions.value)
+    numbers = {**ACTOR_RATES, "network": network, "tau": 0.1, "sigma": 0.6, "clip": 0.5, "alpha": 1.5}
+    parts = with_head(head, algos.TACRConfig, fields, TACRReference, numbers)
+    return _case(f"{head} {positions.value}", **parts, inputs=_ended_windows)
 
 
 CASES: tuple[Case, ...] = (
-    *(_transformer_case(positions) for positions in PositionEncodingType),
-    *(_discrete_case(positions) for positions in PositionEncodingType),
-    _tacr_case("mean", PositionEncodingType.SIMPLE),
-    _tacr_case("qr", PositionEncodingType.GLOBAL),
-    _tacr_case("c51", PositionEncodingType.SIMPLE),
+    *(_transformer(positions) for positions in PositionEncodingType),
+    *(_discrete(positions) for positions in PositionEncodingType),
+    _tacr("mean", PositionEncodingType.SIMPLE),
+    _tacr("qr", PositionEncodingType.GLOBAL),
+    _tacr("c51", PositionEncodingType.SIMPLE),
 )

@@ -1,26 +1,12 @@
-"""All goldens: the tables of the families joined."""
+"""All goldens: the cases of every module ``cases_*`` of this folder."""
 
 from __future__ import annotations
 
-from tests.golden import (
-    cases,
-    cases_awr,
-    cases_deterministic,
-    cases_latent,
-    cases_ope,
-    cases_sequence,
-    cases_weighted,
-)
-from tests.golden.cases import Case
+import importlib
+from pathlib import Path
+from typing import Any
 
-__all__ = ["CASES"]
-
-CASES: tuple[Case, ...] = (
-    *cases.CASES,
-    *cases_deterministic.CASES,
-    *cases_weighted.CASES,
-    *cases_latent.CASES,
-    *cases_awr.CASES,
-    *cases_sequence.CASES,
-    *cases_ope.CASES,
+MODULES = sorted(path.stem for path in Path(__file__).parent.glob("cases_*.py"))
+CASES: tuple[Any, ...] = tuple(
+    case for name in MODULES for case in importlib.import_module(f"tests.golden.{name}").CASES
 )

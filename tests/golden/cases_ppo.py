@@ -1,0 +1,100 @@
+"""Goldens of PPO."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from birl import algos
+from birl.models import AdamFactory, VectorEncoderFactory
+from birl.run.protocols import Rollout
+from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, exact
+from tests.golden.reference_ppo import PPOReference
+
+TANH = VectorEncoderFactory(hidden_units=[7, 5], activation="tanh")
+
+
+def rollouts(algorithm: Any) -> list[tuple[Rollout, dict[str, Tensor]]]:
+    """Rollouts with a termination, time limits and an invalid step, for the algorithm and for the reference."""
+    generator, length, lanes = np.random.default_rng(9), 7, 2
+    discrete, pairs = algorithm.spec.discrete_action, []
+    for _ in range(2):
+        observation = exact(generator, length, lanes, OBSERVATION)
+        following = exact(generator, length, lanes, OBSERVATION)
+        following[:-1] = observation[1:]
+        action = torch.from_numpy(generator.integers(CHOICES, size=(length, lanes)))
+        if not discrete:
+            action = exact(generator, length, lanes, ACTIONS)
+        flags = {name: np.zeros((length, lanes), bool) for name in ("terminated", "truncated", "is_first")}
+        flags["terminated"][2, 0] = flags["truncated"][3, 1] = flags["truncated"][6, 0] = True
+        flags["is_first"][0] = flags["is_first"][3, 0] = flags["is_first"][5, 1] = True
+        valid = np.ones((length, lanes), bool)
+        valid[4, 1] = False  # the reset step of one environment
+        for t, n in ((2, 0), (3, 1), (6, 0)):  # the last observation of an episode is not the first of the next
+            following[t, n] = exact(generator, OBSERVATION)
+        reward = exact(generator, length, lanes)
+        rollout = Rollout(
+            observation=observation.numpy().astype(np.float32),
+            action=action.numpy() if discrete else action.numpy().astype(np.float32),
+            reward=reward.numpy().astype(np.float32),
+            next_observation=following.numpy().astype(np.float32),
+            **flags,
+            valid=valid,
+            extra={},
+        )
+        plain = {
+            "observation": observation,
+            "action": action,
+            "reward": reward,
+            "next_observation": following,
+            "valid": torch.from_numpy(valid),
+            **{name: torch.from_numpy(value) for name, value in flags.items()},
+        }
+        pairs.append((rollout, plain))
+    return pairs
+
+
+def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True) -> Case:
+    config = algos.PPOConfig(
+        learning_rate=1e-2,
+        optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5),
+        actor_encoder_factory=TANH,
+        value_encoder_factory=TANH,
+        batch_size=5,
+        n_epochs=3,
+        entropy_coefficient=0.03,
+        value_clip_range=value_clip,
+        normalize_advantage=normalize,
+        gamma=0.9,
+    )
+    reference = partial(
+        PPOReference,
+        rate=1e-2,
+        eps=1e-5,
+        max_norm=0.5,
+        gamma=0.9,
+        gae_lambda=0.95,
+        clip=0.2,
+        value_clip=value_clip,
+        value_coefficient=0.5,
+        entropy_coefficient=0.03,
+        epochs=3,
+        batch_size=5,
+        normalize=normalize,
+        discrete=discrete,
+    )
+    return Case(
+        ("discrete" if discrete else "continuous") + (" value clip" if value_clip else ""),
+        config,
+        reference,
+        rollouts,
+        discrete=discrete,
+        update=lambda algorithm, rollout: algorithm.update_rollout(rollout),
+    )
+
+
+CASES: tuple[Case, ...] = (_ppo(True), _ppo(False), _ppo(False, value_clip=0.1, normalize=False))
