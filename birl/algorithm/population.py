@@ -17,7 +17,9 @@ from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.building import check_fit_arguments
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
-from birl.dataset.together import sample_together, with_new_generators
+from birl.dataset.reader import Reader
+from birl.dataset.transitions import Columns
+from birl.dataset.views import TransitionView
 from birl.devices import resolve_device
 from birl.engine.seeds import StackedEngine, check_stackable
 from birl.errors import ConfigError, UnsupportedError
@@ -90,8 +92,13 @@ def fit_many(
     check_fit_arguments(dataset, None if callable(evaluators) else evaluators)
     check_many(config.create(device))
     with seeding.root_kept(), randomness_kept():
-        placed = dataset.placed_for(resolve_device(device))
-        stack = _Stack(config, placed, values, device, evaluators)
+        reader = dataset.placed_for(resolve_device(device))
+        if not isinstance(reader, Reader):
+            raise UnsupportedError(
+                f"a {type(reader).__name__} cannot be shared by several seeds: use ReplayBuffer or MixedReplayBuffer, "
+                "or train each seed by itself"
+            )
+        stack = _Stack(config, dataset, reader, values, device, evaluators)
         offline.fit(
             cast(Any, stack),  # the loop asks for no action
             dataset,
@@ -158,7 +165,7 @@ class _Run:
         name: ``seed_<seed>``.
         seed: the seed.
         algorithm: built.
-        data: the dataset with this seed's generators.
+        reader: reads the dataset with this seed's generators.
         generator: what its losses draw from, on the training device.
         random: state of the global generators, as this seed's callbacks and evaluators see them.
         evaluators: by name.
@@ -167,7 +174,7 @@ class _Run:
     name: str
     seed: int
     algorithm: Any
-    data: Any
+    reader: Reader
     generator: torch.Generator
     random: State
     evaluators: Evaluators
@@ -189,10 +196,16 @@ class _Stack:
     """The algorithms of all seeds, in the form in which the loop knows one."""
 
     def __init__(
-        self, config: AlgorithmConfig, dataset: ReplayBufferBase, seeds: list[int], device: Any, evaluators: Any
+        self,
+        config: AlgorithmConfig,
+        dataset: ReplayBufferBase,
+        reader: Reader,
+        seeds: list[int],
+        device: Any,
+        evaluators: Any,
     ) -> None:
         self.config = _StackConfig(config, seeds)
-        self._runs = [_make_run(config, dataset, seed, device, evaluators) for seed in seeds]
+        self._runs = [_make_run(config, dataset, reader, seed, device, evaluators) for seed in seeds]
         self.algorithms = [run.algorithm for run in self._runs]
 
     def describe(self) -> dict[str, Any]:
@@ -203,7 +216,7 @@ class _Stack:
         """Build every algorithm as it would be built alone, and stack them."""
         for run in self._runs:
             with run.acting(keep=True):
-                run.algorithm.build_with_dataset(run.data)
+                run.algorithm.build_with_dataset(dataset)
         self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
 
     def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
@@ -222,8 +235,9 @@ class _Stack:
     def sample_minibatch(self, dataset: Any) -> Any:
         """A minibatch for each seed, one after the other."""
         first = self.algorithms[0]
-        asked = first.next_actions, first.returns
-        return sample_together([run.data for run in self._runs], first.config.batch_size, *asked)
+        reader, *beside = (run.reader for run in self._runs)
+        view = TransitionView(Columns(first.next_actions, first.returns))
+        return reader.draw(view, first.config.batch_size, beside)
 
     def update(self, minibatch: Any) -> dict[str, Tensor]:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
@@ -268,7 +282,7 @@ class _Stack:
         return {
             run.name: {
                 "learner": run.algorithm.get_state(),
-                "sampler": run.data.get_state(contents=False),
+                "sampler": run.reader.get_state(),
                 "random": _with_generator(run.random, run.generator),
             }
             for run in self.runs()
@@ -279,7 +293,7 @@ class _Stack:
         for run in self._runs:
             own = state[run.name]
             run.algorithm.set_state(own["learner"])
-            run.data.set_state(own["sampler"])
+            run.reader.set_state(own["sampler"])
             run.random = own["random"]
             run.generator.set_state(_torch_state(run.random, run.generator.device))
         self.engine.restack_optimizers()
@@ -377,12 +391,14 @@ class _Adapters(LoggerAdapter):
             logger.set_state(state[name])
 
 
-def _make_run(config: AlgorithmConfig, dataset: ReplayBufferBase, seed: int, device: Any, evaluators: Any) -> _Run:
+def _make_run(
+    config: AlgorithmConfig, dataset: ReplayBufferBase, reader: Reader, seed: int, device: Any, evaluators: Any
+) -> _Run:
     seeding.seed(seed)
-    data = with_new_generators(dataset)
+    reader = reader.renewed()
     algorithm: Any = config.create(device)
     made = evaluators(seed) if callable(evaluators) else dict(evaluators or {})
-    check_fit_arguments(data, made)
+    check_fit_arguments(dataset, made)
     remembering = [name for name, each in made.items() if isinstance(each, Stateful)]
     if remembering and not callable(evaluators):
         raise ConfigError(
@@ -392,7 +408,7 @@ def _make_run(config: AlgorithmConfig, dataset: ReplayBufferBase, seed: int, dev
     generator = torch.Generator(algorithm.torch_device)
     random = random_state()
     generator.manual_seed(seed)
-    return _Run(f"seed_{seed}", seed, algorithm, data, generator, random, made)
+    return _Run(f"seed_{seed}", seed, algorithm, reader, generator, random, made)
 
 
 def _torch_state(random: State, device: torch.device) -> Tensor:

@@ -16,21 +16,21 @@ from birl.dataset.episode import (
 )
 from birl.dataset.hdf5 import dump, load
 from birl.dataset.mdp_dataset import MDPDataset
-from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed import MixedReplayBuffer
-from birl.dataset.pickers import (
-    BasicTransitionPicker,
-    FrameStackTransitionPicker,
-    MultiStepTransitionPicker,
-    SparseRewardTransitionPicker,
-    TransitionPickerProtocol,
-)
 from birl.dataset.replay_buffer import (
     ReplayBuffer,
     create_fifo_replay_buffer,
     create_infinite_replay_buffer,
 )
 from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
+from birl.dataset.transitions import (
+    BasicTransitionPicker,
+    FrameStackTransitionPicker,
+    MultiStepTransitionPicker,
+    SparseRewardTransitionPicker,
+    TransitionPickerProtocol,
+)
 from birl.dataset.validation import detect_action_size, detect_action_space
 from birl.dataset.writers import BasicWriterPreprocess, LastFrameWriterPreprocess, WriterPreprocessProtocol
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -80,6 +80,10 @@ class MemoryPlace:
         """Row numbers where gathers read them."""
         return rows
 
+    def join(self, parts: Sequence[Any], axis: int = 0) -> Any:
+        """Concatenate."""
+        return np.concatenate(parts, axis)
+
     def steps(self, start: int, stop: int) -> Any:
         """Integers from ``start`` up to and without ``stop``, made once: not to be written to."""
         return self.kept(("steps", start, stop), lambda: np.arange(start, stop))
@@ -98,6 +102,10 @@ class MemoryPlace:
     def to_float(self, array: Any) -> Any:
         """Convert to float32."""
         return array if array.dtype == _FLOAT else array.astype(_FLOAT)
+
+    def to_whole(self, array: Any) -> Any:
+        """Convert to int64."""
+        return array.astype(np.int64)
 
     def to_network(self, array: Any) -> Any:
         """As networks take it: float32, except bytes, which stay bytes until they are on the training device."""
@@ -242,6 +250,10 @@ class TorchPlace:
         """Row numbers where gathers read them."""
         return torch.from_numpy(rows) if self.device == _CPU else self.send(rows)
 
+    def join(self, parts: Sequence[Any], axis: int = 0) -> Any:
+        """Concatenate."""
+        return torch.cat(list(parts), axis)
+
     def steps(self, start: int, stop: int) -> Any:
         """Integers from ``start`` up to and without ``stop``, made once: not to be written to."""
         return self.kept(("steps", start, stop), lambda: torch.arange(start, stop, device=self.device))
@@ -258,6 +270,10 @@ class TorchPlace:
     def to_float(self, array: Any) -> Any:
         """Convert to float32."""
         return array if array.dtype == torch.float32 else array.to(torch.float32)
+
+    def to_whole(self, array: Any) -> Any:
+        """Convert to int64."""
+        return array.to(torch.int64)
 
     def to_network(self, array: Any) -> Any:
         """As networks take it: float32, except bytes, which stay bytes."""

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation
-from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
-from birl.dataset.pickers import TransitionPickerProtocol
+from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.reader import Draws, Reader, StorageReader
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.transitions import TransitionPickerProtocol
+from birl.dataset.views import TrajectoryView, TransitionView, View
 from birl.errors import UnsupportedError
 from birl.types import Array, Shape, State
-
-if TYPE_CHECKING:
-    from birl.dataset.transitions import Window
 
 
 class ReplayBufferBase(metaclass=ABCMeta):
@@ -88,15 +87,23 @@ class ReplayBufferBase(metaclass=ABCMeta):
             "MixedReplayBuffer"
         )
 
-    def all_transitions(self) -> Iterator[Window]:
+    def draw(self, view: View, count: int) -> Any:
+        """Draw a minibatch of ``count`` elements: one of the kinds that the methods above draw."""
+        return view.sample(self, count)
+
+    @property
+    def reader(self) -> Reader:
+        """A reader of the present steps; unless a class says more, of a copy of all episodes."""
+        info = self.dataset_info
+        return StorageReader.of_episodes(self.episodes, self.transition_picker, info.action_space, info.action_size)
+
+    def all_transitions(self) -> Iterator[TransitionMiniBatch]:
         """Every transition once, in the order of the episodes, many at a time.
 
         Raises:
             EmptyDataError: if there is none.
         """
-        from birl.dataset.transitions import Transitions  # which makes a ReplayBuffer of other datasets
-
-        return iter(Transitions(self))
+        return self.reader.all_transitions()
 
     @property
     @abstractmethod
@@ -142,8 +149,8 @@ class ReplayBufferBase(metaclass=ABCMeta):
     def trajectory_slicer(self) -> TrajectorySlicerProtocol:
         """Makes windows of steps."""
 
-    def placed_for(self, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
-        """What to draw from when training on ``device``. See `ReplayBuffer.placed_for`."""
+    def placed_for(self, device: torch.device, *, growing: bool = False) -> Any:
+        """What to draw from when training on ``device``; this dataset itself unless a class says more."""
         return self
 
     @abstractmethod
@@ -153,3 +160,56 @@ class ReplayBufferBase(metaclass=ABCMeta):
     @abstractmethod
     def set_state(self, state: State) -> None:
         """Go back to a state."""
+
+
+class ReadBuffer(Draws, ReplayBufferBase):
+    """A replay buffer whose minibatches come from a reader."""
+
+    @property
+    @abstractmethod
+    def reader(self) -> Reader:
+        """The way out of the buffer."""
+
+    def draw(self, view: View, count: int) -> Any:
+        """Draw a minibatch of ``count`` elements."""
+        return self.reader.draw(view, count)
+
+    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
+        """Draw one transition or window through the per-item protocol."""
+        return self.reader.draw_one(view)
+
+    def placed_for(self, device: torch.device, *, growing: bool = False) -> Reader:
+        """The reader to draw from when training on ``device``; the buffer itself is left as it is.
+
+        On an accelerator it reads a mirror of the steps, which follows what is appended to the buffer:
+
+        - copied to the device, each column in its own dtype, if the data lie in memory and (at the buffer's limit)
+          take no more than `birl.dataset.mirror.DEVICE_MEMORY_SHARE` of the device's free memory. Gathers then run
+          there, and so do the draws, with a generator of the device's own, seeded by the buffer's and part of the
+          reader's state. Rows of a ``growing`` buffer are drawn on the host, and rows written are sent before the next
+          draw.
+        - else, for CUDA, gathered into pinned memory. So it is for data in folders, and for growing buffers without
+          limit.
+
+        On the CPU, for data on a device already and with pickers or slicers that work one by one it is `reader`.
+
+        Args:
+            device: the training device.
+            growing: whether steps are appended between draws.
+        """
+        return self.reader.near(device, growing=growing)
+
+    @property
+    def transition_count(self) -> int:
+        """Number of steps whose next observation is known: those that can be drawn."""
+        return self.reader.transition_count
+
+    @property
+    def transition_picker(self) -> TransitionPickerProtocol:
+        """Makes transitions of steps."""
+        return self.reader.picker
+
+    @property
+    def trajectory_slicer(self) -> TrajectorySlicerProtocol:
+        """Makes windows of steps."""
+        return self.reader.slicer

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 
 from birl.dataset.arrays import FolderPlace, Place
 from birl.dataset.episode import Leaf
@@ -71,23 +70,6 @@ def set_storage_state(storage: Storage, state: State) -> None:
     if "columns" not in state:
         _rewind(storage, np.asarray(state["tail"]))
     recount(storage)
-
-
-def get_generator_state(storage: Storage) -> State:
-    """State of the device's generator, if there is one."""
-    generator = storage.torch_generator
-    if generator is None:
-        return {}
-    return {"torch_generator": {"device": generator.device.type, "state": generator.get_state()}}
-
-
-def set_generator_state(storage: Storage, state: State) -> None:
-    """Go back to what `get_generator_state` gave; states of another kind of device cannot be used."""
-    saved, storage.torch_generator = state.get("torch_generator"), None
-    device = storage.place.device
-    if saved is not None and device is not None and saved["device"] == device.type:
-        storage.torch_generator = torch.Generator(device)
-        storage.torch_generator.set_state(torch.as_tensor(saved["state"]).cpu())
 
 
 def _restore_rows(storage: Storage, state: State) -> None:

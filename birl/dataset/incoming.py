@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from birl.dataset.episode import Leaf, Signature
-from birl.dataset.storage import Storage
+from birl.dataset.episode import EpisodeBase, Leaf
+from birl.dataset.layout import Layout
+from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.validation import check_action_range, check_finite
 from birl.errors import ShapeError
-from birl.types import ActionSpace, Array, Tree
+from birl.types import ActionSpace, Array, Tree, tree_map
 
 
 def step_columns(
@@ -20,8 +21,7 @@ def step_columns(
     action: Any,
     reward: Any,
     extra: Mapping[str, Any] | None,
-    space: ActionSpace,
-    action_size: int,
+    layout: Layout,
 ) -> dict[str, Array]:
     """Columns of steps ``[n, …]``, in the storage's dtypes. New extra columns are added to the storage.
 
@@ -35,8 +35,8 @@ def step_columns(
         if given.size != count * leaf.shape[0]:
             raise ShapeError(f"{name} has shape {given.shape}, expected is {(count, *leaf.shape)}")
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
-    if space is ActionSpace.DISCRETE:
-        check_action_range(values["action"], action_size)
+    if layout.action_space is ActionSpace.DISCRETE:
+        check_action_range(values["action"], layout.action_size)
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
         if len(value) != count:
@@ -60,12 +60,31 @@ def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[
     }
 
 
-def row_leaf(signature: Signature) -> Leaf:
-    """One row of numbers: a scalar counts as ``(1,)``."""
-    leaf = signature.tree
-    if not isinstance(leaf, Leaf) or len(leaf.shape) > 1:
-        raise ShapeError(f"actions and rewards have the shape {signature.shape}, allowed is [(size,)]: flatten them")
-    return Leaf(leaf.shape or (1,), leaf.dtype)
+def episode_rows(
+    storage: Storage, layout: Layout, episode: EpisodeBase
+) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+    """An episode as `Storage.extend` takes it: flags, columns of its steps, columns of its final row.
+
+    Raises:
+        ShapeError, NonFiniteError, ActionError: if it does not fit.
+    """
+    count, terminated = episode.size(), bool(episode.terminated)
+    extra, final_observation = getattr(episode, "extra", None), getattr(episode, "final_observation", None)
+    steps = step_columns(storage, episode.observations, episode.actions, episode.rewards, extra, layout)
+    flags = np.zeros(count + 1, np.uint8)
+    flags[0] |= FIRST
+    flags[count - 1] |= TERMINATED if terminated else TRUNCATED
+    flags[count] = FINAL
+    if final_observation is not None:
+        return flags, steps, observation_columns(storage, first_rows(final_observation), "final_observation")
+    flags[count] |= UNKNOWN
+    flags[count - 1] |= 0 if terminated else NO_NEXT
+    return flags, steps, {}
+
+
+def first_rows(tree: Tree) -> Tree:
+    """One item as arrays with one row."""
+    return tree_map(lambda leaf: np.asarray(leaf)[None], tree)
 
 
 def _pairs(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:

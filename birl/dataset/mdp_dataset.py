@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from birl.dataset.arrays import make_place
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import Signature, parts_as_tuple
-from birl.dataset.folders import check_new_folder
-from birl.dataset.pickers import TransitionPickerProtocol
+from birl.dataset.layout import Layout
 from birl.dataset.replay_buffer import Place, ReplayBuffer
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
+from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
+from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import (
     as_array,
     as_column,
@@ -27,7 +26,6 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
-from birl.seeding import new_generator
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map
 
 _CHUNK = 65536
@@ -120,17 +118,14 @@ class MDPDataset(ReplayBuffer):
             finals = tree_map(lambda leaf: leaf[ends], following)
             check_finite("next_observations", finals)
 
-        self._set_parts(InfiniteBuffer(), transition_picker, trajectory_slicer, None)
-        place = make_place(storage)
-        check_new_folder(place)
-        leaves = [Signature.of(tree, skip=1).tree for tree in (observations, actions, rewards)]
-        arrays = Storage(*leaves, place=place, capacity=count + int(ends.sum()))
-        self._generator = new_generator()
-        self._attach(arrays, space, size)
-        names = arrays.observation_names
+        observation, action, reward = (Signature.of(tree, skip=1).tree for tree in (observations, actions, rewards))
+        buffer = InfiniteBuffer()
+        self._make(Layout(observation, action, reward, space, size), buffer, storage, count + int(ends.sum()))
+        self._use(buffer, transition_picker, trajectory_slicer, None)
+        names = self._storage.observation_names
         steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
-        arrays.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
+        self._storage.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
         self.flush()
 
 

@@ -2,28 +2,107 @@
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
-from birl.dataset.base import ReplayBufferBase
+from birl.dataset.base import ReadBuffer
 from birl.dataset.buffers import BufferProtocol
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, PartialTrajectory, Transition
-from birl.dataset.mini_batch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
-from birl.dataset.pickers import TransitionPickerProtocol
+from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation
+from birl.dataset.hdf5 import dump
+from birl.dataset.minibatch import TransitionMiniBatch
+from birl.dataset.mirror import place_near
+from birl.dataset.reader import Reader, StorageReader
 from birl.dataset.replay_buffer import ReplayBuffer
-from birl.dataset.return_to_go import DiscountedReturns
-from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.sampling import Generators
+from birl.dataset.views import TrajectoryView, TransitionView, View
 from birl.errors import ConfigError, ShapeError
-from birl.seeding import new_generator
 from birl.types import Array, Shape, State
 
 
-class MixedReplayBuffer(ReplayBufferBase):
+class MixedReader(Reader):
+    """Draws a fixed share of each minibatch from a second reader.
+
+    While one of them has no transition yet, the other gives whole minibatches.
+
+    Args:
+        primary: first reader.
+        secondary: second reader.
+        ratio: share of the second one, in [0, 1], rounded to whole elements of a minibatch.
+        generators: choose a reader for single elements; new ones if ``None``.
+    """
+
+    def __init__(
+        self, primary: StorageReader, secondary: StorageReader, ratio: float, generators: Generators | None = None
+    ) -> None:
+        self.primary, self.secondary, self.ratio = primary, secondary, ratio
+        self.picker, self.slicer = primary.picker, primary.slicer
+        self.generators = generators or Generators()
+
+    def renewed(self) -> MixedReader:
+        """See `Reader.renewed`."""
+        return MixedReader(self.primary.renewed(), self.secondary.renewed(), self.ratio)
+
+    def near(self, device: torch.device, *, growing: bool = False) -> MixedReader:
+        """See `Reader.near`. Both are placed alike; only the first one is ever ``growing``."""
+        first, second = self.primary, self.secondary
+        place = place_near([(first.storage, growing), (second.storage, False)], device)
+        if place is None or not (first.vectorised and second.vectorised):
+            return self
+        first, second = first.mirrored(place, growing=growing), second.mirrored(place)
+        return MixedReader(first, second, self.ratio, self.generators)
+
+    def draw(self, view: View, count: int, beside: Sequence[MixedReader] = ()) -> Any:
+        """See `Reader.draw`. A part without elements is left out."""
+        parts = [part for reader in (self, *beside) for part in reader._parts(view, count)]
+        return parts[0] if len(parts) == 1 else parts[0].concatenate(*parts[1:])
+
+    def _parts(self, view: View, count: int) -> list[Any]:
+        second = round(count * self._share())
+        shares = ((self.primary, count - second), (self.secondary, second))
+        return [reader.draw(view, number) for reader, number in shares if number]
+
+    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
+        """Draw one element, from the second reader with the probability of its share."""
+        second = self.generators.host.random() < self._share()
+        return (self.secondary if second else self.primary).draw_one(view)
+
+    def _share(self) -> float:
+        """Share of the second reader, as far as there is something to draw."""
+        if not 0.0 < self.ratio < 1.0 or (self.primary.transition_count and self.secondary.transition_count):
+            return self.ratio
+        return 0.0 if self.primary.transition_count else 1.0
+
+    @property
+    def transition_count(self) -> int:
+        """Number of transitions in both."""
+        return self.primary.transition_count + self.secondary.transition_count
+
+    def walk(self, initial: bool = False, first_episode: int = 0) -> Iterator[TransitionMiniBatch]:
+        """See `Reader.walk`."""
+        yield from self.primary.walk(initial, first_episode)
+        yield from self.secondary.walk(initial, first_episode + self.primary.storage.source.episode_count)
+
+    def episode_returns(self) -> Array:
+        """Undiscounted return ``[E]`` of every episode of the first, then of the second reader."""
+        return np.concatenate([self.primary.episode_returns(), self.secondary.episode_returns()])
+
+    def get_state(self, *, contents: bool = False) -> State:
+        """States of both, and of the generator that chooses one."""
+        parts = {"primary": self.primary.get_state(), "secondary": self.secondary.get_state()}
+        return {**self.generators.get_state(), **parts}
+
+    def set_state(self, state: State) -> None:
+        """See `Reader.set_state`."""
+        self.generators.set_state(state, None)
+        self.primary.set_state(state["primary"])
+        self.secondary.set_state(state["secondary"])
+
+
+class MixedReplayBuffer(ReadBuffer):
     """Draws a fixed share of each minibatch from a second buffer. New steps go to the first.
 
     While one of them holds no transition yet, the other gives whole minibatches.
@@ -62,12 +141,8 @@ class MixedReplayBuffer(ReplayBufferBase):
             raise ShapeError(
                 f"the buffers hold different data, {shapes} and {others}: observations and actions must agree"
             )
-        self._primary, self._secondary, self._ratio = (
-            primary_replay_buffer,
-            secondary_replay_buffer,
-            float(secondary_mix_ratio),
-        )
-        self._generator = new_generator()
+        self._primary, self._secondary = primary_replay_buffer, secondary_replay_buffer
+        self._reader = MixedReader(self._primary.reader, self._secondary.reader, float(secondary_mix_ratio))
 
     @property
     def primary_replay_buffer(self) -> ReplayBuffer:
@@ -82,20 +157,12 @@ class MixedReplayBuffer(ReplayBufferBase):
     @property
     def secondary_mix_ratio(self) -> float:
         """Share of the second buffer."""
-        return self._ratio
+        return self._reader.ratio
 
-    def with_parts(self, primary: ReplayBuffer, secondary: ReplayBuffer) -> MixedReplayBuffer:
-        """The same mixture, with the same generator, of other buffers."""
-        mixed = copy.copy(self)
-        mixed._primary, mixed._secondary = primary, secondary
-        return mixed
-
-    def placed_for(self, device: torch.device, *, growing: bool = False) -> ReplayBufferBase:
-        """As `ReplayBuffer.placed_for`, of both buffers alike; only the first one is ever ``growing``."""
-        from birl.dataset.mirror import place_together
-
-        placed = place_together([(self._primary, growing), (self._secondary, False)], device)
-        return self if placed is None else self.with_parts(*placed)
+    @property
+    def reader(self) -> MixedReader:
+        """The way out of both buffers."""
+        return self._reader
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -125,66 +192,6 @@ class MixedReplayBuffer(ReplayBufferBase):
         """End the running episode of the first buffer."""
         self._primary.clip_episode(terminated, truncated=truncated, final_observation=final_observation, lane=lane)
 
-    # -- sampling --------------------------------------------------------------------------------------------------
-
-    def _split(self, batch_size: int, *args: Any, method: str) -> Any:
-        """Draw both parts and join them; a part of size zero is left out."""
-        second = round(batch_size * self._share())
-        parts = [
-            getattr(buffer, method)(count, *args)
-            for buffer, count in ((self._primary, batch_size - second), (self._secondary, second))
-            if count
-        ]
-        return parts[0] if len(parts) == 1 else parts[0].concatenate(parts[1])
-
-    def _share(self) -> float:
-        """Share of the second buffer, as far as there is something to draw."""
-        if not 0.0 < self._ratio < 1.0 or (self._primary.transition_count and self._secondary.transition_count):
-            return self._ratio
-        return 0.0 if self._primary.transition_count else 1.0
-
-    def _either(self) -> ReplayBuffer:
-        return self._secondary if self._generator.random() < self._share() else self._primary
-
-    def sample_transition(self) -> Transition:
-        """Draw one transition, from the second buffer with probability ``secondary_mix_ratio``."""
-        return self._either().sample_transition()
-
-    def sample_transition_batch(
-        self, batch_size: int, next_actions: bool = False, returns: DiscountedReturns | None = None
-    ) -> TransitionMiniBatch:
-        """Draw transitions from both."""
-        batch: TransitionMiniBatch = self._split(batch_size, next_actions, returns, method="sample_transition_batch")
-        return batch
-
-    def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """Draw one window, from the second buffer with probability ``secondary_mix_ratio``."""
-        return self._either().sample_trajectory(length)
-
-    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """Draw windows from both."""
-        batch: TrajectoryMiniBatch = self._split(batch_size, length, method="sample_trajectory_batch")
-        return batch
-
-    def sample_sequence_batch(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        next_actions: bool = False,
-        returns: DiscountedReturns | None = None,
-    ) -> SequenceMiniBatch:
-        """Draw sequences from both. Start states are kept if both buffers have them."""
-        batch: SequenceMiniBatch = self._split(
-            batch_size, length, burn_in, next_actions, returns, method="sample_sequence_batch"
-        )
-        return batch
-
-    def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
-        """Draw transitions from both, with the rest of their episodes."""
-        batch: TailMiniBatch = self._split(batch_size, method="sample_tail_batch")
-        return batch
-
     # -- what is there ---------------------------------------------------------------------------------------------
 
     @property
@@ -195,11 +202,6 @@ class MixedReplayBuffer(ReplayBufferBase):
     def size(self) -> int:
         """Number of episodes in both."""
         return self._primary.size() + self._secondary.size()
-
-    @property
-    def transition_count(self) -> int:
-        """Number of transitions in both."""
-        return self._primary.transition_count + self._secondary.transition_count
 
     @property
     def step_count(self) -> int:
@@ -224,39 +226,22 @@ class MixedReplayBuffer(ReplayBufferBase):
         return self._primary.observation_shape
 
     @property
-    def transition_picker(self) -> TransitionPickerProtocol:
-        """That of the first buffer."""
-        return self._primary.transition_picker
-
-    @property
-    def trajectory_slicer(self) -> TrajectorySlicerProtocol:
-        """That of the first buffer."""
-        return self._primary.trajectory_slicer
-
-    @property
     def buffer(self) -> BufferProtocol:
         """That of the first buffer."""
         return self._primary.buffer
 
     def dump(self, f: BinaryIO | str | os.PathLike[str]) -> None:
         """Write the episodes of both."""
-        from birl.dataset.hdf5 import dump
-
         dump(self.episodes, f, self.dataset_info)
 
     def get_state(self, *, contents: bool = True) -> State:
         """States of both. The second buffer is only read: its contents are not part of it."""
-        return {
-            "generator": self._generator.bit_generator.state,
-            "primary": self._primary.get_state(contents=contents),
-            "secondary": self._secondary.get_state(contents=False),
-        }
+        return {**self._reader.get_state(), "primary": self._primary.get_state(contents=contents)}
 
     def set_state(self, state: State) -> None:
         """Go back to a state."""
-        self._generator.bit_generator.state = state["generator"]
         self._primary.set_state(state["primary"])
-        self._secondary.set_state(state["secondary"])
+        self._reader.set_state(state)
 
 
 def _targets(buffer: ReplayBuffer) -> tuple[int, float | None]:

@@ -1,92 +1,157 @@
-"""Which rows to take: uniform draws over what a storage holds."""
+"""Samplers, which choose the rows to read, and the random generators that they draw from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
-from birl.dataset.storage import FINAL, HEAD, NO_TRANSITION, Storage
+from birl.dataset.storage import FINAL, HEAD, Storage
 from birl.errors import EmptyDataError
-from birl.types import Array
+from birl.seeding import new_generator
+from birl.types import Array, State
 
 
-def sample_rows(storage: Storage, generator: np.random.Generator, count: int, *, any_step: bool = False) -> Any:
-    """Row numbers ``[count]``, uniform and independent, of transitions (or of any steps).
+class Rows(NamedTuple):
+    """Rows that were drawn.
+
+    Attributes:
+        index: row numbers ``[B]``.
+        weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1.
+        generation: tags ``[B]`` that tell whether a row still holds the same step; ``None`` if priorities are not used.
+    """
+
+    index: Any
+    weight: Any = None
+    generation: Any = None
+
+
+class Generators:
+    """The random generators of one reader: one on the host and, once it is asked for, one on a device.
+
+    Args:
+        host: the host's generator; a new one if ``None``.
+    """
+
+    def __init__(self, host: np.random.Generator | None = None) -> None:
+        self.host = new_generator() if host is None else host
+        self._device: torch.Generator | None = None
+
+    def on(self, device: torch.device | None) -> torch.Generator:
+        """The device's generator, seeded once by the host's."""
+        if self._device is None:
+            self._device = torch.Generator(device)
+            self._device.manual_seed(int(self.host.integers(2**63)))
+        return self._device
+
+    def get_state(self) -> State:
+        """State of both."""
+        state: State = {"generator": self.host.bit_generator.state}
+        if self._device is not None:
+            state["torch_generator"] = {"device": self._device.device.type, "state": self._device.get_state()}
+        return state
+
+    def set_state(self, state: State, device: torch.device | None) -> None:
+        """Go back to a state. One of another kind of device is left out: draws there begin anew."""
+        self.host.bit_generator.state = state["generator"]
+        saved, self._device = state.get("torch_generator"), None
+        if saved is not None and device is not None and saved["device"] == device.type:
+            self._device = torch.Generator(device)
+            self._device.set_state(torch.as_tensor(saved["state"]).cpu())
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Chooses which rows of a storage to read."""
+
+    def draw(
+        self,
+        storage: Storage,
+        count: int,
+        generators: Generators,
+        reject: int,
+        complete: Callable[[Storage, Any], Any] | None = None,
+    ) -> Rows:
+        """Draw ``count`` rows.
+
+        Args:
+            storage: holds the rows.
+            count: number of rows.
+            generators: source of randomness.
+            reject: rows with any of these flags are not drawn.
+            complete: tells for rows ``[B]`` which of them can be read. Only given where some cannot.
+
+        Raises:
+            EmptyDataError: if there is nothing to draw.
+        """
+
+    def update(self, rows: Rows, priority: Any) -> None:
+        """Take new priorities ``[B]`` of rows that were drawn."""
+
+
+class Uniform(Sampler):
+    """Draws rows uniformly and independently."""
+
+    def draw(
+        self,
+        storage: Storage,
+        count: int,
+        generators: Generators,
+        reject: int,
+        complete: Callable[[Storage, Any], Any] | None = None,
+    ) -> Rows:
+        """See `Sampler`."""
+        rows = _uniform(storage, count, generators, reject)
+        if complete is None or not (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
+            return Rows(rows)
+        rows = rows[complete(storage, rows)]
+        if len(rows) < count:  # few steps are near a head: the rest comes from an index
+            index = storage.place.indices(np.flatnonzero((storage.flags & reject) == 0))
+            index = index[complete(storage, index)]
+            if not len(index):
+                raise EmptyDataError("of every step some stacked frame was evicted: raise the buffer's limit")
+            more = storage.place.indices(generators.host.integers(len(index), size=count - len(rows)))
+            rows = storage.place.join([rows, index[more]])
+        return Rows(rows)
+
+    def update(self, rows: Rows, priority: Any) -> None:
+        """Change nothing: all rows are alike."""
+
+
+def _uniform(storage: Storage, count: int, generators: Generators, reject: int) -> Any:
+    """Row numbers ``[count]``, uniform and independent.
 
     Rejection over all rows: no index array is kept. Where rejection is not apt (most rows are rejected, or rows are
     drawn on a torch device, which it would have to wait for) an index is kept until the next write.
-
-    Raises:
-        EmptyDataError: if there is nothing to draw.
     """
+    any_step = reject == FINAL
     available = int(storage.steps.sum()) if any_step else storage.transition_count
     if available == 0:
         raise EmptyDataError(
             f"there is no {'step' if any_step else 'transition'} to sample among {int(storage.steps.sum())} steps: add "
             "data first. A truncated episode's last step needs final_observation to be a transition"
         )
-    used = storage.used
-    accepted = available / (used * storage.lanes)
-    reject = FINAL if any_step else NO_TRANSITION
     if storage.device_draws:
         index = storage.cached(f"index {reject}", lambda: torch.nonzero((storage.device_flags & reject) == 0)[:, 0])
-        drawn = torch.randint(
-            len(index), (count,), device=index.device, generator=device_generator(storage, generator)
-        )
-        return index.index_select(0, drawn)
+        generator = generators.on(storage.place.device)
+        return index.index_select(0, torch.randint(len(index), (count,), device=index.device, generator=generator))
+    used = storage.used
+    accepted = available / (used * storage.lanes)
     if accepted < 0.25:
         index = storage.cached(f"index {reject}", lambda: np.flatnonzero((storage.flags & reject) == 0))
-        return storage.place.indices(index[generator.integers(len(index), size=count)])
+        return storage.place.indices(index[generators.host.integers(len(index), size=count)])
     draws = int(count / accepted * 1.05) + 4
-    rows = _draw(storage, generator, draws, used, reject)
+    rows = _accepted(storage, generators.host, draws, used, reject)
     while len(rows) < count:
-        rows = np.concatenate([rows, _draw(storage, generator, draws, used, reject)])
+        rows = np.concatenate([rows, _accepted(storage, generators.host, draws, used, reject)])
     return storage.place.indices(rows[:count])
 
 
-def sample_complete_rows(
-    storage: Storage,
-    generator: np.random.Generator,
-    count: int,
-    complete: Callable[[Storage, Any], Any],
-    *,
-    any_step: bool = False,
-) -> Any:
-    """As `sample_rows`, of rows that are ``complete``: those before which no frame that they need was evicted.
-
-    Raises:
-        EmptyDataError: if there is nothing to draw.
-    """
-    rows = sample_rows(storage, generator, count, any_step=any_step)
-    if not (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
-        return rows
-    rows = rows[complete(storage, rows)]
-    if len(rows) < count:  # few steps are near a head: the rest comes from an index
-        reject = FINAL if any_step else NO_TRANSITION
-        index = storage.place.indices(np.flatnonzero((storage.flags & reject) == 0))
-        index = index[complete(storage, index)]
-        if not len(index):
-            raise EmptyDataError("of every step some stacked frame was evicted: raise the buffer's limit")
-        more = storage.place.indices(generator.integers(len(index), size=count - len(rows)))
-        join: Any = np.concatenate if isinstance(rows, np.ndarray) else torch.cat
-        rows = join([rows, index[more]])
-    return rows
-
-
-def _draw(storage: Storage, generator: np.random.Generator, count: int, used: int, reject: int) -> Array:
+def _accepted(storage: Storage, generator: np.random.Generator, count: int, used: int, reject: int) -> Array:
     """Uniform rows, less those that are rejected."""
     rows = generator.integers(used * storage.lanes, size=count)
     if storage.lanes > 1 and used < storage.capacity:
         rows = rows // used * storage.capacity + rows % used
     return rows[(storage.flags.take(rows) & reject) == 0]
-
-
-def device_generator(storage: Storage, generator: np.random.Generator) -> torch.Generator:
-    """The device's own generator, seeded once from ``generator``."""
-    if storage.torch_generator is None:
-        storage.torch_generator = torch.Generator(storage.place.device)
-        storage.torch_generator.manual_seed(int(generator.integers(2**63)))
-    return storage.torch_generator

@@ -1,28 +1,23 @@
-"""Trajectory slicers: from a step to the window of its episode that ends there. And sequences of steps."""
+"""Trajectory slicers: from a step to the window of its episode that ends there."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 
 from birl.dataset.episode import EpisodeBase, Observation, PartialTrajectory, batch_pad_array, batch_pad_observations
 from birl.dataset.episodes import episode_at, locate, timesteps_and_returns
-from birl.dataset.mini_batch import SequenceMiniBatch, TrajectoryMiniBatch
-from birl.dataset.pickers import (
+from birl.dataset.minibatch import TrajectoryMiniBatch
+from birl.dataset.storage import Storage
+from birl.dataset.transitions import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,
-    extra_columns,
     is_vectorised,
-    next_action_columns,
     stack_frames,
     to_device,
 )
-from birl.dataset.return_to_go import DiscountedReturns
-from birl.dataset.storage import FIRST, NO_NEXT, Storage
-from birl.errors import UnsupportedError
-from birl.types import Tree, tree_map
+from birl.types import tree_map
 
 
 @runtime_checkable
@@ -122,67 +117,4 @@ def slice_batch(storage: Storage, slicer: TrajectorySlicerProtocol, rows: Any, l
     made = {int(e): episode_at(storage, int(e), copy=False) for e in np.unique(episodes)}
     pairs = zip(episodes.tolist(), indices.tolist(), strict=True)
     batch = TrajectoryMiniBatch.from_partial_trajectories([slicer(made[e], i, length) for e, i in pairs])
-    return batch if storage.place.device is None else to_device(batch, storage)
-
-
-def sequence_batch(
-    storage: Storage,
-    picker: Any,
-    rows: Any,
-    length: int,
-    burn_in: int,
-    next_actions: bool = False,
-    returns: DiscountedReturns | None = None,
-) -> SequenceMiniBatch:
-    """Sequences whose first trained steps are ``rows`` ``[B]``.
-
-    The ``burn_in`` steps before it come first (Kapturowski et al. 2019, R2D2). Where the episode has fewer, padding
-    comes first and the state is reset at the first real step. Beyond the episode's end there is padding.
-    """
-    if not is_vectorised(picker) or getattr(type(picker), "batch", None) is not BasicTransitionPicker.batch:
-        raise UnsupportedError(
-            f"{type(picker).__name__} cannot be used for sequences, whose targets are of single steps: give the "
-            "dataset a BasicTransitionPicker or FrameStackTransitionPicker, or learn from transitions"
-        )
-    place = storage.place
-    before, alive_before = storage.behind(rows, burn_in + 1)
-    after, alive_after = storage.ahead(rows, length)
-    window = _time_first(before[:, :-1], after)
-    alive = _time_first(alive_before[:, :-1], alive_after)
-    if isinstance(picker, FrameStackTransitionPicker):
-        alive = alive & picker.complete(storage, window)
-    padding = ~alive
-    known = alive & ~storage.take_flags(window, NO_NEXT)
-    is_first = storage.take_flags(window, FIRST) & alive
-    # After padding the state is not the stored one: a head whose history was evicted starts from zero as well.
-    is_first[1:] |= alive[1:] & ~alive[:-1]
-    observe = picker.observe
-
-    def read(values: Tree, dead: Any = padding) -> Tree:
-        return tree_map(lambda leaf: place.blank(leaf, dead), values)
-
-    prefix = "extra.state."
-    states = {name.removeprefix(prefix): name for name in storage.extra_names if name.startswith(prefix)}
-    extra = extra_columns(storage, window)
-    if next_actions:
-        extra |= next_action_columns(storage, storage.shift(window, 1))
-    if returns is not None:
-        extra |= returns.columns(storage, window, getattr(picker, "failure", None))
-    return SequenceMiniBatch(
-        read(observe(storage, window)),
-        read(place.to_action(storage.take("action", window))),
-        read(place.to_float(storage.take("reward", window))),
-        read(observe(storage, storage.shift(window, 1)), ~known),
-        read(storage.terminals(window)),
-        place.to_float(known),
-        is_first,
-        {key: read(place.to_float(storage.take(name, window[0])), padding[0]) for key, name in states.items()},
-        burn_in,
-        read(extra),
-    )
-
-
-def _time_first(*parts: Any) -> Any:
-    if isinstance(parts[0], np.ndarray):
-        return np.ascontiguousarray(np.concatenate(parts, axis=1).T)
-    return torch.cat(parts, dim=1).T
+    return to_device(batch, storage)  # type: ignore[no-any-return]

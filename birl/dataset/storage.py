@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import Leaf
@@ -68,16 +67,23 @@ class Storage:
         self.leaves: dict[str, Leaf] = {"action": action, "reward": reward}
         self.observation_names: Tree = self._name("observation", observation)
         self.columns: dict[str, Any] = {}
-        self.torch_generator: torch.Generator | None = None
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # of the contents; of the arrays they lie in
-        self.followers: list[weakref.ref[Any]] = []  # copies elsewhere, which are told what rows are written
+        self.mirrors: list[weakref.ref[Any]] = []  # copies elsewhere, which are told which rows are written
         # On a device rows are drawn from an index there. Of a ring it would have to be made again after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
         for name in self.leaves:
             self.columns[name] = self._allocate(name)
         self._allocate_flags()
+
+    @property
+    def source(self) -> Storage:
+        """The storage that is written to; of a `birl.dataset.mirror.Mirror` another one."""
+        return self
+
+    def refresh(self) -> None:
+        """Bring a mirror up to date. Nothing to do here."""
 
     def _name(self, path: str, tree: Tree) -> Tree:
         """Name the leaves of an observation tree by their path."""
@@ -114,10 +120,10 @@ class Storage:
 
     def _set_flags(self, rows: Array, values: Array | int) -> None:
         self.flags[rows] = values
-        for reference in self.followers:  # no row is written without its flags
-            follower = reference()
-            if follower is not None:
-                follower.note(rows)
+        for reference in self.mirrors:  # no row is written without its flags
+            mirror = reference()
+            if mirror is not None:
+                mirror.note(rows)
         if self.device_flags is not self.flags:
             self.place.put(self.device_flags, rows, values)
 

@@ -1,129 +1,378 @@
-"""All transitions of a dataset, in order and in batches of arrays."""
+"""Transition pickers: from a step to a transition.
+
+A picker is called with one episode and an index, as in d3rlpy. The built-in ones also have ``batch``, which does the
+same for many rows of a storage at once; `pick_batch` uses it where it is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from birl.dataset.base import ReplayBufferBase
-from birl.dataset.buffers import InfiniteBuffer
-from birl.dataset.episode import EpisodeBase
-from birl.dataset.episodes import locate
-from birl.dataset.pickers import TransitionPickerProtocol, pick_batch
-from birl.dataset.replay_buffer import ReplayBuffer
-from birl.dataset.storage import FINAL, FIRST, NO_NEXT, Storage
-from birl.errors import EmptyDataError
-from birl.types import Array, Tree, tree_map
+from birl.dataset.arrays import Place
+from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
+from birl.dataset.episodes import episode_at, locate
+from birl.dataset.minibatch import TransitionMiniBatch, as_action_dtype
+from birl.dataset.return_to_go import DiscountedReturns
+from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
+from birl.dataset.validation import whole_number
+from birl.errors import ConfigError
+from birl.types import Array, Shape, Tree, tree_leaves, tree_map
 
-BATCH_SIZE = 1024
+
+@runtime_checkable
+class TransitionPickerProtocol(Protocol):
+    """Makes a transition of a step."""
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        """Make the transition that begins at step ``index`` of ``episode``.
+
+        Args:
+            episode: the episode. If its final observation is known, ``episode.observations`` has it as one more row,
+                and ``episode.actions`` has zeros there.
+            index: step, ``0 … episode.size() - 1``; its next observation is known.
+        """
+
+
+@runtime_checkable
+class VectorisedPicker(Protocol):
+    """A picker that makes many transitions at once."""
+
+    def observe(self, storage: Storage, rows: Any) -> Tree:
+        """Observations at ``rows`` ``[...]`` of a storage, as networks take them."""
+
+    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
+        """Transitions that begin at ``rows`` ``[B]`` of a storage."""
+
+    def observation_shape(self, shape: Shape) -> Shape:
+        """Shape of picked observations, from the stored shape."""
+
+
+def _at(observations: Observation, index: int) -> Observation:
+    return tree_map(lambda leaf: leaf[index], observations)
+
+
+def observation_after(episode: EpisodeBase, index: int) -> Observation:
+    """The observation after step ``index``: the final one at the end; zeros if that is unknown."""
+    if index + 1 < len(next(tree_leaves(episode.observations))):
+        return _at(episode.observations, index + 1)
+    final = getattr(episode, "final_observation", None)
+    return create_zero_observation(_at(episode.observations, index)) if final is None else final
+
+
+def _is_terminal(episode: EpisodeBase, index: int) -> bool:
+    return bool(episode.terminated) and index == episode.size() - 1
+
+
+def _action_after(episode: EpisodeBase, index: int) -> Array:
+    """What was done after step ``index``; zeros behind the last one."""
+    action = episode.actions[index]
+    following: Array = episode.actions[index + 1] if index + 1 < episode.size() else np.zeros_like(action)
+    return following
+
+
+class BasicTransitionPicker(TransitionPickerProtocol):
+    """One-step transitions."""
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        """See `TransitionPickerProtocol`."""
+        return Transition(
+            observation=_at(episode.observations, index),
+            action=episode.actions[index],
+            reward=episode.rewards[index],
+            next_observation=observation_after(episode, index),
+            terminal=float(_is_terminal(episode, index)),
+            interval=1,
+            next_action=_action_after(episode, index),
+            rewards_to_go=self._rewards_to_go(episode, index),
+        )
+
+    def _rewards_to_go(self, episode: EpisodeBase, index: int) -> Array:
+        return episode.rewards[index:]
+
+    def observe(self, storage: Storage, rows: Any) -> Tree:
+        """See `VectorisedPicker`."""
+        return storage.observation(rows)
+
+    def observation_shape(self, shape: Shape) -> Shape:
+        """See `VectorisedPicker`."""
+        return shape
+
+    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
+        """See `VectorisedPicker`."""
+        place = storage.place
+        return TransitionMiniBatch(
+            self.observe(storage, rows),
+            place.to_action(storage.take("action", rows)),
+            place.to_float(storage.take("reward", rows)),
+            self.observe(storage, storage.next(rows)),
+            storage.terminals(rows),
+            place.ones(len(rows)),
+            place.ones(len(rows)),
+            extra_columns(storage, rows),
+        )
+
+
+class FrameStackTransitionPicker(BasicTransitionPicker):
+    """Transitions whose observations are the last ``n_frames`` stored ones, oldest first, joined on their first axis.
+
+    Stored observations are single frames ``[C, H, W]``, channel first (or vectors); stacked they are ``[n_frames * C,
+    H, W]``. Before the first step of an episode there are zeros. Memory holds each frame once. Steps of which a frame
+    was evicted are not drawn.
+
+    Args:
+        n_frames: number of frames, at least 1.
+    """
+
+    def __init__(self, n_frames: int) -> None:
+        self.n_frames = whole_number("n_frames", n_frames)
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        """See `TransitionPickerProtocol`."""
+        following = tree_map(lambda leaf: leaf[None], observation_after(episode, index))
+        observations = tree_map(
+            lambda leaf, after: np.concatenate([leaf[: index + 1], after]), episode.observations, following
+        )
+        return Transition(
+            observation=stack_frames(observations, index, self.n_frames),
+            action=episode.actions[index],
+            reward=episode.rewards[index],
+            next_observation=stack_frames(observations, index + 1, self.n_frames),
+            terminal=float(_is_terminal(episode, index)),
+            interval=1,
+            next_action=_action_after(episode, index),
+            rewards_to_go=self._rewards_to_go(episode, index),
+        )
+
+    def observe(self, storage: Storage, rows: Any) -> Tree:
+        """See `VectorisedPicker`."""
+        window, alive = storage.behind(rows, self.n_frames)
+
+        def stack(name: str) -> Any:
+            frames = storage.place.blank(storage.take(name, window), ~alive)  # [..., n, C, *]
+            lead, (channels, *rest) = window.shape[:-1], storage.leaves[name].shape
+            return storage.place.to_network(frames.reshape(*lead, self.n_frames * channels, *rest))
+
+        return tree_map(stack, storage.observation_names)
+
+    def complete(self, storage: Storage, rows: Any) -> Any:
+        """For ``rows`` ``[...]`` whether no frame of their stacks was evicted: bool ``[...]``."""
+        window, alive = storage.behind(rows, self.n_frames)
+        return alive[..., 0] | ~(storage.take_flags(window, HEAD) & alive).any(-1)
+
+    def observation_shape(self, shape: Shape) -> Shape:
+        """See `VectorisedPicker`."""
+        if isinstance(shape, dict):
+            return {key: self.observation_shape(item) for key, item in shape.items()}
+        if shape and isinstance(shape[0], tuple | dict):
+            return tuple(self.observation_shape(item) for item in shape)
+        return (self.n_frames * shape[0], *shape[1:])
+
+
+class MultiStepTransitionPicker(BasicTransitionPicker):
+    """Transitions over up to ``n_steps`` steps, shorter at the end of an episode.
+
+    The reward is ``sum_k gamma**k r_{t+k}`` over ``interval`` steps (Sutton 1988). A window ends with the step that
+    terminates; at a truncation it bootstraps from the final observation if that is known, else from the last one known.
+
+    Args:
+        n_steps: largest number of steps, at least 1.
+        gamma: discount factor, in [0, 1].
+    """
+
+    def __init__(self, n_steps: int, gamma: float) -> None:
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or not 0.0 <= gamma <= 1.0:
+            raise ConfigError(f"gamma={gamma!r:.80}, allowed are numbers from 0 to 1")
+        self.n_steps, self.gamma = whole_number("n_steps", n_steps), gamma
+
+    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        """See `TransitionPickerProtocol`."""
+        final_known = episode.terminated or len(next(tree_leaves(episode.observations))) > episode.size()
+        final_known = final_known or getattr(episode, "final_observation", None) is not None
+        stop = min(index + self.n_steps, episode.size() - (0 if final_known else 1))
+        rewards = np.asarray(episode.rewards[index:stop], np.float64)[:, 0]
+        total = np.sum(rewards * self.gamma ** np.arange(stop - index))
+        return Transition(
+            observation=_at(episode.observations, index),
+            action=episode.actions[index],
+            reward=np.array([total], np.float32),
+            next_observation=observation_after(episode, stop - 1),
+            terminal=float(_is_terminal(episode, stop - 1)),
+            interval=stop - index,
+            next_action=_action_after(episode, stop - 1),
+            rewards_to_go=self._rewards_to_go(episode, index),
+        )
+
+    def _powers(self, place: Place) -> Any:
+        return place.to_float(self.gamma ** place.to_float(place.steps(0, self.n_steps)))
+
+    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
+        """See `VectorisedPicker`."""
+        place = storage.place
+        window, alive = storage.ahead(rows, self.n_steps, FINAL | NO_NEXT)
+        interval = alive.sum(-1)
+        last = storage.shift(rows, interval - 1)
+        gammas = place.kept(("powers", self.gamma, self.n_steps), lambda: self._powers(place))
+        rewards = place.where(alive, place.to_float(storage.take("reward", window))[..., 0], 0.0)
+        return TransitionMiniBatch(
+            self.observe(storage, rows),
+            place.to_action(storage.take("action", rows)),
+            place.to_float((rewards * gammas).sum(-1)[:, None]),
+            self.observe(storage, storage.next(last)),
+            storage.terminals(last),
+            place.to_float(interval[:, None]),
+            place.ones(len(rows)),
+            extra_columns(storage, rows),
+        )
+
+
+class SparseRewardTransitionPicker(BasicTransitionPicker):
+    """One-step transitions of tasks that reward nothing but success, such as mazes, for algorithms like Cal-QL.
+
+    Where all rewards from a step to the end of its episode are ``step_reward``, the goal was not reached, and the
+    discounted return says only how long the episode was. Such steps have ``failure_return`` as their return.
+
+    Args:
+        failure_return: return of steps that no success follows; it is scaled as rewards are.
+        step_reward: reward of steps without success.
+    """
+
+    def __init__(self, failure_return: float, step_reward: float = 0.0) -> None:
+        for name, value in (("failure_return", failure_return), ("step_reward", step_reward)):
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not np.isfinite(value):
+                raise ConfigError(f"{name}={value!r:.80}, allowed are finite numbers")
+        self.failure = float(failure_return), float(step_reward)
+
+    def _rewards_to_go(self, episode: EpisodeBase, index: int) -> Array:
+        value, step_reward = self.failure
+        rewards = episode.rewards[index:]
+        return np.array([[value]], np.float32) if (rewards == np.float32(step_reward)).all() else rewards
+
+
+def stack_frames(observations: Observation, index: int, n_frames: int) -> Observation:
+    """The last ``n_frames`` of ``observations`` ``[T, C, …]`` up to ``index``, as ``[n_frames * C, …]``."""
+
+    def stack(leaf: Array) -> Array:
+        frames = leaf[max(index + 1 - n_frames, 0) : index + 1]
+        missing = np.zeros((n_frames - len(frames), *leaf.shape[1:]), leaf.dtype)
+        return np.concatenate([missing, frames]).reshape(-1, *leaf.shape[2:])
+
+    return tree_map(stack, observations)
+
+
+def extra_columns(storage: Storage, rows: Any) -> dict[str, Any]:
+    """Extra columns at ``rows``, without the start states of recurrent networks."""
+    return {
+        name.removeprefix("extra."): storage.place.to_network(storage.take(name, rows))
+        for name in storage.extra_names
+        if not name.startswith("extra.state.")
+    }
+
+
+def next_action_columns(storage: Storage, after: Any) -> dict[str, Any]:
+    """What was done in the rows ``after`` ``[...]`` steps, for `TransitionMiniBatch.extra`.
+
+    Returns:
+        ``next_action`` ``[..., A]`` and float32 ``next_action_known`` ``[..., 1]``. Behind the last step of an episode
+        nothing was done (or, in a running one, not yet): both are 0 there.
+    """
+    place, known = storage.place, ~storage.take_flags(after, FINAL)
+    action = place.blank(place.to_action(storage.take("action", after)), ~known)
+    return {"next_action": action, "next_action_known": place.to_float(known)[..., None]}
+
+
+@lru_cache
+def _vectorised_class(cls: type, names: tuple[str, ...]) -> bool:
+    def depth(name: str) -> int:
+        return next((depth for depth, base in enumerate(cls.__mro__) if name in vars(base)), len(cls.__mro__))
+
+    return min(map(depth, names)) <= depth("__call__")
+
+
+def is_vectorised(part: Any, names: tuple[str, ...] = ("batch", "observe")) -> bool:
+    """Whether a picker or slicer makes batches itself.
+
+    A user's class that derives from a built-in one and changes only ``__call__`` does not: its change would be lost.
+    """
+    cls: type = type(part)
+    return hasattr(cls, "batch") and _vectorised_class(cls, names)
+
+
+def pick_one(storage: Storage, picker: TransitionPickerProtocol, row: int) -> Transition:
+    """One transition, through the per-item protocol."""
+    episode, index = locate(storage, np.array([row]))
+    return picker(episode_at(storage, int(episode[0]), copy=False, for_picker=True), int(index[0]))
 
 
 @dataclass(frozen=True)
-class Window:
-    """Consecutive transitions, as numpy arrays.
+class Columns:
+    """What is asked for beside the steps.
 
     Attributes:
-        observations: tree ``[B, …]``.
-        actions: ``[B, A]``, or integers ``[B]``.
-        rewards: float32 ``[B]``: discounted sums over ``intervals`` steps.
-        next_observations: tree ``[B, …]``.
-        terminals: float32 ``[B]``.
-        intervals: float32 ``[B]``.
-        episodes: numbers ``[B]`` of the episodes they are from.
+        next_actions: see `next_action_columns`.
+        returns: makes the column ``return_to_go``.
     """
 
-    observations: Tree
-    actions: Array
-    rewards: Array
-    next_observations: Tree
-    terminals: Array
-    intervals: Array
-    episodes: Array
+    next_actions: bool = False
+    returns: DiscountedReturns | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The attributes that ask for something, by name."""
+        return {name: value for name, value in vars(self).items() if value}
+
+    def read(self, storage: Storage, picker: Any, rows: Any, after: Callable[[], Any]) -> dict[str, Any]:
+        """The columns of the steps at ``rows``, whose next observations are those of the rows ``after()``."""
+        columns: dict[str, Any] = {}
+        if self.returns is not None:
+            columns |= self.returns.columns(storage, rows, getattr(picker, "failure", None))
+        if self.next_actions:
+            columns |= next_action_columns(storage, after())
+        return columns
 
 
-class Transitions:
-    """The transitions of ``episodes``, or of ``dataset`` if that is ``None``, made by the dataset's picker.
-
-    Raises:
-        EmptyDataError: if there is no transition.
-    """
-
-    def __init__(self, dataset: ReplayBufferBase, episodes: Sequence[EpisodeBase] | None = None) -> None:
-        self._picker: TransitionPickerProtocol = dataset.transition_picker
-        self._storage = _storage(dataset, episodes)
-        lane, position = self._storage.live()
-        rows = self._storage.rows(lane, position)
-        self._rows = rows[(self._storage.flags[rows] & (FINAL | NO_NEXT)) == 0]
-        if len(self._rows) == 0:
-            raise EmptyDataError("there is no transition: give episodes of two or more steps")
-
-    def __iter__(self) -> Iterator[Window]:
-        return self._windows(self._rows)
-
-    def initial(self) -> Iterator[Window]:
-        """Only those with which an episode begins. An episode whose beginning was evicted has none.
-
-        Raises:
-            EmptyDataError: if there is none.
-        """
-        rows = self._rows[(self._storage.flags[self._rows] & FIRST) != 0]
-        if len(rows) == 0:
-            raise EmptyDataError("no episode begins in the data, its beginnings were evicted: evaluate with episodes=…")
-        return self._windows(rows)
-
-    def _windows(self, rows: Array) -> Iterator[Window]:
-        storage = self._storage
-        for begin in range(0, len(rows), BATCH_SIZE):
-            chunk = rows[begin : begin + BATCH_SIZE]
-            indices = chunk if storage.place.device is None else storage.place.indices(chunk)
-            batch = pick_batch(storage, self._picker, indices)
-            actions = _numpy(batch.actions)
-            yield Window(
-                tree_map(_numpy, batch.observations),
-                actions[:, 0] if actions.dtype.kind in "iu" else actions,
-                _numpy(batch.rewards)[:, 0],
-                tree_map(_numpy, batch.next_observations),
-                _numpy(batch.terminals)[:, 0],
-                _numpy(batch.intervals)[:, 0],
-                locate(storage, chunk)[0],
-            )
-
-    def returns(self) -> Array:
-        """Undiscounted return ``[E]`` of every episode."""
-        storage = self._storage
-        lane, position = storage.live()
-        rows = storage.rows(lane, position)
-        rows = rows[(storage.flags[rows] & FINAL) == 0]
-        reward = storage.place.host(storage.take("reward", rows))[:, 0]
-        return np.bincount(locate(storage, rows)[0], weights=reward)
+NO_COLUMNS = Columns()
 
 
-class _Seen(InfiniteBuffer):
-    """A buffer that shows the storage it was given."""
+def pick_batch(storage: Storage, picker: Any, rows: Any, columns: Columns = NO_COLUMNS) -> TransitionMiniBatch:
+    """Transitions at ``rows`` ``[B]``: at once if the picker can, else one by one."""
+    own: dict[str, Any] = {}
+    if is_vectorised(picker):
+        batch: TransitionMiniBatch = picker.batch(storage, rows)
+    else:
+        batch, own = _one_by_one(storage, picker, rows, columns)
+    if columns == NO_COLUMNS:
+        return batch
 
-    storage: Storage
+    def after() -> Any:
+        return storage.shift(rows, storage.place.to_whole(batch.intervals[:, 0]))
 
-    def bind(self, storage: Storage) -> None:
-        super().bind(storage)
-        self.storage = storage
-
-
-def _storage(dataset: ReplayBufferBase, episodes: Sequence[EpisodeBase] | None) -> Storage:
-    if episodes is None and isinstance(dataset, ReplayBuffer):
-        return dataset.storage
-    seen, info = _Seen(), dataset.dataset_info
-    # Given episodes may take actions that the dataset, whose number of actions may be a guess, never took.
-    ReplayBuffer(
-        seen,
-        episodes=dataset.episodes if episodes is None else episodes,
-        action_space=info.action_space,
-        action_size=info.action_size if episodes is None else None,
-    )
-    return seen.storage
+    return replace(batch, extra={**batch.extra, **columns.read(storage, picker, rows, after), **own})
 
 
-def _numpy(array: Any) -> Array:
-    return array if isinstance(array, np.ndarray) else array.cpu().numpy()  # type: ignore[no-any-return]
+def _one_by_one(
+    storage: Storage, picker: TransitionPickerProtocol, rows: Any, columns: Columns
+) -> tuple[TransitionMiniBatch, dict[str, Any]]:
+    """Transitions, and those of the columns asked for that the picker's own transitions have."""
+    episodes, indices = locate(storage, storage.place.host(rows))
+    made = {int(e): episode_at(storage, int(e), copy=False, for_picker=True) for e in np.unique(episodes)}
+    transitions = [picker(made[e], i) for e, i in zip(episodes.tolist(), indices.tolist(), strict=True)]
+    batch, own = TransitionMiniBatch.from_transitions(transitions), {}
+    actions = [np.atleast_1d(t.next_action) for t in transitions if t.next_action is not None]
+    rewards = [t.rewards_to_go for t in transitions if t.rewards_to_go is not None]
+    if columns.next_actions and len(actions) == len(transitions):
+        own["next_action"] = as_action_dtype(np.stack(actions))
+    if columns.returns is not None and len(rewards) == len(transitions):
+        own["return_to_go"] = columns.returns.sums(rewards)
+    return to_device(batch, storage), {name: storage.place.indices(value) for name, value in own.items()}
+
+
+def to_device(batch: Any, storage: Storage) -> Any:
+    """A minibatch of numpy arrays where the storage has its arrays."""
+    move = storage.place.indices
+    values = {name: value if isinstance(value, int) else tree_map(move, value) for name, value in vars(batch).items()}
+    return type(batch)(**values)

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from birl.dataset import InfiniteBuffer, ReplayBuffer
-from birl.dataset.pickers import TransitionPickerProtocol
 from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets import atari, d4rl, minari
 from birl.datasets.atari import get_atari, get_atari_transitions
 from birl.datasets.d4rl import get_d4rl

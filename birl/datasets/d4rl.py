@@ -11,8 +11,8 @@ import numpy as np
 
 from birl.dataset import MDPDataset, ReplayBuffer
 from birl.dataset.hdf5 import read_arrays
-from birl.dataset.pickers import TransitionPickerProtocol
 from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import as_flags
 from birl.datasets.folders import Where, environment_or_none, find
 from birl.envs import make_env

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from birl.dataset import EpisodeBase, ReplayBufferBase
-from birl.dataset.transitions import Transitions, Window
+from birl.dataset import EpisodeBase, ReplayBufferBase, TransitionMiniBatch
+from birl.dataset.reader import Reader, StorageReader
 from birl.errors import ConfigError
 from birl.types import ActionSpace, Array
 
@@ -42,24 +42,26 @@ class OverTransitions(EvaluatorProtocol):
 
     def __init__(self, episodes: Sequence[EpisodeBase] | None = None) -> None:
         self._episodes = episodes
-        self._kept: tuple[Any, Transitions] | None = None
+        self._kept: tuple[Any, Reader] | None = None
 
-    def _transitions(self, dataset: ReplayBufferBase) -> Transitions:
-        """The transitions. Those of given episodes are arranged once only."""
+    def _reader(self, dataset: ReplayBufferBase) -> Reader:
+        """A reader of the transitions. Given episodes are copied once only."""
         if self._episodes is None:
-            return Transitions(dataset)
-        if self._kept is None or self._kept[0] is not dataset.transition_picker:
-            self._kept = dataset.transition_picker, Transitions(dataset, self._episodes)
+            return dataset.reader
+        picker = dataset.transition_picker
+        if self._kept is None or self._kept[0] is not picker:
+            # Given episodes may take actions that the dataset, whose number of actions may be a guess, never took.
+            self._kept = picker, StorageReader.of_episodes(self._episodes, picker, dataset.dataset_info.action_space)
         return self._kept[1]
 
-    def _windows(self, dataset: ReplayBufferBase) -> Iterator[Window]:
-        return iter(self._transitions(dataset))
+    def _batches(self, dataset: ReplayBufferBase) -> Iterator[TransitionMiniBatch]:
+        return self._reader(dataset).all_transitions()
 
     def __call__(self, algo: Any, dataset: Any) -> float:
         """See `EvaluatorProtocol`."""
         if self._kind is not None:
             self._check_kind(algo, dataset, self._kind)
-        quantities = np.concatenate([self._quantity(algo, window) for window in self._windows(dataset)])
+        quantities = np.concatenate([self._quantity(algo, batch) for batch in self._batches(dataset)])
         return float(quantities.mean(dtype=np.float64))
 
     def _check_kind(self, algo: Any, dataset: Any, kind: ActionSpace) -> None:
@@ -72,7 +74,7 @@ class OverTransitions(EvaluatorProtocol):
                 )
 
     @abc.abstractmethod
-    def _quantity(self, algo: Any, window: Window) -> Array:
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
         """One number ``[B]`` for each transition."""
 
 
@@ -85,14 +87,14 @@ class TDErrorEvaluator(OverTransitions):
     Differs from d3rlpy, which uses :math:`\gamma` for any number of steps :math:`n`.
     """
 
-    def _quantity(self, algo: Any, window: Window) -> Array:
-        value = algo.predict_value(window.observations, window.actions)
-        action = algo.predict(window.next_observations)
-        following = algo.predict_value(window.next_observations, action)
-        reward = window.rewards
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        value = algo.predict_value(batch.observations, _actions(batch))
+        action = algo.predict(batch.next_observations)
+        following = algo.predict_value(batch.next_observations, action)
+        reward = batch.rewards[:, 0]
         if algo.reward_scaler is not None:
             reward = algo.reward_scaler.transform_numpy(reward)
-        discount = algo.gamma**window.intervals * (1.0 - window.terminals)
+        discount = algo.gamma ** batch.intervals[:, 0] * (1.0 - batch.terminals[:, 0])
         return np.square(value - reward - discount * following)
 
 
@@ -108,25 +110,25 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
 
     def __call__(self, algo: Any, dataset: Any) -> float:
         """See `EvaluatorProtocol`."""
-        windows = [(self._quantity(algo, window), window.episodes) for window in self._windows(dataset)]
-        advantages, episodes = (np.concatenate(part) for part in zip(*windows, strict=True))
+        found = [(self._quantity(algo, batch), batch.extra["episode"]) for batch in self._batches(dataset)]
+        advantages, episodes = (np.concatenate(part) for part in zip(*found, strict=True))
         sums, total, previous = np.zeros(len(advantages)), 0.0, -1
         for index in range(len(advantages) - 1, -1, -1):
             total = float(advantages[index]) + (algo.gamma * total if episodes[index] == previous else 0.0)
             sums[index], previous = total, episodes[index]
         return float(sums.mean())
 
-    def _quantity(self, algo: Any, window: Window) -> Array:
-        greedy = algo.predict(window.observations)
-        value: Array = algo.predict_value(window.observations, window.actions)
-        return value - algo.predict_value(window.observations, greedy)
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        greedy = algo.predict(batch.observations)
+        value: Array = algo.predict_value(batch.observations, _actions(batch))
+        return value - algo.predict_value(batch.observations, greedy)
 
 
 class AverageValueEstimationEvaluator(OverTransitions):
     r"""Mean value of the greedy policy, :math:`E_D[Q(s_t, \pi(s_t))]`: far too large if values are overestimated."""
 
-    def _quantity(self, algo: Any, window: Window) -> Array:
-        value: Array = algo.predict_value(window.observations, algo.predict(window.observations))
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        value: Array = algo.predict_value(batch.observations, algo.predict(batch.observations))
         return value
 
 
@@ -140,8 +142,8 @@ class InitialStateValueEstimationEvaluator(AverageValueEstimationEvaluator):
     beginning.
     """
 
-    def _windows(self, dataset: ReplayBufferBase) -> Iterator[Window]:
-        return self._transitions(dataset).initial()
+    def _batches(self, dataset: ReplayBufferBase) -> Iterator[TransitionMiniBatch]:
+        return self._reader(dataset).all_transitions(initial=True)
 
 
 class SoftOPCEvaluator(OverTransitions):
@@ -163,15 +165,16 @@ class SoftOPCEvaluator(OverTransitions):
 
     def __call__(self, algo: Any, dataset: Any) -> float:
         """See `EvaluatorProtocol`."""
-        transitions = self._transitions(dataset)
-        successful = transitions.returns() >= self._return_threshold
-        values = [(self._quantity(algo, window), successful[window.episodes]) for window in transitions]
+        reader = self._reader(dataset)
+        successful = reader.episode_returns() >= self._return_threshold
+        batches = reader.all_transitions()
+        values = [(self._quantity(algo, batch), successful[batch.extra["episode"]]) for batch in batches]
         value, success = (np.concatenate(part) for part in zip(*values, strict=True))
         value = value.astype(np.float64)
         return float(value[success].mean() - value.mean()) if success.any() else float("nan")
 
-    def _quantity(self, algo: Any, window: Window) -> Array:
-        value: Array = algo.predict_value(window.observations, window.actions)
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        value: Array = algo.predict_value(batch.observations, _actions(batch))
         return value
 
 
@@ -181,8 +184,8 @@ class ContinuousActionDiffEvaluator(OverTransitions):
     _kind = ActionSpace.CONTINUOUS
     _sibling = "DiscreteActionMatchEvaluator"
 
-    def _quantity(self, algo: Any, window: Window) -> Array:
-        difference: Array = window.actions - algo.predict(window.observations)
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        difference: Array = _actions(batch) - algo.predict(batch.observations)
         return np.square(difference).sum(1)
 
 
@@ -192,8 +195,8 @@ class DiscreteActionMatchEvaluator(OverTransitions):
     _kind = ActionSpace.DISCRETE
     _sibling = "ContinuousActionDiffEvaluator"
 
-    def _quantity(self, algo: Any, window: Window) -> Array:
-        return np.asarray(window.actions == algo.predict(window.observations))
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        return np.asarray(_actions(batch) == algo.predict(batch.observations))
 
 
 class CompareContinuousActionDiffEvaluator(OverTransitions):
@@ -211,8 +214,8 @@ class CompareContinuousActionDiffEvaluator(OverTransitions):
         super().__init__(episodes)
         self._base_algo = base_algo
 
-    def _quantity(self, algo: Any, window: Window) -> Array:
-        difference: Array = algo.predict(window.observations) - self._base_algo.predict(window.observations)
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        difference: Array = algo.predict(batch.observations) - self._base_algo.predict(batch.observations)
         return np.square(difference).sum(1)
 
 
@@ -231,5 +234,11 @@ class CompareDiscreteActionMatchEvaluator(OverTransitions):
         super().__init__(episodes)
         self._base_algo = base_algo
 
-    def _quantity(self, algo: Any, window: Window) -> Array:
-        return np.asarray(algo.predict(window.observations) == self._base_algo.predict(window.observations))
+    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        return np.asarray(algo.predict(batch.observations) == self._base_algo.predict(batch.observations))
+
+
+def _actions(batch: TransitionMiniBatch) -> Array:
+    """Actions ``[B, A]``, or integers ``[B]``."""
+    actions: Array = batch.actions
+    return actions[:, 0] if actions.dtype.kind in "iu" else actions

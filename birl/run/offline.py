@@ -6,8 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
 from birl.run.protocols import Evaluator, Learner
-from birl.run.session import Options, Session, dataset_settings, evaluator_parts, run_settings
-from birl.types import State
+from birl.run.session import Options, SamplerPart, Session, dataset_settings, evaluator_parts, run_settings
 
 
 def fitter(
@@ -38,7 +37,7 @@ def fitter(
     settings = run_settings(learner, "offline", **data)
     learner.build_with_dataset(dataset)
     source = learner.begin_run(dataset, n_steps)
-    parts = {"sampler": _Sampler(source), **evaluator_parts(evaluators)}
+    parts = {"sampler": SamplerPart(source), **evaluator_parts(evaluators)}
     session = Session(learner, type(learner).__name__, n_steps, parts, settings, **options)
     many = learner.updates_at_once(source)
     with session:
@@ -60,20 +59,6 @@ def fitter(
                     session.tick()
                 result = session.end_epoch(evaluators, dataset)
             yield result
-
-
-class _Sampler:
-    """The part of a dataset that a checkpoint holds: its random generators."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def get_state(self) -> State:
-        state: State = self._dataset.get_state(contents=False)
-        return state
-
-    def set_state(self, state: State) -> None:
-        self._dataset.set_state(state)
 
 
 def fit(learner: Learner, dataset: Any, n_steps: int, **options: Any) -> list[tuple[int, dict[str, float]]]:

@@ -13,6 +13,7 @@ from birl.run.evaluate import online_evaluators
 from birl.run.protocols import Environment, ExplorerProtocol, Learner
 from birl.run.session import (
     Options,
+    SamplerPart,
     Session,
     at_least,
     environment_settings,
@@ -110,7 +111,7 @@ def online_fitter(
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
     collector = Collector(learner, env, buffer, explorer, seed=seed, overlap=overlap)
     evaluators = online_evaluators(env, eval_env, eval_n_trials, eval_epsilon)
-    parts = {"buffer": source, "collector": collector, **evaluator_parts(evaluators)}
+    parts = {"buffer": buffer, "sampler": SamplerPart(source), "collector": collector, **evaluator_parts(evaluators)}
     session = Session(learner, f"{type(learner).__name__}_online", n_steps, parts, settings, **options)
     with session, collector:
         while session.unfinished:

@@ -328,6 +328,22 @@ class _Timer:
         self._averages.add({self._name: (time.perf_counter() - self._start) / self._steps})
 
 
+class SamplerPart:
+    """The random generators of a dataset or reader, as a part of a checkpoint."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def get_state(self) -> State:
+        """State without the contents."""
+        state: State = self._source.get_state(contents=False)
+        return state
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        self._source.set_state(state)
+
+
 def evaluator_parts(evaluators: Mapping[str, Evaluator] | None) -> dict[str, Stateful]:
     """The evaluators that have a state: parts of a checkpoint."""
     named: dict[str, Any] = {f"evaluator {name}": evaluator for name, evaluator in (evaluators or {}).items()}

@@ -28,7 +28,6 @@ from birl.cli.common import runs_of_seeds
 from birl.cli.plot import draw
 from birl.dataset import InfiniteBuffer, MixedReplayBuffer, MultiStepTransitionPicker, ReplayBuffer
 from birl.dataset.arrays import TorchPlace
-from birl.dataset.mirror import PlacedReplayBuffer
 from birl.engine.seeds import StackedEngine
 from birl.errors import ConfigError, NonFiniteError, ResumeError, UnsupportedError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
@@ -195,7 +194,7 @@ def test_a_dataset_that_lies_on_a_device() -> None:
 
     class Placed(ReplayBuffer):
         def placed_for(self, device: torch.device, *, growing: bool = False) -> Any:
-            return PlacedReplayBuffer(self, TorchPlace(torch.device("cpu")), growing=growing)
+            return self.reader.mirrored(TorchPlace(torch.device("cpu")), growing=growing)
 
     def placed() -> Any:
         return Placed(InfiniteBuffer(), episodes=episodes("cartpole-random"))
@@ -203,10 +202,11 @@ def test_a_dataset_that_lies_on_a_device() -> None:
     config = discrete(DQNConfig)
     for seed, algorithm in zip(SEEDS[:2], together(config, SEEDS[:2], dataset=placed), strict=True):
         birl.seed(seed)
-        one, dataset = config.create(), placed().placed_for(torch.device("cpu"))
+        one, dataset = config.create(), placed()
+        reader = dataset.placed_for(torch.device("cpu"))
         one.build_with_dataset(dataset)
         for _ in range(STEPS):
-            one.update(one.sample_minibatch(dataset))
+            one.update(one.sample_minibatch(reader))
         assert_close(algorithm, one)
 
 

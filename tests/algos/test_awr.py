@@ -24,7 +24,6 @@ from birl.dataset import (
     create_infinite_replay_buffer,
 )
 from birl.dataset.arrays import TorchPlace
-from birl.dataset.mirror import PlacedReplayBuffer
 from birl.errors import ConfigError, DataError, EmptyDataError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, SGDFactory, VectorEncoderFactory
@@ -111,8 +110,8 @@ BUFFERS: dict[str, Callable[[Path], Any]] = {
     "folder": lambda path: infinite(storage=path / "data"),
     "lanes": lambda path: lanes(),
     "mixed": lambda path: mixed(),
-    "placed": lambda path: PlacedReplayBuffer(infinite(), TorchPlace(torch.device("cpu"))),
-    "placed ring": lambda path: PlacedReplayBuffer(ring(), TorchPlace(torch.device("cpu")), growing=True),
+    "mirrored": lambda path: infinite(),
+    "mirrored ring": lambda path: ring(),
 }
 
 
@@ -158,8 +157,10 @@ def expected_returns(algorithm: Any, dataset: Any, drawn: Array) -> list[float]:
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_returns_are_those_of_a_loop(kind: str, lam: float, tmp_path: Path) -> None:
     algorithm = build(lam=lam)
-    dataset = BUFFERS[kind](tmp_path)
-    minibatch = algorithm.sample_minibatch(dataset)
+    dataset = source = BUFFERS[kind](tmp_path)
+    if kind.startswith("mirrored"):
+        source = dataset.reader.mirrored(TorchPlace(torch.device("cpu")), growing=kind == "mirrored ring")
+    minibatch = algorithm.sample_minibatch(source)
     batch = algorithm.make_batch(minibatch)
     drawn = np.asarray(minibatch.observations)
     assert len(drawn) == 24

@@ -27,7 +27,7 @@ from birl.dataset import (
     arrays as places,
 )
 from birl.dataset.arrays import MemoryPlace, PinnedPlace, TorchPlace, is_shared_ones
-from birl.dataset.mirror import PlacedReplayBuffer
+from birl.dataset.mirror import Mirror
 from birl.preprocessing.units import Units, to_batch
 from birl.seeding import seed
 from birl.types import tree_leaves
@@ -86,7 +86,7 @@ def test_data_that_fit_are_copied_and_the_buffer_is_left(room: Any) -> None:
     data = dataset()
     columns, free = dict(data.storage.columns), int(data.storage.full_nbytes / birl.dataset.mirror.DEVICE_MEMORY_SHARE)
     room(free - 2)
-    assert data.placed_for(CPU) is data
+    assert data.placed_for(CPU) is data.reader
     room(free + 2)
     placed = data.placed_for(CPU)
     batch = placed.sample_transition_batch(50)
@@ -99,10 +99,8 @@ def test_data_that_fit_are_copied_and_the_buffer_is_left(room: Any) -> None:
     assert all(data.storage.columns[name] is column for name, column in columns.items())
     assert isinstance(data.sample_transition_batch(2).observations, np.ndarray)
     assert placed.transition_count == data.transition_count
-    assert placed.size() == data.size()
-    assert placed.dataset_info == data.dataset_info
-    for one, other in zip(placed.episodes, data.episodes, strict=True):
-        np.testing.assert_array_equal(one.observations, other.observations)
+    for one, other in zip(placed.all_transitions(), data.all_transitions(), strict=True):
+        same(one, other)
 
 
 @pytest.mark.parametrize("place", [TorchPlace(CPU), MemoryPlace()], ids=["device", "host"])
@@ -117,7 +115,7 @@ def test_data_that_fit_are_copied_and_the_buffer_is_left(room: Any) -> None:
 )
 def test_batches_are_those_of_the_buffer(options: Any, place: Any) -> None:
     data = dataset(**options)
-    placed = PlacedReplayBuffer(data, place, growing=True)  # draws on the host are the buffer's own
+    placed = data.reader.mirrored(place, growing=True)  # draws on the host are the buffer's own
     state = data.get_state(contents=False)
     expected = [data.sample_transition_batch(30), data.sample_trajectory_batch(20, 6)]
     placed.set_state(state)
@@ -185,21 +183,21 @@ def test_a_ring_that_is_written_is_followed(room: Any, lanes: int) -> None:
     seed(5)
     buffer = create_fifo_replay_buffer(40, **SIGNATURES, lanes=lanes)
     placed = buffer.placed_for(CPU, growing=True)
-    assert isinstance(placed, PlacedReplayBuffer)
+    assert placed is not buffer.reader
     for number in range(400):
         lane = number % lanes
-        step(placed if number % 3 else buffer, number, lane=lane)  # both ways to write lead to the buffer
+        step(buffer, number, lane=lane)
         if number % 17 == 16:
-            placed.clip_episode(bool(number % 2), final_observation=np.zeros((1, 2), np.uint8), lane=lane)
+            buffer.clip_episode(bool(number % 2), final_observation=np.zeros((1, 2), np.uint8), lane=lane)
         if number % 23 == 22:
-            placed.clip_episode(True, lane=lane)
+            buffer.clip_episode(True, lane=lane)
         if number % 7 == 6 and buffer.transition_count:
             state = buffer.get_state(contents=False)
             expected = buffer.sample_transition_batch(16)
             buffer.set_state(state)
             same(placed.sample_transition_batch(16), expected)
-    assert buffer.step_count == placed.step_count <= 40 + lanes
-    near = placed._follower
+    assert buffer.transition_count == placed.transition_count <= buffer.step_count <= 40 + lanes
+    near = placed.storage
     near.refresh()
     for name, column in buffer.storage.columns.items():
         np.testing.assert_array_equal(near.columns[name].numpy(), column)
@@ -211,12 +209,12 @@ def test_restored_contents_and_new_columns_are_followed(room: Any) -> None:
     placed = buffer.placed_for(CPU, growing=True)
     for number in range(20):
         step(buffer, number)
-    state = placed.get_state()
+    state = buffer.get_state()
     for number in range(20, 100):
         step(buffer, number, extra={"state.actor": np.zeros(2, np.float32)})
     assert min(rows_of(placed.sample_transition_batch(100))) > 20
     assert set(placed.sample_sequence_batch(4, 3).start_states) == {"actor"}
-    placed.set_state(state)
+    buffer.set_state(state)
     assert max(rows_of(placed.sample_transition_batch(100))) < 20
 
 
@@ -226,11 +224,12 @@ def test_writes_that_nobody_reads_do_not_pile_up(room: Any, monkeypatch: pytest.
     placed = buffer.placed_for(CPU, growing=True)
     for number in range(300):
         step(buffer, number)
-    assert isinstance(placed, PlacedReplayBuffer)
-    assert len(placed._follower.written) <= 11
+    mirror = placed.storage
+    assert isinstance(mirror, Mirror)
+    assert len(mirror.written) <= 11
     assert min(rows_of(placed.sample_transition_batch(100))) >= 279
-    del placed
-    assert buffer.storage.followers == []  # and a copy that is gone is not told any more
+    del placed, mirror
+    assert buffer.storage.mirrors == []  # and a copy that is gone is not told any more
 
 
 class OneByOne(BasicTransitionPicker):
@@ -244,11 +243,12 @@ def test_what_stays_where_it_is(room: Any, tmp_path: Path) -> None:
         dataset(storage="cpu"),
         dataset(transition_picker=OneByOne()),
     ):
-        assert data.placed_for(CPU) is data
+        assert data.placed_for(CPU) is data.reader
     growing = create_infinite_replay_buffer(**SIGNATURES)
-    assert growing.placed_for(CPU, growing=True) is growing  # its size is not known beforehand
+    assert growing.placed_for(CPU, growing=True) is growing.reader  # its size is not known beforehand
     room(0)
-    assert dataset().placed_for(torch.device("meta")).__class__ is MDPDataset
+    data = dataset()
+    assert data.placed_for(torch.device("meta")) is data.reader
 
 
 def test_room_is_asked_for_a_ring_at_its_limit(room: Any) -> None:
@@ -256,7 +256,7 @@ def test_room_is_asked_for_a_ring_at_its_limit(room: Any) -> None:
     assert buffer.nbytes < 10_000
     assert 1_100_000 < buffer.storage.full_nbytes < 1_300_000  # 2 + 4 + 4 + 1 bytes, and a little more
     room(2_000_000)
-    assert buffer.placed_for(CPU, growing=True) is buffer
+    assert buffer.placed_for(CPU, growing=True) is buffer.reader
 
 
 def test_mixtures(room: Any) -> None:
@@ -265,7 +265,7 @@ def test_mixtures(room: Any) -> None:
         step(online, number + 1000)
     mixed = MixedReplayBuffer(online, dataset(), 0.25)
     placed = mixed.placed_for(CPU, growing=True)
-    assert isinstance(placed, MixedReplayBuffer)
+    assert placed is not mixed.reader
     batch = placed.sample_transition_batch(40)
     assert isinstance(batch.observations, torch.Tensor)
     assert sum(number >= 1000 for number in rows_of(batch)) == 30
@@ -273,10 +273,10 @@ def test_mixtures(room: Any) -> None:
     expected = rows_of(placed.sample_transition_batch(40))
     placed.set_state(state)
     assert rows_of(placed.sample_transition_batch(40)) == expected
-    step(placed, 2000)
+    step(mixed, 2000)
     assert online.step_count == 21
     one_by_one = MixedReplayBuffer(online, dataset(transition_picker=OneByOne()), 0.25)
-    assert one_by_one.placed_for(CPU) is one_by_one
+    assert one_by_one.placed_for(CPU) is one_by_one.reader
 
 
 def pinned_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_data_that_do_not_fit_are_gathered_into_pinned_memory(
     pinned_by_numpy(monkeypatch)
     data = dataset(storage=storage if storage == "memory" else str(tmp_path / "rows"))
     placed = data.placed_for(torch.device("cuda"))
-    assert isinstance(placed, PlacedReplayBuffer)
+    assert isinstance(placed.storage.place, PinnedPlace)
     state = data.get_state(contents=False)
 
     def draw(buffer: Any) -> list[Any]:
@@ -338,7 +338,6 @@ def test_bounds_of_actions_follow_writes(room: Any) -> None:
     np.testing.assert_allclose(buffer.action_bounds()[1], [0.99], rtol=1e-6)
     mixed = MixedReplayBuffer(buffer, dataset(), 0.5)
     np.testing.assert_allclose(mixed.action_bounds(), [[0.0], [1.99]], rtol=1e-6)
-    np.testing.assert_allclose(dataset().placed_for(CPU).action_bounds(), [[0.0], [1.99]], rtol=1e-6)
     np.testing.assert_allclose(ReplayBufferBase.action_bounds(dataset()), [[0.0], [1.99]], rtol=1e-6)
 
 

@@ -30,9 +30,9 @@ from birl.dataset import (
     TransitionMiniBatch,
 )
 from birl.dataset.episodes import episode_at, locate
-from birl.dataset.pickers import pick_batch
 from birl.dataset.return_to_go import DiscountedReturns
-from birl.dataset.slicers import sequence_batch
+from birl.dataset.transitions import Columns, pick_batch
+from birl.dataset.windows import sequence_batch
 from birl.errors import ConfigError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 
@@ -130,7 +130,7 @@ def test_next_actions_are_those_of_the_step_where_a_transition_leads(
     if not len(rows):
         return
     placed = buffer.storage.place.indices(rows)
-    batch = pick_batch(buffer.storage, picker, placed, next_actions=True)
+    batch = pick_batch(buffer.storage, picker, placed, Columns(next_actions=True))
     plain = pick_batch(buffer.storage, picker, placed)
     assert set(batch.extra) - set(plain.extra) == {"next_action", "next_action_known"}
     episodes, indices = locate(buffer.storage, rows)
@@ -146,7 +146,7 @@ def test_next_actions_are_those_of_the_step_where_a_transition_leads(
 
 def test_next_actions_of_sequences_and_of_mixed_buffers() -> None:
     buffer = make([(4, True, True), (3, False, True)])
-    batch = sequence_batch(buffer.storage, BasicTransitionPicker(), np.array([1, 5]), 4, 1, next_actions=True)
+    batch = sequence_batch(buffer.storage, BasicTransitionPicker(), np.array([1, 5]), 4, 1, Columns(next_actions=True))
     assert batch.extra["next_action_known"][..., 0].T.tolist() == [[1, 1, 1, 0, 0], [0, 1, 1, 0, 0]]
     assert batch.extra["next_action"][..., 0].T.tolist() == [[1, 2, 0, 0, 0], [0, 1, 2, 0, 0]]
     mixed = MixedReplayBuffer(buffer, make([(5, True, True)]), secondary_mix_ratio=0.5)
@@ -160,7 +160,7 @@ def test_the_newest_step_of_a_running_episode_has_no_next_action_yet() -> None:
     buffer.append(np.zeros((2, 1, 1), np.uint8), 2, 0.0)
     buffer.append(np.ones((2, 1, 1), np.uint8), 1, 0.0)
     rows = all_rows(buffer)
-    batch = pick_batch(buffer.storage, BasicTransitionPicker(), rows, next_actions=True)
+    batch = pick_batch(buffer.storage, BasicTransitionPicker(), rows, Columns(next_actions=True))
     assert batch.extra["next_action_known"][:, 0].tolist() == [1, 1, 0, 1]
     assert batch.extra["next_action"][:, 0].tolist() == [1, 2, 0, 1]
 
@@ -356,7 +356,7 @@ def test_pickers_of_d3rlpy_give_next_actions_and_returns(limit: int | None, stor
 
     def drawn(picker: Any) -> TransitionMiniBatch:
         returns = DiscountedReturns(0.9, lambda rewards: rewards * 2)
-        return pick_batch(builtin.storage, picker, rows, True, returns)
+        return pick_batch(builtin.storage, picker, rows, Columns(True, returns))
 
     wanted, same, other = drawn(BasicTransitionPicker()), drawn(OfD3rlpy()), drawn(OfD3rlpy(2, 10.0))
     for name in ("next_action", "next_action_known", "return_to_go"):
@@ -373,7 +373,7 @@ def test_pickers_of_d3rlpy_give_next_actions_and_returns(limit: int | None, stor
 def test_single_transitions_tell_what_d3rlpy_tells(picker: Any) -> None:
     buffer = make([(5, False, True), (4, True, False), (3, False, False)], transition_picker=picker)
     rows = all_rows(buffer)
-    wanted = pick_batch(buffer.storage, picker, rows, True, DiscountedReturns(0.9)).extra
+    wanted = pick_batch(buffer.storage, picker, rows, Columns(True, DiscountedReturns(0.9))).extra
     single = one_by_one(buffer, rows, picker, for_picker=True)
     assert np.stack([one.next_action for one in single]).tolist() == wanted["next_action"].tolist()
     returns = DiscountedReturns(0.9).sums([one.rewards_to_go for one in single])
@@ -408,7 +408,7 @@ def test_custom_pickers_work_one_by_one(limit: int | None, storage: str) -> None
     kinds = [(5, False, True), (1, False, False), (4, True, False), (3, False, False)]
     custom = make(kinds, limit, storage, transition_picker=FromDocumentation())
     builtin = make(kinds, limit, storage)
-    custom._generator.bit_generator.state = builtin._generator.bit_generator.state
+    custom.set_state(builtin.get_state(contents=False))
     equal(custom.sample_transition_batch(64), builtin.sample_transition_batch(64))
     assert custom.observation_shape == (2, 1, 1)
     shifted = make(kinds, limit, storage, transition_picker=Shifted())
@@ -421,7 +421,7 @@ def test_custom_slicers_work_one_by_one() -> None:
             return BasicTrajectorySlicer()(episode, end_index, size)
 
     custom, builtin = make([(5, True, False)], trajectory_slicer=Custom()), make([(5, True, False)])
-    custom._generator.bit_generator.state = builtin._generator.bit_generator.state
+    custom.set_state(builtin.get_state(contents=False))
     equal(custom.sample_trajectory_batch(9, 3), builtin.sample_trajectory_batch(9, 3))
     assert custom.sample_trajectory(3).get_transition_count() <= 3
 

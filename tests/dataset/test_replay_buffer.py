@@ -465,12 +465,12 @@ def test_all_transitions_come_once_and_in_order(mixed: bool) -> None:
     logged = ReplayBuffer(InfiniteBuffer(), MultiStepTransitionPicker(2, 0.5), episodes=[episode(1500), episode(3)])
     other = ReplayBuffer(InfiniteBuffer(), MultiStepTransitionPicker(2, 0.5), episodes=[episode(4, terminated=False)])
     data = MixedReplayBuffer(logged, other, 0.5) if mixed else logged
-    windows = list(data.all_transitions())
-    assert sum(len(window.rewards) for window in windows) == data.transition_count == 1503 + 3 * mixed
-    rewards = np.concatenate([window.rewards for window in windows])
+    batches = list(data.all_transitions())
+    assert sum(len(batch.rewards) for batch in batches) == data.transition_count == 1503 + 3 * mixed
+    rewards = np.concatenate([batch.rewards[:, 0] for batch in batches])
     assert rewards[:3].tolist() == [0.5, 2.0, 3.5]
     assert rewards[1499:1503].tolist() == [1499.0, 0.5, 2.0, 2.0]
-    assert (np.diff(np.concatenate([window.episodes for window in windows])) >= 0).all()
+    assert (np.diff(np.concatenate([batch.extra["episode"] for batch in batches])) >= 0).all()
     with pytest.raises(EmptyDataError, match="there is no transition"):
         next(ReplayBuffer(InfiniteBuffer(), **SIGNATURES).all_transitions())
 
@@ -521,7 +521,7 @@ def test_write_at_termination_is_refused_by_name() -> None:
         lambda: create_infinite_replay_buffer([episode(3)], write_at_termination=True),
         lambda: ReplayBuffer(InfiniteBuffer(), episodes=[episode(3)], write_at_termination=True),
     ):
-        with pytest.raises(UnsupportedError, match=r"allowed is False.*append_episode"):
+        with pytest.raises(UnsupportedError, match=r"it must be False.*append_episode"):
             make()
 
 

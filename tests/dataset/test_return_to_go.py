@@ -12,7 +12,6 @@ import torch
 from birl.dataset import MDPDataset, MixedReplayBuffer, SparseRewardTransitionPicker, create_fifo_replay_buffer
 from birl.dataset.arrays import TorchPlace
 from birl.dataset.episodes import episode_table
-from birl.dataset.mirror import PlacedReplayBuffer
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.errors import ConfigError
 
@@ -101,7 +100,7 @@ def test_minibatches_have_them_if_asked() -> None:
     of_step = {float(observation[row, 0]): value for row, value in of_row.items()}
     assert "return_to_go" not in dataset.sample_transition_batch(8).extra
     mixed = MixedReplayBuffer(dataset, dataset, 0.5)
-    placed = PlacedReplayBuffer(dataset, TorchPlace(torch.device("cpu")))
+    placed = dataset.reader.mirrored(TorchPlace(torch.device("cpu")))
     for source in (dataset, mixed, placed):
         batch = source.sample_transition_batch(32, returns=returns)
         wanted = [of_step[float(x)] for x in batch.observations[:, 0]]
@@ -127,7 +126,7 @@ def test_steps_that_no_success_follows_have_the_return_of_failure(where: str) ->
     if where == "mixed":
         steps = MixedReplayBuffer(steps, steps, 0.5)
     elif where == "device":
-        steps = PlacedReplayBuffer(steps, TorchPlace(torch.device("cpu")))
+        steps = steps.reader.mirrored(TorchPlace(torch.device("cpu")))
     returns = DiscountedReturns(0.5, lambda reward: 2 * reward)
     expected = [-3, -2, 0, -40, -40, -40, -2.5, -1, -40]
     seen = set()

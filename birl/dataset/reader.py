@@ -1,0 +1,330 @@
+"""The way out of a dataset: a reader draws rows with a sampler and reads them through a view."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from birl.dataset.arrays import Place
+from birl.dataset.episode import EpisodeBase, PartialTrajectory, Transition
+from birl.dataset.episodes import locate
+from birl.dataset.incoming import episode_rows
+from birl.dataset.layout import Layout
+from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.mirror import Mirror, place_near
+from birl.dataset.return_to_go import DiscountedReturns
+from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
+from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
+from birl.dataset.storage import FINAL, FIRST, NO_TRANSITION, Storage
+from birl.dataset.transitions import (
+    Columns,
+    FrameStackTransitionPicker,
+    TransitionPickerProtocol,
+    is_vectorised,
+    pick_batch,
+)
+from birl.dataset.validation import whole_number
+from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView, View
+from birl.errors import EmptyDataError
+from birl.types import ActionSpace, Array, State, tree_map
+
+ROWS_AT_ONCE = 1024
+_STACKS = (FrameStackTransitionPicker, FrameStackTrajectorySlicer)
+
+
+class Draws(ABC):
+    """The methods that draw, for whatever draws views."""
+
+    @abstractmethod
+    def draw(self, view: View, count: int) -> Any:
+        """Draw a minibatch of ``count`` elements."""
+
+    @abstractmethod
+    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
+        """Draw one transition or window through the per-item protocol."""
+
+    def sample_transition(self) -> Transition:
+        """Draw one transition."""
+        return self.draw_one(TransitionView())  # type: ignore[no-any-return]
+
+    def sample_transition_batch(
+        self, batch_size: int, next_actions: bool = False, returns: DiscountedReturns | None = None
+    ) -> TransitionMiniBatch:
+        """Draw transitions, uniformly and independently unless the dataset has another sampler.
+
+        Args:
+            batch_size: number of transitions.
+            next_actions: whether ``extra`` also has ``next_action`` ``[B, A]`` and float32 ``next_action_known``
+                ``[B, 1]``: the action taken where the transition leads. Behind the last step of an episode both are 0.
+            returns: makes ``return_to_go`` ``[B, 1]`` of ``extra``: discounted rewards up to the end of the episode.
+
+        Raises:
+            EmptyDataError: if there is none.
+        """
+        return self.draw(TransitionView(Columns(next_actions, returns)), batch_size)  # type: ignore[no-any-return]
+
+    def sample_trajectory(self, length: int) -> PartialTrajectory:
+        """Draw one window."""
+        return self.draw_one(TrajectoryView(length))  # type: ignore[no-any-return]
+
+    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
+        """Draw windows of ``length`` steps that end with a uniformly drawn step, padded at the front."""
+        return self.draw(TrajectoryView(length), batch_size)  # type: ignore[no-any-return]
+
+    def sample_sequence_batch(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        next_actions: bool = False,
+        returns: DiscountedReturns | None = None,
+    ) -> SequenceMiniBatch:
+        """Draw sequences of ``burn_in + length`` steps; step ``burn_in`` is a uniformly drawn transition.
+
+        Observations are those of the transition picker; rewards are of single steps.
+
+        Raises:
+            EmptyDataError: if there is no transition.
+            UnsupportedError: if the picker's targets span several steps.
+        """
+        view = SequenceView(length, burn_in, Columns(next_actions, returns))
+        return self.draw(view, batch_size)  # type: ignore[no-any-return]
+
+    def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
+        """Draw transitions, uniformly and independently, with the rest of their episodes.
+
+        The minibatch can be read until the next write.
+
+        Raises:
+            EmptyDataError: if there is no transition.
+            UnsupportedError: if the picker's targets span several steps.
+        """
+        return self.draw(TailView(), batch_size)  # type: ignore[no-any-return]
+
+
+class Reader(Draws):
+    """The only way out of a dataset.
+
+    Attributes:
+        picker: makes transitions.
+        slicer: makes windows.
+    """
+
+    picker: TransitionPickerProtocol
+    slicer: TrajectorySlicerProtocol
+    device_generator: torch.Generator | None = None
+    """The generator of draws from a mirror on a device; ``None`` where rows are drawn on the host."""
+
+    @abstractmethod
+    def draw(self, view: View, count: int, beside: Sequence[Self] = ()) -> Any:
+        """Draw a minibatch.
+
+        Args:
+            view: kind of the minibatch.
+            count: number of elements.
+            beside: readers of the same steps with other generators. Each draws ``count`` more elements.
+
+        Returns:
+            One minibatch of all elements.
+        """
+
+    @abstractmethod
+    def renewed(self) -> Self:
+        """A reader of the same steps with new random generators."""
+
+    @abstractmethod
+    def near(self, device: torch.device, *, growing: bool = False) -> Reader:
+        """A reader of the same steps near a device. See `ReplayBuffer.placed_for`."""
+
+    @property
+    @abstractmethod
+    def transition_count(self) -> int:
+        """Number of transitions."""
+
+    def all_transitions(self, *, initial: bool = False) -> Iterator[TransitionMiniBatch]:
+        """Every transition once, in the order of the episodes, many at a time.
+
+        Args:
+            initial: only those with which an episode begins. An episode whose beginning was evicted has none.
+
+        Returns:
+            Minibatches of numpy arrays; ``extra`` is the number ``episode`` ``[B]`` of the episode.
+
+        Raises:
+            EmptyDataError: if there is none.
+        """
+        batches = self.walk(initial)
+        first = next(batches, None)
+        if first is None and initial and self.transition_count:
+            raise EmptyDataError("no episode begins in the data, its beginnings were evicted: evaluate with episodes=…")
+        if first is None:
+            raise EmptyDataError("there is no transition: give episodes of two or more steps")
+        return itertools.chain([first], batches)
+
+    @abstractmethod
+    def walk(self, initial: bool = False, first_episode: int = 0) -> Iterator[TransitionMiniBatch]:
+        """As `all_transitions`, with episodes counted from ``first_episode``; nothing if there is none."""
+
+    @abstractmethod
+    def episode_returns(self) -> Array:
+        """Undiscounted return ``[E]`` of every episode."""
+
+    @abstractmethod
+    def get_state(self, *, contents: bool = False) -> State:
+        """State of the random generators. What is stored belongs to the dataset: ``contents`` is of no effect."""
+
+    @abstractmethod
+    def set_state(self, state: State) -> None:
+        """Go back to a state; what is drawn next is what was drawn next then."""
+
+
+class StorageReader(Reader):
+    """Draws minibatches from a storage, or from its mirror near a device.
+
+    Args:
+        storage: holds the steps.
+        picker: makes transitions.
+        slicer: makes windows; `BasicTrajectorySlicer` if ``None``.
+        sampler: chooses rows; `Uniform` if ``None``.
+        generators: source of randomness; new ones if ``None``.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        picker: TransitionPickerProtocol,
+        slicer: TrajectorySlicerProtocol | None = None,
+        sampler: Sampler | None = None,
+        generators: Generators | None = None,
+    ) -> None:
+        self.storage, self.picker = storage, picker
+        self.slicer: TrajectorySlicerProtocol = slicer or BasicTrajectorySlicer()
+        self.sampler: Sampler = sampler or Uniform()
+        self.generators = generators or Generators()
+
+    @classmethod
+    def of_episodes(
+        cls,
+        episodes: Sequence[EpisodeBase],
+        picker: TransitionPickerProtocol,
+        action_space: ActionSpace,
+        action_size: int | None = None,
+    ) -> StorageReader:
+        """A reader of a copy of episodes.
+
+        Args:
+            episodes: one or more.
+            picker: makes transitions.
+            action_space: kind of the actions.
+            action_size: number of discrete actions; ``None`` for the largest one plus one.
+
+        Raises:
+            EmptyDataError: if there is no episode.
+        """
+        if not episodes:
+            raise EmptyDataError("there are no episodes to read: give one or more")
+        layout = Layout.of_episodes(episodes, action_space, action_size)
+        storage = layout.storage(capacity=sum(episode.size() + 1 for episode in episodes))
+        for episode in episodes:
+            storage.extend(0, *episode_rows(storage, layout, episode))
+        return cls(storage, picker)
+
+    def _with(self, storage: Storage, generators: Generators) -> StorageReader:
+        return StorageReader(storage, self.picker, self.slicer, self.sampler, generators)
+
+    def renewed(self) -> StorageReader:
+        """A reader of the same steps with new random generators."""
+        return self._with(self.storage, Generators())
+
+    # -- places ----------------------------------------------------------------------------------------------------
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether picker and slicer make whole minibatches."""
+        return is_vectorised(self.picker) and is_vectorised(self.slicer, ("batch",))
+
+    def near(self, device: torch.device, *, growing: bool = False) -> StorageReader:
+        """A reader of the same steps, mirrored near ``device`` if that is of use. See `ReplayBuffer.placed_for`."""
+        place = place_near([(self.storage, growing)], device) if self.vectorised else None
+        return self if place is None else self.mirrored(place, growing=growing)
+
+    def mirrored(self, place: Place, *, growing: bool = False) -> StorageReader:
+        """A reader of a mirror of the storage. See `Mirror`."""
+        return self._with(Mirror(self.storage, place, growing=growing), Generators(self.generators.host))
+
+    @property
+    def device_generator(self) -> torch.Generator | None:  # type: ignore[override]
+        """The generator of draws from a mirror on a device; ``None`` where rows are drawn on the host."""
+        storage = self.storage
+        if storage.source is storage or not storage.device_draws:
+            return None
+        return self.generators.on(storage.place.device)
+
+    # -- minibatches -----------------------------------------------------------------------------------------------
+
+    def draw(self, view: View, count: int, beside: Sequence[StorageReader] = ()) -> Any:
+        """See `Reader.draw`. All elements are gathered at once."""
+        count = whole_number("batch_size", count)
+        rows = [each._rows(view, count) for each in (self, *beside)]
+        index = rows[0].index if len(rows) == 1 else self.storage.place.join([each.index for each in rows])
+        return view.read(self.storage, self._part(view), index)
+
+    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
+        """Draw one transition or window through the per-item protocol."""
+        row = int(self._rows(view, 1).index[0])
+        return view.read_one(self.storage.source, self._part(view), row)
+
+    def _part(self, view: View) -> Any:
+        return self.slicer if view.sliced else self.picker
+
+    def _rows(self, view: View, count: int) -> Rows:
+        storage, part = self.storage, self._part(view)
+        storage.refresh()
+        drawn_from = storage if storage.device_draws else storage.source
+        stacked = isinstance(part, _STACKS) and part.n_frames > 1 and storage.limit is not None
+        complete = FrameStackTransitionPicker(part.n_frames).complete if stacked else None
+        rows = self.sampler.draw(drawn_from, count, self.generators, view.reject, complete)
+        return rows if drawn_from is storage else rows._replace(index=storage.place.indices(rows.index))
+
+    # -- everything ------------------------------------------------------------------------------------------------
+
+    @property
+    def transition_count(self) -> int:
+        """Number of transitions."""
+        return self.storage.source.transition_count
+
+    def walk(self, initial: bool = False, first_episode: int = 0) -> Iterator[TransitionMiniBatch]:
+        """See `Reader.walk`."""
+        storage = self.storage.source
+        rows = storage.rows(*storage.live())
+        rows = rows[(storage.flags[rows] & NO_TRANSITION) == 0]
+        if initial:
+            rows = rows[(storage.flags[rows] & FIRST) != 0]
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            chunk = rows[begin : begin + ROWS_AT_ONCE]
+            batch = pick_batch(storage, self.picker, storage.place.indices(chunk))
+            steps = {name: tree_map(storage.place.host, value) for name, value in vars(batch).items()}
+            yield TransitionMiniBatch(**{**steps, "extra": {"episode": first_episode + locate(storage, chunk)[0]}})
+
+    def episode_returns(self) -> Array:
+        """Undiscounted return ``[E]`` of every episode."""
+        storage = self.storage.source
+        rows = storage.rows(*storage.live())
+        rows = rows[(storage.flags[rows] & FINAL) == 0]
+        reward = storage.place.host(storage.take("reward", rows))[:, 0]
+        return np.bincount(locate(storage, rows)[0], weights=reward, minlength=storage.episode_count)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self, *, contents: bool = False) -> State:
+        """See `Reader.get_state`."""
+        return self.generators.get_state()
+
+    def set_state(self, state: State) -> None:
+        """See `Reader.set_state`. On another kind of device the draws begin anew."""
+        self.generators.set_state(state, self.storage.place.device)
