@@ -78,7 +78,7 @@ def random_dataset(
         action_scale: continuous actions are uniform between minus and plus this number.
         marked: whether observations are ``(episode, step, 0)`` instead of random numbers.
         seed: of the numbers.
-        options: passed to `birl.dataset.MDPDataset`.
+        options: passed to `birl.dataset.MDPDataset`; ``next_observations=None`` forgets what follows a truncation.
     """
     generator, count = np.random.default_rng(seed), episodes * episode_length
     episode, step = np.divmod(np.arange(count), episode_length)
@@ -96,8 +96,7 @@ def random_dataset(
         (last & odd).astype(np.float32),
         action_space=ActionSpace.DISCRETE if discrete_action else ActionSpace.CONTINUOUS,
         action_size=action_size,
-        next_observations=following,
-        **options,
+        **{"next_observations": following, **options},
     )
 
 

@@ -29,7 +29,7 @@ from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, SGDFactory, VectorEncoderFactory
 from birl.preprocessing import MultiplyRewardScaler
 from birl.seeding import seed
-from birl.testing import ChainEnv
+from birl.testing import ChainEnv, build_algorithm
 from birl.types import ActionSpace, Array, Batch, Inputs
 
 ENCODER = VectorEncoderFactory(hidden_units=[8])
@@ -116,10 +116,7 @@ BUFFERS: dict[str, Callable[[Path], Any]] = {
 
 
 def build(**fields: Any) -> Any:
-    seed(1)
-    algorithm = algos.DiscreteAWRConfig(**{**SMALL, **fields}).create()
-    algorithm.create_impl((3,), 3)
-    return algorithm
+    return build_algorithm(algos.DiscreteAWRConfig(**{**SMALL, **fields}), action_size=3, seed=1)
 
 
 def value_of(algorithm: Any, observation: Array) -> float:

@@ -51,7 +51,7 @@ from birl.models import (
 from birl.ope import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler, StandardRewardScaler
 from birl.seeding import seed as seed_everything
-from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm
+from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm, random_dataset
 from birl.types import ActionSpace, Inputs, Spec
 
 SMALL = VectorEncoderFactory(hidden_units=[6, 5])
@@ -67,15 +67,8 @@ HEADS: dict[str, QFunctionFactory] = {
 
 def dataset_of(discrete: bool, seed: int = 0, scale: float = 1.0, shape: Any = (3,), size: int = 3) -> MDPDataset:
     """Random data: 12 episodes of 5 steps, every other one cut by a time limit."""
-    rng, count = np.random.default_rng(seed), 60
-    last = np.arange(count) % 5 == 4
-    cut = last & (np.arange(count) // 5 % 2 == 1)
-    actions = rng.integers(size, size=count) if discrete else rng.uniform(-scale, scale, (count, 2)).astype(np.float32)
-    nested = isinstance(shape[0], tuple)
-    parts = [rng.normal(size=(count, *part)).astype(np.float32) for part in (shape if nested else [shape])]
-    observations: Any = tuple(parts) if nested else parts[0]
-    rewards = rng.normal(size=count).astype(np.float32)
-    return MDPDataset(observations, actions, rewards, last & ~cut, cut, action_size=size if discrete else None)
+    sizes = {"action_size": size if discrete else 2, "discrete_action": discrete}
+    return random_dataset(shape, **sizes, action_scale=scale, seed=seed, next_observations=None)
 
 
 def small(name: str, **fields: Any) -> Any:
