@@ -11,6 +11,7 @@ import numpy as np
 from birl.errors import BirlError, ConfigError
 
 T = TypeVar("T")
+_KINDS: dict[type, Any] = {bool: (bool, np.bool_), int: (int, np.integer), float: (int, float, np.integer, np.floating)}
 
 
 class Limits(TypedDict, total=False):
@@ -51,7 +52,7 @@ class Allowed:
         if self.kind is str and choices:
             return f"one of {choices}" + (" or None" if self.optional else "")
         ends = {">=": self.low, ">": self.above, "<=": self.high, "<": self.below}
-        limits = " and ".join(f"{sign} {end:g}" for sign, end in ends.items() if math.isfinite(end))
+        limits = " and ".join(f"{sign} {end:.12g}" for sign, end in ends.items() if math.isfinite(end))
         words = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name} {limits}".rstrip()
         return words + (f" or {choices}" if choices else "") + (" or None" if self.optional else "")
 
@@ -62,17 +63,17 @@ class Allowed:
         if isinstance(value, str) and self.choices:
             return value in self.choices
         if self.kind not in (int, float):
-            return isinstance(value, self.kind)
-        kinds = (int, np.integer) if self.kind is int else (int, float, np.integer, np.floating)
-        if isinstance(value, bool) or not isinstance(value, kinds):
+            return isinstance(value, _KINDS.get(self.kind, self.kind))
+        if isinstance(value, bool) or not isinstance(value, _KINDS[self.kind]):
             return False
-        within = self.low <= value <= self.high and self.above < value < self.below
-        return bool(within) and math.isfinite(value)
+        return bool(self.low <= value <= self.high and self.above < value < self.below)  # so neither NaN nor infinity
 
     def check(self, name: str, value: Any, hint: str = "", error: type[BirlError] = ConfigError) -> Any:
         """Return a value that is allowed; numbers of numpy become Python's. See the function `check`."""
         if not self.accepts(value):
-            raise error(f"{name} is {value!r:.80}; it must be {self}{hint}")
+            finite = isinstance(value, float) and not math.isfinite(value)
+            words = str(self).replace("a float", "a finite float") if finite else str(self)
+            raise error(f"{name} is {value!r:.80}; it must be {words}{hint}")
         return value.tolist() if isinstance(value, np.generic) else value
 
 

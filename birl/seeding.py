@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from birl.errors import ConfigError
+from birl.checks import Allowed
 
 _root = np.random.SeedSequence()
+SEED = Allowed(int, low=0, high=2**32 - 1)
 
 
 def seed(value: int) -> None:
@@ -24,9 +25,7 @@ def seed(value: int) -> None:
         ConfigError: if it is not.
     """
     global _root
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**32:
-        raise ConfigError(f"seed is {value!r:.80}; it must be an int in [0, 2**32 - 1]")
-    value = int(value)
+    value = SEED.check("seed", value)
     _root = np.random.SeedSequence(value)
     random.seed(value)
     np.random.seed(value)  # users and environments may draw from the global generator

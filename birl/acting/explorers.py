@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from gymnasium import Space, spaces
 
-from birl.errors import ConfigError
+from birl.checks import check
 from birl.seeding import new_generator
 from birl.types import Array, State, Tree
 
@@ -66,14 +66,9 @@ class LinearDecayEpsilonGreedy(Explorer):
     """
 
     def __init__(self, start_epsilon: float = 1.0, end_epsilon: float = 0.1, duration: int = 1000000) -> None:
-        _in_unit_interval(start_epsilon=start_epsilon, end_epsilon=end_epsilon)
-        if (
-            isinstance(duration, bool)
-            or not isinstance(duration, int | float | np.number)
-            or not 1 <= duration < np.inf
-        ):
-            raise ConfigError(f"duration is {duration!r}; it must be an int >= 1")
-        self._start, self._end, self._duration = start_epsilon, end_epsilon, duration
+        self._start = check("start_epsilon", start_epsilon, float, low=0, high=1)
+        self._end = check("end_epsilon", end_epsilon, float, low=0, high=1)
+        self._duration = check("duration", duration, float, low=1)
 
     def compute_epsilon(self, step: int) -> float:
         """Probability of a random action at ``step``."""
@@ -96,7 +91,7 @@ class ConstantEpsilonGreedy(LinearDecayEpsilonGreedy):
     """
 
     def __init__(self, epsilon: float) -> None:
-        _in_unit_interval(epsilon=epsilon)
+        check("epsilon", epsilon, float, low=0, high=1)
         super().__init__(epsilon, epsilon, 1)
 
 
@@ -111,12 +106,7 @@ class NormalNoise(Explorer):
     """
 
     def __init__(self, mean: float = 0.0, std: float = 0.1) -> None:
-        for name, value, low in (("mean", mean, -np.inf), ("std", std, 0.0)):
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-                raise ConfigError(f"{name} is {value!r:.80}; it must be a number")
-            if not (np.isfinite(value) and value >= low):
-                raise ConfigError(f"{name} is {value!r}; it must be finite" + (" and >= 0" if low == 0.0 else ""))
-        self._mean, self._std = mean, std
+        self._mean, self._std = check("mean", mean, float), check("std", std, float, low=0)
 
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
         """See `Explorer.sample`."""
@@ -131,9 +121,3 @@ class NormalNoise(Explorer):
         if getattr(scaler, "minimum", None) is not None:
             return np.asarray(scaler.minimum), np.asarray(scaler.maximum)
         return -1.0, 1.0
-
-
-def _in_unit_interval(**values: float) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= 1:
-            raise ConfigError(f"{name} is {value!r}; it must be a number in [0, 1]")

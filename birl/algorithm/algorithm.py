@@ -21,6 +21,7 @@ from birl.acting.export import PolicyModule, export_policy
 from birl.acting.fast import FlatPolicy
 from birl.acting.policy import PolicyFunction, ValueFunction
 from birl.algorithm.building import check_fit_arguments, check_picker, check_scalers, damaged_as_typed_errors
+from birl.checks import check
 from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset import ReplayBufferBase
 from birl.dataset.return_to_go import DiscountedReturns
@@ -242,8 +243,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             action_size: number of action dimensions (continuous) or of actions (discrete).
             discrete_action: only for algorithms that can do both.
         """
-        if isinstance(action_size, bool) or not isinstance(action_size, int | np.integer) or action_size < 1:
-            raise ConfigError(f"action_size is {action_size!r}; it must be an int >= 1")
+        action_size = check("action_size", action_size, int, low=1)
         if self.action_space is ActionSpace.BOTH:
             if discrete_action is None:
                 raise ConfigError(
@@ -254,7 +254,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             if discrete_action not in (None, own):
                 raise ConfigError(_other_actions(type(self), own))
             discrete_action = own
-        spec = Spec(as_shape(observation_shape), int(action_size), bool(discrete_action))
+        spec = Spec(as_shape(observation_shape), action_size, bool(discrete_action))
         if self._engine is not None:
             if spec == self._spec and self.grad_step == 0:
                 return

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from birl import seeding
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.building import check_fit_arguments
+from birl.checks import Allowed
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.reader import Reader
@@ -145,11 +145,10 @@ def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
     Raises:
         ConfigError: if they are none, too large, negative or not all different.
     """
-    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool) and seeds > 0:
+    if not isinstance(seeds, Iterable) and Allowed(int, low=1).accepts(seeds):
         return list(range(seeds))
     values = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
-    whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) and 0 <= s < 2**32 for s in values)
-    if not values or not whole or len(set(values)) < len(values):
+    if not values or not all(map(seeding.SEED.accepts, values)) or len(set(values)) < len(values):
         raise ConfigError(
             f"seeds is {seeds!r:.80}; it must be a number of seeds, or different ints in [0, 2**32 - 1], such as "
             "(3, 5, 7)"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from birl.acting.export import export_policy
 from birl.algorithm.algorithm import Algorithm
+from birl.checks import check
 from birl.config import AlgorithmConfig, config, field
 from birl.dataset import ReplayBufferBase
 from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
@@ -115,10 +116,7 @@ class SoftmaxTransformerActionSampler(TransformerActionSampler):
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
-        number = isinstance(temperature, int | float | np.number) and not isinstance(temperature, bool)
-        if not (number and math.isfinite(temperature) and temperature > 0):
-            raise ConfigError(f"temperature is {temperature!r}; it must be a float > 0")
-        self.temperature = float(temperature)
+        self.temperature = float(check("temperature", temperature, float, above=0))
 
     def __call__(self, transformer_output: Array) -> int:
         """The drawn action."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from birl.checks import check
 from birl.dataset import (
     BasicTrajectorySlicer,
     BasicTransitionPicker,
@@ -127,8 +128,7 @@ def get_atari_transitions(
     Raises:
         ConfigError, FileError, CorruptFileError: as `get_atari`.
     """
-    if not 0 < fraction <= 1:
-        raise ConfigError(f"fraction={fraction!r}, allowed are numbers above 0 and up to 1: give such a number")
+    check("fraction", fraction, float, above=0, high=1)
     files = [_Epoch(game_name, index, epoch, path) for epoch in epochs]
     if not files:
         raise ConfigError("epochs is empty: give at least one of 1 … 50")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from birl.checks import check
 from birl.dataset import MDPDataset, ReplayBuffer
 from birl.dataset.hdf5 import read_arrays
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -16,7 +17,7 @@ from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import as_flags
 from birl.datasets.folders import Where, environment_or_none, find
 from birl.envs import make_env
-from birl.errors import ConfigError, EnvironmentMismatchError
+from birl.errors import EnvironmentMismatchError
 from birl.types import ActionSpace, Array
 
 FAMILIES: Final = (
@@ -90,8 +91,7 @@ def get_d4rl(
         CorruptFileError, ForeignFileError: if it cannot be used.
         EnvironmentMismatchError: if its shapes are not those of the environment.
     """
-    if max_episode_steps < 1:
-        raise ConfigError(f"max_episode_steps is {max_episode_steps!r}; it must be an int >= 1")
+    check("max_episode_steps", max_episode_steps, int, low=1)
     relative = _file_name(env_name)
     listed = "the file that https://github.com/Farama-Foundation/D4RL lists for it in d4rl/infos.py"
     names = [f"{env_name}.hdf5"] if relative is None else [Path(relative).name, f"{env_name}.hdf5"]

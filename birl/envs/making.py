@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from birl.checks import check
 from birl.envs.spaces import number_of_environments, single_spaces
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.seeding import new_generator
@@ -35,8 +36,7 @@ def make_env(name: str, num_envs: int | None = None, asynchronous: bool = False,
         ConfigError: if there is no such environment.
         EnvironmentMismatchError: if a factory makes something else.
     """
-    if num_envs is not None and (not isinstance(num_envs, int | np.integer) or num_envs < 1):
-        raise ConfigError(f"num_envs is {num_envs!r}; it must be an int >= 1, or None for a plain environment")
+    check("num_envs", num_envs, int, optional=True, low=1)
     if num_envs is None:
         return _make(name, options)
     makers = [lambda: _make(name, options)] * num_envs

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from birl.checks import check
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.types import Array
 
@@ -74,8 +75,9 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack)
         super().__init__(env)
         space = env.observation_space
-        if not isinstance(space, spaces.Box) or num_stack < 1:
-            raise ConfigError(f"FrameStack of {num_stack!r} frames of {space}: allowed are 1 or more of a Box space")
+        if not isinstance(space, spaces.Box):
+            raise ConfigError(f"the observation space of FrameStack is {space}; it must be a Box")
+        check("num_stack of FrameStack", num_stack, int, low=1)
         self._add_axis = len(space.shape) == 2
         self._frames: deque[Array] = deque(maxlen=num_stack)
         low, high = (self._join([bound] * num_stack) for bound in (space.low, space.high))

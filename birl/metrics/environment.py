@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from birl.checks import check
 from birl.envs import Stepper, reset_generator, sample_actions
-from birl.errors import ConfigError
 from birl.types import State
 
 
@@ -124,7 +124,5 @@ class EnvironmentEvaluator:
 
 
 def _check(name: str, count: Any, epsilon: Any) -> None:
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise ConfigError(f"{name} is {count!r}; it must be an int >= 1")
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float | np.number) or not 0 <= epsilon <= 1:
-        raise ConfigError(f"epsilon is {epsilon!r}; it must lie in [0, 1]")
+    check(name, count, int, low=1)
+    check("epsilon", epsilon, float, low=0, high=1)

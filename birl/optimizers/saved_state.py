@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from birl.checks import Allowed
 from birl.errors import CorruptFileError
 from birl.optimizers.steps import rule_of
 from birl.types import State
@@ -73,14 +74,14 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
 def _plausible(key: str, value: Any, own: Any) -> bool:
     """Whether ``value`` may stand where ``own`` stands in a group of parameters."""
     if key in _BY_DEVICE:
-        return value is None or isinstance(value, bool)
+        return Allowed(bool, optional=True).accepts(value)
     if isinstance(own, bool) or own is None:
         return value is own
     if isinstance(own, tuple | list):
         pairs = isinstance(value, tuple | list) and len(value) == len(own)
         return pairs and all(_plausible(key, item, mine) and item < 1 for item, mine in zip(value, own, strict=True))
     if isinstance(own, int | float):
-        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+        return Allowed(float, low=0).accepts(value)
     return True
 
 

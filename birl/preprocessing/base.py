@@ -190,9 +190,9 @@ def finite(owner: Any, name: str, value: Any) -> Array:
     try:
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{type(owner).__name__}: {name}={value!r:.100} is not an array of numbers") from error
+        raise ConfigError(f"{type(owner).__name__}.{name} is {value!r:.100}; it must be an array of numbers") from error
     if not np.isfinite(array).all():
-        raise ConfigError(f"{type(owner).__name__}: {name} holds NaN or infinity: {value!r:.100}")
+        raise ConfigError(f"{type(owner).__name__}.{name} is {value!r:.100}; it must be finite everywhere")
     return array
 
 
@@ -344,7 +344,7 @@ class MinMax(Affine):
         if self.minimum.shape != self.maximum.shape:
             raise ConfigError(f"minimum has shape {self.minimum.shape}, maximum {self.maximum.shape}")
         if (self.minimum > self.maximum).any():
-            raise ConfigError(f"minimum {self.minimum} is above maximum {self.maximum} somewhere")
+            raise ConfigError(f"minimum is {self.minimum}; it must be <= maximum, which is {self.maximum}")
 
     @property
     def _shape(self) -> tuple[int, ...]:

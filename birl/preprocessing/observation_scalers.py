@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
+from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
 from birl.preprocessing.base import Affine, MinMax, Scaler, as_float, finite, row_statistics
@@ -73,8 +73,7 @@ class StandardObservationScaler(Affine, ObservationScaler, type="standard"):
     eps: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not 0 < self.eps < np.inf:
-            raise ConfigError(f"eps={self.eps!r}: a positive number")
+        check("eps", self.eps, float, above=0)
         if (self.mean is None) != (self.std is None):
             raise ConfigError("StandardObservationScaler takes mean and std together, or neither")
         if self.mean is not None:
@@ -85,7 +84,7 @@ class StandardObservationScaler(Affine, ObservationScaler, type="standard"):
         if self.mean.shape != self.std.shape:
             raise ConfigError(f"mean has shape {self.mean.shape}, std {self.std.shape}")
         if (self.std < 0).any():
-            raise ConfigError(f"std={self.std}: no standard deviation is negative")
+            raise ConfigError(f"std is {self.std}; it must be >= 0 everywhere")
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -118,7 +117,8 @@ class TupleObservationScaler(ObservationScaler, type="tuple"):
     def __post_init__(self) -> None:
         scalers: Any = self.observation_scalers
         if not isinstance(scalers, list | tuple) or not all(isinstance(s, ObservationScaler | None) for s in scalers):
-            raise ConfigError(f"observation_scalers={scalers!r:.200}: a list of observation scalers and None")
+            wanted = "a list of observation scalers and None"
+            raise ConfigError(f"observation_scalers is {scalers!r:.200}; it must be {wanted}")
         self.observation_scalers = list(scalers)
 
     @property

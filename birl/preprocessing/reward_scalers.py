@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from birl.checks import Allowed, check
 from birl.errors import ConfigError
 from birl.files.named import Serializable
 from birl.preprocessing.base import Scaler, as_float, row_statistics
@@ -41,20 +41,18 @@ class _AffineReward(RewardScaler):
     def __post_init__(self) -> None:
         # The fields of all reward scalers are numbers; None stands for "to be fitted" (or "no limit").
         for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            optional = value is None and field.default is None
-            number = isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value)
-            if not (optional or number):
-                raise ConfigError(f"{type(self).__name__}: {field.name}={value!r:.100} is not a finite number")
+            kind = bool if isinstance(field.default, bool) else float
+            allowed = Allowed(kind, optional=field.default is None)
+            allowed.check(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
         if self.multiplier == 0:
-            raise ConfigError(f"{type(self).__name__}: multiplier=0 would make all rewards equal")
+            raise ConfigError(f"{type(self).__name__}.multiplier is 0; it must not be, or all rewards would be equal")
 
     def _check_order(self, low: str, high: str) -> None:
         lower, upper = getattr(self, low), getattr(self, high)
         if (lower is None) != (upper is None):
             raise ConfigError(f"{type(self).__name__} takes {low} and {high} together, or neither")
         if lower is not None and lower > upper:
-            raise ConfigError(f"{type(self).__name__}: {low}={lower} is above {high}={upper}")
+            raise ConfigError(f"{type(self).__name__}.{low} is {lower}; it must be <= {high}, which is {upper}")
 
     def transform(self, x: Any) -> Any:
         """Scaled rewards: float tensor of the shape of ``x``."""
@@ -95,7 +93,7 @@ class ClipRewardScaler(_AffineReward, type="clip"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ConfigError(f"ClipRewardScaler: low={self.low} is above high={self.high}")
+            raise ConfigError(f"ClipRewardScaler.low is {self.low}; it must be <= high, which is {self.high}")
 
     def transform(self, x: Any) -> Any:
         """Clipped rewards: float tensor of the shape of ``x``."""
@@ -158,8 +156,8 @@ class StandardRewardScaler(_AffineReward, type="standard"):
         super().__post_init__()
         if (self.mean is None) != (self.std is None):
             raise ConfigError("StandardRewardScaler takes mean and std together, or neither")
-        if self.eps <= 0 or (self.std is not None and self.std < 0):
-            raise ConfigError(f"StandardRewardScaler: std={self.std} must not be negative, eps={self.eps} positive")
+        check("StandardRewardScaler.std", self.std, float, optional=True, low=0)
+        check("StandardRewardScaler.eps", self.eps, float, above=0)
 
     @property
     def built(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from birl.checks import check
 from birl.dataset import create_infinite_replay_buffer
 from birl.run.collector import Collector
 from birl.run.progress import Progress
 from birl.run.protocols import Environment, ExplorerProtocol, Learner
-from birl.run.session import at_least
 
 
 def collect(
@@ -38,7 +38,7 @@ def collect(
     Returns:
         The buffer. Episodes still under way at the end are truncated there.
     """
-    at_least(1, n_steps=n_steps)
+    check("n_steps", n_steps, int, low=1)
     learner.build_with_env(env)
     if buffer is None:
         buffer = create_infinite_replay_buffer(env=env)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from gymnasium import spaces
 
+from birl.checks import check
 from birl.envs import Step, Stepper, reset_generator, sample_actions
 from birl.envs.spaces import check_actions
 from birl.errors import ConfigError
@@ -48,9 +49,7 @@ class Collector:
     ) -> None:
         resets, self._generator = reset_generator(env, seed).spawn(2)
         self.stepper = Stepper(env, resets)
-        if not isinstance(overlap, bool):
-            raise ConfigError(f"overlap is {overlap!r:.80}; it must be True or False")
-        if overlap and not self.stepper.divisible:
+        if check("overlap", overlap, bool) and not self.stepper.divisible:
             raise ConfigError(
                 f"overlap=True was given with a {type(env.unwrapped).__name__}; only environments that run in "
                 "processes of their own can be stepped meanwhile: use gymnasium.vector.AsyncVectorEnv without a "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from birl.checks import check
 from birl.errors import ConfigError
 from birl.metrics import EnvironmentEvaluator
 from birl.run.protocols import Environment, Evaluator
-from birl.run.session import at_least
 
 
 def online_evaluators(
@@ -20,5 +20,5 @@ def online_evaluators(
         return {}
     if eval_env.unwrapped is env.unwrapped:
         raise ConfigError("eval_env is the training environment; it must be one of its own: make a second one")
-    at_least(1, eval_n_trials=eval_n_trials)
+    check("eval_n_trials", eval_n_trials, int, low=1)
     return {"evaluation": EnvironmentEvaluator(eval_env, eval_n_trials, epsilon)}

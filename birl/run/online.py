@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Generator
 from typing import Any, Unpack
 
+from birl.checks import check
 from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
 from birl.errors import ConfigError
 from birl.run.collector import Collector
@@ -15,7 +16,6 @@ from birl.run.session import (
     Options,
     SamplerPart,
     Session,
-    at_least,
     environment_settings,
     evaluator_parts,
     part_settings,
@@ -77,8 +77,10 @@ def online_fitter(
         ConfigError: if the buffer can never hold a minibatch, or if the environments cannot overlap.
         ActionError: if the policy or the explorer chooses an action outside of the environment's space.
     """
-    at_least(1, update_interval=update_interval, n_updates=n_updates)
-    at_least(0, update_start_step=update_start_step, random_steps=random_steps)
+    check("update_interval", update_interval, int, low=1)
+    check("n_updates", n_updates, int, low=1)
+    check("update_start_step", update_start_step, int, low=0)
+    check("random_steps", random_steps, int, low=0)
     batch_size = learner.config.batch_size
     limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
     if limit is not None and limit < batch_size:

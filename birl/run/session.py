@@ -23,6 +23,7 @@ from typing import Any, Self, TypedDict
 
 import numpy as np
 
+from birl.checks import check
 from birl.envs import number_of_environments
 from birl.errors import ConfigError, ResumeError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
@@ -72,17 +73,6 @@ class Options(TypedDict, total=False):
     log_gradients: bool
 
 
-def at_least(low: int, **values: Any) -> None:
-    """Check that the arguments are integers not below ``low``.
-
-    Raises:
-        ConfigError: naming the argument.
-    """
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-            raise ConfigError(f"{name} is {value!r}; it must be an int >= {low}")
-
-
 class Session:
     """One run of one loop.
 
@@ -121,13 +111,12 @@ class Session:
         logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
         log_gradients: bool = False,
     ) -> None:
-        at_least(1, n_steps=n_steps, n_steps_per_epoch=n_steps_per_epoch, save_interval=save_interval)
-        at_least(1, logging_steps=logging_steps)
-        # numbers of numpy, which JSON does not know, as Python's
-        n_steps, n_steps_per_epoch, logging_steps = int(n_steps), int(n_steps_per_epoch), int(logging_steps)
-        for switch, value in {"with_timestamp": with_timestamp, "log_gradients": log_gradients}.items():
-            if value not in (True, False):
-                raise ConfigError(f"{switch} is {value!r}; it must be True or False")
+        n_steps = check("n_steps", n_steps, int, low=1)
+        n_steps_per_epoch = check("n_steps_per_epoch", n_steps_per_epoch, int, low=1)
+        logging_steps = check("logging_steps", logging_steps, int, low=1)
+        check("save_interval", save_interval, int, low=1)
+        check("with_timestamp", with_timestamp, bool)
+        check("log_gradients", log_gradients, bool)
         self._logging_steps = logging_steps if _is_steps(logging_strategy) else None
         self._learner, self._n_steps, self._epoch_length = learner, n_steps, n_steps_per_epoch
         self._parts: dict[str, Stateful] = {"learner": learner, **parts}

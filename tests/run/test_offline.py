@@ -158,7 +158,7 @@ def test_arguments_out_of_range(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["log_gradients", "with_timestamp"])
 def test_switches_are_on_or_off(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is 'yes'; it must be True or False"):
+    with pytest.raises(ConfigError, match=f"{name} is 'yes'; it must be a bool"):
         fit(FakeLearner(), data(), 5, **{**quiet(), name: "yes"})
 
 
