@@ -7,15 +7,14 @@ import itertools
 import os
 import types
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from shutil import which
-from typing import Any, NamedTuple
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from birl.errors import CompileError
-from birl.types import Batch
 
 BACKEND = "inductor"
 """Of torch.compile. Tests on machines without a C++ compiler take another, which traces but does not compile."""
@@ -26,47 +25,30 @@ INDUCTOR: dict[str, Any] = {"fallback_random": True, "size_asserts": False}
 _serial = itertools.count()
 
 
-class Graphs:
+Value = TypeVar("Value")
+
+
+class Uncopied(dict[Hashable, Value]):
+    """What belongs to the networks that it was made for: a copy of it is empty."""
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return type(self)()
+
+
+class Graphs(Uncopied["_Compiled"]):
     """Compiled functions of a batch, one for each kind of batch and each number of threads."""
 
-    def __init__(self) -> None:
-        self._graphs: dict[Hashable, _Compiled] = {}
-
-    def __deepcopy__(self, memo: Any) -> Graphs:
-        return Graphs()  # what is compiled belongs to the networks it was compiled for
-
-    def __call__(self, what: Hashable, make: Callable[[], Callable[..., Any]], batch: Batch, *args: Any) -> Any:
-        """Call the function that ``make`` gives for ``what``, compiled."""
-        return self._of(what, make, batch.signature)(batch, *args)
-
-    def update(
-        self,
-        what: Hashable,
-        make: Callable[[], Callable[..., dict[str, Tensor]]],
-        batch: Batch,
-        scalars: Tensor,
-        moments: Mapping[str, Sequence[Sequence[Tensor]]],
-        kept: Callable[[], Sequence[Tensor]],
-    ) -> dict[str, Tensor]:
-        """As `__call__`, of a function ``(batch, scalars, moments)`` that returns tensors by name.
-
-        After the first call the compiled program is called directly (see `_Direct`) if what else it reads and writes
-        is among the tensors of ``kept``.
-        """
-        leaves, signature = batch.flat()
-        return self._of(what, make, signature).update([*leaves, scalars], (batch, scalars, moments), kept)
+    def of(self, key: Hashable, make: Callable[[], Callable[..., Any]], signature: Hashable) -> _Compiled:
+        """The function that ``make`` gives for ``key``, compiled for batches of this signature."""
+        key = (key, signature, torch.get_num_threads())
+        if key not in self:
+            self[key] = _Compiled(make())
+        return self[key]
 
     def refresh(self) -> None:
         """Tensors that compiled functions keep may have been replaced: look them up anew."""
-        for graph in self._graphs.values():
+        for graph in self.values():
             graph.forget()
-
-    def _of(self, what: Hashable, make: Callable[[], Callable[..., Any]], signature: Hashable) -> _Compiled:
-        key = (what, signature, torch.get_num_threads())
-        graph = self._graphs.get(key)
-        if graph is None:
-            graph = self._graphs[key] = _Compiled(make())
-        return graph
 
 
 class _Compiled:
@@ -82,14 +64,12 @@ class _Compiled:
         guards: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         self._shell: Any = torch.compile(own, fullgraph=True, backend=self._backend, options=guards)
         self._made = False
-        self._look = False
-        self._last: _Call | None = None
         self.forget()
 
     def forget(self) -> None:
         """Tensors that the function keeps may have been replaced."""
-        self._direct: _Direct | None = None
-        self._looked = False
+        self._direct: Callable[[Sequence[Tensor]], dict[str, Tensor]] | None = None
+        self._calls: list[tuple[Any, Any, Any]] | None = []  # of the program by its shell, until one was looked at
 
     def __call__(self, *args: Any) -> Any:
         if self._made:
@@ -104,7 +84,7 @@ class _Compiled:
         return result
 
     def _backend(self, graph: torch.fx.GraphModule, examples: list[Tensor], **_: Any) -> Callable[..., Any]:
-        """Compile what was traced, so that its next call can be looked at."""
+        """Compile the traced graph and record its next call."""
         # On the CPU it is then not Python that calls one kernel after the other; a GPU's programs are recorded anyway.
         wrapped = all(example.device.type == "cpu" for example in examples if isinstance(example, Tensor))
         settings = {"config_patches": INDUCTOR | {"cpp_wrapper": wrapped}} if BACKEND == "inductor" else {}
@@ -113,8 +93,8 @@ class _Compiled:
 
         def call(*inputs: Any) -> Any:
             outputs = program(*inputs)
-            if self._look:
-                self._last = _Call(program, inputs, outputs)
+            if self._calls is not None:
+                self._calls.append((program, inputs, outputs))
             return outputs
 
         return call
@@ -122,38 +102,33 @@ class _Compiled:
     def update(
         self, own: Sequence[Tensor], args: Sequence[Any], kept: Callable[[], Sequence[Tensor]]
     ) -> dict[str, Tensor]:
-        """See `Graphs.update`; ``own`` are the tensors of ``args`` that change from call to call."""
+        """Call a function that returns tensors by name.
+
+        After the first call the compiled program is called directly if what else it reads and writes is among the
+        tensors of ``kept``.
+
+        Args:
+            own: the tensors of ``args``, which change from call to call.
+            args: of the function.
+            kept: gives the tensors that stay where they are.
+        """
         if self._direct is not None:
             return self._direct(own)
-        self._look = not self._looked
         result: dict[str, Tensor] = self(*args)
-        if self._last is not None:
-            self._direct = self._last.direct(own, kept(), result)
-            self._look, self._looked, self._last = False, True, None
+        if self._calls:
+            self._direct = _without_shell(*self._calls[-1], own, kept(), result)
+            self._calls = None
         return result
 
 
-class _Call(NamedTuple):
-    """A call of a compiled program by its shell."""
-
-    program: Callable[..., Sequence[Any]]
-    inputs: Sequence[Any]
-    outputs: Sequence[Any]
-
-    def direct(self, own: Sequence[Tensor], kept: Sequence[Tensor], result: dict[str, Tensor]) -> _Direct | None:
-        """The same without the shell; ``None`` if it reads something that is neither ``own`` nor ``kept``."""
-        place, fixed = {id(tensor): index for index, tensor in enumerate(own)}, {id(tensor) for tensor in kept}
-        output = {id(tensor): index for index, tensor in enumerate(self.outputs)}
-        known = all(id(tensor) in place or id(tensor) in fixed for tensor in self.inputs)
-        returned = all(id(tensor) in output for tensor in result.values())
-        if not known or not returned:
-            return None
-        moving = [(index, place[id(tensor)]) for index, tensor in enumerate(self.inputs) if id(tensor) in place]
-        names = [(name, output[id(tensor)]) for name, tensor in result.items()]
-        return _Direct(self.program, list(self.inputs), moving, names)
-
-
-class _Direct:
+def _without_shell(
+    program: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    own: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    result: dict[str, Tensor],
+) -> Callable[[Sequence[Tensor]], dict[str, Tensor]] | None:
     """A compiled program, called without the shell that torch.compile puts around it.
 
     The shell looks up every parameter by its path through the networks in every call, and puts the result together by
@@ -162,27 +137,31 @@ class _Direct:
     Args:
         program: takes its inputs one by one and returns a sequence of outputs.
         inputs: of one call.
-        moving: which inputs change from call to call, each with its place among the tensors of a call.
-        names: of the outputs that are returned, with their places.
+        outputs: of that call.
+        own: the tensors that change from call to call.
+        kept: the tensors that do not.
+        result: what the shell made of ``outputs``.
+
+    Returns:
+        A function of tensors in the place of ``own``; ``None`` if the program reads something else.
     """
+    place, fixed = {id(tensor): index for index, tensor in enumerate(own)}, {id(tensor) for tensor in kept}
+    output = {id(tensor): index for index, tensor in enumerate(outputs)}
+    known = all(id(tensor) in place or id(tensor) in fixed for tensor in inputs)
+    if not known or not all(id(tensor) in output for tensor in result.values()):
+        return None
+    moving = [(index, place[id(tensor)]) for index, tensor in enumerate(inputs) if id(tensor) in place]
+    names = [(name, output[id(tensor)]) for name, tensor in result.items()]
+    fixed_inputs = [None if id(tensor) in place else tensor for tensor in inputs]  # the batch's memory is not kept
 
-    def __init__(
-        self,
-        program: Callable[..., Any],
-        inputs: list[Any],
-        moving: Sequence[tuple[int, int]],
-        names: Sequence[tuple[str, int]],
-    ) -> None:
-        self._program, self._inputs, self._moving, self._names = program, inputs, moving, names
-        for index, _ in moving:
-            inputs[index] = None  # the batch's memory is not kept
-
-    def __call__(self, own: Sequence[Tensor]) -> dict[str, Tensor]:
-        inputs = self._inputs.copy()
-        for index, place in self._moving:
+    def call(own: Sequence[Tensor]) -> dict[str, Tensor]:
+        inputs = fixed_inputs.copy()
+        for index, place in moving:
             inputs[index] = own[place]
-        outputs = self._program(*inputs)
-        return {name: outputs[index] for name, index in self._names}
+        outputs = program(*inputs)
+        return {name: outputs[index] for name, index in names}
+
+    return call
 
 
 def has_compiler(device: torch.device) -> bool:

@@ -1,7 +1,7 @@
 """Updates recorded once and replayed, so that a GPU need not wait for Python to launch its kernels (CUDA graphs).
 
 A recording fixes the addresses of all tensors. What changes between replays is copied to where the recording reads it:
-batches, unless they are drawn on the device by the recording itself, and the numbers of the optimisers' steps. The
+batches, unless they are drawn on the device by the recording itself, and the scalars of the optimisers' steps. The
 default random generator of the device moves on with every replay; others have to be named.
 """
 
@@ -15,14 +15,18 @@ from torch import Tensor
 
 from birl.types import Batch, tree_map
 
-Recorder = Callable[[Callable[[], Any], Sequence[torch.Generator]], "tuple[Callable[[], object], Any]"]
+Generators = Sequence[torch.Generator]
+Updates = Callable[["Batch | None", Tensor], "dict[str, Tensor]"]
+"""``(batch, scalars) -> metrics``: some updates, with the scalars of their optimisers' steps; see `Recording`."""
+
+Recorder = Callable[[Callable[[], Any], Generators], "tuple[Callable[[], object], Any]"]
 """Takes a function and the generators it draws from, and records it without running it.
 
 Returns what replays it, and the function's result, whose tensors every replay fills anew.
 """
 
 
-def record_cuda_graph(function: Callable[[], Any], generators: Sequence[torch.Generator]) -> tuple[Any, Any]:
+def record_cuda_graph(function: Callable[[], Any], generators: Generators) -> tuple[Any, Any]:
     """The `Recorder` for CUDA."""
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
@@ -37,28 +41,23 @@ class Recording:
     """Some updates, recorded.
 
     Args:
-        updates: ``(batch, numbers) -> metrics``; made with the recording's own tensors.
+        updates: made with the recording's own tensors.
         batch: example of what changes between replays, or ``None`` if ``updates`` draws its batches itself.
-        numbers: numbers of the optimisers' steps ``[n]``, on the device.
+        scalars: of the optimisers' steps ``[n]``, on the device.
         generators: generators that ``updates`` draws from, without the device's default one.
         record: see `Recorder`.
     """
 
     def __init__(
-        self,
-        updates: Callable[[Batch | None, Tensor], dict[str, Tensor]],
-        batch: Batch | None,
-        numbers: Tensor,
-        generators: Sequence[torch.Generator],
-        record: Recorder,
+        self, updates: Updates, batch: Batch | None, scalars: Tensor, generators: Generators, record: Recorder
     ) -> None:
         own = None if batch is None else _cloned(batch)
-        self._batch, self._numbers = [] if own is None else own.leaves, numbers.clone()
-        self._replay, self._metrics = record(lambda: updates(own, self._numbers), generators)
+        self._batch, self._scalars = [] if own is None else own.leaves, scalars.clone()
+        self._replay, self._metrics = record(lambda: updates(own, self._scalars), generators)
 
-    def __call__(self, batch: Batch | None, numbers: Tensor) -> dict[str, Tensor]:
-        """Replay with another batch and other numbers; the metrics are the caller's own."""
-        self._numbers.copy_(numbers, non_blocking=True)
+    def __call__(self, batch: Batch | None, scalars: Tensor) -> dict[str, Tensor]:
+        """Replay with another batch and other scalars; the metrics are the caller's own."""
+        self._scalars.copy_(scalars, non_blocking=True)
         if batch is not None:
             torch._foreach_copy_(self._batch, batch.leaves, non_blocking=True)
         self._replay()

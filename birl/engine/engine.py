@@ -96,7 +96,7 @@ class Engine(Trained):
         """
         keep_freed_memory()
         self.grad_step += 1
-        due = self._due(self.grad_step)
+        due = self.due()
         if only is not None:
             due = tuple(step for step in due if step.name in only)
         self._drop_program_when_reduced()
@@ -124,7 +124,7 @@ class Engine(Trained):
         Returns:
             Losses and metrics ``[k]`` of the ``k`` updates that had them.
         """
-        dues = [self._due(self.grad_step + ahead) for ahead in range(1, count + 1)]
+        dues = [self.due(ahead) for ahead in range(1, count + 1)]
         self._drop_program_when_reduced()
         with fast_products():
             metrics = self._updates.update_many(draw, dues, generators)
@@ -139,10 +139,7 @@ class Engine(Trained):
 
     def is_due(self, name: str) -> bool:
         """Whether the next update makes the step ``name``."""
-        return any(step.name == name for step in self._due(self.grad_step + 1))
-
-    def _due(self, update: int) -> tuple[Step, ...]:
-        return tuple(step for step in self.steps if step.when.is_due(update, self.config))
+        return any(step.name == name for step in self.due(1))
 
     def _drop_program_when_reduced(self) -> None:
         """Fall back to compiled gradients: a reduction cannot run inside one program."""

@@ -7,9 +7,8 @@ its gradients are written down once, as one graph, and run for all seeds at once
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,14 +18,13 @@ from torch.func import functional_call, vmap
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from birl.engine import compiler
 from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
 from birl.engine.steps import HardCopy, LossFunction, Polyak, Step, TargetUpdate
-from birl.engine.trained import Gradients, clip, move
-from birl.engine.update import Eager, Update, make
+from birl.engine.trained import Gradients, Trained, clip
+from birl.engine.update import Eager, Update
 from birl.errors import ConfigError, UnsupportedError
 from birl.losses.loss import Loss
 from birl.models import set_acting
@@ -39,7 +37,7 @@ _SHARED = ("step", "mu_product")
 """What such an optimiser keeps for a whole parameter: the same for all seeds."""
 
 
-class StackedEngine:
+class StackedEngine(Eager):
     """Engines that were built alike, updated together.
 
     From now on the engines' parameters, buffers and moments are views of the stacked ones: they are always those of
@@ -50,7 +48,6 @@ class StackedEngine:
         generators: the torch generator that each engine's losses draw from, on the training device.
 
     Attributes:
-        grad_step: number of updates so far.
         nets: the stacked networks: every parameter and every saved buffer is ``[S, …]``.
 
     Raises:
@@ -62,13 +59,14 @@ class StackedEngine:
         _check_alike(engines, generators)
         self._engines, self._generators = tuple(engines), tuple(generators)
         first = self._engines[0]
-        self.steps, self.config = tuple(self._stackable(step) for step in first.steps), first.config
+        nets = copy.deepcopy(first.nets)
+        # Optimisers are made for one engine, because factories look at names and dimensions; its tensors grow later.
+        super().__init__(Trained(nets, [self._stackable(step) for step in first.steps], first.config))
+        self._trained.clip = vmap(clip, (0, None))
         self._losses: dict[Hashable, _StackedLoss] = {}
-        self._metrics: dict[str, Tensor] = {}
-        self.nets = copy.deepcopy(first.nets)
-        set_acting(self.nets, False)
-        for target in first.targets:
-            self.nets.get_submodule(target.target).eval()
+        set_acting(nets, False)
+        for target in self._trained.targets:
+            nets.get_submodule(target.target).eval()
         self._stack()
         self.restack_optimizers()
 
@@ -79,123 +77,88 @@ class StackedEngine:
         each = tuple(Eager(engine) for engine in self._engines)
         return _OneByOne(step.source, step.target, step.when, step=step, updates=each)
 
+    @torch.no_grad()
     def _stack(self) -> None:
         """Move all tensors into stacked ones. Buffers that no file holds are constants, and stay as they are."""
-        saved = self.nets.state_dict().keys()
-        with torch.no_grad():
-            for name, tensor in _tensors(self._engines[0].nets):
-                if name in saved:
-                    own = [dict(_tensors(engine.nets))[name] for engine in self._engines]
-                    stacked = torch.stack([each.detach() for each in own])
-                    for index, each in enumerate(own):
-                        each.data = stacked[index]
-                    _put(self.nets, name, stacked, isinstance(tensor, nn.Parameter))
-        tensors = dict(_tensors(self.nets))
-        self._saved = {name: tensor for name, tensor in tensors.items() if name in saved}
-        self._constants = {name: tensor for name, tensor in tensors.items() if name not in saved}
+        self.nets.requires_grad_(False)  # gradients come from the graph
+        names = self.nets.state_dict().keys()
+        self.saved = {name: tensor for name, tensor in _tensors(self.nets) if name in names}
+        self.constants = {name: tensor for name, tensor in _tensors(self.nets) if name not in names}
+        for engine_tensors in zip(*(_tensors(engine.nets) for engine in self._engines), strict=True):
+            name = engine_tensors[0][0]
+            if name in names:
+                self.saved[name].data = torch.stack([tensor.detach() for _, tensor in engine_tensors])
+                for (_, tensor), own in zip(engine_tensors, self.saved[name].data, strict=True):
+                    tensor.data = own
+
+    def _groups(self, name: str) -> Iterator[tuple[dict[str, Any], tuple[dict[str, Any], ...]]]:
+        """The parameter groups of a stacked optimiser, each with those of the engines."""
+        groups = (engine.optimizers[name].param_groups for engine in self._engines)
+        return zip(self._trained.optimizers[name].param_groups, zip(*groups, strict=True), strict=True)
 
     def restack_optimizers(self) -> None:
-        """Make the stacked optimisers and schedules from the engines' own, and `grad_step`. After their `set_state`."""
-        first = self._engines[0]
-        self.grad_step, self.step_counts = first.grad_step, dict(first.step_counts)
-        self.optimizers: dict[str, Any] = {}
-        self.schedulers: dict[str, Any] = {}
-        for step in first.gradient_steps:
-            rate, factory = (getattr(self.config, field) for field in step.fields)
-            # Made for one engine, because factories look at names and dimensions; given the stacked tensors then.
-            optimizer = factory.create(list(first.parameters[step.name].items()), rate)
-            if type(optimizer) not in _elementwise():
-                raise UnsupportedError(
-                    f"the optimiser {type(optimizer).__name__} of the step {step.name!r} does not treat numbers one "
-                    f"by one, so several seeds cannot share it: use one of {', '.join(_ELEMENTWISE)}, or train each "
-                    "seed by itself"
-                )
-            stacked = {id(own): self._saved[name] for name, own in first.parameters[step.name].items()}
-            for group in optimizer.param_groups:
-                group["params"] = [stacked[id(parameter)] for parameter in group["params"]]
-            self.optimizers[step.name] = optimizer
-            self.schedulers[step.name] = factory.create_scheduler(optimizer)
-            self._adopt(step.name)
-
-    def _adopt(self, name: str) -> None:
-        """Stack the moments of the engines' optimisers; learning rates and schedules are the same in all."""
-        optimizer, scheduler = self.optimizers[name], self.schedulers[name]
-        own = [engine.optimizers[name] for engine in self._engines]
-        for index, group in enumerate(optimizer.param_groups):
-            group.update({key: value for key, value in own[0].param_groups[index].items() if key != "params"})
-            for place, parameter in enumerate(group["params"]):
-                states = [each.state.get(each.param_groups[index]["params"][place], {}) for each in own]
-                if states[0]:
-                    optimizer.state[parameter] = {
-                        key: _stacked_value(key, [state[key] for state in states]) for key in states[0]
-                    }
-        if scheduler is not None:
-            scheduler.load_state_dict(copy.deepcopy(self._engines[0].schedulers[name].state_dict()))
+        """Bring counters, moments and schedules from the engines. Afterwards their own are of no importance."""
+        first, trained = self._engines[0], self._trained
+        trained.grad_step, trained.step_counts = first.grad_step, dict(first.step_counts)
+        for name, optimizer in trained.optimizers.items():
+            optimizer.state.clear()
+            optimizers = [engine.optimizers[name] for engine in self._engines]
+            for group, own_groups in self._groups(name):
+                group.update({key: value for key, value in own_groups[0].items() if key != "params"})
+                for parameter, *own in zip(group["params"], *(each["params"] for each in own_groups), strict=True):
+                    states = [each.state.get(x) for each, x in zip(optimizers, own, strict=True)]
+                    if states[0]:
+                        optimizer.state[parameter] = {
+                            key: _stacked_value(key, [state[key] for state in states]) for key in states[0]
+                        }
+            if trained.schedulers[name] is not None:
+                trained.schedulers[name].load_state_dict(copy.deepcopy(first.schedulers[name].state_dict()))
 
     # -- learning --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def update(self, batch: Batch) -> dict[str, Tensor]:
+    def update(self, batch: Batch, due: Sequence[Step] | None = None) -> dict[str, Tensor]:
         """One update of every engine.
 
         Args:
             batch: a minibatch for each engine, every tensor ``[S, …]``.
+            due: the steps; by default those that are due.
 
         Returns:
             The losses and their metrics, ``[S]``, on the device.
         """
         keep_freed_memory()
-        self.grad_step += 1
-        metrics: dict[str, Tensor] = {}
-        self._metrics = metrics
-        make([step for step in self.steps if step.when.is_due(self.grad_step, self.config)], self, batch)
-        return metrics
+        self._trained.grad_step += 1
+        return super().update(batch, self._trained.due() if due is None else due)
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`; everything is ``[S, …]``."""
         key = (loss, of, batch.signature)
         if key not in self._losses:
-            trained = list(self._engines[0].parameters_of(of))
-            self._losses[key] = _StackedLoss(
-                loss, of, self.nets, self.config, trained, self._saved, self._constants, batch
-            )
-        return self._losses[key](self._saved, batch, self._generators)
-
-    def reduce(self, gradients: Gradients) -> Gradients:
-        """See `Update.reduce`."""
-        return gradients
-
-    def apply(self, name: str, gradients: Gradients) -> None:
-        """See `Update.apply`; each seed's gradients are clipped by themselves."""
-        first = self._engines[0]
-        parameters = {own: self._saved[own] for own in first.parameters[name]}
-        move(parameters, gradients, self.optimizers[name], first.clip_norms[name], torch.vmap(clip, (0, None)))
-        self.step_counts[name] += 1
-        if self.schedulers[name] is not None:
-            self.schedulers[name].step()
-
-    def report(self, metrics: Mapping[str, Tensor]) -> None:
-        """See `Update.report`."""
-        self._metrics.update(metrics)
+            self._losses[key] = _StackedLoss(self, loss, list(self._trained.parameters_of(of)), batch)
+        return self._losses[key](self.saved, batch, self._generators)
 
     # -- the engines -----------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
         """Bring counters, moments and schedules of the engines up to date: before one is saved or handed out."""
-        for number, engine in enumerate(self._engines):
-            engine.grad_step, engine.step_counts = self.grad_step, dict(self.step_counts)
-            for name, optimizer in self.optimizers.items():
-                own, scheduler = engine.optimizers[name], self.schedulers[name]
-                for group, own_group in zip(optimizer.param_groups, own.param_groups, strict=True):
+        trained = self._trained
+        for engine in self._engines:
+            engine.grad_step, engine.step_counts = trained.grad_step, dict(trained.step_counts)
+        for name, optimizer in trained.optimizers.items():
+            for group, own_groups in self._groups(name):
+                for number, (engine, own_group) in enumerate(zip(self._engines, own_groups, strict=True)):
                     own_group.update({key: value for key, value in group.items() if key != "params"})
-                    for parameter, own_parameter in zip(group["params"], own_group["params"], strict=True):
+                    for parameter, own in zip(group["params"], own_group["params"], strict=True):
                         if parameter in optimizer.state:
-                            own.state[own_parameter] = {
+                            engine.optimizers[name].state[own] = {
                                 key: value[number] if isinstance(value, Tensor) and key not in _SHARED else value
                                 for key, value in optimizer.state[parameter].items()
                             }
-                if scheduler is not None:
-                    engine.schedulers[name].load_state_dict(copy.deepcopy(scheduler.state_dict()))
+            if trained.schedulers[name] is not None:
+                for engine in self._engines:
+                    state = copy.deepcopy(trained.schedulers[name].state_dict())
+                    engine.schedulers[name].load_state_dict(state)
 
     def release(self) -> None:
         """Publish, and give every engine tensors of its own: it can be trained alone then."""
@@ -203,7 +166,7 @@ class StackedEngine:
         for engine in self._engines:
             state = engine.get_state()
             for name, tensor in _tensors(engine.nets):
-                if name in self._saved:
+                if name in self.saved:
                     tensor.data = tensor.detach().clone()
             engine.set_state(state)  # moments of its own
 
@@ -224,33 +187,22 @@ class _OneByOne(TargetUpdate):
 class _StackedLoss:
     """A loss and its gradients for all seeds, as one graph of plain operations."""
 
-    def __init__(
-        self,
-        loss: LossFunction,
-        of: tuple[str, ...],
-        nets: nn.Module,
-        config: Any,
-        trained: list[str],
-        saved: Mapping[str, Tensor],
-        constants: Mapping[str, Tensor],
-        batch: Batch,
-    ) -> None:
+    def __init__(self, stacked: StackedEngine, loss: LossFunction, trained: list[str], batch: Batch) -> None:
         self._trained = trained
-        leaves, spec = tree_flatten(_as_dict(batch))
         self._draws: list[_Draw] = []
         self._metrics: list[str] = []
         self._shared: list[str] = []
-        count = len(batch.reward)
-        loss_of = _LossModule(loss, nets, config)
+        loss_of = _LossModule(loss, stacked.nets, stacked.config)
 
         def one(
             trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor], noise: list[Tensor] | None
         ) -> tuple[Tensor, list[Tensor]]:
-            tensors = {f"nets.{name}": tensor for name, tensor in {**constants, **rest, **trained}.items()}
+            tensors = {f"nets.{name}": tensor for name, tensor in {**stacked.constants, **rest, **trained}.items()}
             with _RandomnessGiven(noise, self._draws, leaves[0]):
-                loss = functional_call(loss_of, tensors, (_as_batch(tree_unflatten(leaves, spec)),))
-            self._metrics, self._shared = list(loss.metrics), list(loss.share)
-            return loss.value, [*loss.metrics.values(), *loss.share.values()]
+                rows = iter(leaves)
+                found = functional_call(loss_of, tensors, (batch.map(lambda _: next(rows)),))
+            self._metrics, self._shared = list(found.metrics), list(found.share)
+            return found.value, [*found.metrics.values(), *found.share.values()]
 
         def all_(
             trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor], noise: list[Tensor]
@@ -263,19 +215,19 @@ class _StackedLoss:
             return [each.contiguous() for each in gradients], values.detach(), [each.detach() for each in more]
 
         # on copies: batch norm's statistics move while a loss is looked at
-        given, rest = self._split({name: tensor.detach().clone() for name, tensor in saved.items()})
+        given, rest = self._split({name: tensor.detach().clone() for name, tensor in stacked.saved.items()})
         try:
-            vmap(lambda t, r, b: one(t, r, b, None))(given, rest, leaves)
-            noise = [draw.like(count) for draw in self._draws]
-            graph = make_fx(all_)(given, rest, leaves, noise)
+            vmap(lambda t, r, b: one(t, r, b, None))(given, rest, batch.leaves)
+            noise = [draw.like(len(batch.reward)) for draw in self._draws]
+            graph = make_fx(all_)(given, rest, batch.leaves, noise)
         except RuntimeError as error:
             raise UnsupportedError(
-                f"the loss of {', '.join(map(repr, of))} cannot be computed for several seeds at once: train each "
-                f"seed by itself. (To whoever wrote its loss, torch says: {str(error).splitlines()[0]})"
+                f"the loss of {trained[0].partition('.')[0]!r} cannot be computed for several seeds at once: train "
+                f"each seed by itself. (To whoever wrote its loss, torch says: {str(error).splitlines()[0]})"
             ) from error
         _simplify(graph)
         self._graph: Callable[..., Any] = graph
-        if config.compile_graph is True:
+        if stacked.config.compile_graph is True:
             self._graph = torch.compile(graph, fullgraph=True, backend=compiler.BACKEND)
         self._noise = noise
 
@@ -289,7 +241,7 @@ class _StackedLoss:
         """Gradients of the trained parameters ``[S, …]``, and the losses ``[S]`` with the values they share."""
         for draw, noise in zip(self._draws, self._noise, strict=True):
             draw.fill(noise, generators)
-        gradients, value, more = self._graph(*self._split(saved), tree_flatten(_as_dict(batch))[0], self._noise)
+        gradients, value, more = self._graph(*self._split(saved), batch.leaves, self._noise)
         metrics = dict(zip(self._metrics, more, strict=False))
         share = dict(zip(self._shared, more[len(metrics) :], strict=True))
         return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share)
@@ -330,7 +282,7 @@ class _Draw:
     scale: float = 1.0
 
     def like(self, count: int) -> Tensor:
-        """Room for the numbers of ``count`` seeds. Halves, so that a first look at a loss meets nothing unusual."""
+        """Placeholder for ``count`` seeds, filled with 0.5 (valid for every distribution)."""
         return torch.full((count, *self.shape), 0.5, device=self.device).to(self.dtype)
 
     def fill(self, noise: Tensor, generators: Sequence[torch.Generator]) -> None:
@@ -342,7 +294,7 @@ class _Draw:
 
 
 class _RandomnessGiven(TorchFunctionMode):
-    """Inside, losses get their random numbers from outside, in the order in which they ask.
+    """Replaces random calls by precomputed numbers, in call order.
 
     Args:
         noise: the numbers, or ``None`` to find out what is asked for.
@@ -365,12 +317,11 @@ class _RandomnessGiven(TorchFunctionMode):
             shape = tuple(tensor.shape) if tensor is not None else _shape(args, kwargs)
             return self._take(method, arguments, shape, tensor, **kwargs)
         if function in _IN_PLACE:
-            arguments = _bound(_IN_PLACE[function], args[1:], kwargs)
+            given = {**_IN_PLACE[function], **dict(zip(_IN_PLACE[function], args[1:], strict=False)), **kwargs}
+            arguments = tuple(given[name] for name in _IN_PLACE[function])
             return args[0].copy_(self._take(function.__name__, arguments, tuple(args[0].shape), args[0]))
-        if function in _DROPOUTS:
-            bound = inspect.signature(_DROPOUTS[function]).bind(*args, **kwargs)
-            bound.apply_defaults()
-            return self._dropout(function, bound.arguments)
+        if function in (F.dropout, F.dropout2d):
+            return self._dropout(function, *args, **kwargs)
         if function is torch.empty:  # something may be drawn into it
             return self._anchor.new_empty(_shape(args, kwargs), **{k: kwargs[k] for k in _HOW & kwargs.keys()})
         return function(*args, **kwargs)
@@ -394,24 +345,13 @@ class _RandomnessGiven(TorchFunctionMode):
         self._next += 1
         return self._noise[self._next - 1]
 
-    def _dropout(self, function: Any, given: dict[str, Any]) -> Tensor:
-        x, p = given["input"], given["p"]
-        if not given.get("training", given.get("train")) or p == 0:
+    def _dropout(self, function: Any, x: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+        if not training or p == 0:
             return x
         shape = tuple(x.shape)
         if function is F.dropout2d:  # whole channels
             shape = (*shape[:2], *(1 for _ in shape[2:]))
         return x * self._take("bernoulli_", (1.0 - p,), shape, x, scale=1.0 - p)
-
-
-def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:  # noqa: A002
-    """Signature of ``F.dropout`` and its kin."""
-
-
-def _normal(mean: float = 0.0, std: float = 1.0) -> None: ...
-def _uniform(low: float = 0.0, high: float = 1.0) -> None: ...
-def _exponential(lambd: float = 1.0) -> None: ...
-def _bernoulli(p: float = 0.5) -> None: ...
 
 
 _HOW = {"dtype", "device"}
@@ -421,24 +361,17 @@ _MAKERS = {
     torch.rand: ("uniform_", ()),
     torch.rand_like: ("uniform_", ()),
 }
-_IN_PLACE = {
-    Tensor.normal_: _normal,
-    Tensor.uniform_: _uniform,
-    Tensor.exponential_: _exponential,
-    Tensor.bernoulli_: _bernoulli,
+_IN_PLACE = {  # with the defaults of their arguments, in order
+    Tensor.normal_: {"mean": 0.0, "std": 1.0},
+    Tensor.uniform_: {"from": 0.0, "to": 1.0},
+    Tensor.exponential_: {"lambd": 1.0},
+    Tensor.bernoulli_: {"p": 0.5},
 }
-_DROPOUTS = {F.dropout: _dropout, F.dropout2d: _dropout}
 
 
 def _shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     size = args or kwargs["size"]
     return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-
-
-def _bound(signature: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    bound = inspect.signature(signature).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.args
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -449,31 +382,10 @@ def _tensors(nets: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from nets.named_buffers()
 
 
-def _put(nets: nn.Module, name: str, tensor: Tensor, parameter: bool) -> None:
-    path, _, leaf = name.rpartition(".")
-    module = nets.get_submodule(path)
-    if parameter:
-        module._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)  # gradients come from the graph
-    else:
-        module._buffers[leaf] = tensor
-
-
 def _stacked_value(key: str, values: list[Any]) -> Any:
     if isinstance(values[0], Tensor):
         return values[0].clone() if key in _SHARED else torch.stack(values)
     return values[0]
-
-
-def _elementwise() -> tuple[type, ...]:
-    return tuple(getattr(torch.optim, name) for name in _ELEMENTWISE)
-
-
-def _as_dict(batch: Batch) -> dict[str, Any]:
-    return {f.name: value for f in fields(batch) if (value := getattr(batch, f.name)) is not None}
-
-
-def _as_batch(values: dict[str, Any]) -> Batch:
-    return Batch(**{"next_observation": None, **values})
 
 
 def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
@@ -492,12 +404,18 @@ def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator
 
 
 def check_stackable(engine: Engine) -> None:
-    """Raise `UnsupportedError` if engines like this one cannot be stacked, as far as it can be told before."""
+    """Raise `UnsupportedError` if engines like this one cannot be stacked; some losses show it only later."""
     if engine.recurrent:
         raise UnsupportedError(
             f"recurrent networks ({', '.join(engine.recurrent)}) cannot be trained for several seeds at once: use an "
             "encoder without memory, or train each seed by itself"
         )
+    for name, optimizer in engine.optimizers.items():
+        if type(optimizer) not in [getattr(torch.optim, each) for each in _ELEMENTWISE]:
+            raise UnsupportedError(
+                f"the optimiser {type(optimizer).__name__} of the step {name!r} does not treat numbers one by one, so "
+                f"several seeds cannot share it: use one of {', '.join(_ELEMENTWISE)}, or train each seed by itself"
+            )
     reading = [step.name for step in engine.steps if step.on_host]
     if reading:
         raise UnsupportedError(

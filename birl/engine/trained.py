@@ -43,6 +43,7 @@ class Trained:
         watch: if it is not ``None``, it is called after every update, for each gradient step, with the step's name, the
             names of its parameters and `birl.engine.gradient_statistics.statistics` of their gradients (before
             clipping): ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
+        clip: scales gradients to a joint norm.
 
     Raises:
         ConfigError: if a step names a network that does not exist.
@@ -59,6 +60,7 @@ class Trained:
         self.grad_step = self.version = 0
         self.reduce: Callable[[Gradients], Gradients] = identity
         self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
+        self.clip = clip
         self._parameters: dict[tuple[str, ...], dict[str, Tensor]] = {}
         self.parameters = {step.name: self.parameters_of(step.networks) for step in self.gradient_steps}
         self.reset_optimizers()
@@ -72,6 +74,11 @@ class Trained:
                 for name, parameter in self.nets.get_submodule(network).named_parameters()
             }
         return self._parameters[networks]
+
+    def due(self, ahead: int = 0) -> tuple[Step, ...]:
+        """The steps of this update, or of one that comes ``ahead`` updates later."""
+        update = self.grad_step + ahead
+        return tuple(step for step in self.steps if step.when.is_due(update, self.config))
 
     # -- optimisers ------------------------------------------------------------------------------------------------
 
@@ -93,7 +100,20 @@ class Trained:
     def apply(self, name: str, gradients: Mapping[str, Tensor]) -> None:
         """Clip, step an optimiser and its learning-rate schedule."""
         self.store_counts()
-        move(self.parameters[name], gradients, self.optimizers[name], self.clip_norms[name])
+        parameters, limit = self.parameters[name], self.clip_norms[name]
+        own = []
+        for key, parameter in parameters.items():
+            gradient = gradients[key]
+            if gradient.stride() != parameter.stride():  # fused optimisers read both in the order of memory
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            own.append(gradient)
+        if limit is not None:
+            own = self.clip(own, limit)
+        for parameter, gradient in zip(parameters.values(), own, strict=True):
+            parameter.grad = gradient
+        self.optimizers[name].step()
+        for parameter in parameters.values():
+            parameter.grad = None
         self.step_counts[name] += 1
         if self.schedulers[name] is not None:
             self.schedulers[name].step()
@@ -210,27 +230,6 @@ def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
     return [gradient * scale for gradient in gradients]
-
-
-def move(
-    parameters: Mapping[str, Tensor],
-    gradients: Mapping[str, Tensor],
-    optimizer: torch.optim.Optimizer,
-    limit: float | None,
-    clip: Callable[[Sequence[Tensor], float], list[Tensor]] = clip,
-) -> None:
-    """Clip gradients to the norm ``limit``, and step an optimiser."""
-    own = []
-    for name, parameter in parameters.items():
-        gradient = gradients[name]
-        if gradient.stride() != parameter.stride():  # fused optimisers read both in the order of memory
-            gradient = torch.empty_like(parameter).copy_(gradient)
-        own.append(gradient)
-    for parameter, gradient in zip(parameters.values(), own if limit is None else clip(own, limit), strict=True):
-        parameter.grad = gradient
-    optimizer.step()
-    for parameter in parameters.values():
-        parameter.grad = None
 
 
 def _copied(value: Any) -> Any:

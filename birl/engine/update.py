@@ -58,6 +58,10 @@ def differentiate(
 class Eager:
     """Makes updates step by step, as they are written.
 
+    Args:
+        trained: the networks and optimisers that move.
+        move: moves the parameters of a step; by default its optimiser does.
+
     Attributes:
         compiled: whether updates are compiled.
         records: whether updates are recorded and replayed, so that several can be made in one call.
@@ -66,8 +70,9 @@ class Eager:
 
     compiled, records, reduces = False, False, True
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: Trained, move: Callable[[str, Gradients], None] | None = None) -> None:
         self._trained, self.nets, self.config = trained, trained.nets, trained.config
+        self._move = trained.apply if move is None else move
         self._metrics: dict[str, Tensor] = {}
 
     def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
@@ -95,7 +100,7 @@ class Eager:
         """See `Update.apply`."""
         if self._trained.watch is not None:
             self._metrics[WATCHED + name] = statistics(gradients.values())
-        self._trained.apply(name, gradients)
+        self._move(name, gradients)
 
     def report(self, metrics: Mapping[str, Tensor]) -> None:
         """See `Update.report`."""
@@ -118,5 +123,6 @@ class CompiledGradients(Eager):
         def function(batch: Batch) -> tuple[Gradients, Loss]:
             return differentiate(loss, nets, batch, config, parameters)
 
-        found: tuple[Gradients, Loss] = self._graphs((loss, of, nets.training), lambda: function, batch)
+        graph = self._graphs.of((loss, of, nets.training), lambda: function, batch.signature)
+        found: tuple[Gradients, Loss] = graph(batch)
         return found

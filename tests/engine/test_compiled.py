@@ -295,7 +295,7 @@ class _ScaledFactory(EncoderFactory):
 
 def direct_calls(algorithm: Any) -> list[bool]:
     """For each compiled update, whether it is called without torch.compile's shell."""
-    return [graph._direct is not None for graph in algorithm.engine._updates._graphs._graphs.values()]
+    return [graph._direct is not None for graph in algorithm.engine._updates._graphs.values()]
 
 
 def test_updates_are_called_without_the_shell() -> None:
