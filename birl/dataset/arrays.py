@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,30 +21,6 @@ from birl.types import Array
 _FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)  # several times faster to compare with than the types
 _CPU = torch.device("cpu")
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
-
-
-def shared_ones(count: int, device: torch.device | None = None) -> Any:
-    """Float32 ones ``[count, 1]``, the same ones each time. Never to be written to: arrays refuse, tensors cannot.
-
-    Args:
-        count: length.
-        device: of a tensor; ``None`` for an array.
-    """
-    return _ones(count, device)  # a cache tells a default from the same value given
-
-
-@lru_cache(maxsize=32)
-def _ones(count: int, device: torch.device | None) -> Any:
-    if device is not None:
-        return torch.ones(count, 1, device=device)
-    ones = np.ones((count, 1), np.float32)
-    ones.flags.writeable = False
-    return ones
-
-
-def is_shared_ones(values: Any) -> bool:
-    """Whether ``values`` came from `shared_ones`: told by identity, nothing is read."""
-    return values is shared_ones(len(values), values.device if isinstance(values, torch.Tensor) else None)
 
 
 class MemoryPlace:
@@ -116,10 +91,6 @@ class MemoryPlace:
         if array.dtype == _FLOAT:
             return array
         return array.astype(np.int64 if array.dtype.kind in "iu" else _FLOAT, copy=False)
-
-    def ones(self, count: int) -> Any:
-        """Float32 ones ``[count, 1]``, which all minibatches of this size share: not writeable."""
-        return shared_ones(count)
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         """What ``make`` returns, made once for each key: small constants of pickers."""
@@ -282,10 +253,6 @@ class TorchPlace:
     def to_action(self, array: Any) -> Any:
         """Integers as int64, the rest as float32."""
         return array.to(torch.float32 if array.is_floating_point() else torch.int64)
-
-    def ones(self, count: int) -> Any:
-        """Float32 ones ``[count, 1]``, which all minibatches of this size share: not to be written to."""
-        return shared_ones(count, self.device)
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         """What ``make`` returns, made once for each key: small constants of pickers."""

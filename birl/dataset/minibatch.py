@@ -29,18 +29,54 @@ def as_action_dtype(actions: Any) -> Any:
 
 
 def _join(axis: int, *leaves: Any) -> Any:
+    if leaves[0] is None:
+        return None
     if isinstance(leaves[0], torch.Tensor):
         return torch.cat([torch.as_tensor(leaf, device=leaves[0].device) for leaf in leaves], axis)
     return np.concatenate([leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], axis)
 
 
-class _MiniBatch:
-    """Shapes, and joining along the batch dimension."""
+def _ones(like: Any) -> Any:
+    """Float32 ones; an array of them cannot be written to."""
+    return torch.ones_like(like) if isinstance(like, torch.Tensor) else np.broadcast_to(np.float32(1), like.shape)
 
-    _axis = 0
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """Steps as they were stored: transitions ``[B, …]``, sequences ``[T, B, …]`` or trajectories ``[B, L, …]``.
+
+    Attributes:
+        observations: tree ``[..., *shape]``: float32, or uint8 as stored.
+        actions: float32 ``[..., A]``, or int64 ``[..., 1]``.
+        rewards: float32 ``[..., 1]``: discounted sums over ``intervals`` steps.
+        next_observations: tree like ``observations``, ``intervals`` steps later.
+        terminals: float32 ``[..., 1]``: 1 where the environment ended the episode. A time limit is 0.
+        intervals: float32 ``[..., 1]``: number of steps; ``None`` if all are 1.
+        weights: float32 ``[..., 1]``: importance weights; ``None`` if all are 1.
+        extra: extra columns by name, start states excluded; ``next_action`` and ``next_action_known`` for algorithms
+            that ask for them.
+        masks: float32 without the last dimension: 0 is padding, or a step whose next observation is not known; ``None``
+            if there is none.
+        is_first: bool, likewise: an episode begins here, the state is reset before this step.
+        start_states: ``[B, size]`` by network name: the stored state before the first step.
+        burn_in: the first ``burn_in`` steps only warm up the state.
+        rows: the rows that were drawn, for `birl.dataset.reader.Reader.update`; ``None`` where priorities are not used.
+    """
+
+    _axis = 0  # of the batch
     observations: Tree
     actions: Any
     rewards: Any
+    next_observations: Tree = None
+    terminals: Any = None
+    intervals: Any = None
+    weights: Any = None
+    extra: dict[str, Any] = field(default_factory=dict)
+    masks: Any = None
+    is_first: Any = None
+    start_states: dict[str, Any] = field(default_factory=dict)
+    burn_in: int = 0
+    rows: Any = None
 
     @property
     def observation_shape(self) -> Shape:
@@ -57,46 +93,36 @@ class _MiniBatch:
         """Shape of the rewards, batch dimension included."""
         return _shape(self.rewards)
 
+    def map(self, function: Callable[[Any], Any]) -> Self:
+        """Apply ``function`` to every array."""
+        values = {name: value for name, value in vars(self).items() if value is not None and not isinstance(value, int)}
+        return replace(self, **{name: tree_map(function, value) for name, value in values.items()})
+
+    def filled(self) -> Self:
+        """The same minibatch with arrays of ones for the intervals and weights that are ``None``."""
+        intervals = _ones(self.rewards) if self.intervals is None else self.intervals
+        return replace(self, intervals=intervals, weights=_ones(self.rewards) if self.weights is None else self.weights)
+
     def concatenate(self, *others: Self) -> Self:
         """One minibatch of this one's elements followed by those of others."""
+        batches = (self, *others)
         joined: dict[str, Any] = {}
-        for item in fields(self):  # type: ignore[arg-type]
-            values = [getattr(batch, item.name) for batch in (self, *others)]
-            if isinstance(values[0], int):
-                joined[item.name] = values[0]
-            elif item.name in ("extra", "start_states"):
+        if len({batch.intervals is None for batch in batches} | {batch.weights is None for batch in batches}) > 1:
+            batches = tuple(batch.filled() for batch in batches)
+        for item in fields(self):
+            values = [getattr(batch, item.name) for batch in batches]
+            if item.name in ("extra", "start_states"):
                 shared = [key for key in values[0] if all(key in value for value in values)]
                 axis = 0 if item.name == "start_states" else self._axis
                 joined[item.name] = {key: _join(axis, *(value[key] for value in values)) for key in shared}
-            else:
+            elif item.name != "rows" and not isinstance(values[0], int):
                 joined[item.name] = tree_map(lambda *leaves: _join(self._axis, *leaves), *values)
-        return type(self)(**joined)
+        return replace(self, rows=None, **joined)
 
 
 @dataclass(frozen=True)
-class TransitionMiniBatch(_MiniBatch):
-    """Transitions.
-
-    Attributes:
-        observations: tree ``[B, …]``: float32, or uint8 as stored.
-        actions: float32 ``[B, A]``, or int64 ``[B, 1]``.
-        rewards: float32 ``[B, 1]``: discounted sums over ``intervals`` steps.
-        next_observations: tree ``[B, …]``, ``intervals`` steps later.
-        terminals: float32 ``[B, 1]``: 1 where the environment ended the episode. A time limit is 0.
-        intervals: float32 ``[B, 1]``: number of steps.
-        weights: float32 ``[B, 1]``: importance weights.
-        extra: extra columns ``[B, …]`` by name, start states excluded; ``next_action`` and ``next_action_known`` for
-            algorithms that ask for them.
-    """
-
-    observations: Tree
-    actions: Any
-    rewards: Any
-    next_observations: Tree
-    terminals: Any
-    intervals: Any
-    weights: Any
-    extra: dict[str, Any] = field(default_factory=dict)
+class TransitionMiniBatch(MiniBatch):
+    """Transitions ``[B, …]``."""
 
     @property
     def next_actions(self) -> Any:
@@ -115,7 +141,6 @@ class TransitionMiniBatch(_MiniBatch):
     @classmethod
     def from_transitions(cls, transitions: Sequence[Transition]) -> TransitionMiniBatch:
         """Stack single transitions."""
-        count = len(transitions)
         return cls(
             as_network_dtype(stack_trees(t.observation for t in transitions)),
             as_action_dtype(np.stack([np.atleast_1d(t.action) for t in transitions])),
@@ -123,82 +148,56 @@ class TransitionMiniBatch(_MiniBatch):
             as_network_dtype(stack_trees(t.next_observation for t in transitions)),
             np.array([[t.terminal] for t in transitions], np.float32),
             np.array([[t.interval] for t in transitions], np.float32),
-            np.ones((count, 1), np.float32),
+            np.ones((len(transitions), 1), np.float32),
         )
 
 
 @dataclass(frozen=True)
-class TrajectoryMiniBatch(_MiniBatch):
-    """Windows of episodes, padded with zeros at the front.
+class SequenceMiniBatch(MiniBatch):
+    """Sequences ``[T, B, …]`` of single steps for recurrent networks, T = ``burn_in`` + length.
+
+    Burn-in counts as real.
+    """
+
+    _axis = 1
+
+
+@dataclass(frozen=True)
+class TrajectoryMiniBatch(MiniBatch):
+    """Windows ``[B, L, …]`` of episodes, padded with zeros at the front. There are no next observations.
 
     Attributes:
-        observations: tree ``[B, L, …]``: float32, or uint8 as stored.
-        actions: float32 ``[B, L, A]``, or int64 ``[B, L, 1]``.
-        rewards: float32 ``[B, L, 1]``.
         returns_to_go: float32 ``[B, L, 1]``: sum of rewards from this step, it included, to the end of the episode
             (Chen et al. 2021, arXiv:2106.01345). Differs from d3rlpy's documentation, which leaves it out.
-        terminals: float32 ``[B, L, 1]``.
         timesteps: int64 ``[B, L]``: 1 for the first step of an episode, 0 is padding.
-        masks: float32 ``[B, L]``: 0 is padding.
         length: L.
     """
 
-    observations: Tree
-    actions: Any
-    rewards: Any
-    returns_to_go: Any
-    terminals: Any
-    timesteps: Any
-    masks: Any
-    length: int
+    returns_to_go: Any = None
+    timesteps: Any = None
+    length: int = 0
 
     @classmethod
     def from_partial_trajectories(cls, trajectories: Sequence[PartialTrajectory]) -> TrajectoryMiniBatch:
         """Stack single windows of one length."""
+
+        def stack(name: str, dtype: Any = np.float32) -> Any:
+            return np.stack([getattr(trajectory, name) for trajectory in trajectories]).astype(dtype)
+
         return cls(
-            as_network_dtype(stack_trees(t.observations for t in trajectories)),
-            as_action_dtype(np.stack([t.actions for t in trajectories])),
-            np.stack([t.rewards for t in trajectories]).astype(np.float32),
-            np.stack([t.returns_to_go for t in trajectories]).astype(np.float32),
-            np.stack([t.terminals for t in trajectories]).astype(np.float32),
-            np.stack([t.timesteps for t in trajectories]).astype(np.int64),
-            np.stack([t.masks for t in trajectories]).astype(np.float32),
-            trajectories[0].length,
+            as_network_dtype(stack_trees(trajectory.observations for trajectory in trajectories)),
+            as_action_dtype(np.stack([trajectory.actions for trajectory in trajectories])),
+            stack("rewards"),
+            terminals=stack("terminals"),
+            masks=stack("masks"),
+            returns_to_go=stack("returns_to_go"),
+            timesteps=stack("timesteps", np.int64),
+            length=trajectories[0].length,
         )
 
 
 @dataclass(frozen=True)
-class SequenceMiniBatch(_MiniBatch):
-    """Sequences for recurrent networks, time first.
-
-    Attributes:
-        observations: tree ``[T, B, …]``, T = ``burn_in`` + length.
-        actions: float32 ``[T, B, A]``, or int64 ``[T, B, 1]``.
-        rewards: float32 ``[T, B, 1]``, of single steps.
-        next_observations: tree ``[T, B, …]``.
-        terminals: float32 ``[T, B, 1]``.
-        masks: float32 ``[T, B]``: 0 is padding, or a step whose next observation is not known. Burn-in counts as real.
-        is_first: bool ``[T, B]``: an episode begins here: the state is reset before this step.
-        start_states: ``[B, size]`` by network name: the stored state before the first row.
-        burn_in: the first ``burn_in`` rows only warm up the state.
-        extra: other extra columns ``[T, B, …]`` by name.
-    """
-
-    _axis = 1
-    observations: Tree
-    actions: Any
-    rewards: Any
-    next_observations: Tree
-    terminals: Any
-    masks: Any
-    is_first: Any
-    start_states: dict[str, Any]
-    burn_in: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TailMiniBatch(_MiniBatch):
+class TailMiniBatch(MiniBatch):
     """Steps ``[B]`` with the tails of their episodes, for returns that look ahead to the end.
 
     A tail is the steps of an episode from the first one drawn on, in order, and a closing row: the observation after
@@ -206,25 +205,20 @@ class TailMiniBatch(_MiniBatch):
     another, ``[R]`` rows in all. A row costs a few numbers; its observation is read from the dataset when it is asked
     for, so that no more of them need be held than are looked at together.
 
+    Observations and actions are those of the steps, rewards and terminals those of the rows; rewards are undefined in
+    closing rows.
+
     Attributes:
-        observations: tree ``[B, …]``: float32, or uint8 as stored.
-        actions: float32 ``[B, A]``, or int64 ``[B, 1]``.
-        rewards: float32 ``[R, 1]``, of single steps. Of no meaning in closing rows.
-        terminals: float32 ``[R, 1]``: 1 where the environment ended the episode. A time limit is 0.
         steps: float32 ``[R, 1]``: 1 for steps, 0 for closing rows.
         index: int64 ``[B]``: the rows of the steps that were drawn.
         longest: number of steps in the longest tail.
         read: ``read(begin, end)`` gives the observations of these rows, a tree ``[end - begin, …]``.
     """
 
-    observations: Tree
-    actions: Any
-    rewards: Any
-    terminals: Any
-    steps: Any
-    index: Any
-    longest: int
-    read: Callable[[int, int], Tree]
+    steps: Any = None
+    index: Any = None
+    longest: int = 0
+    read: Callable[[int, int], Tree] = field(kw_only=True)
 
     def concatenate(self, *others: Self) -> Self:
         """One minibatch of this one's steps followed by those of others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +16,13 @@ from birl.dataset.episode import EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import locate
 from birl.dataset.incoming import episode_rows
 from birl.dataset.layout import Layout
-from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.minibatch import (
+    MiniBatch,
+    SequenceMiniBatch,
+    TailMiniBatch,
+    TrajectoryMiniBatch,
+    TransitionMiniBatch,
+)
 from birl.dataset.mirror import Mirror, place_near
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
@@ -31,7 +38,7 @@ from birl.dataset.transitions import (
 from birl.dataset.validation import whole_number
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView, View
 from birl.errors import EmptyDataError
-from birl.types import ActionSpace, Array, State, tree_map
+from birl.types import ActionSpace, Array, State
 
 ROWS_AT_ONCE = 1024
 _STACKS = (FrameStackTransitionPicker, FrameStackTrajectorySlicer)
@@ -66,7 +73,8 @@ class Draws(ABC):
         Raises:
             EmptyDataError: if there is none.
         """
-        return self.draw(TransitionView(Columns(next_actions, returns)), batch_size)  # type: ignore[no-any-return]
+        batch: TransitionMiniBatch = self.draw(TransitionView(Columns(next_actions, returns)), batch_size)
+        return batch.filled()
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         """Draw one window."""
@@ -132,6 +140,9 @@ class Reader(Draws):
         Returns:
             One minibatch of all elements.
         """
+
+    def update(self, batch: MiniBatch, priority: Any) -> None:
+        """Take the priorities ``[B]`` of a minibatch's elements. Of no effect where the sampler knows none."""
 
     @abstractmethod
     def renewed(self) -> Self:
@@ -270,9 +281,16 @@ class StorageReader(Reader):
     def draw(self, view: View, count: int, beside: Sequence[StorageReader] = ()) -> Any:
         """See `Reader.draw`. All elements are gathered at once."""
         count = whole_number("batch_size", count)
-        rows = [each._rows(view, count) for each in (self, *beside)]
-        index = rows[0].index if len(rows) == 1 else self.storage.place.join([each.index for each in rows])
-        return view.read(self.storage, self._part(view), index)
+        rows = self._rows(view, count)
+        if beside:
+            drawn = zip(rows, *(each._rows(view, count) for each in beside), strict=True)
+            rows = Rows(*(None if parts[0] is None else self.storage.place.join(parts) for parts in drawn))
+        batch: MiniBatch = view.read(self.storage, self._part(view), rows.index)
+        return batch if rows.weight is None else replace(batch, weights=rows.weight, rows=rows)
+
+    def update(self, batch: MiniBatch, priority: Any) -> None:
+        """See `Reader.update`."""
+        self.sampler.update(batch.rows, priority)
 
     def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
         """Draw one transition or window through the per-item protocol."""
@@ -308,8 +326,8 @@ class StorageReader(Reader):
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             chunk = rows[begin : begin + ROWS_AT_ONCE]
             batch = pick_batch(storage, self.picker, storage.place.indices(chunk))
-            steps = {name: tree_map(storage.place.host, value) for name, value in vars(batch).items()}
-            yield TransitionMiniBatch(**{**steps, "extra": {"episode": first_episode + locate(storage, chunk)[0]}})
+            numbers = first_episode + locate(storage, chunk)[0]
+            yield replace(batch.map(storage.place.host).filled(), extra={"episode": numbers})
 
     def episode_returns(self) -> Array:
         """Undiscounted return ``[E]`` of every episode."""

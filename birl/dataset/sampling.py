@@ -19,8 +19,8 @@ class Rows(NamedTuple):
 
     Attributes:
         index: row numbers ``[B]``.
-        weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1.
-        generation: tags ``[B]`` that tell whether a row still holds the same step; ``None`` if priorities are not used.
+        weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1 and priorities are not used.
+        generation: tags ``[B]`` that tell whether a row still holds the same step; ``None`` likewise.
     """
 
     index: Any

@@ -15,7 +15,6 @@ from birl.dataset.transitions import (
     FrameStackTransitionPicker,
     is_vectorised,
     stack_frames,
-    to_device,
 )
 from birl.types import tree_map
 
@@ -78,11 +77,11 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
             tree_map(read, self._picker.observe(storage, window)),
             read(place.to_action(storage.take("action", window))),
             read(place.to_float(storage.take("reward", window))),
-            read(place.take(to_go, window)[..., None]),
-            read(storage.terminals(window)),
-            read(place.take(timesteps, window)),
-            place.to_float(alive),
-            length,
+            terminals=read(storage.terminals(window)),
+            masks=place.to_float(alive),
+            returns_to_go=read(place.take(to_go, window)[..., None]),
+            timesteps=read(place.take(timesteps, window)),
+            length=length,
         )
 
 
@@ -117,4 +116,4 @@ def slice_batch(storage: Storage, slicer: TrajectorySlicerProtocol, rows: Any, l
     made = {int(e): episode_at(storage, int(e), copy=False) for e in np.unique(episodes)}
     pairs = zip(episodes.tolist(), indices.tolist(), strict=True)
     batch = TrajectoryMiniBatch.from_partial_trajectories([slicer(made[e], i, length) for e, i in pairs])
-    return to_device(batch, storage)  # type: ignore[no-any-return]
+    return batch.map(storage.place.indices)

@@ -111,9 +111,7 @@ class BasicTransitionPicker(TransitionPickerProtocol):
             place.to_float(storage.take("reward", rows)),
             self.observe(storage, storage.next(rows)),
             storage.terminals(rows),
-            place.ones(len(rows)),
-            place.ones(len(rows)),
-            extra_columns(storage, rows),
+            extra=extra_columns(storage, rows),
         )
 
 
@@ -225,8 +223,7 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
             self.observe(storage, storage.next(last)),
             storage.terminals(last),
             place.to_float(interval[:, None]),
-            place.ones(len(rows)),
-            extra_columns(storage, rows),
+            extra=extra_columns(storage, rows),
         )
 
 
@@ -349,7 +346,8 @@ def pick_batch(storage: Storage, picker: Any, rows: Any, columns: Columns = NO_C
         return batch
 
     def after() -> Any:
-        return storage.shift(rows, storage.place.to_whole(batch.intervals[:, 0]))
+        steps = 1 if batch.intervals is None else storage.place.to_whole(batch.intervals[:, 0])
+        return storage.shift(rows, steps)
 
     return replace(batch, extra={**batch.extra, **columns.read(storage, picker, rows, after), **own})
 
@@ -368,11 +366,4 @@ def _one_by_one(
         own["next_action"] = as_action_dtype(np.stack(actions))
     if columns.returns is not None and len(rewards) == len(transitions):
         own["return_to_go"] = columns.returns.sums(rewards)
-    return to_device(batch, storage), {name: storage.place.indices(value) for name, value in own.items()}
-
-
-def to_device(batch: Any, storage: Storage) -> Any:
-    """A minibatch of numpy arrays where the storage has its arrays."""
-    move = storage.place.indices
-    values = {name: value if isinstance(value, int) else tree_map(move, value) for name, value in vars(batch).items()}
-    return type(batch)(**values)
+    return batch.map(storage.place.indices), {name: storage.place.indices(value) for name, value in own.items()}

@@ -53,7 +53,11 @@ def sequence_batch(
         return tree_map(lambda leaf: place.blank(leaf, dead), values)
 
     prefix = "extra.state."
-    states = {name.removeprefix(prefix): name for name in storage.extra_names if name.startswith(prefix)}
+    states = {
+        name.removeprefix(prefix): read(place.to_float(storage.take(name, window[0])), padding[0])
+        for name in storage.extra_names
+        if name.startswith(prefix)
+    }
     extra = extra_columns(storage, window) | columns.read(storage, picker, window, lambda: storage.shift(window, 1))
     return SequenceMiniBatch(
         read(observe(storage, window)),
@@ -61,11 +65,11 @@ def sequence_batch(
         read(place.to_float(storage.take("reward", window))),
         read(observe(storage, storage.shift(window, 1)), ~known),
         read(storage.terminals(window)),
-        place.to_float(known),
-        is_first,
-        {key: read(place.to_float(storage.take(name, window[0])), padding[0]) for key, name in states.items()},
-        burn_in,
-        read(extra),
+        extra=read(extra),
+        masks=place.to_float(known),
+        is_first=is_first,
+        start_states=states,
+        burn_in=burn_in,
     )
 
 
@@ -110,11 +114,11 @@ def tail_batch(storage: Storage, picker: Any, rows: Any) -> TailMiniBatch:
         picker.observe(storage, rows),
         place.to_action(storage.take("action", rows)),
         place.to_float(storage.take("reward", tails)),
-        storage.terminals(tails),
-        place.indices(steps),
-        place.indices(begins[which] + index - first[which]),
-        int(count.max()) - 1,
-        read,
+        terminals=storage.terminals(tails),
+        steps=place.indices(steps),
+        index=place.indices(begins[which] + index - first[which]),
+        longest=int(count.max()) - 1,
+        read=read,
     )
 
 

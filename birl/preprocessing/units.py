@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from birl.dataset.arrays import is_shared_ones, shared_ones
+from birl.dataset.minibatch import MiniBatch, TrajectoryMiniBatch
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 from birl.types import Array, Batch, Tree, tree_map
 
@@ -89,56 +89,42 @@ def _to_float(x: Tensor) -> Tensor:
     return x.to(torch.float32)
 
 
-def _discount(terminals: Array | Tensor, units: Units, gamma: float | Tensor) -> Tensor:
-    return torch.rsub(units.column(terminals), 1).mul_(gamma)
+_EXTRA = {"next_action": Units.action, "next_action_known": Units.column, "return_to_go": Units.column}
 
 
-def _next_actions(minibatch: Any, units: Units) -> dict[str, Tensor]:
-    """What `Algorithm.next_actions` asks for, if it is there. Zeros stand where no action is known."""
-    extra = getattr(minibatch, "extra", {})
-    if "next_action_known" not in extra:
-        return {}
-    action, known = units.action(extra["next_action"]), units.column(extra["next_action_known"])
-    return {"next_action": action, "next_action_known": known}
+def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
+    """Convert a minibatch of transitions, sequences or trajectories.
 
-
-def _returns(minibatch: Any, units: Units) -> dict[str, Tensor]:
-    """What `Algorithm.returns_to_go` asks for, if it is there: made of scaled rewards."""
-    extra = getattr(minibatch, "extra", {})
-    return {"return_to_go": units.column(extra["return_to_go"])} if "return_to_go" in extra else {}
-
-
-def to_batch(minibatch: Any, units: Units, gamma: float) -> Batch:
-    """Convert a transition, sequence or trajectory minibatch.
-
-    Trajectories keep their batch-first layout ``[B, L, …]`` and carry ``returns_to_go`` and ``timestep`` in ``extra``.
-
-    The tensors may be shared with the minibatch, and ``weight`` with other batches: they are not to be written to.
+    Columns that algorithms ask for are in ``extra``: ``next_action`` and ``next_action_known``, ``return_to_go``, and
+    of trajectories ``returns_to_go`` and ``timestep``. The tensors may be shared with the minibatch: they are not to be
+    written to.
     """
-    observation = units.observation(minibatch.observations)
-    action, reward = units.action(minibatch.actions), units.reward(minibatch.rewards)
-    if hasattr(minibatch, "returns_to_go") and hasattr(minibatch, "timesteps"):
+    given = minibatch.extra
+    extra = {name: read(units, given[name]) for name, read in _EXTRA.items() if name in given}
+    following: Tree = None
+    if isinstance(minibatch, TrajectoryMiniBatch):
         extra = {
             "returns_to_go": units.reward(minibatch.returns_to_go),
             "timestep": units.tensor(minibatch.timesteps).to(torch.int64),
         }
-        weight = _to_float(units.tensor(minibatch.masks))
-        discount = _discount(minibatch.terminals, units, gamma)
-        return Batch(observation, action, reward, None, discount, weight, extra=extra)
-    following, extra = units.observation(minibatch.next_observations), _next_actions(minibatch, units)
-    extra |= _returns(minibatch, units)
-    if hasattr(minibatch, "is_first"):
-        weight = _to_float(units.tensor(minibatch.masks))
-        discount = _discount(minibatch.terminals, units, gamma)
-        state = {name: units.tensor(value) for name, value in minibatch.start_states.items()} or None
-        is_first = units.tensor(minibatch.is_first).to(torch.bool)
-        return Batch(observation, action, reward, following, discount, weight, is_first, state, extra)
-    intervals, weights = minibatch.intervals, minibatch.weights
-    # Places share their ones: nothing is converted, moved or raised to a power where they say that all are 1.
-    power = gamma if is_shared_ones(intervals) else torch.pow(gamma, units.column(intervals))
-    weight = shared_ones(len(weights), units.device)[:, 0] if is_shared_ones(weights) else units.column(weights)
-    discount = _discount(minibatch.terminals, units, power)
-    return Batch(observation, action, reward, following, discount, weight, extra=extra)
+    else:
+        following = units.observation(minibatch.next_observations)
+    reward, is_first = units.reward(minibatch.rewards), minibatch.is_first
+    power = gamma if minibatch.intervals is None else torch.pow(gamma, units.column(minibatch.intervals))
+    weight = torch.ones_like(reward) if minibatch.weights is None else units.column(minibatch.weights)
+    if minibatch.masks is not None:
+        weight = weight * _to_float(units.tensor(minibatch.masks))
+    return Batch(
+        units.observation(minibatch.observations),
+        units.action(minibatch.actions),
+        reward,
+        following,
+        torch.rsub(units.column(minibatch.terminals), 1).mul_(power),
+        weight,
+        None if is_first is None else units.tensor(is_first).to(torch.bool),
+        {name: units.tensor(value) for name, value in minibatch.start_states.items()} or None,
+        extra,
+    )
 
 
 def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tensor]:

@@ -26,8 +26,9 @@ from birl.dataset import (
 from birl.dataset import (
     arrays as places,
 )
-from birl.dataset.arrays import MemoryPlace, PinnedPlace, TorchPlace, is_shared_ones
+from birl.dataset.arrays import MemoryPlace, PinnedPlace, TorchPlace
 from birl.dataset.mirror import Mirror
+from birl.dataset.views import TransitionView
 from birl.preprocessing.units import Units, to_batch
 from birl.seeding import seed
 from birl.types import tree_leaves
@@ -341,7 +342,12 @@ def test_bounds_of_actions_follow_writes(room: Any) -> None:
     np.testing.assert_allclose(ReplayBufferBase.action_bounds(dataset()), [[0.0], [1.99]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("place", [MemoryPlace(), TorchPlace(torch.device("cpu"))], ids=["arrays", "tensors"])
-def test_a_place_s_ones_are_known_as_such(place: Any) -> None:
-    assert is_shared_ones(place.ones(5))
-    assert not is_shared_ones(place.ones(5) + 0)
+@pytest.mark.parametrize("storage", ["memory", "cpu"])
+def test_ones_are_shown_but_not_kept(storage: str) -> None:
+    """Readers hand on ``None`` where all are 1; users see ones."""
+    data = dataset(storage=storage)
+    drawn, shown = data.draw(TransitionView(), 5), data.sample_transition_batch(5)
+    assert drawn.intervals is None and drawn.weights is None
+    for ones in (shown.intervals, shown.weights):
+        assert np.asarray(ones).tolist() == [[1.0]] * 5
+        assert np.asarray(ones).dtype == np.float32
