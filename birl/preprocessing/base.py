@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -132,6 +132,54 @@ class Scaler:
         )
 
 
+class Fitted(Scaler):
+    """Base of scalers with two parameters that are given, or found from data, together."""
+
+    _fitted: ClassVar[tuple[str, str]]
+    """Their names, which are also those of `Statistics`."""
+
+    def __post_init__(self) -> None:
+        first, second = self._found()
+        if (first is None) != (second is None):
+            raise ConfigError(f"{type(self).__name__} takes {' and '.join(self._fitted)} together, or neither")
+        if first is not None:
+            self._set(first, second)
+
+    @property
+    def built(self) -> bool:
+        return self._found()[0] is not None
+
+    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
+        statistics = row_statistics(self._values(episode) for episode in episodes)
+        self._set(*(getattr(statistics, name) for name in self._fitted))
+
+    def _found(self) -> tuple[Any, Any]:
+        first, second = self._fitted
+        return getattr(self, first), getattr(self, second)
+
+    def _set(self, *values: Any) -> None:
+        """Check and take both parameters."""
+        first, second = map(self._parameter, self._fitted, values)
+        low, high = self._fitted
+        owner, shape = type(self).__name__, np.shape(first)
+        if shape != np.shape(second):
+            raise ConfigError(f"{owner}.{high} has shape {np.shape(second)}; it must have that of {low}, {shape}")
+        if high == "std" and np.any(second < 0):
+            raise ConfigError(f"{owner}.std is {second}; it must be >= 0")
+        if high != "std" and np.any(first > second):
+            raise ConfigError(f"{owner}.{low} is {first}; it must be <= {high}, which is {second}")
+        setattr(self, low, first)
+        setattr(self, high, second)
+
+    def _parameter(self, name: str, value: Any) -> Any:
+        """A parameter in the form in which it is kept.
+
+        Raises:
+            ConfigError: if it is no finite number, or array of such.
+        """
+        raise NotImplementedError
+
+
 class _Views(Sequence[Any]):
     """Episodes seen through a function, one at a time."""
 
@@ -179,21 +227,6 @@ def _tensor(array: Any) -> Tensor:
 def as_float(x: Tensor) -> Tensor:
     """float64 as it is, everything else as float32."""
     return x if x.dtype == torch.float64 else x.to(torch.float32)
-
-
-def finite(owner: Any, name: str, value: Any) -> Array:
-    """A parameter as float64 array.
-
-    Raises:
-        ConfigError: if it is not numeric or not finite.
-    """
-    try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{type(owner).__name__}.{name} is {value!r:.100}; it must be an array of numbers") from error
-    if not np.isfinite(array).all():
-        raise ConfigError(f"{type(owner).__name__}.{name} is {value!r:.100}; it must be finite everywhere")
-    return array
 
 
 @dataclass
@@ -260,10 +293,11 @@ def _chunks(arrays: Iterable[Any]) -> Iterator[Array]:
             yield np.asarray(array[start : start + count], dtype=np.float64)
 
 
-class Affine(Scaler):
+class Affine(Fitted):
     """``transform(x) = (x - shift) / scale``, elementwise over the last dimensions.
 
-    Parameters of shape ``[n, …]`` also scale stacks of frames ``[k * n, …]``: each frame alike.
+    Parameters are float64 arrays of one shape. Those of shape ``[n, …]`` also scale stacks of frames ``[k * n, …]``,
+    each frame alike.
     """
 
     _cache: dict[Any, tuple[Tensor, ...]]
@@ -272,10 +306,15 @@ class Affine(Scaler):
         """shift, a scale that is nowhere 0, and whatever else a subclass uses: arrays of one shape."""
         raise NotImplementedError
 
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        """Shape of the parameters."""
-        raise NotImplementedError
+    def _parameter(self, name: str, value: Any) -> Array:
+        given = f"{type(self).__name__}.{name} is {value!r:.100}"
+        try:
+            array = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{given}; it must be an array of numbers") from error
+        if not np.isfinite(array).all():
+            raise ConfigError(f"{given}; it must be finite everywhere")
+        return array
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -298,9 +337,10 @@ class Affine(Scaler):
 
     def _tensors(self, like: Tensor) -> tuple[Tensor, ...]:
         """The result of `_constants` on the device and in the dtype of ``like``, once for each frame."""
-        if not self.built:
+        first = getattr(self, self._fitted[0])
+        if first is None:
             raise self._missing()
-        own = self._shape
+        own = first.shape
         # int: while TorchScript traces, sizes are tensors.
         given = tuple(int(size) for size in like.shape[max(like.dim() - len(own), 0) :]) if own else ()
         if len(given) != len(own) or given[1:] != own[1:] or (own and given[0] % own[0] != 0):
@@ -316,7 +356,7 @@ class Affine(Scaler):
         return tensors
 
     def _make_tensors(self, like: Tensor, given: tuple[int, ...]) -> tuple[Tensor, ...]:
-        repeats = (given[0] // self._shape[0],) + (1,) * (len(given) - 1) if given else ()
+        repeats = (given[0] // self._found()[0].shape[0],) + (1,) * (len(given) - 1) if given else ()
         tiled = (np.tile(array, repeats) for array in self._constants())
         return tuple(torch.as_tensor(array).to(like.device, like.dtype) for array in tiled)
 
@@ -333,32 +373,7 @@ class MinMax(Affine):
     minimum: Any = None
     maximum: Any = None
 
-    def __post_init__(self) -> None:
-        if (self.minimum is None) != (self.maximum is None):
-            raise ConfigError(f"{type(self).__name__} takes minimum and maximum together, or neither")
-        if self.minimum is not None:
-            self._set(self.minimum, self.maximum)
-
-    def _set(self, minimum: Any, maximum: Any) -> None:
-        self.minimum, self.maximum = finite(self, "minimum", minimum), finite(self, "maximum", maximum)
-        if self.minimum.shape != self.maximum.shape:
-            raise ConfigError(f"minimum has shape {self.minimum.shape}, maximum {self.maximum.shape}")
-        if (self.minimum > self.maximum).any():
-            raise ConfigError(f"minimum is {self.minimum}; it must be <= maximum, which is {self.maximum}")
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.minimum.shape  # type: ignore[no-any-return]
-
-    @property
-    def built(self) -> bool:
-        """Whether the bounds are known."""
-        return self.minimum is not None
-
-    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
-        """Take the least and greatest values of all steps."""
-        statistics = row_statistics(self._values(episode) for episode in episodes)
-        self._set(statistics.minimum, statistics.maximum)
+    _fitted = ("minimum", "maximum")
 
     def fit_with_env(self, env: Any) -> None:
         """Take the bounds of the environment's space.

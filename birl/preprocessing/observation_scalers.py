@@ -12,7 +12,7 @@ from torch import Tensor
 from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
-from birl.preprocessing.base import Affine, MinMax, Scaler, as_float, finite, row_statistics
+from birl.preprocessing.base import Affine, MinMax, Scaler, as_float
 from birl.types import Array, tree_map
 
 
@@ -72,33 +72,11 @@ class StandardObservationScaler(Affine, ObservationScaler, type="standard"):
     std: Any = None
     eps: float = 1e-3
 
+    _fitted = ("mean", "std")
+
     def __post_init__(self) -> None:
-        check("eps", self.eps, float, above=0)
-        if (self.mean is None) != (self.std is None):
-            raise ConfigError("StandardObservationScaler takes mean and std together, or neither")
-        if self.mean is not None:
-            self._set(self.mean, self.std)
-
-    def _set(self, mean: Any, std: Any) -> None:
-        self.mean, self.std = finite(self, "mean", mean), finite(self, "std", std)
-        if self.mean.shape != self.std.shape:
-            raise ConfigError(f"mean has shape {self.mean.shape}, std {self.std.shape}")
-        if (self.std < 0).any():
-            raise ConfigError(f"std is {self.std}; it must be >= 0 everywhere")
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.mean.shape  # type: ignore[no-any-return]
-
-    @property
-    def built(self) -> bool:
-        """Whether mean and standard deviation are known."""
-        return self.mean is not None
-
-    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
-        """Take mean and population standard deviation over all steps."""
-        statistics = row_statistics(self._values(episode) for episode in episodes)
-        self._set(statistics.mean, statistics.std)
+        check(f"{type(self).__name__}.eps", self.eps, float, above=0)
+        super().__post_init__()
 
     def _constants(self) -> tuple[Array, ...]:
         return self.mean, self.std + self.eps
@@ -117,8 +95,7 @@ class TupleObservationScaler(ObservationScaler, type="tuple"):
     def __post_init__(self) -> None:
         scalers: Any = self.observation_scalers
         if not isinstance(scalers, list | tuple) or not all(isinstance(s, ObservationScaler | None) for s in scalers):
-            wanted = "a list of observation scalers and None"
-            raise ConfigError(f"observation_scalers is {scalers!r:.200}; it must be {wanted}")
+            raise ConfigError(f"observation_scalers is {scalers!r:.200}; it must list observation scalers and None")
         self.observation_scalers = list(scalers)
 
     @property

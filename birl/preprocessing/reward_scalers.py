@@ -15,7 +15,7 @@ import torch
 from birl.checks import Allowed, check
 from birl.errors import ConfigError
 from birl.files.named import Serializable
-from birl.preprocessing.base import Scaler, as_float, row_statistics
+from birl.preprocessing.base import Fitted, Scaler, as_float, row_statistics
 from birl.types import Array
 
 
@@ -39,20 +39,13 @@ class _AffineReward(RewardScaler):
         return 0.0, 1.0
 
     def __post_init__(self) -> None:
-        # The fields of all reward scalers are numbers; None stands for "to be fitted" (or "no limit").
         for field in fields(self):  # type: ignore[arg-type]
             kind = bool if isinstance(field.default, bool) else float
-            allowed = Allowed(kind, optional=field.default is None)
-            allowed.check(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
+            allowed = Allowed(kind, optional=field.default is None)  # None: to be fitted, or no limit
+            value = allowed.check(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
+            setattr(self, field.name, value)
         if self.multiplier == 0:
             raise ConfigError(f"{type(self).__name__}.multiplier is 0; it must not be, or all rewards would be equal")
-
-    def _check_order(self, low: str, high: str) -> None:
-        lower, upper = getattr(self, low), getattr(self, high)
-        if (lower is None) != (upper is None):
-            raise ConfigError(f"{type(self).__name__} takes {low} and {high} together, or neither")
-        if lower is not None and lower > upper:
-            raise ConfigError(f"{type(self).__name__}.{low} is {lower}; it must be <= {high}, which is {upper}")
 
     def transform(self, x: Any) -> Any:
         """Scaled rewards: float tensor of the shape of ``x``."""
@@ -67,6 +60,15 @@ class _AffineReward(RewardScaler):
             raise self._missing()
         shift, scale = self._affine()
         return as_float(x) * (scale / self.multiplier) + shift
+
+
+class _FittedReward(Fitted, _AffineReward):
+    def __post_init__(self) -> None:
+        _AffineReward.__post_init__(self)
+        super().__post_init__()
+
+    def _parameter(self, name: str, value: Any) -> float:
+        return check(f"{type(self).__name__}.{name}", value, float)
 
 
 @dataclass
@@ -104,7 +106,7 @@ class ClipRewardScaler(_AffineReward, type="clip"):
 
 
 @dataclass
-class MinMaxRewardScaler(_AffineReward, type="min_max"):
+class MinMaxRewardScaler(_FittedReward, type="min_max"):
     """``multiplier * (x - minimum) / (maximum - minimum)``: to ``[0, multiplier]``.
 
     Args:
@@ -117,27 +119,15 @@ class MinMaxRewardScaler(_AffineReward, type="min_max"):
     maximum: float | None = None
     multiplier: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_order("minimum", "maximum")
-
-    @property
-    def built(self) -> bool:
-        """Whether the bounds are known."""
-        return self.minimum is not None
-
-    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
-        """Take the least and greatest reward of all steps."""
-        statistics = row_statistics(self._values(episode) for episode in episodes)
-        self.minimum, self.maximum = float(statistics.minimum), float(statistics.maximum)
+    _fitted = ("minimum", "maximum")
 
     def _affine(self) -> tuple[float, float]:
-        assert self.minimum is not None and self.maximum is not None
-        return self.minimum, (self.maximum - self.minimum) or 1.0
+        minimum, maximum = self._found()
+        return minimum, (maximum - minimum) or 1.0
 
 
 @dataclass
-class StandardRewardScaler(_AffineReward, type="standard"):
+class StandardRewardScaler(_FittedReward, type="standard"):
     """``multiplier * (x - mean) / (std + eps)``.
 
     Args:
@@ -152,30 +142,19 @@ class StandardRewardScaler(_AffineReward, type="standard"):
     eps: float = 1e-3
     multiplier: float = 1.0
 
+    _fitted = ("mean", "std")
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.mean is None) != (self.std is None):
-            raise ConfigError("StandardRewardScaler takes mean and std together, or neither")
-        check("StandardRewardScaler.std", self.std, float, optional=True, low=0)
         check("StandardRewardScaler.eps", self.eps, float, above=0)
 
-    @property
-    def built(self) -> bool:
-        """Whether mean and standard deviation are known."""
-        return self.mean is not None
-
-    def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
-        """Take mean and population standard deviation over all steps."""
-        statistics = row_statistics(self._values(episode) for episode in episodes)
-        self.mean, self.std = float(statistics.mean), float(statistics.std)
-
     def _affine(self) -> tuple[float, float]:
-        assert self.mean is not None and self.std is not None
-        return self.mean, self.std + self.eps
+        mean, std = self._found()
+        return mean, std + self.eps
 
 
 @dataclass
-class ReturnBasedRewardScaler(_AffineReward, type="return"):
+class ReturnBasedRewardScaler(_FittedReward, type="return"):
     """``multiplier * x / (return_max - return_min)``: the returns of all episodes span ``multiplier``.
 
     Used with this data by IQL and others (Kostrikov et al. 2021, arXiv:2110.06169, who multiply by 1000).
@@ -190,24 +169,16 @@ class ReturnBasedRewardScaler(_AffineReward, type="return"):
     return_min: float | None = None
     multiplier: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_order("return_min", "return_max")
-
-    @property
-    def built(self) -> bool:
-        """Whether the bounds are known."""
-        return self.return_max is not None
+    _fitted = ("return_min", "return_max")
 
     def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
-        """Take the least and greatest return of all episodes."""
         returns = [self._values(episode).sum(dtype=np.float64) for episode in episodes]
         statistics = row_statistics([np.array(returns)])
-        self.return_min, self.return_max = float(statistics.minimum), float(statistics.maximum)
+        self._set(statistics.minimum, statistics.maximum)
 
     def _affine(self) -> tuple[float, float]:
-        assert self.return_max is not None and self.return_min is not None
-        return 0.0, (self.return_max - self.return_min) or 1.0
+        low, high = self._found()
+        return 0.0, (high - low) or 1.0
 
 
 @dataclass
