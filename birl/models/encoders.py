@@ -1,4 +1,4 @@
-"""Encoder factories: which network turns an observation into features.
+"""Factories of encoders, which turn observations into features.
 
 Your own encoder is a dataclass ``class Mine(EncoderFactory, type="mine")`` with ``create`` (and ``create_with_action``
 for Q-functions of continuous actions). Its modules map flat batches ``[M, *observation_shape]`` to ``[M, F]``; they
@@ -67,6 +67,9 @@ class EncoderFactory(Serializable):
             discrete_action: see `create_with_action`; d3rlpy's factories need not take it.
         """
         if n is not None:
+            stack = self._stack(observation_shape, action_size or 0, n) if n > 1 else None
+            if stack is not None:
+                return stack
             one = partial(self.build, observation_shape, action_size, discrete_action=discrete_action)
             return self._ensemble([one() for _ in range(n)])
         if action_size is None:
@@ -74,6 +77,10 @@ class EncoderFactory(Serializable):
         if discrete_action:
             return self.create_with_action(observation_shape, action_size, True)
         return self.create_with_action(observation_shape, action_size)
+
+    def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module | None:
+        """``n`` encoders whose weights are stacked, or ``None`` where there is no such form."""
+        return None
 
 
 register_encoder_factory = EncoderFactory.register
@@ -89,23 +96,6 @@ class OneBuildFactory(EncoderFactory):
         self, observation_shape: Shape, action_size: int, discrete_action: bool = False
     ) -> nn.Module:
         return self._encoder(observation_shape, action_size, None)
-
-    def build(
-        self,
-        observation_shape: Shape,
-        action_size: int | None = None,
-        n: int | None = None,
-        *,
-        discrete_action: bool = False,
-    ) -> nn.Module:
-        """As `EncoderFactory.build`, with stacked weights where that is possible and there are several members."""
-        if n is not None and n > 1 and self._stacks(observation_shape):
-            return self._encoder(observation_shape, action_size or 0, n)
-        return super().build(observation_shape, action_size, n, discrete_action=discrete_action)
-
-    def _stacks(self, observation_shape: Shape) -> bool:
-        """Whether `_encoder` makes several members as one module."""
-        return False
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""
@@ -139,8 +129,8 @@ class VectorEncoderFactory(OneBuildFactory, type="vector"):
         if not isinstance(self.hidden_units, list | tuple) or not all(map(SIZE.accepts, self.hidden_units)):
             raise ConfigError(f"hidden_units is {self.hidden_units!r}; it must be a list of ints >= 1")
 
-    def _stacks(self, observation_shape: Shape) -> bool:
-        return not self.use_batch_norm
+    def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module | None:
+        return None if self.use_batch_norm else self._encoder(observation_shape, action_size, n)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         return VectorEncoder(
@@ -220,8 +210,8 @@ class SimBaEncoderFactory(OneBuildFactory, type="simba"):
         for name in ("feature_size", "hidden_size", "n_blocks"):
             check(name, getattr(self, name), int, low=1)
 
-    def _stacks(self, observation_shape: Shape) -> bool:
-        return True
+    def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module:
+        return self._encoder(observation_shape, action_size, n)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         size = _flat_size(self, observation_shape) + action_size
@@ -247,8 +237,10 @@ class DefaultEncoderFactory(OneBuildFactory, type="default"):
     def __post_init__(self) -> None:
         _check_layers(self)
 
-    def _stacks(self, observation_shape: Shape) -> bool:
-        return is_shape(observation_shape) and self._leaf(observation_shape)._stacks(observation_shape)
+    def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module | None:
+        if not is_shape(observation_shape):
+            return None
+        return self._leaf(observation_shape)._stack(observation_shape, action_size, n)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         if is_shape(observation_shape):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
-from birl.models import matmul as products
+from birl.models import matmul
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -63,8 +63,8 @@ class EnsembleLinear(nn.Module):
             y = self.forward(x.flatten(1, -2))
             return y.view(y.shape[0], *x.shape[1:-1], y.shape[-1])
         n = self.weight.shape[0]
-        if products.applies(x, self.weight):
-            return products.linear(x if x.dim() == 3 else x.unsqueeze(0), self.weight, self.bias)
+        if matmul.applies(x, self.weight):
+            return matmul.linear(x if x.dim() == 3 else x.unsqueeze(0), self.weight, self.bias)
         if n == 1:  # a plain product is faster than a batched one
             x = x.squeeze(0) if x.dim() == 3 else x
             return torch.addmm(self.bias.squeeze(0), x, self.weight.squeeze(0)).unsqueeze(0)
@@ -142,10 +142,10 @@ class DenseLayer(nn.Module):
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x [..., in] @ weight.T + bias`` with ``weight [out, in]``, through the library that is the faster one."""
-    if not products.applies(x, weight, flat=True):
+    """``x [..., in] @ weight.T + bias`` with ``weight [out, in]``, with the faster of MKL and oneDNN."""
+    if not matmul.applies(x, weight, flat=True):
         return F.linear(x, weight, bias)
-    y = products.linear(x.reshape(1, -1, x.shape[-1]), weight.t().unsqueeze(0), bias.view(1, 1, -1))
+    y = matmul.linear(x.reshape(1, -1, x.shape[-1]), weight.t().unsqueeze(0), bias.view(1, 1, -1))
     return y.view(*x.shape[:-1], -1)
 
 

@@ -1,11 +1,11 @@
-"""Matrix products of training through oneDNN, where it is the faster library.
+"""Matrix products of training, through oneDNN where it is faster.
 
-Torch multiplies float32 matrices on the CPU with MKL, which leaves AVX-512 unused on AMD's processors; oneDNN, which is
-part of torch too, uses it. From Zen 5 on arithmetic is 512 bits wide, and that pays early. Zen 4 works through AVX-512
-in halves: there oneDNN is the faster one for large products only, such as a transformer's. ``BIRL_PRODUCTS=mkl`` or
-``=onednn`` in the environment decides otherwise, as exact comparisons between machines need.
+Torch multiplies float32 matrices on the CPU with MKL, which does not use AVX-512 on AMD's processors; oneDNN, which is
+part of torch too, does. Since Zen 5 arithmetic is 512 bits wide, so oneDNN is faster for small products already. Zen 4
+splits AVX-512 operations in halves: there it is faster for large products only, such as a transformer's. To compare
+machines exactly, set ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment.
 
-Only updates use this, inside `fast_products`: acting and exports stay with torch's own products.
+Only updates use this, in `fast_products`: acting and exports keep torch's own products.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -24,25 +24,25 @@ from torch import Tensor
 from birl.errors import ConfigError
 
 LEAST_FEATURES: Final = 8
-"""With fewer inputs or outputs a product takes less time than oneDNN's preparations."""
+"""A product with fewer inputs or outputs takes less time than oneDNN's preparations."""
 
 
-class LeastWork(NamedTuple):
-    """From how many multiplications on a product gains by going through oneDNN."""
+class Threshold(NamedTuple):
+    """The number of multiplications from which a product is faster through oneDNN."""
 
     single: float
     stacked: float
     """Of each member of an ensemble."""
 
 
-NEVER: Final = LeastWork(math.inf, math.inf)
-FULL_WIDTH: Final = LeastWork(5e6, 5e6)
-HALF_WIDTH: Final = LeastWork(1e8, math.inf)
+NEVER: Final = Threshold(math.inf, math.inf)
+FULL_WIDTH: Final = Threshold(5e6, 5e6)
+HALF_WIDTH: Final = Threshold(1e8, math.inf)
 
 ZEN_5: Final = 26
 """The family of AMD's first processors whose AVX-512 is of full width; Zen 4 is of family 25."""
 
-_least = NEVER
+_threshold = NEVER
 
 _library = torch.library.Library("birl", "FRAGMENT")
 _library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
@@ -106,11 +106,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
-    """Whether ``x [..., M, in]`` times ``weight`` is to go through oneDNN: inside `fast_products`, where that gains.
+    """Whether ``x [..., M, in]`` times ``weight`` goes through oneDNN: in `fast_products`, if that is faster.
 
     With ``flat`` all dimensions of ``x`` but the last are rows of one product.
     """
-    if _least is NEVER:
+    if _threshold is NEVER:
         return False  # before sizes are looked at: an exporter must not take them for constants
     rows = x.shape[:-1].numel() if flat else x.shape[-2]
     stacked = weight.dim() == 3 and weight.shape[0] > 1
@@ -118,37 +118,35 @@ def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
         x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and min(weight.shape[-2:]) >= LEAST_FEATURES
-        and rows * weight.shape[-2] * weight.shape[-1] >= (_least.stacked if stacked else _least.single)
+        and rows * weight.shape[-2] * weight.shape[-1] >= (_threshold.stacked if stacked else _threshold.single)
     )
 
 
 @contextmanager
-def fast_products() -> Iterator[None]:
-    """Inside, products of `least_work` go through oneDNN."""
-    global _least
-    before, _least = _least, least_work()
+def _products(least: Threshold) -> Iterator[None]:
+    global _threshold
+    before, _threshold = _threshold, least
     try:
         yield
     finally:
-        _least = before
+        _threshold = before
 
 
-@contextmanager
-def torch_products() -> Iterator[None]:
-    """Inside, products are torch's own: their gradients can be differentiated themselves."""
-    global _least
-    before, _least = _least, NEVER
-    try:
-        yield
-    finally:
-        _least = before
+def fast_products() -> AbstractContextManager[None]:
+    """A context in which products of at least `threshold` go through oneDNN."""
+    return _products(threshold())
+
+
+def torch_products() -> AbstractContextManager[None]:
+    """A context in which products are torch's own, whose gradients can be differentiated."""
+    return _products(NEVER)
 
 
 @cache
-def least_work() -> LeastWork:
-    """From which size on oneDNN is clearly faster than torch's own product: on AMD's processors with AVX-512.
+def threshold() -> Threshold:
+    """The size from which oneDNN is clearly faster than torch's own product: AMD's processors with AVX-512 have one.
 
-    It is not measured: a busy machine would decide now so and now so, and the two libraries round differently.
+    Not measured: timing noise would make the choice, and with it rounding, irreproducible.
 
     Raises:
         ConfigError: if ``BIRL_PRODUCTS`` is set to something unknown.
@@ -169,7 +167,7 @@ def least_work() -> LeastWork:
 
 
 def _processor() -> tuple[str, int]:
-    """Who made the processor, and its family, as far as Linux tells."""
+    """The processor's vendor and family, if Linux tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

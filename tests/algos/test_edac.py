@@ -16,9 +16,7 @@ from birl.models import (
     QRQFunctionFactory,
     SimBaEncoderFactory,
     VectorEncoderFactory,
-)
-from birl.models import (
-    matmul as products,
+    matmul,
 )
 from birl.testing import build_algorithm, random_batch
 from birl.types import Inputs
@@ -98,9 +96,9 @@ def test_gradients_can_be_differentiated_inside_fast_products(monkeypatch: pytes
     critic = build_algorithm(algos.EDACConfig(**{**ACTOR, "critic_encoder_factory": wide}, n_critics=2)).nets.critic
     inputs, action = Inputs(torch.randn(5, 3)), torch.rand(5, 2)
     weights, found = [p for name, p in critic.named_parameters() if "bias" not in name], []
-    for least in (products.NEVER, products.LeastWork(1, 1)):
-        monkeypatch.setattr(products, "least_work", lambda least=least: least)
-        with products.fast_products():
+    for least in (matmul.NEVER, matmul.Threshold(1, 1)):
+        monkeypatch.setattr(matmul, "threshold", lambda least=least: least)
+        with matmul.fast_products():
             gradient = critic.differentiate(inputs, action)[1]
             found.append(torch.autograd.grad(gradient.square().sum(), weights))
     for plain, other in zip(*found, strict=True):

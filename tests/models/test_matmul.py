@@ -13,8 +13,7 @@ import torch
 import birl
 from birl.algos import SACConfig
 from birl.errors import ConfigError
-from birl.models import AdamFactory, VectorEncoderFactory
-from birl.models import matmul as products
+from birl.models import AdamFactory, VectorEncoderFactory, matmul
 from birl.models.layers import DenseLayer, EnsembleLinear
 from birl.types import Batch
 
@@ -22,10 +21,10 @@ from birl.types import Batch
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("BIRL_PRODUCTS", "onednn")
-    monkeypatch.setattr(products, "FULL_WIDTH", products.LeastWork(1, 1))  # these tests' products are small
-    products.least_work.cache_clear()
+    monkeypatch.setattr(matmul, "FULL_WIDTH", matmul.Threshold(1, 1))  # these tests' products are small
+    matmul.threshold.cache_clear()
     yield
-    products.least_work.cache_clear()
+    matmul.threshold.cache_clear()
 
 
 def _both(module: torch.nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -33,7 +32,7 @@ def _both(module: torch.nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor],
     for fast in (False, True):
         inputs = [x.clone().requires_grad_(), *module.parameters()]
         if fast:
-            with products.fast_products():
+            with matmul.fast_products():
                 y = module(inputs[0])
                 gradients = torch.autograd.grad(y.square().sum(), inputs)
         else:
@@ -50,8 +49,8 @@ def test_values_and_gradients(n: int | None, shape: tuple[int, ...], monkeypatch
     if n == 1 and shape[0] == 3:
         shape = shape[-2:]
     calls = []
-    plain = products._product
-    monkeypatch.setattr(products, "_product", lambda *args: calls.append(1) or plain(*args))
+    plain = matmul._product
+    monkeypatch.setattr(matmul, "_product", lambda *args: calls.append(1) or plain(*args))
     module: Any = DenseLayer(64, 80) if n is None else EnsembleLinear(n, 64, 80)
     slow, fast = _both(module, torch.randn(shape))
     assert calls, "oneDNN was not used"
@@ -61,55 +60,55 @@ def test_values_and_gradients(n: int | None, shape: tuple[int, ...], monkeypatch
 
 
 def test_only_where_it_gains_and_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "least_work", lambda: products.FULL_WIDTH)
+    monkeypatch.setattr(matmul, "threshold", lambda: matmul.FULL_WIDTH)
     large, small = torch.ones(2000, 64), torch.ones(10_000, 7)
     double = large.double()
     weight = torch.ones(2, 64, 64)
-    assert not products.applies(large, weight)
-    with products.fast_products():
-        assert products.applies(large, weight)
-        assert not products.applies(small, torch.ones(7, 64))
-        assert not products.applies(double, weight)
-        assert not products.applies(double, weight.double())
-        assert not products.applies(large[:100], weight)  # too few rows
-        with products.fast_products():
+    assert not matmul.applies(large, weight)
+    with matmul.fast_products():
+        assert matmul.applies(large, weight)
+        assert not matmul.applies(small, torch.ones(7, 64))
+        assert not matmul.applies(double, weight)
+        assert not matmul.applies(double, weight.double())
+        assert not matmul.applies(large[:100], weight)  # too few rows
+        with matmul.fast_products():
             pass
-        assert products.applies(large, weight)
-    assert not products.applies(large, weight)
+        assert matmul.applies(large, weight)
+    assert not matmul.applies(large, weight)
 
 
 def test_on_zen_4_only_large_single_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "least_work", lambda: products.HALF_WIDTH)
+    monkeypatch.setattr(matmul, "threshold", lambda: matmul.HALF_WIDTH)
     few, many = torch.ones(256, 256), torch.ones(2000, 256)
-    with products.fast_products():
-        assert products.applies(many, torch.ones(256, 256), flat=True)
-        assert products.applies(many, torch.ones(1, 256, 256))
-        assert not products.applies(few, torch.ones(256, 256), flat=True)
-        assert not products.applies(many, torch.ones(2, 256, 256))
+    with matmul.fast_products():
+        assert matmul.applies(many, torch.ones(256, 256), flat=True)
+        assert matmul.applies(many, torch.ones(1, 256, 256))
+        assert not matmul.applies(few, torch.ones(256, 256), flat=True)
+        assert not matmul.applies(many, torch.ones(2, 256, 256))
 
 
 def test_which_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BIRL_PRODUCTS", raising=False)
     for processor, instructions, least in (
-        (("AuthenticAMD", 26), "AVX512", products.FULL_WIDTH),  # Zen 5
-        (("AuthenticAMD", 25), "AVX512", products.HALF_WIDTH),  # Zen 4
-        (("AuthenticAMD", 25), "AVX2", products.NEVER),
-        (("GenuineIntel", 6), "AVX512", products.NEVER),
-        (("", 0), "DEFAULT", products.NEVER),
+        (("AuthenticAMD", 26), "AVX512", matmul.FULL_WIDTH),  # Zen 5
+        (("AuthenticAMD", 25), "AVX512", matmul.HALF_WIDTH),  # Zen 4
+        (("AuthenticAMD", 25), "AVX2", matmul.NEVER),
+        (("GenuineIntel", 6), "AVX512", matmul.NEVER),
+        (("", 0), "DEFAULT", matmul.NEVER),
     ):
-        monkeypatch.setattr(products, "_processor", lambda processor=processor: processor)
+        monkeypatch.setattr(matmul, "_processor", lambda processor=processor: processor)
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda instructions=instructions: instructions)
-        products.least_work.cache_clear()
-        assert products.least_work() is least
+        matmul.threshold.cache_clear()
+        assert matmul.threshold() is least
     monkeypatch.setenv("BIRL_PRODUCTS", "blas")
-    products.least_work.cache_clear()
+    matmul.threshold.cache_clear()
     with pytest.raises(ConfigError, match="BIRL_PRODUCTS is 'blas'; it must be 'mkl', 'onednn' or not set"):
-        products.least_work()
+        matmul.threshold()
     monkeypatch.undo()
-    products.least_work.cache_clear()
-    assert products.least_work() in (products.FULL_WIDTH, products.HALF_WIDTH, products.NEVER)
+    matmul.threshold.cache_clear()
+    assert matmul.threshold() in (matmul.FULL_WIDTH, matmul.HALF_WIDTH, matmul.NEVER)
     if Path("/proc/cpuinfo").exists() and platform.machine() == "x86_64":
-        vendor, family = products._processor()
+        vendor, family = matmul._processor()
         assert vendor and family > 0
 
 
@@ -119,7 +118,7 @@ def test_updates_are_equal(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> N
     found = []
     for library in ("mkl", "onednn"):
         monkeypatch.setenv("BIRL_PRODUCTS", library)
-        products.least_work.cache_clear()
+        matmul.threshold.cache_clear()
         birl.seed(0)
         widths = VectorEncoderFactory([64, 64])
         # Adam's first steps have the size of the learning rate whatever the gradient: rounding decides signs near zero.
