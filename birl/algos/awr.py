@@ -26,7 +26,7 @@ from birl.models import (
     OptimizerFactory,
     SGDFactory,
     ValueFunction,
-    evaluating,
+    eval_mode,
     is_recurrent,
 )
 from birl.types import ActionSpace, Array, Batch, Inputs, Spec, Tree, tree_leaves, weighted_mean
@@ -206,7 +206,7 @@ class AdvantageWeightedRegression(Algorithm[AWRConfig, AWRNets]):
         units, value = self.units, self.nets.value
         reward, step = units.reward(minibatch.rewards), units.column(minibatch.steps)
         discount = self.config.gamma * (1 - units.column(minibatch.terminals))
-        with torch.no_grad(), evaluating(value):
+        with torch.no_grad(), eval_mode(value):
             begins = range(0, len(reward), ROWS_AT_ONCE)
             rows = (minibatch.read(begin, min(begin + ROWS_AT_ONCE, len(reward))) for begin in begins)
             values = torch.cat([value(Inputs(units.observation(each))) for each in rows])
@@ -232,7 +232,7 @@ class AdvantageWeightedRegression(Algorithm[AWRConfig, AWRNets]):
         cfg = self.config
         batch = batch if isinstance(batch, Batch) else self.make_batch(batch)
         metrics = self._regress("critic", batch, cfg.n_critic_updates)
-        with torch.no_grad(), evaluating(self.nets.value):
+        with torch.no_grad(), eval_mode(self.nets.value):
             batch = replace(batch, extra={**batch.extra, "advantage": advantage(self.nets, batch)})
         return {**metrics, **self._regress("actor", batch, cfg.n_actor_updates)}
 

@@ -23,7 +23,7 @@ from birl.models import (
     Returns,
     VAEDecoder,
     VAEEncoder,
-    evaluating,
+    eval_mode,
     random_latents,
 )
 from birl.models.distributions import Categorical
@@ -210,7 +210,7 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
     The imitator's is ``-E[log G(a|s)] + beta * E[mean over actions of logits^2]``.
     """
     with torch.no_grad():
-        with evaluating(nets.critic), evaluating(nets.imitator):
+        with eval_mode(nets.critic), eval_mode(nets.imitator):
             best = constrained_action(nets, batch.next_inputs)
         target = nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
     returns, imitator = judged(nets, batch.inputs)

@@ -16,7 +16,7 @@ from birl.losses import td_loss
 from birl.models import (
     DiscreteQFunction,
     Returns,
-    evaluating,
+    eval_mode,
 )
 from birl.types import ActionSpace, Batch, Spec
 
@@ -69,7 +69,7 @@ def q_loss(nets: DQNNets, batch: Batch, cfg: DQNConfig) -> Loss:
 def double_q_target(nets: DQNNets, batch: Batch) -> Returns:
     """Eq. 4: ``y = r + discount * Q'(s', argmax_a Q(s', a))``."""
     with torch.no_grad():
-        with evaluating(nets.critic):
+        with eval_mode(nets.critic):
             best = nets.critic(batch.next_inputs).mean().mean(0).argmax(-1)
         return nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
 

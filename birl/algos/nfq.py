@@ -14,7 +14,7 @@ from birl.engine import Gradient, Loss
 from birl.losses import td_loss
 from birl.models import (
     DiscreteQFunction,
-    evaluating,
+    eval_mode,
 )
 from birl.types import ActionSpace, Batch, Spec
 
@@ -47,7 +47,7 @@ class NFQNets(nn.Module):
 
 def q_loss(nets: NFQNets, batch: Batch, cfg: NFQConfig) -> Loss:
     """``y = r + discount * max_a Q(s', a)`` (the paper's pattern set, with rewards for costs), squared error."""
-    with torch.no_grad(), evaluating(nets.critic):  # batch statistics are those of the data, not of next observations
+    with torch.no_grad(), eval_mode(nets.critic):  # batch statistics are those of the data, not of next observations
         following = nets.critic(batch.next_inputs)
         best = following.mean().mean(0).argmax(-1)
         target = following.gather(best).min().backup(batch.reward, batch.discount)

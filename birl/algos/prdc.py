@@ -17,7 +17,7 @@ from birl.algos.td3_plus_bc import drawn_to
 from birl.config import config, field
 from birl.engine import Gradient, Loss, Polyak, When
 from birl.errors import DataError, UnsupportedError
-from birl.models import evaluating, is_recurrent
+from birl.models import eval_mode, is_recurrent
 from birl.types import ActionSpace, Batch, Spec, Tree, tree_leaves
 
 NUMBERS_OF_A_BLOCK: Final = 2**14
@@ -155,7 +155,7 @@ class PRDC(Algorithm[PRDCConfig, PRDCNets]):
     @torch.no_grad()
     def with_nearest(self, batch: Batch, nearest: NearestActions) -> Batch:
         """The batch with the actions of the data that are nearest to the policy's, as it is before the update."""
-        with evaluating(self.nets.actor):
+        with eval_mode(self.nets.actor):
             queries = self._key(batch.observation, self.nets.actor(batch.inputs))
         return replace(batch, extra={**batch.extra, "nearest_action": nearest(queries)})
 

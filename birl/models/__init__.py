@@ -12,7 +12,7 @@ from birl.models.encoders import (
     VectorEncoderFactory,
     register_encoder_factory,
 )
-from birl.models.networks import Network, evaluating, is_recurrent, set_acting
+from birl.models.networks import Network, eval_mode, is_recurrent, set_acting
 from birl.models.policies import (
     CategoricalPolicy,
     ConditionalNormalPolicy,
@@ -104,7 +104,7 @@ __all__ = [
     "VectorEncoderFactory",
     "WarmupCosineSchedulerFactory",
     "WarmupSchedulerFactory",
-    "evaluating",
+    "eval_mode",
     "is_recurrent",
     "random_latents",
     "register_encoder_factory",

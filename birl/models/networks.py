@@ -127,8 +127,8 @@ def set_acting(module: nn.Module, acting: bool) -> None:
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Dropout off and batch norm on running statistics inside the block.
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Dropout off and batch norm on running statistics, until the block ends.
 
     Does nothing at all if ``module`` has neither, so that compiled losses stay in one graph.
     """

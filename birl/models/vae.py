@@ -13,7 +13,7 @@ from torch import Tensor
 
 from birl.models.distributions import Normal
 from birl.models.encoders import EncoderFactory
-from birl.models.networks import LinearNetwork, evaluating
+from birl.models.networks import LinearNetwork, eval_mode
 from birl.types import Inputs, Spec
 
 LATENT_LIMIT = 0.5
@@ -84,7 +84,7 @@ class VAEDecoder(LinearNetwork):
         """
         leading = self._leading(inputs.observation)
         shape = (*leading, self.latent_size) if n is None else (n, *leading, self.latent_size)
-        with evaluating(self):
+        with eval_mode(self):
             action: Tensor = self(inputs, random_latents(shape, self.linear.weight), squash=squash)
         return action
 

@@ -31,7 +31,7 @@ from birl.models import (
     SquashedNormalPolicy,
     ValueFunction,
     VectorEncoderFactory,
-    evaluating,
+    eval_mode,
     set_acting,
 )
 from birl.models.distributions import Categorical, Normal, SquashedNormal
@@ -241,7 +241,7 @@ def test_evaluating_switches_dropout_and_batch_norm_off_and_back() -> None:
     critic = DiscreteQFunction(DISCRETE, factory, MeanQFunctionFactory(), 2)
     inputs = Inputs(torch.randn(32, 4))
     before = {name: buffer.clone() for name, buffer in critic.named_buffers()}
-    with evaluating(critic):
+    with eval_mode(critic):
         assert torch.equal(critic(inputs).mean(), critic(inputs).mean())
     assert all(torch.equal(buffer, before[name]) for name, buffer in critic.named_buffers())
     assert not torch.equal(critic(inputs).mean(), critic(inputs).mean())
@@ -250,12 +250,12 @@ def test_evaluating_switches_dropout_and_batch_norm_off_and_back() -> None:
 
 def test_evaluating_restores_after_an_error_and_leaves_other_parts_alone() -> None:
     critic = DiscreteQFunction(DISCRETE, DefaultEncoderFactory(dropout_rate=0.5), IQNQFunctionFactory(n_quantiles=3), 1)
-    with pytest.raises(ZeroDivisionError), evaluating(critic):
+    with pytest.raises(ZeroDivisionError), eval_mode(critic):
         assert critic.training and critic(Inputs(torch.randn(2, 4))).taus.shape == (2, 3)
         raise ZeroDivisionError
     assert all(part.training for part in critic.modules())
     set_acting(critic, True)
-    with evaluating(critic):
+    with eval_mode(critic):
         pass
     assert not any(part.training for part in critic.modules())
 
@@ -295,7 +295,7 @@ def test_discrete_losses_are_one_graph(head: QFunctionFactory, dropout_rate: flo
     action, reward = torch.randint(3, (5,)), torch.randn(5)
 
     def loss() -> Tensor:
-        with torch.no_grad(), evaluating(critic):
+        with torch.no_grad(), eval_mode(critic):
             best = critic(there).mean().mean(0).argmax(-1)
             returns = target(there).gather(best).min().backup(reward, torch.ones(5))
         return critic(here).gather(action).td_loss(returns).mean()
