@@ -10,14 +10,14 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from birl.errors import BirlError, ConfigError, UnsupportedError, require
-from birl.files.archive import atomic_write
+from birl.files import atomic_write
 from birl.types import Inputs, Tree, tree_leaves, tree_map
 
 _OPSET: Final = 18
@@ -75,10 +75,7 @@ def export_policy(
             raise UnsupportedError(f"this policy cannot be exported as {suffix}: {error}") from error
         _check(flat, runner, example, suffix)
 
-    def write(file: BinaryIO) -> None:
-        file.write(data)
-
-    atomic_write(path, write)
+    atomic_write(path, data)
 
 
 class _Flat(nn.Module):

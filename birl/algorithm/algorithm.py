@@ -41,7 +41,7 @@ from birl.errors import (
     ShapeError,
     UnsupportedError,
 )
-from birl.files.archive import load_archive, save_archive
+from birl.files import load_archive, save_archive
 from birl.logging import FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.models import set_acting
 from birl.preprocessing.units import Units, to_batch

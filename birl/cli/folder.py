@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from birl.cli.common import newest_model, note
 from birl.errors import FileError, ForeignFileError, ResumeError, WriteError
-from birl.files.archive import atomic_write
+from birl.files import atomic_write
 from birl.logging import CombineAdapter, FileAdapter, LoggerAdapter, LoggerAdapterFactory
 from birl.run.checkpoint import checkpoint_path, differences
 
@@ -71,12 +71,7 @@ class RunFolder(LoggerAdapterFactory):
             for old in self._files():
                 old.unlink()
         self.path.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(settings, indent=2).encode()
-
-        def write(stream: BinaryIO) -> None:
-            stream.write(text)
-
-        atomic_write(file, write)
+        atomic_write(file, json.dumps(settings, indent=2).encode())
         return going_on
 
     def _settings(self, file: Path) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from birl.dataset.arrays import FolderPlace, Place
 from birl.dataset.episode import Leaf
 from birl.dataset.storage import FINAL, NO_NEXT, Storage
 from birl.errors import ConfigError, CorruptFileError, ForeignFileError, ShapeError
-from birl.files.archive import atomic_write
+from birl.files import atomic_write
 from birl.types import Array, State, Tree
 
 _INDEX = "storage.json"
@@ -158,10 +158,7 @@ def save_folder(storage: Storage, info: dict[str, Any], *, clean: bool = True) -
         **{name: getattr(storage, name).tolist() for name in _LANE_ARRAYS},
     }
 
-    def write(file: BinaryIO) -> None:
-        file.write(json.dumps(index).encode())
-
-    atomic_write(place.folder / _INDEX, write)
+    atomic_write(place.folder / _INDEX, json.dumps(index).encode())
     if clean:
         place.remove_others()
 

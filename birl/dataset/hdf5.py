@@ -30,7 +30,7 @@ import numpy as np
 from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, FileError, ForeignFileError, WriteError
-from birl.files.archive import atomic_write
+from birl.files import atomic_write
 from birl.types import ActionSpace, Array, Tree, tree_leaves
 
 _COLUMNS = ["observations", "actions", "rewards", "terminated"]

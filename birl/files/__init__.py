@@ -1,1 +1,7 @@
-"""Archives and atomic writes; objects as JSON."""
+"""Archives that cannot run code, atomic writing, and strict JSON."""
+
+from birl.files.archive import load_archive, load_config, save_archive
+from birl.files.atomic import atomic_write
+from birl.files.strict_json import parse_json
+
+__all__ = ["atomic_write", "load_archive", "load_config", "parse_json", "save_archive"]

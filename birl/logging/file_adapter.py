@@ -7,10 +7,10 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from birl.errors import WriteError
-from birl.files.archive import atomic_write
+from birl.files import atomic_write
 from birl.files.named import encode
 from birl.logging.logger import LOG, LoggerAdapter, LoggerAdapterFactory
 from birl.types import State
@@ -56,12 +56,7 @@ class FileAdapter(LoggerAdapter):
 
     def write_params(self, params: dict[str, Any]) -> None:
         """Write ``params.json``."""
-        text = json.dumps(encode(params), indent=2).encode()
-
-        def write(file: BinaryIO) -> None:
-            file.write(text)
-
-        atomic_write(self._folder / "params.json", write)
+        atomic_write(self._folder / "params.json", json.dumps(encode(params), indent=2).encode())
 
     def before_write_metric(self, epoch: int, step: int) -> None:
         """Begin an epoch's metrics."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from birl.errors import ConfigError, FileError, ResumeError, WriteError
-from birl.files.archive import load_archive, load_config, save_archive
+from birl.files import load_archive, load_config, save_archive
 from birl.types import State
 
 CHECKPOINT = "checkpoint.d3c"

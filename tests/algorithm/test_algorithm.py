@@ -572,7 +572,7 @@ def group(state):
     ],
 )
 def test_a_valid_file_with_impossible_content_is_a_typed_error(tmp_path, change):
-    from birl.files.archive import load_archive, save_archive
+    from birl.files import load_archive, save_archive
 
     trained(small_dqn(), discrete_dataset()).save(tmp_path / "model.d3")
     config, state = load_archive(tmp_path / "model.d3", "model")

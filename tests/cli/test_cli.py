@@ -23,7 +23,7 @@ from birl.cli.common import algorithm_classes
 from birl.cli.install import EXTRAS
 from birl.cli.settings import configure
 from birl.errors import ConfigError
-from birl.files.archive import load_archive
+from birl.files import load_archive
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", "20", "--set", "batch_size=8"]

@@ -268,7 +268,7 @@ def test_state_without_contents_is_small_and_continues_the_draws() -> None:
 
 
 def test_state_survives_an_archive(tmp_path: Path) -> None:
-    from birl.files.archive import load_archive, save_archive
+    from birl.files import load_archive, save_archive
 
     buffer = ReplayBuffer(FIFOBuffer(20), episodes=[episode(9), episode(15, False)])
     buffer.append(np.ones(3), 0.5, 7.0, extra={"state.actor": np.ones(4, np.float32)})

@@ -18,7 +18,7 @@ import birl
 from birl import algos
 from birl.distributed.processes import init_process_group
 from birl.errors import ConfigError, UnsupportedError
-from birl.files.archive import load_archive
+from birl.files import load_archive
 
 SCRIPT = """
 import json, os, sys

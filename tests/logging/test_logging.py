@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import birl
 from birl.engine import compiler
@@ -475,7 +476,7 @@ def test_gradient_statistics_are_those_of_the_gradients(compiled: bool, monkeypa
 
 def test_statistics_of_several_updates_at_once() -> None:
     generator = np.random.default_rng(0)
-    values = birl.algorithm.torch.as_tensor(generator.normal(size=(5, 3, 4)))
+    values = torch.as_tensor(generator.normal(size=(5, 3, 4)))
     one, many, resumed = GradientStatistics(), GradientStatistics(), GradientStatistics()
     many.add("critic", ["a", "b", "c"], values)
     many.add("actor", ["c"], values[0, :1])
@@ -522,7 +523,7 @@ def test_a_run_that_fails_watches_no_longer() -> None:
 
     def poison(algo: Any, epoch: int, step: int) -> None:
         if step == 2:
-            with birl.algorithm.torch.no_grad():
+            with torch.no_grad():
                 next(algo.nets.critic.parameters()).fill_(float("nan"))
 
     with pytest.raises(NonFiniteError):

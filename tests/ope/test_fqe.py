@@ -576,7 +576,7 @@ def test_fault_8_a_saved_evaluation_is_a_working_one(discrete: bool, tmp_path: P
 
 
 def test_a_policy_in_a_file_is_checked(tmp_path: Path) -> None:
-    from birl.files.archive import load_archive, save_archive
+    from birl.files import load_archive, save_archive
 
     fqe, file = fqe_of(policy_of("DQN", True)), tmp_path / "fqe.d3"
     fqe.create_impl((3,), 3)

@@ -23,7 +23,7 @@ import pytest
 import birl
 from birl.algos import DiscreteRandomPolicyConfig, RandomPolicyConfig
 from birl.envs import make_env
-from birl.files.archive import load_archive
+from birl.files import load_archive
 from birl.preprocessing import MinMaxActionScaler
 
 ROOT = Path(__file__).parents[2]

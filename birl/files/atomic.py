@@ -1,0 +1,107 @@
+"""Atomic writing: a file is replaced completely, or stays as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from birl.errors import FileError, WriteError
+
+_STALE_SECONDS: Final = 600.0
+
+
+def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Replace the file at ``path``, completely or not at all.
+
+    The content goes to a temporary file in the same folder, which is flushed to the disk and then renamed over
+    ``path``. On any exception it is removed and ``path`` stays as it was. A process that is killed leaves a hidden
+    ``.<name>.<random>.tmp``; a later write of the same file removes it once it is ten minutes old. Symbolic links
+    are followed and permissions are kept. A device or pipe, which a rename would destroy, is written in place.
+
+    Args:
+        path: the file.
+        content: its bytes, or a function that writes them to the open file it is given.
+
+    Raises:
+        WriteError: for every ``OSError``: full disk, no permission, no such folder.
+    """
+    target = Path(os.path.realpath(path))
+    write = content if callable(content) else lambda file: file.write(content)
+    try:
+        mode = _existing_mode(target)
+        if mode is not None and not stat.S_ISREG(mode):
+            with open(target, "wb") as file:
+                write(file)
+            return
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+        try:
+            with open(temporary, "xb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            if mode is not None:
+                os.chmod(temporary, stat.S_IMODE(mode))
+            _remove_stale(target, temporary)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except FileError:
+        raise
+    except OSError as error:
+        raise write_error(str(path), error) from error
+    _sync_folder(target.parent)
+
+
+def _existing_mode(path: Path) -> int | None:
+    """Mode of the file that is to be replaced, ``None`` if there is none."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return mode
+
+
+def _remove_stale(target: Path, temporary: Path) -> None:
+    """Remove temporary files of killed processes, older than ours by the clock of the disk."""
+    with contextlib.suppress(OSError):
+        now = temporary.stat().st_mtime
+        for other in target.parent.iterdir():
+            ours = other.name.startswith(f".{target.name}.") and other.name.endswith(".tmp")
+            if ours and other != temporary and now - other.stat().st_mtime > _STALE_SECONDS:
+                other.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename survive a power cut."""
+    # The new file is complete and in place already, so a system that cannot do this for folders is no failure.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_error(label: str, error: OSError) -> WriteError:
+    """The `WriteError` for ``error``, with advice on what to do."""
+    advice = {
+        errno.ENOSPC: "the disk is full: free some space and try again",
+        errno.EDQUOT: "the disk quota is used up: free some space and try again",
+        errno.ENOENT: "its folder does not exist: create it first",
+        errno.ENOTDIR: "a part of its path is a file: choose another folder",
+        errno.EACCES: "no permission: choose another folder or change its permissions",
+        errno.EPERM: "no permission: choose another folder or change its permissions",
+        errno.EROFS: "the file system is read-only: choose another folder",
+        errno.EISDIR: "it is a folder: give the name of a file",
+    }.get(error.errno or 0, "nothing was replaced")
+    return WriteError(f"cannot write {label}: {error.strerror or error} ({advice})")

@@ -1,0 +1,118 @@
+"""A nested state as a JSON tree and arrays by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from torch import Tensor
+
+from birl.errors import ConfigError
+from birl.files.reading import corrupt
+from birl.types import Array, State
+
+_MAX_DEPTH: Final = 64
+
+
+def pack(state: State) -> tuple[dict[str, Any], dict[str, Tensor | Array]]:
+    """Split a nested state into a JSON tree and its arrays.
+
+    Arrays become ``{"$array": name}``, tensors ``{"$tensor": name}``, numpy scalars ``{"$scalar": name}``,
+    tuples ``{"$tuple": […]}`` and non-finite floats ``{"$float": "nan"}``; a key that starts with ``$`` gets
+    one more. The arrays are not copied.
+
+    Raises:
+        ConfigError: for a leaf that is none of these, a key that is not a string, or more than 64 levels.
+    """
+    arrays: dict[str, Tensor | Array] = {}
+    return _pack(dict(state), "", 0, arrays), arrays
+
+
+def _pack(value: Any, path: str, depth: int, arrays: dict[str, Tensor | Array]) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ConfigError(f"the state is nested more than {_MAX_DEPTH} levels deep at {path!r:.200}")
+    if isinstance(value, Tensor):
+        return {"$tensor": _store(value, path, arrays)}
+    if isinstance(value, np.ndarray):
+        return {"$array": _store(value, path, arrays)}
+    if isinstance(value, np.generic):
+        return {"$scalar": _store(np.asarray(value), path, arrays)}
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    prefix = f"{path}/" if path else ""
+    if isinstance(value, list | tuple):
+        items = [_pack(item, f"{prefix}{index}", depth + 1, arrays) for index, item in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if isinstance(value, dict):
+        result = {}
+        for key, item in value.items():
+            if type(key) is not str:
+                raise ConfigError(f"keys of a state are strings: got {key!r:.100} at {path!r:.200}")
+            result["$" + key if key.startswith("$") else key] = _pack(item, prefix + key, depth + 1, arrays)
+        return result
+    raise ConfigError(
+        f"cannot save {type(value).__name__} at {path!r:.200}: a state holds dicts, lists, tuples, "
+        "arrays, tensors, int, float, str, bool and None"
+    )
+
+
+def _store(array: Tensor | Array, name: str, arrays: dict[str, Tensor | Array]) -> str:
+    while name in arrays or name == "__metadata__":  # two paths can read alike when keys contain slashes
+        name += "'"
+    arrays[name] = array
+    return name
+
+
+def unpack(tree: Any, tensors: dict[str, Tensor], label: str = "state") -> State:
+    """Inverse of `pack`. Arrays share the memory of ``tensors``; each of these has to be used exactly once.
+
+    Args:
+        tree: the parsed JSON.
+        tensors: tensors by name; each becomes the type that was saved.
+        label: where it comes from, for messages.
+
+    Raises:
+        CorruptFileError: for a tree that `pack` cannot have made.
+    """
+    unused = dict(tensors)
+    state = _unpack(tree, 0, unused, label)
+    if not isinstance(state, dict):
+        raise corrupt(label, "the outermost value is not an object")
+    if unused:
+        raise corrupt(label, f"{len(unused)} arrays belong to nothing, {next(iter(unused))!r:.100} among them")
+    return state
+
+
+def _unpack(value: Any, depth: int, unused: dict[str, Tensor], label: str) -> Any:
+    if depth > _MAX_DEPTH:
+        raise corrupt(label, f"nested more than {_MAX_DEPTH} levels deep")
+    if isinstance(value, list):
+        return [_unpack(item, depth + 1, unused, label) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if not any(key.startswith("$") and not key.startswith("$$") for key in value):
+        return {key.removeprefix("$"): _unpack(item, depth + 1, unused, label) for key, item in value.items()}
+    match value:
+        case {"$tensor": str(name), **rest} if not rest and name in unused:
+            return unused.pop(name)
+        case {"$array": str(name), **rest} if not rest and name in unused:
+            return _as_array(unused.pop(name), name, label)
+        case {"$scalar": str(name), **rest} if not rest and name in unused:
+            array = _as_array(unused.pop(name), name, label)
+            if array.ndim == 0:
+                return array[()]
+        case {"$float": "nan" | "inf" | "-inf" as text, **rest} if not rest:
+            return float(text)
+        case {"$tuple": list(items), **rest} if not rest:
+            return tuple(_unpack(item, depth + 1, unused, label) for item in items)
+    raise corrupt(label, f"{value!r:.100} is no value, or refers to an array that is missing or in use already")
+
+
+def _as_array(tensor: Tensor, name: str, label: str) -> Array:
+    try:
+        return tensor.numpy()
+    except TypeError:
+        raise corrupt(label, f"array {name!r:.100} has a dtype that numpy does not have") from None

@@ -1,0 +1,77 @@
+"""JSON with bounds on what reading it can cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final, NoReturn
+
+from birl.errors import ConfigError
+from birl.files.reading import corrupt
+
+MAX_JSON_BYTES: Final = 16 * 2**20
+"""Largest JSON text in a file. Larger things belong into arrays."""
+MAX_JSON_VALUES: Final = 1_000_000
+"""Most JSON values in one text: a bound on what parsing it can allocate."""
+
+
+def dump_json(value: Any, name: str) -> str:
+    """Write strict JSON that `parse_json` reads.
+
+    Args:
+        value: JSON values.
+        name: what they are, for messages.
+
+    Raises:
+        ConfigError: if they cannot be written, or would not be read.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode("utf-8"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} cannot be written to JSON: {error}") from error
+    if size > MAX_JSON_BYTES or _count_values(text) > MAX_JSON_VALUES:
+        raise ConfigError(
+            f"{name} is too large for JSON ({size} bytes, about {_count_values(text)} values; at most "
+            f"{MAX_JSON_BYTES} and {MAX_JSON_VALUES}): keep long lists as numpy arrays"
+        )
+    return text
+
+
+def _count_values(text: str) -> int:
+    """Upper bound of the number of values in a JSON text."""
+    return 1 + sum(text.count(sign) for sign in ",[{")
+
+
+def parse_json(data: bytes, label: str) -> Any:
+    """Parse strict JSON: UTF-8, no duplicate keys, no NaN or infinity, bounded size, count and nesting.
+
+    Args:
+        data: the text.
+        label: where it comes from, for messages.
+
+    Raises:
+        CorruptFileError: for everything that is not such a text.
+    """
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            raise ValueError(f"number out of range: {text:.30}")
+        return value
+
+    def constant(text: str) -> NoReturn:
+        raise ValueError(f"{text} is not JSON")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise ValueError("a key occurs twice")
+        return result
+
+    try:
+        if len(data) > MAX_JSON_BYTES or _count_values(text := data.decode("utf-8")) > MAX_JSON_VALUES:
+            raise ValueError(f"more than allowed ({len(data)} bytes)")
+        return json.loads(text, parse_float=number, parse_constant=constant, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise corrupt(label, f"not valid JSON: {error}") from error
