@@ -108,9 +108,9 @@ class Algorithm(Generic[ConfigT, NetsT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "config_class" in cls.__dict__:
+            check_steps(cls.steps, cls.config_class)
             cls.config_class.set_algorithm(cls)
             cls._known[cls.config_class.get_type()] = cls
-            check_steps(cls.steps, cls.config_class)
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ Start one process for each device, for instance with ``torchrun --nproc-per-node
     algorithm.fit(dataset, n_steps=100_000, enable_ddp=True)
     birl.distributed.destroy_process_group()
 
-Each process draws minibatches of ``batch_size``; the gradients of every phase are averaged before the optimisers see
+Each process draws minibatches of ``batch_size``; the gradients of every step are averaged before the optimisers see
 them, so that an update is that of the joined minibatches.
 """
 

@@ -253,7 +253,7 @@ def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
                     f"its networks are {', '.join(sorted(known))}"
                 )
         if isinstance(step, Gradient) and not any(True for name in step.networks for _ in known[name].parameters()):
-            raise ConfigError(f"the step {step.name!r} trains {', '.join(step.networks)}, without any parameter")
+            raise ConfigError(f"the step {step.name!r} trains {', '.join(step.networks)}, which has no parameters")
 
 
 def _exclude(one: When, other: When) -> bool:

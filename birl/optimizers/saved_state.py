@@ -36,7 +36,7 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
     """Reject a saved state (groups and moments by number, see `Engine.get_state`) that ``optimizer`` cannot use.
 
     Args:
-        name: of the phase.
+        name: of the step.
         optimizer: made anew from the configuration.
         saved: the state to be loaded.
 
@@ -68,7 +68,7 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
         for each, value in tensors.items():
             if value.shape != parameter.shape and (rule is not None or "fused" in group):
                 raise _unfit(name, f"{each} has shape {tuple(value.shape)}, its parameter {tuple(parameter.shape)}")
-        refuse_nonfinite(f"moment of phase {name!r}", tensors)
+        refuse_nonfinite(f"moment of step {name!r}", tensors)
 
 
 def _plausible(key: str, value: Any, own: Any) -> bool:
@@ -87,6 +87,6 @@ def _plausible(key: str, value: Any, own: Any) -> bool:
 
 def _unfit(name: str, why: str) -> CorruptFileError:
     return CorruptFileError(
-        f"the saved state of phase {name!r}'s optimiser does not fit: {why}. Build the algorithm with the "
+        f"the saved state of step {name!r}'s optimiser does not fit: {why}. Build the algorithm with the "
         "configuration it was saved with, or load an undamaged file"
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from birl import algos
-from birl.engine import Gradient, HardCopy, Polyak, When
 from birl.errors import CorruptFileError, NonFiniteError
 from birl.models import (
     AdamFactory,
@@ -312,19 +310,6 @@ def test_fault_12_padding_is_no_part_of_a_transformers_loss():
     torch.testing.assert_close(first[1].value, second[1].value)
     for name, gradient in first[0].items():
         torch.testing.assert_close(gradient, second[0][name])
-
-
-def test_steps_begin_and_end_when_they_say():
-    steps = (
-        Gradient("early", None, when=When(until="warmup")),
-        Gradient("late", None, when=When(after="warmup", every=2)),
-        Gradient("always", None),
-        Polyak("a", "b", when=When(after=3)),
-        HardCopy("c", "d", when=When(every=4)),
-    )
-    config = SimpleNamespace(warmup=3)
-    found = {n: "".join(step.name[0] for step in steps if step.when.is_due(n, config)) for n in range(1, 9)}
-    assert found == {1: "ea", 2: "ea", 3: "ea", 4: "labd", 5: "ab", 6: "lab", 7: "ab", 8: "labd"}
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
