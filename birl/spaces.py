@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from birl.errors import ConfigError
-from birl.types import Shape, Spec, Tree, is_shape
+from birl.types import Shape, Spec, Tree, shape_map
 
 
 def as_shape(shape: Any) -> Shape:
@@ -32,11 +32,7 @@ def as_shape(shape: Any) -> Shape:
 
 def example_observation(shape: Shape, device: torch.device) -> Tree:
     """Two random observations of a shape."""
-    if is_shape(shape):
-        return torch.rand(2, *shape, device=device)
-    if isinstance(shape, dict):
-        return {key: example_observation(value, device) for key, value in shape.items()}
-    return tuple(example_observation(value, device) for value in shape)
+    return shape_map(lambda leaf: torch.rand(2, *leaf, device=device), shape)
 
 
 def describe_spec(spec: Spec) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "Tree",
     "is_shape",
     "leaf_shapes",
+    "shape_map",
     "tree_leaves",
     "tree_map",
     "weighted_mean",
@@ -73,6 +74,15 @@ def tree_leaves(tree: Tree) -> Iterator[Any]:
 def is_shape(shape: Shape) -> bool:
     """Whether ``shape`` is one array's shape, not a tree of several."""
     return isinstance(shape, tuple) and all(isinstance(size, int | np.integer) for size in shape)
+
+
+def shape_map(function: Callable[[tuple[int, ...]], Any], shape: Shape) -> Tree:
+    """Apply ``function`` to the shape of every array in a tree of shapes, keeping the structure."""
+    if is_shape(shape):
+        return function(shape)
+    if isinstance(shape, dict):
+        return {key: shape_map(function, item) for key, item in shape.items()}
+    return tuple(shape_map(function, item) for item in shape)
 
 
 def leaf_shapes(shape: Shape) -> Iterator[tuple[int, ...]]:

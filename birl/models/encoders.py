@@ -21,7 +21,7 @@ from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.files.named import Serializable
 from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder
 from birl.models.layers import Members, activation_named
-from birl.types import Shape, is_shape, leaf_shapes
+from birl.types import Shape, is_shape, leaf_shapes, shape_map
 
 SIZE = Allowed(int, low=1)
 
@@ -272,7 +272,8 @@ def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_si
     size = getattr(member, "feature_size", None)
     if isinstance(size, int):
         return size
-    inputs = [_zeros(observation_shape)] + ([] if action_size is None else [torch.zeros(2, action_size)])
+    zeros = shape_map(lambda shape: torch.zeros(2, *shape), observation_shape)
+    inputs = [zeros] + ([] if action_size is None else [torch.zeros(2, action_size)])
     modes = [(module, module.training) for module in member.modules()]
     member.eval()  # batch norm must not learn from zeros
     with torch.no_grad():
@@ -280,12 +281,6 @@ def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_si
     for module, training in modes:
         module.training = training
     return size
-
-
-def _zeros(shape: Shape) -> Any:
-    if is_shape(shape):
-        return torch.zeros(2, *shape)
-    return {key: _zeros(item) for key, item in shape.items()} if isinstance(shape, dict) else tuple(map(_zeros, shape))
 
 
 def _check_sizes(shape: Shape) -> None:

@@ -1,4 +1,4 @@
-"""What all networks share: an encoder in front, and any leading dimensions."""
+"""Bases of networks: an encoder in front, and inputs with any leading dimensions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.heads import ImplicitQuantileHead
 from birl.models.recurrent import Recurrent
-from birl.types import Inputs, Shape, Spec, Tree, is_shape, tree_leaves, tree_map
+from birl.types import Inputs, Spec, Tree, shape_map, tree_leaves, tree_map
 
 
 class Network(nn.Module):
@@ -31,7 +31,7 @@ class Network(nn.Module):
         self.state_key = ""
         self.feature_size = feature_size_of(encoder, spec.observation_shape, spec.action_size if with_action else None)
         self.state_size: int = getattr(encoder, "state_size", 0)
-        self._ranks = _ranks(spec.observation_shape)
+        self._ranks = shape_map(len, spec.observation_shape)
 
     def encode(self, inputs: Inputs, action: Tensor | None = None) -> Tensor:
         """Features ``[..., F]``, or ``[N, ..., F]`` of an ensemble encoder.
@@ -147,12 +147,6 @@ _MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase
 
 def _mode_dependent(module: nn.Module) -> list[nn.Module]:
     return [part for part in module.modules() if isinstance(part, _MODE_DEPENDENT)]
-
-
-def _ranks(shape: Shape) -> Tree:
-    if is_shape(shape):
-        return len(shape)
-    return {key: _ranks(item) for key, item in shape.items()} if isinstance(shape, dict) else tuple(map(_ranks, shape))
 
 
 def _flatten(x: Tensor, rank: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,10 +36,10 @@ class CausalTransformer(nn.Module):
         size: features of a token, a multiple of ``num_heads``.
         num_heads: number of attention heads.
         num_layers: number of blocks.
-        attn_dropout: dropout probability of attention weights.
-        resid_dropout: dropout probability of what a block adds.
-        activation: between the two linear layers of a block; see `birl.models.layers.ACTIVATIONS`.
         layer_norm_eps: added to the variance in layer norms.
+        **options: of each block: ``attn_dropout`` and ``resid_dropout``, the dropout probabilities of attention weights
+            and of a block's outputs (0.1 each), and the ``activation`` between its two linear layers (``"relu"``; see
+            `birl.models.layers.ACTIVATIONS`).
 
     Raises:
         ConfigError: if ``num_heads`` does not divide ``size``.
@@ -49,10 +50,9 @@ class CausalTransformer(nn.Module):
         size: int,
         num_heads: int,
         num_layers: int,
-        attn_dropout: float = 0.1,
-        resid_dropout: float = 0.1,
-        activation: str = "relu",
+        *,
         layer_norm_eps: float = 1e-5,
+        **options: Any,
     ) -> None:
         super().__init__()
         if size % num_heads != 0:
@@ -60,9 +60,7 @@ class CausalTransformer(nn.Module):
                 f"num_heads is {num_heads}, which does not divide the encoder's {size} features; "
                 "choose another number of heads or encoder size"
             )
-        self.blocks = nn.ModuleList(
-            _Block(size, num_heads, attn_dropout, resid_dropout, activation, layer_norm_eps) for _ in range(num_layers)
-        )
+        self.blocks = nn.ModuleList(_Block(size, num_heads, layer_norm_eps, **options) for _ in range(num_layers))
         self.norm = nn.LayerNorm(size, layer_norm_eps)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, wanted: slice = _ALL) -> Tensor:
@@ -87,7 +85,13 @@ class CausalTransformer(nn.Module):
 
 class _Block(nn.Module):
     def __init__(
-        self, size: int, num_heads: int, attn_dropout: float, resid_dropout: float, activation: str, eps: float
+        self,
+        size: int,
+        num_heads: int,
+        eps: float,
+        attn_dropout: float = 0.1,
+        resid_dropout: float = 0.1,
+        activation: str = "relu",
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -143,12 +147,11 @@ class DecisionTransformerNetwork(Network):
         encoder_factory: makes the encoder of observations; its feature size is the size of all tokens.
         context_size: largest number of steps in a window.
         max_timestep: largest step number; later steps share its encoding.
-        num_heads, num_layers, attn_dropout, resid_dropout, activation: see `CausalTransformer`.
+        num_heads, num_layers, **options: see `CausalTransformer`.
         embed_dropout: dropout probability of the tokens.
         position_encoding_type: see `PositionEncodingType`.
         embed_activation: function of the tokens before their positions are added; see
             `birl.models.layers.ACTIVATIONS`.
-        layer_norm_eps: see `CausalTransformer`.
     """
 
     def __init__(
@@ -159,13 +162,10 @@ class DecisionTransformerNetwork(Network):
         max_timestep: int,
         num_heads: int = 1,
         num_layers: int = 3,
-        attn_dropout: float = 0.1,
-        resid_dropout: float = 0.1,
         embed_dropout: float = 0.1,
-        activation: str = "relu",
         position_encoding_type: PositionEncodingType = PositionEncodingType.SIMPLE,
         embed_activation: str = "none",
-        layer_norm_eps: float = 1e-5,
+        **options: Any,
     ) -> None:
         encoder = encoder_factory.create(spec.observation_shape)
         if isinstance(encoder, Recurrent):
@@ -174,8 +174,7 @@ class DecisionTransformerNetwork(Network):
                 "use VectorEncoderFactory, PixelEncoderFactory or DefaultEncoderFactory"
             )
         size = feature_size_of(encoder, spec.observation_shape)
-        dropouts = attn_dropout, resid_dropout
-        transformer = CausalTransformer(size, num_heads, num_layers, *dropouts, activation, layer_norm_eps)
+        transformer = CausalTransformer(size, num_heads, num_layers, **options)
         super().__init__(spec, encoder)
         self.context_size = context_size
         self.max_timestep = max_timestep

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from birl.dataset import MDPDataset
 from birl.seeding import seed as seed_everything
-from birl.types import ActionSpace, Array, Batch, Tree, is_shape, tree_map
+from birl.types import ActionSpace, Array, Batch, Tree, shape_map, tree_map
 
 
 def build_algorithm(
@@ -102,11 +102,7 @@ def random_dataset(
 
 def random_observations(generator: np.random.Generator, shape: Any, *lead: int) -> Tree:
     """A tree of normal numbers ``[*lead, *shape]``."""
-    if is_shape(shape):
-        return generator.normal(size=(*lead, *shape)).astype(np.float32)
-    if isinstance(shape, dict):
-        return {key: random_observations(generator, item, *lead) for key, item in shape.items()}
-    return tuple(random_observations(generator, item, *lead) for item in shape)
+    return shape_map(lambda leaf: generator.normal(size=(*lead, *leaf)).astype(np.float32), shape)
 
 
 def random_steps(generator: np.random.Generator, shape: Any, last: Array) -> tuple[Tree, Tree]:
