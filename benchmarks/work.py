@@ -129,7 +129,8 @@ def _product_flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) 
 
 def _birl_updates_config(algorithm: str) -> dict[str, Any]:
     """As SB3's defaults, with two layers of 256."""
-    from birl.models import AdamFactory, VectorEncoderFactory
+    from birl.models import VectorEncoderFactory
+    from birl.optimizers import AdamFactory
 
     encoder = VectorEncoderFactory(WIDTHS)
     if algorithm == "DQN":
@@ -180,7 +181,8 @@ def birl_online(side: str, algorithm: str, env: str, n_envs: int | None = None) 
     import birl
     from birl.acting.explorers import ConstantEpsilonGreedy
     from birl.logging import NoopAdapterFactory
-    from birl.models import AdamFactory, VectorEncoderFactory
+    from birl.models import VectorEncoderFactory
+    from birl.optimizers import AdamFactory
     from birl.run.on_policy import on_policy_fitter
     from birl.run.online import online_fitter
 

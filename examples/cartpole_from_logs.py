@@ -18,7 +18,7 @@ import birl
 from birl.cli.plot import draw
 from birl.dataset import ReplayBuffer
 from birl.errors import require
-from birl.models import AdamFactory, CosineAnnealingLRFactory
+from birl.optimizers import AdamFactory, CosineAnnealingLRFactory
 
 GOAL = 450.0
 

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 import birl
-from birl.models import AdamFactory, C51QFunctionFactory, CosineAnnealingLRFactory, VectorEncoderFactory
+from birl.models import C51QFunctionFactory, VectorEncoderFactory
+from birl.optimizers import AdamFactory, CosineAnnealingLRFactory
 
 GAMMA = 0.99
 ENCODER = VectorEncoderFactory(hidden_units=[64, 64])

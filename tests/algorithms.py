@@ -20,9 +20,9 @@ from birl.models import (
     LSTMEncoderFactory,
     MeanQFunctionFactory,
     QRQFunctionFactory,
-    SGDFactory,
     VectorEncoderFactory,
 )
+from birl.optimizers import SGDFactory
 from birl.preprocessing import MinMaxActionScaler
 from birl.testing import PROBES
 from birl.types import ActionSpace

@@ -13,15 +13,8 @@ import birl
 from birl import algos, ope
 from birl.config import AlgorithmConfig, config, field, hyperparameters
 from birl.errors import BirlError, ConfigError
-from birl.models import (
-    AdamFactory,
-    GRUEncoderFactory,
-    OptimizerFactory,
-    PositionEncodingType,
-    QRQFunctionFactory,
-    VectorEncoderFactory,
-    WarmupSchedulerFactory,
-)
+from birl.models import GRUEncoderFactory, PositionEncodingType, QRQFunctionFactory, VectorEncoderFactory
+from birl.optimizers import AdamFactory, OptimizerFactory, WarmupSchedulerFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 
 NAMED = [(module, name) for module in (algos, ope) for name in module.__all__ if name.endswith("Config")]

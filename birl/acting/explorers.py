@@ -76,7 +76,6 @@ class LinearDecayEpsilonGreedy(Explorer):
         return self._start + (self._end - self._start) * share
 
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
-        """See `Explorer.sample`."""
         greedy = np.asarray(algo.predict(x))
         random = self.generator.integers(algo.action_size, size=greedy.shape)
         explore = self.generator.random(greedy.shape) < self.compute_epsilon(step)
@@ -109,7 +108,6 @@ class NormalNoise(Explorer):
         self._mean, self._std = check("mean", mean, float), check("std", std, float, low=0)
 
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
-        """See `Explorer.sample`."""
         greedy = np.asarray(algo.predict(x))
         noise = self.generator.normal(self._mean, self._std, size=greedy.shape)
         return np.clip(greedy + noise, *self._bounds(algo)).astype(greedy.dtype)

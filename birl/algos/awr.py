@@ -23,12 +23,11 @@ from birl.models import (
     DefaultEncoderFactory,
     EncoderFactory,
     NormalPolicy,
-    OptimizerFactory,
-    SGDFactory,
     ValueFunction,
     eval_mode,
     is_recurrent,
 )
+from birl.optimizers import OptimizerFactory, SGDFactory
 from birl.types import ActionSpace, Array, Batch, Inputs, Spec, Tree, tree_leaves, weighted_mean
 
 ROWS_AT_ONCE: Final = 2048

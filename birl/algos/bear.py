@@ -15,14 +15,9 @@ from birl.algos.sac import SACConfig, SACNets, temperature_loss
 from birl.config import ImitatorConfig, config, field, rate
 from birl.engine import Gradient, Loss, Polyak, When
 from birl.losses import shared, td_loss, vae_loss
-from birl.models import (
-    AdamFactory,
-    OptimizerFactory,
-    Scalar,
-    VAEDecoder,
-    VAEEncoder,
-)
+from birl.models import Scalar, VAEDecoder, VAEEncoder
 from birl.models.distributions import Normal
+from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 LOG_ALPHA_RANGE = (-5.0, 10.0)

@@ -16,7 +16,8 @@ from birl.config import config, field, rate
 from birl.engine import Gradient, HardCopy, Loss, Polyak
 from birl.errors import ConfigError
 from birl.losses import shared, td_loss
-from birl.models import AdamFactory, OptimizerFactory, Returns, Scalar
+from birl.models import Returns, Scalar
+from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 

@@ -32,8 +32,8 @@ class DDPGConfig(ActorCriticConfig):
 def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     """Eqs. 4-5: ``y = r + discount * Q'(s', pi'(s'))``."""
     with torch.no_grad():
-        following = nets.critic_target(batch.next_inputs, nets.actor_target(batch.next_inputs))
-        target = following.min().backup(batch.reward, batch.discount)
+        next_returns = nets.critic_target(batch.next_inputs, nets.actor_target(batch.next_inputs))
+        target = next_returns.min().backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 

@@ -12,17 +12,16 @@ from birl.algorithm.sequence import ACTIVATION_TYPES, TransformerAlgorithm, Tran
 from birl.config import NetworkConfig, config, field
 from birl.engine import Gradient, Loss
 from birl.errors import ConfigError
-from birl.models import (
+from birl.models import ContinuousDecisionTransformer, PositionEncodingType
+from birl.models import DiscreteDecisionTransformer as DiscreteTransformerNetwork
+from birl.optimizers import (
     AdamWFactory,
-    ContinuousDecisionTransformer,
     GPTAdamWFactory,
     LRSchedulerFactory,
     OptimizerFactory,
-    PositionEncodingType,
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
 )
-from birl.models import DiscreteDecisionTransformer as DiscreteTransformerNetwork
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 

@@ -17,15 +17,8 @@ from birl.config import PolicyConfig, ValueConfig, config, field
 from birl.engine import Gradient, HardCopy, Loss
 from birl.losses import shared, td_loss
 from birl.losses import temperature_loss as temperature_step
-from birl.models import (
-    AdamFactory,
-    CategoricalPolicy,
-    DiscreteQFunction,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
-    Scalar,
-)
+from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFactory, QFunctionFactory, Scalar
+from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
@@ -66,8 +59,8 @@ def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     """Eqs. 4 and 10: ``y = r + discount * pi(s')^T [min_j Q'_j(s') - alpha * log pi(s')]``."""
     with torch.no_grad():
         policy = nets.actor(batch.next_inputs)
-        following = nets.critic_target(batch.next_inputs).min().mix(policy.probs)
-        target = following.backup(batch.reward, batch.discount, bonus=nets.temperature() * policy.entropy())
+        next_returns = nets.critic_target(batch.next_inputs).min().mix(policy.probs)
+        target = next_returns.backup(batch.reward, batch.discount, bonus=nets.temperature() * policy.entropy())
     return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
 
 

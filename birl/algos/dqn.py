@@ -60,9 +60,9 @@ class DQNNets(nn.Module):
 def q_loss(nets: DQNNets, batch: Batch, cfg: DQNConfig) -> Loss:
     """``y = r + discount * max_a Q'(s', a)``; the error is clipped, that is, a Huber loss with threshold 1."""
     with torch.no_grad():
-        following = nets.critic_target(batch.next_inputs)
-        best = following.mean().mean(0).argmax(-1)
-        target = following.gather(best).min().backup(batch.reward, batch.discount)
+        next_returns = nets.critic_target(batch.next_inputs)
+        best = next_returns.mean().mean(0).argmax(-1)
+        target = next_returns.gather(best).min().backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
 
 

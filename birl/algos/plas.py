@@ -109,8 +109,8 @@ def critic_loss(nets: PLASNets, batch: Batch, cfg: PLASConfig) -> Loss:
     ``a'`` is the target policy's action. With quantiles or atoms the members are chosen by their means and mixed.
     """
     with torch.no_grad():
-        following = nets.critic_target(batch.next_inputs, nets.target_action(batch.next_inputs))
-        target = following.blend(cfg.lam).backup(batch.reward, batch.discount)
+        next_returns = nets.critic_target(batch.next_inputs, nets.target_action(batch.next_inputs))
+        target = next_returns.blend(cfg.lam).backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 

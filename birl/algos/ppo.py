@@ -14,15 +14,8 @@ from birl.algorithm.algorithm import Algorithm
 from birl.config import AlgorithmConfig, NetworkConfig, PolicyConfig, config, field
 from birl.engine import Gradient, Loss
 from birl.losses import generalized_advantage
-from birl.models import (
-    AdamFactory,
-    CategoricalPolicy,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    NormalPolicy,
-    OptimizerFactory,
-    ValueFunction,
-)
+from birl.models import CategoricalPolicy, DefaultEncoderFactory, EncoderFactory, NormalPolicy, ValueFunction
+from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.preprocessing import MinMaxActionScaler
 from birl.preprocessing.units import fold_sequences, rollout_batch
 from birl.types import ActionSpace, Batch, Spec

@@ -45,8 +45,8 @@ def critic_loss(nets: TD3Nets, batch: Batch, cfg: ReBRACConfig) -> Loss:
     with torch.no_grad():
         action = smoothed_action(nets, batch, cfg)
         penalty = (action - batch.extra["next_action"]).square().sum(-1) * batch.extra["next_action_known"]
-        following = nets.critic_target(batch.next_inputs, action).min()
-        target = following.backup(batch.reward, batch.discount, bonus=-cfg.critic_beta * penalty)
+        next_returns = nets.critic_target(batch.next_inputs, action).min()
+        target = next_returns.backup(batch.reward, batch.discount, bonus=-cfg.critic_beta * penalty)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 

@@ -14,14 +14,8 @@ from birl.config import ActorCriticConfig, config, field, rate
 from birl.engine import Gradient, Loss, Polyak
 from birl.losses import shared, td_loss
 from birl.losses import temperature_loss as temperature_step
-from birl.models import (
-    AdamFactory,
-    ContinuousQFunction,
-    OptimizerFactory,
-    Returns,
-    Scalar,
-    SquashedNormalPolicy,
-)
+from birl.models import ContinuousQFunction, Returns, Scalar, SquashedNormalPolicy
+from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 

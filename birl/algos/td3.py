@@ -59,8 +59,8 @@ def smoothed_action(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Tensor:
 def critic_loss(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Loss:
     """Algorithm 1: ``y = r + discount * min_j Q'_j(s', clip(pi'(s') + clip(eps, -c, c), -1, 1))``."""
     with torch.no_grad():
-        following = nets.critic_target(batch.next_inputs, smoothed_action(nets, batch, cfg))
-        target = following.min().backup(batch.reward, batch.discount)
+        next_returns = nets.critic_target(batch.next_inputs, smoothed_action(nets, batch, cfg))
+        target = next_returns.min().backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 

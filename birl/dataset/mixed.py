@@ -43,7 +43,6 @@ class MixedReader(Reader):
         self.generators = generators or Generators()
 
     def renewed(self) -> MixedReader:
-        """See `Reader.renewed`."""
         return MixedReader(self.primary.renewed(), self.secondary.renewed(), self.ratio)
 
     def near(self, device: torch.device, *, growing: bool = False) -> MixedReader:
@@ -82,7 +81,6 @@ class MixedReader(Reader):
         return self.primary.transition_count + self.secondary.transition_count
 
     def walk(self, initial: bool = False, first_episode: int = 0) -> Iterator[TransitionMiniBatch]:
-        """See `Reader.walk`."""
         yield from self.primary.walk(initial, first_episode)
         yield from self.secondary.walk(initial, first_episode + self.primary.storage.source.episode_count)
 
@@ -96,7 +94,6 @@ class MixedReader(Reader):
         return {**self.generators.get_state(), **parts}
 
     def set_state(self, state: State) -> None:
-        """See `Reader.set_state`."""
         self.generators.set_state(state, None)
         self.primary.set_state(state["primary"])
         self.secondary.set_state(state["secondary"])

@@ -289,7 +289,6 @@ class StorageReader(Reader):
         return batch if rows.weight is None else replace(batch, weights=rows.weight, rows=rows)
 
     def update(self, batch: MiniBatch, priority: Any) -> None:
-        """See `Reader.update`."""
         self.sampler.update(batch.rows, priority)
 
     def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
@@ -317,7 +316,6 @@ class StorageReader(Reader):
         return self.storage.source.transition_count
 
     def walk(self, initial: bool = False, first_episode: int = 0) -> Iterator[TransitionMiniBatch]:
-        """See `Reader.walk`."""
         storage = self.storage.source
         rows = storage.rows(*storage.live())
         rows = rows[(storage.flags[rows] & NO_TRANSITION) == 0]
@@ -340,7 +338,6 @@ class StorageReader(Reader):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self, *, contents: bool = False) -> State:
-        """See `Reader.get_state`."""
         return self.generators.get_state()
 
     def set_state(self, state: State) -> None:

@@ -102,7 +102,6 @@ class Uniform(Sampler):
         reject: int,
         complete: Callable[[Storage, Any], Any] | None = None,
     ) -> Rows:
-        """See `Sampler`."""
         rows = _uniform(storage, count, generators, reject)
         if complete is None or not (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
             return Rows(rows)

@@ -41,7 +41,6 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
     _picker = BasicTransitionPicker()
 
     def __call__(self, episode: EpisodeBase, end_index: int, size: int) -> PartialTrajectory:
-        """See `TrajectorySlicerProtocol`."""
         end, start = end_index + 1, max(end_index + 1 - size, 0)
         pad = size - (end - start)
         terminals = np.zeros((size, 1), np.float32)

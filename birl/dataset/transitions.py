@@ -79,7 +79,6 @@ class BasicTransitionPicker(TransitionPickerProtocol):
     """One-step transitions."""
 
     def __call__(self, episode: EpisodeBase, index: int) -> Transition:
-        """See `TransitionPickerProtocol`."""
         return Transition(
             observation=_at(episode.observations, index),
             action=episode.actions[index],
@@ -130,7 +129,6 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         self.n_frames = whole_number("n_frames", n_frames)
 
     def __call__(self, episode: EpisodeBase, index: int) -> Transition:
-        """See `TransitionPickerProtocol`."""
         following = tree_map(lambda leaf: leaf[None], observation_after(episode, index))
         observations = tree_map(
             lambda leaf, after: np.concatenate([leaf[: index + 1], after]), episode.observations, following
@@ -147,7 +145,6 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         )
 
     def observe(self, storage: Storage, rows: Any) -> Tree:
-        """See `VectorisedPicker`."""
         window, alive = storage.behind(rows, self.n_frames)
 
         def stack(name: str) -> Any:
@@ -163,7 +160,6 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         return alive[..., 0] | ~(storage.take_flags(window, HEAD) & alive).any(-1)
 
     def observation_shape(self, shape: Shape) -> Shape:
-        """See `VectorisedPicker`."""
         if isinstance(shape, dict):
             return {key: self.observation_shape(item) for key, item in shape.items()}
         if shape and isinstance(shape[0], tuple | dict):
@@ -188,7 +184,6 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
         self.n_steps, self.gamma = whole_number("n_steps", n_steps), gamma
 
     def __call__(self, episode: EpisodeBase, index: int) -> Transition:
-        """See `TransitionPickerProtocol`."""
         final_known = episode.terminated or len(next(tree_leaves(episode.observations))) > episode.size()
         final_known = final_known or getattr(episode, "final_observation", None) is not None
         stop = min(index + self.n_steps, episode.size() - (0 if final_known else 1))
@@ -209,7 +204,6 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
         return place.to_float(self.gamma ** place.to_float(place.steps(0, self.n_steps)))
 
     def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
-        """See `VectorisedPicker`."""
         place = storage.place
         window, alive = storage.ahead(rows, self.n_steps, FINAL | NO_NEXT)
         interval = alive.sum(-1)

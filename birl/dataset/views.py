@@ -43,7 +43,6 @@ class TransitionView(View):
     columns: Columns = NO_COLUMNS
 
     def read(self, storage: Storage, part: TransitionPickerProtocol, rows: Any) -> TransitionMiniBatch:
-        """See `View`."""
         return pick_batch(storage, part, rows, self.columns)
 
     def read_one(self, storage: Storage, part: TransitionPickerProtocol, row: int) -> Transition:
@@ -51,7 +50,6 @@ class TransitionView(View):
         return pick_one(storage, part, row)
 
     def sample(self, dataset: Any, count: int) -> TransitionMiniBatch:
-        """See `View`."""
         return dataset.sample_transition_batch(count, **self.columns.given)  # type: ignore[no-any-return]
 
 
@@ -74,11 +72,9 @@ class SequenceView(View):
         whole_number("burn_in", self.burn_in, 0)
 
     def read(self, storage: Storage, part: TransitionPickerProtocol, rows: Any) -> SequenceMiniBatch:
-        """See `View`."""
         return sequence_batch(storage, part, rows, self.length, self.burn_in, self.columns)
 
     def sample(self, dataset: Any, count: int) -> SequenceMiniBatch:
-        """See `View`."""
         given = self.columns.given
         return dataset.sample_sequence_batch(count, self.length, self.burn_in, **given)  # type: ignore[no-any-return]
 
@@ -99,7 +95,6 @@ class TrajectoryView(View):
         whole_number("length", self.length)
 
     def read(self, storage: Storage, part: TrajectorySlicerProtocol, rows: Any) -> TrajectoryMiniBatch:
-        """See `View`."""
         return slice_batch(storage, part, rows, self.length)
 
     def read_one(self, storage: Storage, part: TrajectorySlicerProtocol, row: int) -> PartialTrajectory:
@@ -107,7 +102,6 @@ class TrajectoryView(View):
         return slice_one(storage, part, row, self.length)
 
     def sample(self, dataset: Any, count: int) -> TrajectoryMiniBatch:
-        """See `View`."""
         return dataset.sample_trajectory_batch(count, self.length)  # type: ignore[no-any-return]
 
 
@@ -116,9 +110,7 @@ class TailView(View):
     """Transitions with the rest of their episodes."""
 
     def read(self, storage: Storage, part: TransitionPickerProtocol, rows: Any) -> TailMiniBatch:
-        """See `View`."""
         return tail_batch(storage, part, rows)
 
     def sample(self, dataset: Any, count: int) -> TailMiniBatch:
-        """See `View`."""
         return dataset.sample_tail_batch(count)  # type: ignore[no-any-return]

@@ -52,7 +52,6 @@ class Program(Eager):
         self._graphs.refresh()
 
     def update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
-        """See `Eager.update`."""
         if self._version != self._trained.version:
             self._refresh()
         scalars = self._step_scalars([due])

@@ -117,7 +117,6 @@ class CompiledGradients(Eager):
         self._graphs = Graphs()
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
-        """See `Update.gradients`."""
         nets, config, parameters = self.nets, self.config, self._trained.parameters_of(of)
 
         def function(batch: Batch) -> tuple[Gradients, Loss]:

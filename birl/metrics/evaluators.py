@@ -58,7 +58,6 @@ class OverTransitions(EvaluatorProtocol):
         return self._reader(dataset).all_transitions()
 
     def __call__(self, algo: Any, dataset: Any) -> float:
-        """See `EvaluatorProtocol`."""
         if self._kind is not None:
             self._check_kind(algo, dataset, self._kind)
         quantities = np.concatenate([self._quantity(algo, batch) for batch in self._batches(dataset)])
@@ -109,7 +108,6 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
     """
 
     def __call__(self, algo: Any, dataset: Any) -> float:
-        """See `EvaluatorProtocol`."""
         found = [(self._quantity(algo, batch), batch.extra["episode"]) for batch in self._batches(dataset)]
         advantages, episodes = (np.concatenate(part) for part in zip(*found, strict=True))
         sums, total, previous = np.zeros(len(advantages)), 0.0, -1
@@ -164,7 +162,6 @@ class SoftOPCEvaluator(OverTransitions):
         self._return_threshold = return_threshold
 
     def __call__(self, algo: Any, dataset: Any) -> float:
-        """See `EvaluatorProtocol`."""
         reader = self._reader(dataset)
         successful = reader.episode_returns() >= self._return_threshold
         batches = reader.all_transitions()

@@ -84,13 +84,11 @@ class RecurrentEncoder(Recurrent):
         self.feature_size = cell.hidden_size if joint is None else joint.feature_size
 
     def embed(self, observation: Tree) -> Tensor:
-        """See `Recurrent.embed`."""
         return self.embedding(observation)
 
     def unroll(
         self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """See `Recurrent.unroll`."""
         keep = None if is_first is None else (~is_first).to(state.dtype).unsqueeze(-1)
         states = []
         for t, x in enumerate(sequence.unbind(0)):
@@ -102,7 +100,6 @@ class RecurrentEncoder(Recurrent):
         return visited[..., : self.cell.hidden_size], state
 
     def join(self, features: Tensor, action: Tensor) -> Tensor:
-        """See `Recurrent.join`."""
         if self.joint is None:
             raise ConfigError("an action is given to an encoder that was made by `create`; use `create_with_action`")
         leading = torch.broadcast_shapes(features.shape[:-1], action.shape[:-1])
@@ -133,13 +130,11 @@ class RecurrentMembers(Recurrent):
         self.feature_size = members[0].feature_size
 
     def embed(self, observation: Tree) -> Tensor:
-        """See `Recurrent.embed`."""
         return torch.stack([member.embed(observation) for member in self.members])  # type: ignore[operator]
 
     def unroll(
         self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """See `Recurrent.unroll`."""
         results = [
             member.unroll(x, start, is_first, None if following is None else following[index])  # type: ignore[operator]
             for index, (member, x, start) in enumerate(
@@ -149,7 +144,6 @@ class RecurrentMembers(Recurrent):
         return torch.stack([features for features, _ in results]), torch.cat([final for _, final in results], -1)
 
     def join(self, features: Tensor, action: Tensor) -> Tensor:
-        """See `Recurrent.join`."""
         return torch.stack(
             [member.join(part, action) for member, part in zip(self.members, features, strict=True)]  # type: ignore[operator]
         )

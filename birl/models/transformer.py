@@ -244,13 +244,11 @@ class ContinuousDecisionTransformer(DecisionTransformerNetwork):
     """A decision transformer whose outputs are actions in [-1, 1]; tokens are normalised with their positions."""
 
     def make_layers(self, size: int, action_size: int) -> None:
-        """See `DecisionTransformerNetwork.make_layers`."""
         self.action_token = nn.Linear(action_size, size)
         self.token_norm = nn.LayerNorm(size)
         self.linear = nn.Linear(size, action_size)
 
     def embed_action(self, actions: Tensor) -> Tensor:
-        """See `DecisionTransformerNetwork.embed_action`."""
         return self.action_token(actions)
 
     def after_positions(self, tokens: Tensor) -> Tensor:
@@ -266,12 +264,10 @@ class DiscreteDecisionTransformer(DecisionTransformerNetwork):
     """A decision transformer whose outputs are logits of discrete actions, as in the paper's Atari experiments."""
 
     def make_layers(self, size: int, action_size: int) -> None:
-        """See `DecisionTransformerNetwork.make_layers`."""
         self.action_embedding = nn.Embedding(action_size, size).apply(_as_gpt2)
         self.linear = nn.Linear(size, action_size, bias=False).apply(_as_gpt2)
 
     def embed_action(self, actions: Tensor) -> Tensor:
-        """See `DecisionTransformerNetwork.embed_action`."""
         return self.action_embedding(actions)
 
     def output(self, features: Tensor) -> Tensor:

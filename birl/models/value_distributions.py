@@ -229,7 +229,7 @@ class CategoricalReturns(_RowReturns):
         return self.probs @ self.support
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> CategoricalReturns:
-        """See `Returns.backup`; projected back onto the support."""
+        """Projected back onto the support."""
         with torch.no_grad():
             atoms = self.support if bonus is None else self.support + bonus.unsqueeze(-1)
             atoms = reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms

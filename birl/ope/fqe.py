@@ -96,8 +96,8 @@ def continuous_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
     """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
     with torch.no_grad():
         action = batch.extra[POLICY_ACTION].movedim(-2, 0)  # [K, ..., A]: K actions for each state
-        following = nets.critic_target(batch.next_inputs, action).average().average()  # over members, over actions
-        target = following.backup(batch.reward, batch.discount)
+        next_returns = nets.critic_target(batch.next_inputs, action).average().average()  # over members, over actions
+        target = next_returns.backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 
@@ -107,8 +107,8 @@ def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
         action = batch.extra[POLICY_ACTION].unsqueeze(-1)  # [..., K, 1]
         every = torch.arange(nets.critic.spec.action_size, device=action.device)
         share = (action == every).to(batch.reward.dtype).mean(-2)
-        following = nets.critic_target(batch.next_inputs).average().mix(share)
-        target = following.backup(batch.reward, batch.discount)
+        next_returns = nets.critic_target(batch.next_inputs).average().mix(share)
+        target = next_returns.backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
 
 

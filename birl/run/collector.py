@@ -140,7 +140,7 @@ class Collector:
             if random:
                 action = sample_actions(stepper.action_space, stepper.n, self._generator)
             elif self._explorer is not None:
-                action = self._explorer.sample(_Chosen(self._learner, action), observation, step)
+                action = self._explorer.sample(_WithGreedyActions(self._learner, action), observation, step)
         check_actions(stepper.action_space, action)
         return action
 
@@ -191,7 +191,7 @@ class Collector:
             self.stepper.begin(action)
 
 
-class _Chosen:
+class _WithGreedyActions:
     """Stands in for the algorithm before an explorer.
 
     The greedy actions have been chosen already, by an actor that remembers its episode; all else is the algorithm's.

@@ -32,19 +32,17 @@ from birl.engine.seeds import StackedEngine
 from birl.errors import ConfigError, NonFiniteError, ResumeError, UnsupportedError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.metrics import EnvironmentEvaluator, TDErrorEvaluator
-from birl.models import (
+from birl.models import GRUEncoderFactory, IQNQFunctionFactory, VectorEncoderFactory
+from birl.ope import FQEConfig
+from birl.optimizers import (
     AdamFactory,
     CosineAnnealingLRFactory,
     GPTAdamWFactory,
-    GRUEncoderFactory,
-    IQNQFunctionFactory,
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
-    VectorEncoderFactory,
     WarmupSchedulerFactory,
 )
-from birl.ope import FQEConfig
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 from tests.algorithms import ROWS, SEED_RUNS, SEEDS_ENCODER, SEEDS_FIELDS, Row, fill
 

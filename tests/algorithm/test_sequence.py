@@ -18,7 +18,8 @@ from birl import algos
 from birl.algos import tacr
 from birl.errors import ConfigError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
-from birl.models import AdamFactory, PositionEncodingType, VectorEncoderFactory
+from birl.models import PositionEncodingType, VectorEncoderFactory
+from birl.optimizers import AdamFactory
 from birl.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, MultiplyRewardScaler
 from birl.testing import ChainEnv, collect_dataset
 from birl.testing.contract.acting import context_names, run_export

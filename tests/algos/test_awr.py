@@ -26,7 +26,8 @@ from birl.dataset import (
 from birl.dataset.arrays import TorchPlace
 from birl.errors import ConfigError, DataError, EmptyDataError, UnsupportedError
 from birl.logging import NoopAdapterFactory
-from birl.models import GRUEncoderFactory, SGDFactory, VectorEncoderFactory
+from birl.models import GRUEncoderFactory, VectorEncoderFactory
+from birl.optimizers import SGDFactory
 from birl.preprocessing import MultiplyRewardScaler
 from birl.seeding import seed
 from birl.testing import ChainEnv, build_algorithm

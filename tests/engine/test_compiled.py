@@ -17,15 +17,14 @@ from birl.algos import BCConfig, DQNConfig, SACConfig, TD3Config
 from birl.engine import HardCopy, compiler
 from birl.engine import compiled as program
 from birl.errors import CompileError, ConfigError
-from birl.models import (
+from birl.models import EncoderFactory, VectorEncoderFactory
+from birl.optimizers import (
     AdamFactory,
     AdamWFactory,
     CosineAnnealingLRFactory,
-    EncoderFactory,
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
-    VectorEncoderFactory,
     WarmupSchedulerFactory,
 )
 from birl.optimizers.steps import moments_of, rule_of

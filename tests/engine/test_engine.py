@@ -9,14 +9,8 @@ import torch
 
 from birl import algos
 from birl.errors import CorruptFileError, NonFiniteError
-from birl.models import (
-    AdamFactory,
-    DefaultEncoderFactory,
-    GRUEncoderFactory,
-    SGDFactory,
-    VectorEncoderFactory,
-    WarmupSchedulerFactory,
-)
+from birl.models import DefaultEncoderFactory, GRUEncoderFactory, VectorEncoderFactory
+from birl.optimizers import AdamFactory, SGDFactory, WarmupSchedulerFactory
 from birl.types import Batch, Inputs
 
 SMALL = VectorEncoderFactory(hidden_units=[8])

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from birl import algos
-from birl.models import AdamFactory, VectorEncoderFactory
+from birl.models import VectorEncoderFactory
+from birl.optimizers import AdamFactory
 from birl.run.protocols import Rollout
 from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, exact
 from tests.golden.reference_ppo import PPOReference

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from birl import algos
-from birl.models import AdamWFactory, GPTAdamWFactory, PositionEncodingType, VectorEncoderFactory
+from birl.models import PositionEncodingType, VectorEncoderFactory
+from birl.optimizers import AdamWFactory, GPTAdamWFactory
 from birl.testing import plain_parameters
 from birl.types import Batch
 from tests.golden.case import (

@@ -13,8 +13,9 @@ import torch
 import birl
 from birl.algos import SACConfig
 from birl.errors import ConfigError
-from birl.models import AdamFactory, VectorEncoderFactory, matmul
+from birl.models import VectorEncoderFactory, matmul
 from birl.models.layers import DenseLayer, EnsembleLinear
+from birl.optimizers import AdamFactory
 from birl.types import Batch
 
 

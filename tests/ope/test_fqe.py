@@ -37,9 +37,7 @@ from birl.metrics import (
     evaluate,
 )
 from birl.models import (
-    AdamFactory,
     C51QFunctionFactory,
-    CosineAnnealingLRFactory,
     DefaultEncoderFactory,
     GRUEncoderFactory,
     IQNQFunctionFactory,
@@ -49,6 +47,7 @@ from birl.models import (
     VectorEncoderFactory,
 )
 from birl.ope import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
+from birl.optimizers import AdamFactory, CosineAnnealingLRFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler, StandardRewardScaler
 from birl.seeding import seed as seed_everything
 from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm, random_dataset
