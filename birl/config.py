@@ -192,6 +192,13 @@ class AlgorithmConfig(Serializable):
         """
         return self.algorithm(self, device, enable_ddp)
 
+    def optimizer(self, learning_rate: str, optim_factory: str) -> tuple[float, OptimizerFactory]:
+        """Learning rate and factory of an optimiser, from the fields with these names.
+
+        A configuration whose other fields complete the factory, with a schedule for example, does it here.
+        """
+        return getattr(self, learning_rate), getattr(self, optim_factory)
+
     def copy(self) -> Self:
         """A copy that shares nothing: scalers fitted for one algorithm leave the original untouched."""
         return deepcopy(self)

@@ -1,7 +1,8 @@
 """Write docs/algorithms/: one page for each algorithm, from its docstrings, its configuration and its scores.
 
-Run it after changing a configuration or a loss, and after adding to the scores (`benchmarks/scores.py`), whose curves
-it draws; a test compares the pages with what it would write.
+It also writes the names in `birl.algos` for type checkers. Run it after adding an algorithm, after changing a
+configuration or a loss, and after adding to the scores (`benchmarks/scores.py`), whose curves it draws; tests compare
+the files with what it would write.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.scores import EPISODES, RESULTS, SIDES, TASKS, Outcome, draw, outcomes  # noqa: E402  not installed
 
 PAGES = ROOT / "docs" / "algorithms"
+STUB = ROOT / "birl" / "algos" / "__init__.pyi"
 KINDS = {ActionSpace.CONTINUOUS: "continuous", ActionSpace.DISCRETE: "discrete", ActionSpace.BOTH: "both"}
 SOURCES = {
     "transition": "logged data, or live environments through a replay buffer",
@@ -245,7 +247,17 @@ def pages() -> dict[str, str]:
     return {"README.md": "\n".join([*index, "", *results(scores)]), **made}
 
 
+def stub() -> str:
+    """Names of `birl.algos` for type checkers, which do not see names that are found at import."""
+    values = {name: getattr(algos, name) for name in algos.__all__}
+    imported = {f"from {v.__module__} import {v.__name__} as {v.__name__}" for v in values.values()}
+    renamed = [f"{name} = {v.__name__}" for name, v in values.items() if name != v.__name__]
+    lines = ["# written by scripts/make_algorithm_pages.py", *sorted(imported), "", *renamed, "__all__: list[str]", ""]
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")
     (PAGES / "curves").mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (PAGES / name).write_text(text, encoding="utf-8")

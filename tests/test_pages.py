@@ -26,6 +26,11 @@ def test_algorithm_pages_are_up_to_date():
     assert written == module.pages(), "run scripts/make_algorithm_pages.py"
 
 
+def test_names_for_type_checkers_are_up_to_date():
+    module = generator()
+    assert module.STUB.read_text(encoding="utf-8") == module.stub(), "run scripts/make_algorithm_pages.py"
+
+
 def test_measured_curves_are_up_to_date():
     """Each page with scores has its picture, which says the same."""
     module = generator()

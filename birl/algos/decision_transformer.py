@@ -25,15 +25,6 @@ from birl.optimizers import (
 from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
-def _completed(factory: OptimizerFactory, clip: float | None, schedule: LRSchedulerFactory | None) -> OptimizerFactory:
-    """The factory with a clipping and a schedule where it has none itself."""
-    if factory.clip_grad_norm is None and clip is not None:
-        factory = factory.replace(clip_grad_norm=clip)
-    if factory.lr_scheduler_factory is None and schedule is not None:
-        factory = factory.replace(lr_scheduler_factory=schedule)
-    return factory
-
-
 @config
 class ScheduledTransformerConfig(TransformerConfig, NetworkConfig):
     """Fields of both decision transformers."""
@@ -44,6 +35,19 @@ class ScheduledTransformerConfig(TransformerConfig, NetworkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "compile_graph", self.compile or self.compile_graph)
+
+    def schedule(self) -> LRSchedulerFactory | None:
+        """Schedule of the learning rate."""
+        raise NotImplementedError
+
+    def optimizer(self, learning_rate: str, optim_factory: str) -> tuple[float, OptimizerFactory]:
+        """Learning rate and factory; the factory gets the clipping and the schedule where it has none itself."""
+        rate, factory = super().optimizer(learning_rate, optim_factory)
+        if factory.clip_grad_norm is None and self.clip_grad_norm is not None:
+            factory = factory.replace(clip_grad_norm=self.clip_grad_norm)
+        if factory.lr_scheduler_factory is None and (schedule := self.schedule()) is not None:
+            factory = factory.replace(lr_scheduler_factory=schedule)
+        return rate, factory
 
 
 @config
@@ -61,16 +65,9 @@ class DecisionTransformerConfig(ScheduledTransformerConfig):
     warmup_steps: int = field(10000, "Number of updates over which the learning rate rises.", low=0)
     clip_grad_norm: float | None = 0.25
 
-    @property
-    def transformer_learning_rate(self) -> float:
-        """Learning rate of the transformer."""
-        return self.learning_rate
-
-    @property
-    def transformer_optim_factory(self) -> OptimizerFactory:
-        """``optim_factory`` with the warm-up and the clipping of d3rlpy 2.3."""
-        schedule = WarmupSchedulerFactory(self.warmup_steps) if self.warmup_steps > 0 else None
-        return _completed(self.optim_factory, self.clip_grad_norm, schedule)
+    def schedule(self) -> LRSchedulerFactory | None:
+        """The warm-up of d3rlpy 2.3."""
+        return WarmupSchedulerFactory(self.warmup_steps) if self.warmup_steps > 0 else None
 
 
 class DecisionTransformerNets(nn.Module):
@@ -95,7 +92,7 @@ class DecisionTransformer(TransformerAlgorithm[DecisionTransformerConfig, Decisi
     networks = DecisionTransformerNets
     action_space = ActionSpace.CONTINUOUS
     acting = "transformer"
-    steps = (Gradient("transformer", loss, metric="loss"),)
+    steps = (Gradient("transformer", loss, optimizer="", metric="loss"),)
 
 
 @config
@@ -137,17 +134,10 @@ class DiscreteDecisionTransformerConfig(ScheduledTransformerConfig):
                 "final_tokens must be larger than warmup_tokens"
             )
 
-    @property
-    def transformer_learning_rate(self) -> float:
-        """Learning rate of the transformer."""
-        return self.learning_rate
-
-    @property
-    def transformer_optim_factory(self) -> OptimizerFactory:
-        """``optim_factory`` with the schedule over tokens and the clipping of the paper."""
+    def schedule(self) -> LRSchedulerFactory:
+        """The paper's schedule over tokens."""
         tokens = self.batch_size * self.context_size
-        schedule = WarmupCosineSchedulerFactory(self.warmup_tokens / tokens, self.final_tokens / tokens)
-        return _completed(self.optim_factory, self.clip_grad_norm, schedule)
+        return WarmupCosineSchedulerFactory(self.warmup_tokens / tokens, self.final_tokens / tokens)
 
 
 class DiscreteDecisionTransformerNets(nn.Module):
@@ -179,7 +169,7 @@ class DiscreteDecisionTransformer(
     networks = DiscreteDecisionTransformerNets
     action_space = ActionSpace.DISCRETE
     acting = "transformer"
-    steps = (Gradient("transformer", discrete_loss, metric="loss"),)
+    steps = (Gradient("transformer", discrete_loss, optimizer="", metric="loss"),)
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """See `birl.algorithm.Algorithm.update`; the learning rate is the one that this update was made with."""

@@ -88,7 +88,7 @@ class Trained:
         self.schedulers: dict[str, Any] = {}
         self.clip_norms: dict[str, float | None] = {}
         for step in self.gradient_steps:
-            rate, factory = (getattr(self.config, field) for field in step.fields)
+            rate, factory = self.config.optimizer(*step.fields)
             optimizer = factory.create(list(self.parameters[step.name].items()), rate)
             self.optimizers[step.name] = optimizer
             self.schedulers[step.name] = factory.create_scheduler(optimizer)

@@ -204,15 +204,21 @@ def test_learning_rate_counts_tokens_and_goes_on_after_loading(tmp_path: Path) -
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
 
+def factory_of(config: Any) -> Any:
+    rate, factory = config.optimizer("learning_rate", "optim_factory")
+    assert rate == config.learning_rate
+    return factory
+
+
 def test_schedule_and_clipping_follow_the_configuration() -> None:
-    factory = DISCRETE.transformer_optim_factory
+    factory = factory_of(DISCRETE)
     assert (factory.clip_grad_norm, factory.lr_scheduler_factory.warmup_steps) == (1.0, 2.5)
-    larger = replace(DISCRETE, batch_size=10, clip_grad_norm=None).transformer_optim_factory
+    larger = factory_of(replace(DISCRETE, batch_size=10, clip_grad_norm=None))
     assert (larger.clip_grad_norm, larger.lr_scheduler_factory.warmup_steps) == (None, 1.25)
-    assert replace(CONTINUOUS, warmup_steps=7).transformer_optim_factory.lr_scheduler_factory.warmup_steps == 7
-    assert replace(CONTINUOUS, warmup_steps=0).transformer_optim_factory.lr_scheduler_factory is None
+    assert factory_of(replace(CONTINUOUS, warmup_steps=7)).lr_scheduler_factory.warmup_steps == 7
+    assert factory_of(replace(CONTINUOUS, warmup_steps=0)).lr_scheduler_factory is None
     own = AdamFactory(clip_grad_norm=3.0, lr_scheduler_factory=factory.lr_scheduler_factory)
-    assert replace(CONTINUOUS, optim_factory=own).transformer_optim_factory == own
+    assert factory_of(replace(CONTINUOUS, optim_factory=own)) == own
     with pytest.raises(ConfigError, match="final_tokens is 50 and warmup_tokens 50"):
         replace(DISCRETE, final_tokens=50)
 
