@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import re
 import sys
 from pathlib import Path
+
+from birl.cli.common import algorithm_classes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,6 +27,11 @@ def test_algorithm_pages_are_up_to_date():
     module = generator()
     written = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "algorithms").glob("*.md")}
     assert written == module.pages(), "run scripts/make_algorithm_pages.py"
+
+
+def test_the_index_names_all_algorithms():
+    index = (ROOT / "docs" / "algorithms" / "README.md").read_text(encoding="utf-8").partition("## Measured")[0]
+    assert set(re.findall(r"^\| \[(\w+)\]", index, re.MULTILINE)) == {*algorithm_classes(), "FQE", "DiscreteFQE"}
 
 
 def test_names_for_type_checkers_are_up_to_date():
