@@ -23,13 +23,32 @@ _CPU = torch.device("cpu")
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 
-class MemoryPlace:
-    """Numpy arrays. Memory is taken from the system when rows are first written."""
+class _Place:
+    """Small arrays that are made once and not to be written to."""
 
     device: torch.device | None = None
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
+
+    def indices(self, rows: Array) -> Any:
+        """Row numbers where gathers read them."""
+        return rows
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns, made once for each key: small constants of pickers."""
+        value = self._kept.get(key)
+        if value is None:
+            value = self._kept[key] = make()
+        return value
+
+    def steps(self, start: int, stop: int) -> Any:
+        """Integers from ``start`` up to and without ``stop``."""
+        return self.kept(("steps", start, stop), lambda: self.indices(np.arange(start, stop)))
+
+
+class MemoryPlace(_Place):
+    """Numpy arrays. Memory is taken from the system when rows are first written."""
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """New array of zeros."""
@@ -51,17 +70,9 @@ class MemoryPlace:
         """The array as numpy; shares memory where it can."""
         return array  # type: ignore[no-any-return]
 
-    def indices(self, rows: Array) -> Any:
-        """Row numbers where gathers read them."""
-        return rows
-
     def join(self, parts: Sequence[Any], axis: int = 0) -> Any:
         """Concatenate."""
         return np.concatenate(parts, axis)
-
-    def steps(self, start: int, stop: int) -> Any:
-        """Integers from ``start`` up to and without ``stop``, made once: not to be written to."""
-        return self.kept(("steps", start, stop), lambda: np.arange(start, stop))
 
     def none_up_to(self, found: Any) -> Any:
         """For bools ``[..., L]`` whether none is true up to and with each."""
@@ -91,13 +102,6 @@ class MemoryPlace:
         if array.dtype == _FLOAT:
             return array
         return array.astype(np.int64 if array.dtype.kind in "iu" else _FLOAT, copy=False)
-
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What ``make`` returns, made once for each key: small constants of pickers."""
-        value = self._kept.get(key)
-        if value is None:
-            value = self._kept[key] = make()
-        return value
 
     def blank(self, array: Any, dead: Any) -> Any:
         """Set the elements (leading dimensions) where ``dead`` is true to zero, in place."""
@@ -173,12 +177,12 @@ class PinnedPlace(MemoryPlace):
         return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()
 
 
-class TorchPlace:
+class TorchPlace(_Place):
     """Tensors on a device. Indices are drawn and gathers run there."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device: torch.device | None = device
-        self._kept: dict[Any, Any] = {}
+        super().__init__()
+        self.device = device
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """New tensor of zeros."""
@@ -225,10 +229,6 @@ class TorchPlace:
         """Concatenate."""
         return torch.cat(list(parts), axis)
 
-    def steps(self, start: int, stop: int) -> Any:
-        """Integers from ``start`` up to and without ``stop``, made once: not to be written to."""
-        return self.kept(("steps", start, stop), lambda: torch.arange(start, stop, device=self.device))
-
     def none_up_to(self, found: Any) -> Any:
         """For bools ``[..., L]`` whether none is true up to and with each."""
         return found.cumsum(-1) == 0
@@ -253,13 +253,6 @@ class TorchPlace:
     def to_action(self, array: Any) -> Any:
         """Integers as int64, the rest as float32."""
         return array.to(torch.float32 if array.is_floating_point() else torch.int64)
-
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What ``make`` returns, made once for each key: small constants of pickers."""
-        value = self._kept.get(key)
-        if value is None:
-            value = self._kept[key] = make()
-        return value
 
     def blank(self, array: Any, dead: Any) -> Any:
         """Set the elements (leading dimensions) where ``dead`` is true to zero, in place."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from birl.checks import check
 from birl.dataset.episode import Episode
 from birl.dataset.episodes import EpisodeList
 from birl.dataset.storage import Storage
-from birl.dataset.validation import whole_number
 
 
 @runtime_checkable
@@ -73,4 +73,4 @@ class FIFOBuffer(InfiniteBuffer):
     def __init__(self, limit: int) -> None:
         given: Any = limit  # 1e6 is often written
         whole = int(given) if isinstance(given, float) and given.is_integer() else given
-        self._limit = whole_number("limit", whole)
+        self._limit = check("limit", whole, int, low=1)

@@ -179,8 +179,31 @@ def parts_as_tuple(name: str, value: Any, steps: int) -> Any:
     return value
 
 
+class _Steps:
+    """Signatures of single steps, for arrays of several."""
+
+    observations: Observation
+    actions: Array
+    rewards: Array
+
+    @property
+    def observation_signature(self) -> Signature:
+        """Signature of one observation."""
+        return Signature.of(self.observations, skip=1)
+
+    @property
+    def action_signature(self) -> Signature:
+        """Signature of one action."""
+        return Signature.of(self.actions, skip=1)
+
+    @property
+    def reward_signature(self) -> Signature:
+        """Signature of one reward."""
+        return Signature.of(self.rewards, skip=1)
+
+
 @dataclass
-class Episode:
+class Episode(_Steps):
     """One episode.
 
     Attributes:
@@ -227,21 +250,6 @@ class Episode:
             lengths = [steps]
         given = lengths_by_name("observations", lengths)
         check_length({"actions": len(self.actions), "rewards": steps, **given})
-
-    @property
-    def observation_signature(self) -> Signature:
-        """Signature of one observation."""
-        return Signature.of(self.observations, skip=1)
-
-    @property
-    def action_signature(self) -> Signature:
-        """Signature of one action."""
-        return Signature.of(self.actions, skip=1)
-
-    @property
-    def reward_signature(self) -> Signature:
-        """Signature of one reward."""
-        return Signature.of(self.rewards, skip=1)
 
     def size(self) -> int:
         """Number of steps."""
@@ -348,7 +356,7 @@ class Transition:
 
 
 @dataclass(frozen=True)
-class PartialTrajectory:
+class PartialTrajectory(_Steps):
     """A window of one episode, padded with zeros at the front to ``length`` steps.
 
     Attributes:
@@ -370,21 +378,6 @@ class PartialTrajectory:
     timesteps: Array
     masks: Array
     length: int
-
-    @property
-    def observation_signature(self) -> Signature:
-        """Signature of one observation."""
-        return Signature.of(self.observations, skip=1)
-
-    @property
-    def action_signature(self) -> Signature:
-        """Signature of one action."""
-        return Signature.of(self.actions, skip=1)
-
-    @property
-    def reward_signature(self) -> Signature:
-        """Signature of one reward."""
-        return Signature.of(self.rewards, skip=1)
 
     def get_transition_count(self) -> int:
         """Number of real steps with a next observation inside the window, or a terminal."""

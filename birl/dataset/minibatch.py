@@ -115,7 +115,7 @@ class MiniBatch:
                 shared = [key for key in values[0] if all(key in value for value in values)]
                 axis = 0 if item.name == "start_states" else self._axis
                 joined[item.name] = {key: _join(axis, *(value[key] for value in values)) for key in shared}
-            elif item.name != "rows" and not isinstance(values[0], int):
+            elif item.name not in ("rows", "read") and not isinstance(values[0], int):
                 joined[item.name] = tree_map(lambda *leaves: _join(self._axis, *leaves), *values)
         return replace(self, rows=None, **joined)
 
@@ -234,13 +234,6 @@ class TailMiniBatch(MiniBatch):
             ]
             return tree_map(lambda *leaves: _join(0, *leaves), *pieces)
 
-        def joined(name: str) -> Tree:
-            return tree_map(lambda *leaves: _join(0, *leaves), *(getattr(part, name) for part in parts))
-
-        return replace(
-            self,
-            **{name: joined(name) for name in ("observations", "actions", "rewards", "terminals", "steps")},
-            index=_join(0, *(part.index + first for part, first, _ in places)),
-            longest=max(part.longest for part in parts),
-            read=read,
-        )
+        index = _join(0, *(part.index + first for part, first, _ in places))
+        longest = max(part.longest for part in parts)
+        return replace(super().concatenate(*others), index=index, longest=longest, read=read)

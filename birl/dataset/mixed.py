@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
+from birl.checks import check
 from birl.dataset.base import ReadBuffer
 from birl.dataset.buffers import BufferProtocol
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation
+from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.hdf5 import dump
 from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.mirror import place_near
@@ -120,11 +121,10 @@ class MixedReplayBuffer(ReadBuffer):
         secondary_replay_buffer: ReplayBuffer,
         secondary_mix_ratio: float,
     ) -> None:
-        if not 0.0 <= secondary_mix_ratio <= 1.0:
-            raise ConfigError(f"secondary_mix_ratio={secondary_mix_ratio}, allowed are numbers from 0 to 1")
+        ratio = float(check("secondary_mix_ratio", secondary_mix_ratio, float, low=0, high=1))
         for buffer in (primary_replay_buffer, secondary_replay_buffer):
             if not isinstance(buffer, ReplayBuffer):
-                raise ConfigError(f"{type(buffer).__name__} cannot be mixed, allowed are ReplayBuffer and MDPDataset")
+                raise ConfigError(f"a {type(buffer).__name__} cannot be mixed; it must be a ReplayBuffer or MDPDataset")
         targets = [_targets(primary_replay_buffer), _targets(secondary_replay_buffer)]
         if targets[0] != targets[1]:
             raise ConfigError(
@@ -139,7 +139,7 @@ class MixedReplayBuffer(ReadBuffer):
                 f"the buffers hold different data, {shapes} and {others}: observations and actions must agree"
             )
         self._primary, self._secondary = primary_replay_buffer, secondary_replay_buffer
-        self._reader = MixedReader(self._primary.reader, self._secondary.reader, float(secondary_mix_ratio))
+        self._reader = MixedReader(self._primary.reader, self._secondary.reader, ratio)
 
     @property
     def primary_replay_buffer(self) -> ReplayBuffer:
@@ -163,31 +163,21 @@ class MixedReplayBuffer(ReadBuffer):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def append(
-        self,
-        observation: Observation,
-        action: Any,
-        reward: Any,
-        *,
-        extra: Mapping[str, Any] | None = None,
-        lane: int = 0,
-    ) -> None:
-        """Add one step to the first buffer."""
-        self._primary.append(observation, action, reward, extra=extra, lane=lane)
+    def append(self, *args: Any, **options: Any) -> None:
+        """Add one step to the first buffer. See `ReplayBuffer.append`."""
+        self._primary.append(*args, **options)
 
     def append_batch(self, *args: Any, **options: Any) -> None:
         """Add steps of parallel environments to the first buffer. See `ReplayBuffer.append_batch`."""
         self._primary.append_batch(*args, **options)
 
-    def append_episode(self, episode: EpisodeBase) -> None:
-        """Add an episode to the first buffer."""
-        self._primary.append_episode(episode)
+    def append_episode(self, *args: Any, **options: Any) -> None:
+        """Add an episode to the first buffer. See `ReplayBuffer.append_episode`."""
+        self._primary.append_episode(*args, **options)
 
-    def clip_episode(
-        self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
-    ) -> None:
-        """End the running episode of the first buffer."""
-        self._primary.clip_episode(terminated, truncated=truncated, final_observation=final_observation, lane=lane)
+    def clip_episode(self, *args: Any, **options: Any) -> None:
+        """End the running episode of the first buffer. See `ReplayBuffer.clip_episode`."""
+        self._primary.clip_episode(*args, **options)
 
     # -- what is there ---------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from birl.checks import check
 from birl.dataset.arrays import Place
 from birl.dataset.episode import EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import locate
@@ -35,7 +36,6 @@ from birl.dataset.transitions import (
     is_vectorised,
     pick_batch,
 )
-from birl.dataset.validation import whole_number
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView, View
 from birl.errors import EmptyDataError
 from birl.types import ActionSpace, Array, State
@@ -280,7 +280,7 @@ class StorageReader(Reader):
 
     def draw(self, view: View, count: int, beside: Sequence[StorageReader] = ()) -> Any:
         """See `Reader.draw`. All elements are gathered at once."""
-        count = whole_number("batch_size", count)
+        count = check("batch_size", count, int, low=1)
         rows = self._rows(view, count)
         if beside:
             drawn = zip(rows, *(each._rows(view, count) for each in beside), strict=True)

@@ -61,7 +61,6 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
         return tree_map(lambda leaf: leaf[start:end], episode.observations)
 
     def batch(self, storage: Storage, rows: Any, length: int) -> TrajectoryMiniBatch:
-        """See `VectorisedSlicer`."""
         place = storage.place
         window, alive = storage.behind(rows, length)
         if isinstance(self._picker, FrameStackTransitionPicker):

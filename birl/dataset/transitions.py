@@ -13,14 +13,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from birl.checks import check
 from birl.dataset.arrays import Place
 from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
 from birl.dataset.episodes import episode_at, locate
 from birl.dataset.minibatch import TransitionMiniBatch, as_action_dtype
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
-from birl.dataset.validation import whole_number
-from birl.errors import ConfigError
 from birl.types import Array, Shape, Tree, tree_leaves, tree_map
 
 
@@ -64,45 +63,41 @@ def observation_after(episode: EpisodeBase, index: int) -> Observation:
     return create_zero_observation(_at(episode.observations, index)) if final is None else final
 
 
-def _is_terminal(episode: EpisodeBase, index: int) -> bool:
-    return bool(episode.terminated) and index == episode.size() - 1
-
-
-def _action_after(episode: EpisodeBase, index: int) -> Array:
-    """What was done after step ``index``; zeros behind the last one."""
-    action = episode.actions[index]
-    following: Array = episode.actions[index + 1] if index + 1 < episode.size() else np.zeros_like(action)
-    return following
-
-
 class BasicTransitionPicker(TransitionPickerProtocol):
     """One-step transitions."""
 
     def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+        stop, reward = self._sum(episode, index)
+        action, steps = episode.actions[index], episode.size()
         return Transition(
-            observation=_at(episode.observations, index),
-            action=episode.actions[index],
-            reward=episode.rewards[index],
-            next_observation=observation_after(episode, index),
-            terminal=float(_is_terminal(episode, index)),
-            interval=1,
-            next_action=_action_after(episode, index),
+            observation=self._observe(episode, index),
+            action=action,
+            reward=reward,
+            next_observation=self._observe(episode, stop),
+            terminal=float(bool(episode.terminated) and stop == steps),
+            interval=stop - index,
+            next_action=episode.actions[stop] if stop < steps else np.zeros_like(action),
             rewards_to_go=self._rewards_to_go(episode, index),
         )
+
+    def _observe(self, episode: EpisodeBase, index: int) -> Observation:
+        """The observation at ``index``, which may be that after the last step."""
+        return observation_after(episode, index - 1) if index else _at(episode.observations, 0)
+
+    def _sum(self, episode: EpisodeBase, index: int) -> tuple[int, Array]:
+        """The step that the transition leads to, and the sum of rewards up to there."""
+        return index + 1, episode.rewards[index]
 
     def _rewards_to_go(self, episode: EpisodeBase, index: int) -> Array:
         return episode.rewards[index:]
 
     def observe(self, storage: Storage, rows: Any) -> Tree:
-        """See `VectorisedPicker`."""
         return storage.observation(rows)
 
     def observation_shape(self, shape: Shape) -> Shape:
-        """See `VectorisedPicker`."""
         return shape
 
     def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
-        """See `VectorisedPicker`."""
         place = storage.place
         return TransitionMiniBatch(
             self.observe(storage, rows),
@@ -126,23 +121,14 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
     """
 
     def __init__(self, n_frames: int) -> None:
-        self.n_frames = whole_number("n_frames", n_frames)
+        self.n_frames = check("n_frames", n_frames, int, low=1)
 
-    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
-        following = tree_map(lambda leaf: leaf[None], observation_after(episode, index))
+    def _observe(self, episode: EpisodeBase, index: int) -> Observation:
+        following = tree_map(lambda leaf: leaf[None], super()._observe(episode, index))
         observations = tree_map(
-            lambda leaf, after: np.concatenate([leaf[: index + 1], after]), episode.observations, following
+            lambda leaf, after: np.concatenate([leaf[:index], after]), episode.observations, following
         )
-        return Transition(
-            observation=stack_frames(observations, index, self.n_frames),
-            action=episode.actions[index],
-            reward=episode.rewards[index],
-            next_observation=stack_frames(observations, index + 1, self.n_frames),
-            terminal=float(_is_terminal(episode, index)),
-            interval=1,
-            next_action=_action_after(episode, index),
-            rewards_to_go=self._rewards_to_go(episode, index),
-        )
+        return stack_frames(observations, index, self.n_frames)
 
     def observe(self, storage: Storage, rows: Any) -> Tree:
         window, alive = storage.behind(rows, self.n_frames)
@@ -179,26 +165,15 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
     """
 
     def __init__(self, n_steps: int, gamma: float) -> None:
-        if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or not 0.0 <= gamma <= 1.0:
-            raise ConfigError(f"gamma={gamma!r:.80}, allowed are numbers from 0 to 1")
-        self.n_steps, self.gamma = whole_number("n_steps", n_steps), gamma
+        self.n_steps = check("n_steps", n_steps, int, low=1)
+        self.gamma = check("gamma", gamma, float, low=0, high=1)
 
-    def __call__(self, episode: EpisodeBase, index: int) -> Transition:
+    def _sum(self, episode: EpisodeBase, index: int) -> tuple[int, Array]:
         final_known = episode.terminated or len(next(tree_leaves(episode.observations))) > episode.size()
         final_known = final_known or getattr(episode, "final_observation", None) is not None
         stop = min(index + self.n_steps, episode.size() - (0 if final_known else 1))
         rewards = np.asarray(episode.rewards[index:stop], np.float64)[:, 0]
-        total = np.sum(rewards * self.gamma ** np.arange(stop - index))
-        return Transition(
-            observation=_at(episode.observations, index),
-            action=episode.actions[index],
-            reward=np.array([total], np.float32),
-            next_observation=observation_after(episode, stop - 1),
-            terminal=float(_is_terminal(episode, stop - 1)),
-            interval=stop - index,
-            next_action=_action_after(episode, stop - 1),
-            rewards_to_go=self._rewards_to_go(episode, index),
-        )
+        return stop, np.array([np.sum(rewards * self.gamma ** np.arange(stop - index))], np.float32)
 
     def _powers(self, place: Place) -> Any:
         return place.to_float(self.gamma ** place.to_float(place.steps(0, self.n_steps)))
@@ -233,10 +208,8 @@ class SparseRewardTransitionPicker(BasicTransitionPicker):
     """
 
     def __init__(self, failure_return: float, step_reward: float = 0.0) -> None:
-        for name, value in (("failure_return", failure_return), ("step_reward", step_reward)):
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not np.isfinite(value):
-                raise ConfigError(f"{name}={value!r:.80}, allowed are finite numbers")
-        self.failure = float(failure_return), float(step_reward)
+        failure_return = check("failure_return", failure_return, float)
+        self.failure = float(failure_return), float(check("step_reward", step_reward, float))
 
     def _rewards_to_go(self, episode: EpisodeBase, index: int) -> Array:
         value, step_reward = self.failure

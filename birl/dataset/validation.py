@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
+from birl.errors import ActionError, DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.types import FLOAT32_MAX, ActionSpace, Array, Tree, tree_leaves
 
 _MOST_ACTIONS: Final = 1_000_000
@@ -171,20 +171,3 @@ def check_action_range(actions: Array, action_size: int) -> None:
             f"action {actions.reshape(-1)[index]} at step {index} is outside 0 … {action_size - 1}: renumber the "
             "actions from 0, or give action_size= the number of actions"
         )
-
-
-def check_shape(name: str, given: Sequence[int], expected: Sequence[int]) -> None:
-    """Raise `ShapeError` unless the shapes are equal."""
-    if tuple(given) != tuple(expected):
-        raise ShapeError(f"{name} has shape {tuple(given)}, expected is {tuple(expected)}")
-
-
-def whole_number(name: str, value: Any, low: int = 1) -> int:
-    """``value`` as an int.
-
-    Raises:
-        ConfigError: if it is no integer of at least ``low``.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-        raise ConfigError(f"{name}={value!r:.80}, allowed are integers from {low}: give such an integer")
-    return int(value)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from birl.checks import check
 from birl.dataset.episode import PartialTrajectory, Transition
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.slicers import TrajectorySlicerProtocol, slice_batch, slice_one
 from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
 from birl.dataset.transitions import NO_COLUMNS, Columns, TransitionPickerProtocol, pick_batch, pick_one
-from birl.dataset.validation import whole_number
 from birl.dataset.windows import sequence_batch, tail_batch
 
 
@@ -68,8 +68,8 @@ class SequenceView(View):
     columns: Columns = NO_COLUMNS
 
     def __post_init__(self) -> None:
-        whole_number("length", self.length)
-        whole_number("burn_in", self.burn_in, 0)
+        check("length", self.length, int, low=1)
+        check("burn_in", self.burn_in, int, low=0)
 
     def read(self, storage: Storage, part: TransitionPickerProtocol, rows: Any) -> SequenceMiniBatch:
         return sequence_batch(storage, part, rows, self.length, self.burn_in, self.columns)
@@ -92,7 +92,7 @@ class TrajectoryView(View):
     sliced = True
 
     def __post_init__(self) -> None:
-        whole_number("length", self.length)
+        check("length", self.length, int, low=1)
 
     def read(self, storage: Storage, part: TrajectorySlicerProtocol, rows: Any) -> TrajectoryMiniBatch:
         return slice_batch(storage, part, rows, self.length)
