@@ -23,7 +23,7 @@ _LOG_2 = math.log(2.0)
 
 
 class Distribution(Protocol):
-    """What every action distribution offers."""
+    """Methods of every action distribution."""
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Draw actions (``n`` of each, in a new first dimension) and their log-probabilities."""
@@ -102,7 +102,7 @@ class SquashedNormal:
         return (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
 
     def mode(self) -> Tensor:
-        """``tanh(mean)``: the median, which is what is meant by the greedy action of a squashed policy."""
+        """``tanh(mean)``: the median, which serves as the greedy action of a squashed policy."""
         return self.mean.tanh()
 
 

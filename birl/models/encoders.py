@@ -261,7 +261,7 @@ class DefaultEncoderFactory(OneBuildFactory, type="default"):
 
 
 def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_size: int | None = None) -> int:
-    """Number of features that ``encoder`` returns: its ``feature_size``, or what comes out of a forward pass.
+    """Number of features that ``encoder`` returns: its ``feature_size``, or the size that a forward pass gives.
 
     Args:
         encoder: an encoder or an ensemble of encoders.

@@ -20,7 +20,19 @@ def midpoints(n: int) -> Tensor:
     return (torch.arange(n, dtype=torch.float32) + 0.5) / n
 
 
-class MeanHead(nn.Module):
+class _LinearHead(nn.Module):
+    def __init__(self, n: int, feature_size: int, n_actions: int | None, size: int = 1) -> None:
+        super().__init__()
+        self.linear = EnsembleLinear(n, feature_size, (n_actions or 1) * size)
+        self.n_actions = n_actions
+
+    def _rows(self, features: Tensor) -> Tensor:
+        """``size`` outputs for each member, element and discrete action."""
+        rows: Tensor = self.linear(features)
+        return rows if self.n_actions is None else rows.view(*rows.shape[:-1], self.n_actions, -1)
+
+
+class MeanHead(_LinearHead):
     """Expected returns.
 
     Args:
@@ -29,18 +41,13 @@ class MeanHead(nn.Module):
         n_actions: number of discrete actions, or ``None``.
     """
 
-    def __init__(self, n: int, feature_size: int, n_actions: int | None) -> None:
-        super().__init__()
-        self.linear = EnsembleLinear(n, feature_size, n_actions or 1)
-        self.is_discrete = n_actions is not None
-
     def forward(self, features: Tensor) -> MeanReturns:
         """Returns of ``features``."""
         values: Tensor = self.linear(features)
-        return MeanReturns(values if self.is_discrete else values.squeeze(-1))
+        return MeanReturns(values.squeeze(-1) if self.n_actions is None else values)
 
 
-class QuantileHead(nn.Module):
+class QuantileHead(_LinearHead):
     """Quantiles at fixed midpoint levels (Dabney et al. 2017, arXiv:1710.10044).
 
     Args:
@@ -51,18 +58,15 @@ class QuantileHead(nn.Module):
     taus: Tensor
 
     def __init__(self, n: int, feature_size: int, n_actions: int | None, n_quantiles: int) -> None:
-        super().__init__()
-        self.linear = EnsembleLinear(n, feature_size, (n_actions or 1) * n_quantiles)
-        self.n_actions = n_actions
+        super().__init__(n, feature_size, n_actions, n_quantiles)
         self.register_buffer("taus", midpoints(n_quantiles), persistent=False)
 
     def forward(self, features: Tensor) -> QuantileReturns:
         """Returns of ``features``."""
-        values: Tensor = self.linear(features)
-        return QuantileReturns(_split(values, self.n_actions), self.taus)
+        return QuantileReturns(self._rows(features), self.taus)
 
 
-class CategoricalHead(nn.Module):
+class CategoricalHead(_LinearHead):
     """Categorical distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
 
     Args:
@@ -76,14 +80,12 @@ class CategoricalHead(nn.Module):
     def __init__(
         self, n: int, feature_size: int, n_actions: int | None, n_atoms: int, v_min: float, v_max: float
     ) -> None:
-        super().__init__()
-        self.linear = EnsembleLinear(n, feature_size, (n_actions or 1) * n_atoms)
-        self.n_actions = n_actions
+        super().__init__(n, feature_size, n_actions, n_atoms)
         self.register_buffer("support", torch.linspace(v_min, v_max, n_atoms), persistent=False)
 
     def forward(self, features: Tensor) -> CategoricalReturns:
         """Returns of ``features``."""
-        return CategoricalReturns(self.support, logits=_split(self.linear(features), self.n_actions))
+        return CategoricalReturns(self.support, logits=self._rows(features))
 
 
 class ImplicitQuantileHead(nn.Module):
@@ -138,7 +140,3 @@ class ImplicitQuantileHead(nn.Module):
         weight = features.unsqueeze(-1) * weight.view(weight.shape[0], *ones, *weight.shape[1:])
         values = embedding @ weight + bias.view(bias.shape[0], *ones, 1, -1)
         return QuantileReturns(values.transpose(-1, -2) if self.is_discrete else values.squeeze(-1), taus)
-
-
-def _split(values: Tensor, n_actions: int | None) -> Tensor:
-    return values if n_actions is None else values.view(*values.shape[:-1], n_actions, -1)

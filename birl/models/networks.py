@@ -48,7 +48,7 @@ class Network(nn.Module):
             return self._unroll(self.encoder, inputs, action)
         observation = inputs.observation if inputs.following is None else inputs.following
         leading = self._leading(observation)
-        # numbers of dimensions first: torch.export would take the comparison of sizes for a condition on the batch
+        # compare the numbers of dimensions first: torch.export would take a comparison of sizes for a condition
         if action is not None and (action.dim() - 1 != len(leading) or action.shape[:-1] != leading):
             leading = torch.broadcast_shapes(leading, action.shape[:-1])
             observation = tree_map(lambda x, rank: _expand(x, rank, leading), observation, self._ranks)
@@ -98,16 +98,18 @@ class LinearNetwork(Network):
     """An encoder and a linear layer.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
-        size: number of outputs.
+        size: number of outputs, ``spec.action_size`` by default.
         with_action: whether the encoder also reads actions.
     """
 
-    def __init__(self, spec: Spec, encoder_factory: EncoderFactory, size: int, *, with_action: bool = False) -> None:
+    def __init__(
+        self, spec: Spec, encoder_factory: EncoderFactory, size: int | None = None, *, with_action: bool = False
+    ) -> None:
         encoder = encoder_factory.build(spec.observation_shape, spec.action_size if with_action else None)
         super().__init__(spec, encoder, with_action=with_action)
-        self.linear = nn.Linear(self.feature_size, size)
+        self.linear = nn.Linear(self.feature_size, spec.action_size if size is None else size)
 
 
 def is_recurrent(module: nn.Module) -> bool:

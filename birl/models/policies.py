@@ -15,12 +15,9 @@ class DeterministicPolicy(LinearNetwork):
     """Actions in [-1, 1] through a tanh.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
     """
-
-    def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
-        super().__init__(spec, encoder_factory, spec.action_size)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Actions ``[..., action_size]``."""
@@ -31,13 +28,13 @@ class ResidualPolicy(LinearNetwork):
     """Moves given actions a little (arXiv:1812.02900, section 4): ``clip(a + scale * tanh(f(s, a)), -1, 1)``.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the action-conditioned encoder.
         scale: largest absolute change of an action.
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory, scale: float) -> None:
-        super().__init__(spec, encoder_factory, spec.action_size, with_action=True)
+        super().__init__(spec, encoder_factory, with_action=True)
         self.scale = scale
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
@@ -60,7 +57,7 @@ class SquashedNormalPolicy(_GaussianPolicy):
     """Tanh-squashed Gaussian whose mean and standard deviation depend on the observation (arXiv:1812.05905).
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
         log_std_range: clamp of the natural logarithm of the standard deviation.
     """
@@ -75,7 +72,7 @@ class NormalPolicy(LinearNetwork):
     """Gaussian whose standard deviation is a parameter of its own, the same for all observations.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
         tanh_mean: whether the mean is squashed to [-1, 1].
         log_std_range: clamp of the natural logarithm of the standard deviation.
@@ -90,7 +87,7 @@ class NormalPolicy(LinearNetwork):
         log_std_range: tuple[float, float] = (-20.0, 2.0),
         initial_log_std: float = 0.0,
     ) -> None:
-        super().__init__(spec, encoder_factory, spec.action_size)
+        super().__init__(spec, encoder_factory)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std))
         self.tanh_mean = tanh_mean
         self.log_std_range = log_std_range
@@ -105,7 +102,7 @@ class ConditionalNormalPolicy(_GaussianPolicy):
     """Gaussian whose mean, in [-1, 1], and standard deviation depend on the observation. Samples may leave the range.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
         log_std_range: clamp of the natural logarithm of the standard deviation.
     """
@@ -120,12 +117,9 @@ class CategoricalPolicy(LinearNetwork):
     """Distribution over discrete actions.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
     """
-
-    def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
-        super().__init__(spec, encoder_factory, spec.action_size)
 
     def forward(self, inputs: Inputs) -> Categorical:
         """Distribution with logits ``[..., action_size]``."""

@@ -174,7 +174,7 @@ class DiscreteQFunction(_QFunction):
     """Returns of every discrete action, for an ensemble.
 
     Args:
-        spec: what it is built for; ``action_size`` is the number of actions.
+        spec: shapes of observations and actions; ``action_size`` is the number of actions.
         encoder_factory: makes the encoders.
         q_func_factory: makes the head.
         n_ensembles: number of members ``N``.
@@ -191,7 +191,7 @@ class ContinuousQFunction(_QFunction):
     """Returns of a given action, for an ensemble.
 
     Args:
-        spec: what it is built for; a discrete action is read as a one-hot vector.
+        spec: shapes of observations and actions; a discrete action is read as a one-hot vector.
         encoder_factory: makes the action-conditioned encoders.
         q_func_factory: makes the head.
         n_ensembles: number of members ``N``.

@@ -1,4 +1,4 @@
-"""Recurrent encoders: recurrence is a choice of encoder, the losses do not know of it.
+"""Recurrent encoders. Recurrence is a choice of encoder; losses do not depend on it.
 
 A sequence is unrolled step by step, so that the state can be reset wherever an episode starts. The state is one
 tensor ``[B, state_size]`` (for an LSTM the output and the cell, side by side).
@@ -38,7 +38,7 @@ class Recurrent(nn.Module):
     feature_size: int
 
     def embed(self, observation: Tree) -> Tensor:
-        """What the core reads, ``[M, P]`` or ``[N, M, P]``, for observations ``[M, *shape]``."""
+        """The core's inputs ``[M, P]`` or ``[N, M, P]`` for observations ``[M, *shape]``."""
         raise NotImplementedError
 
     def unroll(

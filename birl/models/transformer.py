@@ -20,7 +20,7 @@ _ALL = slice(None)
 
 
 class PositionEncodingType(Enum):
-    """How a decision transformer knows where a token is."""
+    """How a decision transformer encodes the positions of tokens."""
 
     SIMPLE = "simple"
     """A learned vector for each time step, the same for its three tokens (the paper's, for continuous control)."""
@@ -136,14 +136,14 @@ class _Linear(nn.Linear):  # a module of its own: forward hooks see what goes th
 class DecisionTransformerNetwork(Network):
     """Base of decision transformers (Chen et al. 2021, arXiv:2106.01345): from windows of trajectories to outputs.
 
-    A step is three tokens: return-to-go, observation, action. What is to be done is read off behind the observation's
-    token. Subclasses embed actions and say what becomes of the last layer's output.
+    A step is three tokens: return-to-go, observation, action. The action is predicted at the observation's token.
+    Subclasses embed actions and turn the last layer's features into outputs.
 
     Differs from the paper's Atari code: the ``GLOBAL`` position encoding is told the newest step of the window, not
     the first one, because the first may be padding; block positions are counted from the end for the same reason.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder of observations; its feature size is the size of all tokens.
         context_size: largest number of steps in a window.
         max_timestep: largest step number; later steps share its encoding.
@@ -198,7 +198,7 @@ class DecisionTransformerNetwork(Network):
         timesteps: Tensor,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Outputs ``[B, L, action_size]``, each from what comes before it in the window.
+        """Outputs ``[B, L, action_size]``, each from the tokens before it in the window.
 
         Args:
             observations: tree of tensors ``[B, L, *shape]`` with ``L`` up to ``context_size``.
@@ -232,7 +232,7 @@ class DecisionTransformerNetwork(Network):
         raise NotImplementedError
 
     def after_positions(self, tokens: Tensor) -> Tensor:
-        """What is done to tokens after their positions were added; by default nothing."""
+        """Tokens for the first block, from those with positions added; the same by default."""
         return tokens
 
     def output(self, features: Tensor) -> Tensor:

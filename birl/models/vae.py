@@ -24,7 +24,7 @@ class VAEEncoder(LinearNetwork):
     """``q(z|s, a)``: the distribution of the latent of an action.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the action-conditioned encoder.
         latent_size: number of latent dimensions ``L``.
         log_std_range: clamp of the natural logarithm of the standard deviation.
@@ -50,7 +50,7 @@ class VAEDecoder(LinearNetwork):
     """``p(a|s, z)``: the action of a latent.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder, which reads the latent as if it were an action.
         latent_size: number of latent dimensions ``L``.
     """

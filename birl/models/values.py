@@ -13,7 +13,7 @@ class ValueFunction(LinearNetwork):
     """Expected return of a state.
 
     Args:
-        spec: what it is built for.
+        spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
     """
 

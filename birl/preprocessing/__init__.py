@@ -1,4 +1,4 @@
-"""Scaling of observations, actions and rewards between what data hold and what networks see."""
+"""Scaling of observations, actions and rewards between the units of data and those of networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all scalers share: fitting in one pass, and affine maps in torch."""
+"""Bases of scalers: fitting in one pass, and affine maps in torch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Scaler:
     def fit_with_transition_picker(self, episodes: Sequence[Any], transition_picker: Any) -> None:
         """Find the parameters from all transitions, as d3rlpy does: of stacked frames, say, or of n-step rewards.
 
-        The last step of an episode is left out if what follows it is not known. `fit_with_episodes` counts it too.
+        The last step of an episode is left out if its next observation is unknown. `fit_with_episodes` counts it too.
 
         Args:
             episodes: episodes.
@@ -118,11 +118,11 @@ class Scaler:
         return tree_map(lambda y: y.numpy(), self.reverse_transform(tree_map(_tensor, x)))
 
     def _values(self, episode: Any) -> Array:
-        """What is scaled, of one episode: ``[steps, …]``."""
+        """The values of one episode to scale: ``[steps, …]``."""
         raise NotImplementedError
 
     def _space(self, env: Any) -> Any:
-        """The environment's space of what is scaled."""
+        """The environment's space of these values."""
         raise NotImplementedError
 
     def _missing(self) -> NotBuiltError:
@@ -196,7 +196,7 @@ class _Views(Sequence[Any]):
 
 
 def _for_picker(episode: Any) -> Any:
-    """The episode with one more row behind the last step, if what was observed there is known; the action is 0."""
+    """The episode with a row for its final observation, if that is known; the action there is 0."""
     final = getattr(episode, "final_observation", None)
     if final is None:
         return episode
@@ -209,7 +209,7 @@ def _for_picker(episode: Any) -> Any:
 
 
 def _picked(episode: Any, picker: Any) -> Any:
-    """All transitions of an episode, as an episode of what they begin with."""
+    """All transitions of an episode, as an episode of their observations, actions and rewards."""
     transitions = [picker(episode, index) for index in range(episode.transition_count)]
     observations = [transition.observation for transition in transitions]
     return SimpleNamespace(
@@ -351,7 +351,7 @@ class Affine(Fitted):
         tensors = self._cache.get(key)
         if tensors is None:
             tensors = self._make_tensors(like, given)
-            if not torch.compiler.is_compiling():  # what is made in there is no real tensor and must not be kept
+            if not torch.compiler.is_compiling():  # tensors made while compiling are not real and must not be kept
                 self._cache[key] = tensors
         return tensors
 

@@ -80,7 +80,7 @@ class MultiplyRewardScaler(_AffineReward, type="multiply"):
 
 @dataclass
 class ClipRewardScaler(_AffineReward, type="clip"):
-    """``multiplier * clip(x, low, high)``. The way back cannot restore what was clipped.
+    """``multiplier * clip(x, low, high)``. The inverse cannot restore clipped rewards.
 
     Args:
         low: lower limit, or ``None`` for none.

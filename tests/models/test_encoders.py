@@ -229,6 +229,15 @@ def test_factories_survive_json(factory: EncoderFactory) -> None:
     assert EncoderFactory.deserialize(factory.serialize()) == factory
 
 
+def test_a_class_gives_its_name_as_a_keyword() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Own(EncoderFactory, type="test_own_encoder"):
+        size: int = 1
+
+    assert Own.get_type() == Own(2).get_type() == "test_own_encoder"
+    assert decode(encode(Own(2))) == EncoderFactory.deserialize(Own(2).serialize()) == Own(2)
+
+
 def test_registering_is_allowed_and_checked() -> None:
     register_encoder_factory(UserEncoderFactory)
     with pytest.raises(ConfigError, match="EncoderFactory"):
