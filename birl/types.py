@@ -21,6 +21,7 @@ __all__ = [
     "Array",
     "Batch",
     "Inputs",
+    "Leaf",
     "Shape",
     "Spec",
     "State",
@@ -48,6 +49,14 @@ class ActionSpace(Enum):
     CONTINUOUS = 1
     DISCRETE = 2
     BOTH = 3
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Shape and dtype of one array, without the step dimension."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:

@@ -17,17 +17,9 @@ from birl.dataset.validation import (
     lengths_by_name,
 )
 from birl.errors import EmptyDataError, ShapeError
-from birl.types import ActionSpace, Array, Shape, Tree, tree_leaves, tree_map
+from birl.types import ActionSpace, Array, Leaf, Shape, Tree, tree_leaves, tree_map
 
 Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """Shape and dtype of one array, without the step dimension."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 def _leaves(dtype: Any, shape: Any) -> Tree:

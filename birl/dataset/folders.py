@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.arrays import FolderPlace, Place
-from birl.dataset.episode import Leaf
 from birl.dataset.storage import FINAL, NO_NEXT, Storage
 from birl.errors import ConfigError, CorruptFileError, ForeignFileError, ShapeError
 from birl.files import atomic_write
-from birl.types import Array, State, Tree
+from birl.types import Array, Leaf, State, Tree
 
 _INDEX = "storage.json"
 _LANE_ARRAYS = ("start", "end", "offset", "open", "pending")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from birl.dataset.episode import EpisodeBase, Leaf
+from birl.dataset.episode import EpisodeBase
 from birl.dataset.layout import Layout
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.validation import check_action_range, check_finite
 from birl.errors import ShapeError
-from birl.types import ActionSpace, Array, Tree, tree_map
+from birl.types import ActionSpace, Array, Leaf, Tree, tree_map
 
 
 def step_columns(

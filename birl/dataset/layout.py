@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.arrays import Place
-from birl.dataset.episode import DatasetInfo, EpisodeBase, Leaf, Signature
-from birl.dataset.spaces import action_leaf, observation_of, single_spaces
+from birl.dataset.episode import DatasetInfo, EpisodeBase, Signature
 from birl.dataset.storage import Storage
 from birl.dataset.validation import detect_action_size, detect_action_space, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError, ShapeError
-from birl.types import ActionSpace, Tree, tree_map
+from birl.spaces import action_leaf, single_spaces, zero_observation
+from birl.types import ActionSpace, Leaf, Tree, tree_map
 
 FLOAT_REWARD = Leaf((1,), np.dtype(np.float32))
 
@@ -49,7 +49,7 @@ class Layout:
     ) -> Layout:
         """The layout of an environment's steps as ``writer`` stores them."""
         observation_space, env_action_space = single_spaces(env)
-        unprocessed = observation_of(observation_space)
+        unprocessed = zero_observation(observation_space)
         zero = writer.process_observation(unprocessed)
         zero = tuple(zero) if isinstance(unprocessed, tuple) and isinstance(zero, list) else zero
         action, space, size = action_leaf(env_action_space)

@@ -23,7 +23,6 @@ from birl.dataset.layout import FLOAT_REWARD, Layout, row_leaf
 from birl.dataset.reader import StorageReader
 from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.dataset.spaces import count_lanes
 from birl.dataset.storage import NO_TRANSITION, Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised, pick_one
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_batch
@@ -95,7 +94,7 @@ class ReplayBuffer(ReadBuffer):
         else:
             raise ConfigError("shapes cannot be told: give env=, episodes= (at least one) or the signatures")
         if lanes is None:
-            lanes = 1 if env is None else count_lanes(env)
+            lanes = getattr(env, "num_envs", 1)
         rows = sum(episode.size() + 1 for episode in episodes or ())
         self._make(layout, buffer, storage, rows, lanes)
         self._use(buffer, transition_picker, trajectory_slicer, writer, sampler)

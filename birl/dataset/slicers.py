@@ -61,6 +61,7 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
         return tree_map(lambda leaf: leaf[start:end], episode.observations)
 
     def batch(self, storage: Storage, rows: Any, length: int) -> TrajectoryMiniBatch:
+        """Windows of ``length`` steps that end with ``rows`` ``[B]`` of a storage."""
         place = storage.place
         window, alive = storage.behind(rows, length)
         if isinstance(self._picker, FrameStackTransitionPicker):

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.arrays import MemoryPlace, Place
-from birl.dataset.episode import Leaf
 from birl.errors import ConfigError
-from birl.types import Array, Tree, tree_leaves, tree_map
+from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
 TERMINATED = 1  # the environment ended the episode with this step
 TRUNCATED = 2  # the episode was cut after this step
@@ -389,7 +388,7 @@ class Storage:
         rows = self.rows(lane, np.arange(self.start[lane], min(self.end[lane], self.start[lane] + 2 * count)))
         flags = self.flags[rows]
         steps = np.flatnonzero((flags & FINAL) == 0)[:count]
-        stop = int(steps[-1])  # the last step goes the ordinary way, which mends the new head
+        stop = int(steps[-1])  # evict the last step one by one: this also fixes the flags of the new head
         dropped = flags[:stop]
         finals = np.flatnonzero(dropped & FINAL)
         self.transition_count -= int(np.count_nonzero((dropped & NO_TRANSITION) == 0))

@@ -63,7 +63,7 @@ def observation_after(episode: EpisodeBase, index: int) -> Observation:
     return create_zero_observation(_at(episode.observations, index)) if final is None else final
 
 
-class BasicTransitionPicker(TransitionPickerProtocol):
+class BasicTransitionPicker(TransitionPickerProtocol, VectorisedPicker):
     """One-step transitions."""
 
     def __call__(self, episode: EpisodeBase, index: int) -> Transition:

@@ -15,11 +15,11 @@ from gymnasium import spaces
 
 from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer, Signature
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.dataset.spaces import action_leaf
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets.folders import environment_or_none
 from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, flat_goal, is_channel_last, with_channel_first
 from birl.errors import ConfigError, EmptyDataError, FileError, MissingExtraError, ShapeError, require
+from birl.spaces import action_leaf
 from birl.types import Tree
 
 PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")

@@ -3,9 +3,9 @@
 from birl.envs.atari import Atari, AtariPreprocessing, make_atari
 from birl.envs.checker import check_environment
 from birl.envs.making import make_env, reset_generator, seed_env
-from birl.envs.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
 from birl.envs.stepper import Step, Stepper
 from birl.envs.wrappers import ChannelFirst, FrameStack, GoalConcatWrapper
+from birl.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
 
 __all__ = [
     "Atari",

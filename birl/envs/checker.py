@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from birl.envs.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
 from birl.envs.stepper import Stepper
 from birl.errors import EnvironmentMismatchError
+from birl.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
 from birl.types import Tree, tree_leaves
 
 

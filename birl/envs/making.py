@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from birl.checks import check
-from birl.envs.spaces import number_of_environments, single_spaces
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.seeding import new_generator
+from birl.spaces import number_of_environments, single_spaces
 
 _MARK = "_birl_seeds"
 
@@ -58,6 +58,7 @@ def _make(name: str, options: dict[str, Any]) -> Any:
             "'CartPole-v1', or 'module:factory' for one of your own"
         ) from error
     try:
+        number_of_environments(env)
         single_spaces(env)
     except EnvironmentMismatchError as error:
         raise EnvironmentMismatchError(f"{name!r} makes no environment: {error}") from error

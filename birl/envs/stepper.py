@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from birl.envs.spaces import all_finite, number_of_environments, single_spaces
 from birl.errors import EnvironmentMismatchError, NonFiniteError
+from birl.spaces import all_finite, number_of_environments, single_spaces
 from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
 
 

@@ -11,9 +11,9 @@ from gymnasium import spaces
 
 from birl.checks import check
 from birl.envs import Step, Stepper, reset_generator, sample_actions
-from birl.envs.spaces import check_actions
 from birl.errors import ConfigError
 from birl.run.protocols import Environment, ExplorerProtocol, Learner
+from birl.spaces import check_actions
 from birl.types import Array, State, Tree
 
 Measure = Callable[[str], contextlib.AbstractContextManager[None]]

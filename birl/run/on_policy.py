@@ -9,10 +9,10 @@ import numpy as np
 from gymnasium import spaces
 
 from birl.envs import Step, Stepper, reset_generator
-from birl.envs.spaces import check_actions
 from birl.run.evaluate import online_evaluators
 from birl.run.protocols import Environment, OnPolicyLearner, Rollout
 from birl.run.session import Options, Session, environment_settings, evaluator_parts, run_settings
+from birl.spaces import check_actions
 from birl.types import Array, State, Tree, tree_leaves, tree_map
 
 
