@@ -17,6 +17,7 @@ from torch import Tensor
 
 __all__ = [
     "FLOAT32_MAX",
+    "GRADIENT_STATISTICS",
     "ActionSpace",
     "Array",
     "Batch",
@@ -38,6 +39,9 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; recursive aliases are beyond our type checker
 Shape: TypeAlias = Any  # Tree of tuple[int, ...]
 State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values
+
+GRADIENT_STATISTICS: Final = ("min", "max", "mean", "std")
+"""The statistics that are logged of a gradient, in order."""
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 """The largest of the numbers that networks compute with."""

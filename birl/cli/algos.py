@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from birl.cli.common import algorithm_classes
+from birl.cli.common import algorithm_classes, print_table
 from birl.types import ActionSpace
 
 _ACTIONS = {
@@ -26,7 +26,4 @@ def algos() -> None:
         sentence = " ".join((algorithm.config_class.__doc__ or "").split("\n\n")[0].split())
         learns = "offline" if algorithm.imitates else _LEARNS[algorithm.data]
         rows.append((name, _ACTIONS[algorithm.action_space], learns, sentence.rstrip(".").replace("`", "")))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)]
-        print("  ".join([*cells, row[3]]).rstrip())
+    print_table(rows)

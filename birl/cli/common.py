@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ _MODEL = re.compile(r"model_(\d+)\.d3")
 def note(text: str) -> None:
     """Tell the user something that is no result: standard output stays clean."""
     tqdm.write(text, file=sys.stderr)  # above the progress bar, if there is one
+
+
+def print_table(rows: Sequence[Sequence[str]], right: bool = False) -> None:
+    """Print rows in columns of equal width; all but the first are aligned on the left, or on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [f"{cell:{'>' if right and place else '<'}{widths[place]}}" for place, cell in enumerate(row)]
+        print("  ".join(cells).rstrip())
 
 
 def algorithm_classes() -> dict[str, type[Algorithm[Any, Any]]]:

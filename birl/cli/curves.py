@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from birl.errors import ForeignFileError
-from birl.types import Array
+from birl.types import GRADIENT_STATISTICS, Array
 
 RETURNS = ("environment", "evaluation", "rollout_return")
 """Metrics that are returns of episodes."""
 
 _METRIC = 3
-_GRADIENT = ["epoch", "step", "min", "max", "mean", "std"]
+_GRADIENT = ["epoch", "step", *GRADIENT_STATISTICS]
 _GRADIENT_SUFFIX = "_grad"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,17 +11,18 @@ import typer
 import birl
 from birl import metrics
 from birl.cli.common import load_model, make_environment, note
+from birl.cli.options import Device, EnvId, Epsilon, Model, TargetReturn
 from birl.errors import ConfigError
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")],
-    env_id: Annotated[str, typer.Option(help="Gymnasium id, or module:factory for an environment of your own.")],
+    model: Model,
+    env_id: EnvId,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the episodes.")] = 0,
-    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")] = 0.0,
-    target_return: Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    epsilon: Epsilon = 0.0,
+    target_return: TargetReturn = None,
+    device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Play episodes with a trained policy and print their undiscounted returns.

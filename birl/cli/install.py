@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from birl.cli.common import note
+from birl.cli.common import note, print_table
 from birl.errors import BirlError, ConfigError
 
 EXTRAS = {
@@ -39,9 +39,7 @@ def install(
 ) -> None:
     """Install the optional packages of an extra with this Python's pip: pip install 'birl[NAME]'."""
     if name == _LIST:
-        width = max(map(len, EXTRAS))
-        for extra, what in EXTRAS.items():
-            print(f"{extra.ljust(width)}  {what}")
+        print_table(list(EXTRAS.items()))
         return
     extra = _ALIASES.get(name, name)
     if extra not in EXTRAS:

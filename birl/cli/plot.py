@@ -12,6 +12,7 @@ import typer
 
 from birl.cli.common import note, runs_of_seeds
 from birl.cli.curves import RETURNS, read_curve
+from birl.cli.options import Save, ShowSteps, Title
 from birl.errors import ConfigError, FileError, NonFiniteError, require
 
 _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
@@ -22,17 +23,17 @@ def plot(
         list[Path],
         typer.Argument(metavar="PATH", help="Run folders (of several seeds, too), or CSV files in them."),
     ],
-    save: Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of a window.")] = None,
+    save: Save = None,
     metric: Annotated[str | None, typer.Option(help="Metric of run folders; by default the return.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Moving average over so many epochs.")] = 1,
-    show_steps: Annotated[bool, typer.Option("--show-steps", help="Steps instead of epochs along the x-axis.")] = False,
+    show_steps: ShowSteps = False,
     show_max: Annotated[
         bool, typer.Option("--show-max", help="Largest value of each curve in the legend, of all as a dashed line.")
     ] = False,
     label: Annotated[list[str] | None, typer.Option(help="Name in the legend; once for each path.")] = None,
     xlim: Annotated[tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Limits of the x-axis.")] = None,
     ylim: Annotated[tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Limits of the y-axis.")] = None,
-    title: Annotated[str | None, typer.Option(help="Title.")] = None,
+    title: Title = None,
     ylabel: Annotated[str | None, typer.Option(help="Name of the y-axis; by default the metric.")] = None,
 ) -> None:
     """Plot a metric of one or more runs. Of a gradient, the mean and the range of its numbers are drawn."""

@@ -13,15 +13,16 @@ import typer
 
 from birl.cli.common import note, runs_of_seeds
 from birl.cli.curves import in_order, read_curve
+from birl.cli.options import Save, ShowSteps, Title
 from birl.cli.plot import draw_curve, show_or_save
 from birl.errors import FileError, require
 
 
 def plot_all(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder (of several seeds, too).")],
-    save: Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of a window.")] = None,
-    title: Annotated[str | None, typer.Option(help="Title.")] = None,
-    show_steps: Annotated[bool, typer.Option("--show-steps", help="Steps instead of epochs along the x-axis.")] = False,
+    save: Save = None,
+    title: Title = None,
+    show_steps: ShowSteps = False,
 ) -> None:
     """Plot all metrics of a run in a grid, and print its parameters. Gradients: mean and range of their numbers."""
     if not path.is_dir():

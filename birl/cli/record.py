@@ -11,6 +11,16 @@ import gymnasium
 import numpy as np
 import typer
 
+from birl.cli.options import (
+    Device,
+    EnvHeader,
+    EpisodeSeed,
+    Epsilon,
+    Model,
+    OptionalEnvId,
+    TargetReturn,
+    UseGymnasium,
+)
 from birl.cli.playing import play_episodes, rendering_environment
 from birl.errors import ConfigError, WriteError, require
 
@@ -18,22 +28,16 @@ _DEFAULT_RATE = 30
 
 
 def record(
-    model: Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")],
-    env_id: Annotated[
-        str | None, typer.Option(help="Gymnasium id, or module:factory for an environment of your own.")
-    ] = None,
-    env_header: Annotated[
-        str | None, typer.Option(help="Not executed, unlike in d3rlpy: use --env-id module:factory.")
-    ] = None,
+    model: Model,
+    env_id: OptionalEnvId = None,
+    env_header: EnvHeader = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the videos.")] = Path("videos"),
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, each a video.")] = 3,
-    target_return: Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")] = None,
-    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Fixes the episodes.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
-    use_gymnasium: Annotated[
-        bool, typer.Option("--use-gymnasium", hidden=True, help="For d3rlpy's command lines: always so here.")
-    ] = False,
+    target_return: TargetReturn = None,
+    epsilon: Epsilon = 0.0,
+    seed: EpisodeSeed = 0,
+    device: Device = "cpu",
+    use_gymnasium: UseGymnasium = False,
 ) -> None:
     """Record episodes, played as by `birl evaluate`, as videos (.mp4); videos of the same name are replaced."""
     require("av", "video")

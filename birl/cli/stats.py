@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl.cli.common import load_dataset, several_runs
+from birl.cli.common import load_dataset, print_table, several_runs
 from birl.cli.curves import in_order, read_curve
 from birl.errors import FileError, ForeignFileError
 from birl.types import ActionSpace
@@ -53,17 +53,13 @@ def _run(folder: Path) -> None:
     files = in_order(folder)
     if not files:
         raise FileError(several_runs(folder) or f"{folder} has no metrics (CSV files) yet: train first")
-    head = ["METRIC", "EPOCH", "TOTAL STEPS", "LAST VALUE", "MAX VALUE", "MIN VALUE", "STD VALUE"]
-    table = [head]
+    table = [["METRIC", "EPOCH", "TOTAL STEPS", "LAST VALUE", "MAX VALUE", "MIN VALUE", "STD VALUE"]]
     for file in files:
         curve = read_curve(file)
         numbers = [curve.value[-1], np.max(curve.high), np.min(curve.low), np.std(curve.value)]
         counts = [int(curve.epoch[-1]), int(curve.step[-1])]
         table.append([file.stem, *map(str, counts), *(f"{number:.5g}" for number in numbers)])
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    for row in table:
-        cells = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        print("  ".join([row[0].ljust(widths[0]), *cells]))
+    print_table(table, right=True)
 
 
 def _dataset(name: str) -> None:

@@ -21,6 +21,7 @@ from birl.algos import LinearDecayEpsilonGreedy, NormalNoise
 from birl.cli.common import algorithm_class, load_dataset, make_environment, note
 from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
+from birl.cli.options import Device
 from birl.cli.settings import configure
 from birl.envs import Stepper, sample_actions, single_spaces
 from birl.errors import ConfigError
@@ -55,7 +56,7 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE …", help="Hyper-parameters: gamma=0.9, q_func_factory=qr, …"),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    device: Device = "cpu",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: the run in DIR is removed.")] = False,
     n_steps_per_epoch: Annotated[
         int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")

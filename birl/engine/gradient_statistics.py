@@ -7,14 +7,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-STATISTICS = ("min", "max", "mean", "std")
-"""The statistics of a gradient, in order."""
-
 WATCHED = "gradients of the step "
 """Before a step's name: where an update keeps statistics among its metrics until it hands them on."""
 
 
 def statistics(gradients: Iterable[Tensor]) -> Tensor:
-    """`STATISTICS` over the numbers of each gradient: float32 ``[n, 4]``, on the device. Nothing waits for it."""
+    """`GRADIENT_STATISTICS` of each gradient: float32 ``[n, 4]``, on the device. Nothing waits for it."""
     rows = [torch.stack([g.amin(), g.amax(), g.mean(), g.std(correction=0)]) for g in gradients]
     return torch.stack(rows).to(torch.float32)

@@ -13,11 +13,10 @@ from birl.errors import WriteError
 from birl.files import atomic_write
 from birl.files.named import encode
 from birl.logging.logger import LOG, LoggerAdapter, LoggerAdapterFactory
-from birl.types import State
+from birl.types import GRADIENT_STATISTICS, State
 
 _LINES = "metrics.jsonl"
 _GRADIENTS = "gradients"
-_STATISTICS = ("min", "max", "mean", "std")
 
 
 class FileAdapter(LoggerAdapter):
@@ -68,7 +67,7 @@ class FileAdapter(LoggerAdapter):
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
         """Take statistics of a gradient; they are written with the metrics of their epoch."""
-        self._gradients[name] = {key: float(statistics[key]) for key in _STATISTICS}
+        self._gradients[name] = {key: float(statistics[key]) for key in GRADIENT_STATISTICS}
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Write the epoch's metrics."""
@@ -83,7 +82,7 @@ class FileAdapter(LoggerAdapter):
         for name, each in self._gradients.items():
             file = _csv(f"{name}_grad")
             if not (self._folder / file).exists():
-                self._append(file, ",".join(["epoch", "step", *_STATISTICS]))
+                self._append(file, ",".join(["epoch", "step", *GRADIENT_STATISTICS]))
             self._append(file, ",".join(map(str, [epoch, step, *each.values()])))
 
     def _append(self, name: str, line: str) -> None:

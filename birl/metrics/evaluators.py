@@ -76,6 +76,10 @@ class OverTransitions(EvaluatorProtocol):
     def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
         """One number ``[B]`` for each transition."""
 
+    def _compared(self, batch: TransitionMiniBatch) -> Array:
+        """The actions that greedy ones are compared with."""
+        return _actions(batch)
+
 
 class TDErrorEvaluator(OverTransitions):
     r"""Mean squared temporal-difference error of the greedy policy: large on training data means overfitting elsewhere.
@@ -182,7 +186,7 @@ class ContinuousActionDiffEvaluator(OverTransitions):
     _sibling = "DiscreteActionMatchEvaluator"
 
     def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        difference: Array = _actions(batch) - algo.predict(batch.observations)
+        difference: Array = algo.predict(batch.observations) - self._compared(batch)
         return np.square(difference).sum(1)
 
 
@@ -193,10 +197,22 @@ class DiscreteActionMatchEvaluator(OverTransitions):
     _sibling = "ContinuousActionDiffEvaluator"
 
     def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        return np.asarray(_actions(batch) == algo.predict(batch.observations))
+        return np.asarray(algo.predict(batch.observations) == self._compared(batch))
 
 
-class CompareContinuousActionDiffEvaluator(OverTransitions):
+class _WithAnother(OverTransitions):
+    """Compares with the greedy actions of another algorithm, not with those of the data."""
+
+    def __init__(self, base_algo: Any, episodes: Sequence[EpisodeBase] | None = None) -> None:
+        super().__init__(episodes)
+        self._base_algo = base_algo
+
+    def _compared(self, batch: TransitionMiniBatch) -> Array:
+        actions: Array = self._base_algo.predict(batch.observations)
+        return actions
+
+
+class CompareContinuousActionDiffEvaluator(_WithAnother, ContinuousActionDiffEvaluator):
     r"""Mean squared distance of the greedy actions of two algorithms, :math:`E_D[|\pi_1(s_t) - \pi_2(s_t)|^2]`.
 
     Args:
@@ -204,19 +220,10 @@ class CompareContinuousActionDiffEvaluator(OverTransitions):
         episodes: episodes to evaluate with; the dataset that is being trained on by default.
     """
 
-    _kind = ActionSpace.CONTINUOUS
     _sibling = "CompareDiscreteActionMatchEvaluator"
 
-    def __init__(self, base_algo: Any, episodes: Sequence[EpisodeBase] | None = None) -> None:
-        super().__init__(episodes)
-        self._base_algo = base_algo
 
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        difference: Array = algo.predict(batch.observations) - self._base_algo.predict(batch.observations)
-        return np.square(difference).sum(1)
-
-
-class CompareDiscreteActionMatchEvaluator(OverTransitions):
+class CompareDiscreteActionMatchEvaluator(_WithAnother, DiscreteActionMatchEvaluator):
     r"""Share of steps at which the greedy actions of two algorithms agree, :math:`P_D(\pi_1(s_t) = \pi_2(s_t))`.
 
     Args:
@@ -224,15 +231,7 @@ class CompareDiscreteActionMatchEvaluator(OverTransitions):
         episodes: episodes to evaluate with; the dataset that is being trained on by default.
     """
 
-    _kind = ActionSpace.DISCRETE
     _sibling = "CompareContinuousActionDiffEvaluator"
-
-    def __init__(self, base_algo: Any, episodes: Sequence[EpisodeBase] | None = None) -> None:
-        super().__init__(episodes)
-        self._base_algo = base_algo
-
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        return np.asarray(algo.predict(batch.observations) == self._base_algo.predict(batch.observations))
 
 
 def _actions(batch: TransitionMiniBatch) -> Array:

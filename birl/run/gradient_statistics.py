@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from birl.engine.gradient_statistics import STATISTICS
-from birl.types import State
+from birl.types import GRADIENT_STATISTICS, State
 
 
 class GradientStatistics:
@@ -26,7 +25,7 @@ class GradientStatistics:
 
     def add(self, step: str, names: Sequence[str], values: Tensor) -> None:
         """Take in the statistics of one update ``[n, 4]``, or of several ``[k, n, 4]``."""
-        values = values.reshape(-1, len(names), len(STATISTICS))
+        values = values.reshape(-1, len(names), len(GRADIENT_STATISTICS))
         low, high, rest = values[..., 0], values[..., 1], values[..., 2:]
         extremes, sums = torch.stack([low, -high], -1).amin(0), rest.sum(0)
         if step in self._names:
@@ -44,7 +43,7 @@ class GradientStatistics:
             rows = torch.cat([self._extremes[step], self._sums[step] / self._counts[step]], -1).tolist()
             for name, (low, high, *rest) in zip(names, rows, strict=True):
                 label = name if every.count(name) == 1 else f"{step}.{name}"
-                result[label] = dict(zip(STATISTICS, (low, -high, *rest), strict=True))
+                result[label] = dict(zip(GRADIENT_STATISTICS, (low, -high, *rest), strict=True))
         self.__init__()  # type: ignore[misc]
         return result
 

@@ -1,0 +1,25 @@
+"""Arguments and options that several subcommands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")]
+_ENV_ID = typer.Option(help="Gymnasium id, or module:factory for an environment of your own.")
+EnvId = Annotated[str, _ENV_ID]
+OptionalEnvId = Annotated[str | None, _ENV_ID]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
+Epsilon = Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")]
+TargetReturn = Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")]
+EpisodeSeed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Fixes the episodes.")]
+
+Save = Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of a window.")]
+Title = Annotated[str | None, typer.Option(help="Title.")]
+ShowSteps = Annotated[bool, typer.Option("--show-steps", help="Steps instead of epochs along the x-axis.")]
+
+# Of d3rlpy's command lines:
+EnvHeader = Annotated[str | None, typer.Option(help="Not executed, unlike in d3rlpy: use --env-id module:factory.")]
+UseGymnasium = Annotated[bool, typer.Option("--use-gymnasium", hidden=True, help="No effect: always so here.")]
