@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM ends the process as an exception does, also before and after the loops that write checkpoints."""
+    """Raise `SystemExit` on SIGTERM, also before and after the loops that write checkpoints."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -112,7 +112,7 @@ def _ended_by_sigterm() -> Iterator[None]:
     try:
         yield
     except Exception:
-        # A signal may come while a library is half made; what then fails in cleaning up is no error of its own.
+        # A signal can arrive while a library is being imported; errors of its cleanup are consequences.
         if ended:
             raise SystemExit(ended[0]) from None
         raise
@@ -121,7 +121,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _follows_interrupt(error: BaseException) -> bool:
-    """Whether an error came up only while a Ctrl-C was on its way out."""
+    """Whether an error was raised while a Ctrl-C was being handled."""
     context = error.__context__
     return context is not None and (isinstance(context, KeyboardInterrupt) or _follows_interrupt(context))
 

@@ -1,4 +1,4 @@
-"""``birl algos``: what there is."""
+"""``birl algos``: the list of algorithms."""
 
 from __future__ import annotations
 

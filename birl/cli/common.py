@@ -1,4 +1,4 @@
-"""What several subcommands need."""
+"""Functions that several subcommands share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODEL = re.compile(r"model_(\d+)\.d3")
 
 
 def note(text: str) -> None:
-    """Tell the user something that is no result: standard output stays clean."""
+    """Tell the user something on standard error; standard output is for results."""
     tqdm.write(text, file=sys.stderr)  # above the progress bar, if there is one
 
 
@@ -81,7 +81,7 @@ def runs_of_seeds(folder: Path) -> list[Path]:
 
 
 def several_runs(folder: Path) -> str:
-    """What to say of a folder that holds one run for each of several seeds; empty if it does not."""
+    """Message about a folder with one run for each of several seeds; empty for other folders."""
     runs = runs_of_seeds(folder)
     return f"{folder} holds one run for each of {len(runs)} seeds: give one of them, {runs[0]}" if runs else ""
 
@@ -115,7 +115,7 @@ def load_dataset(name: str) -> Any:
     """Load an h5 file, or a dataset by the name that `birl.datasets.get_dataset` knows.
 
     Raises:
-        ConfigError, FileError: if there is neither.
+        ConfigError, FileError: if neither exists.
     """
     path = Path(name)
     if path.suffix in (".h5", ".hdf5") and not path.exists():
@@ -131,7 +131,7 @@ def load_dataset(name: str) -> Any:
 
 
 def make_environment(name: str, num_envs: int | None = None, **options: Any) -> Any:
-    """`birl.envs.make_env`, which finds ``module:factory`` in the working folder, too.
+    """Call `birl.envs.make_env`, which then finds ``module:factory`` in the working folder, too.
 
     Args:
         name, num_envs: see `birl.envs.make_env`.

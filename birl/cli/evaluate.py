@@ -48,7 +48,7 @@ def evaluate(
 
 
 def acting_algorithm(algorithm: Any, target_return: float | None) -> Any:
-    """What acts in an environment: the algorithm, or a sequence model together with the return it aims at.
+    """The object that acts: the algorithm itself, or a sequence model with the return it aims at.
 
     Raises:
         ConfigError: if a sequence model has no return to aim at, or another algorithm has one.

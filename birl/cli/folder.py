@@ -33,15 +33,15 @@ class RunFolder(LoggerAdapterFactory):
 
         Args:
             settings: JSON values.
-            fresh: whether a run that is there is removed first.
+            fresh: whether an existing run is removed first.
 
         Returns:
-            Whether a run goes on.
+            Whether an earlier run is resumed.
 
         Raises:
-            ResumeError: if a run with other settings is there.
-            ForeignFileError: if something else is there.
-            WriteError: if the folder cannot be made or written.
+            ResumeError: if the folder holds a run with other settings.
+            ForeignFileError: if it holds something else.
+            WriteError: if it cannot be made or written.
         """
         try:
             return self._prepare(settings, fresh)
@@ -67,7 +67,7 @@ class RunFolder(LoggerAdapterFactory):
                     "another --out, or --fresh to remove that run and start over"
                 )
         going_on = checkpoint_path(self.path).exists() and not fresh
-        if not going_on:  # whatever was logged before the first checkpoint is made again
+        if not going_on:  # what was logged before the first checkpoint is logged again
             for old in self._files():
                 old.unlink()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class RunFolder(LoggerAdapterFactory):
             raise ForeignFileError(f"{file} cannot be read ({error}): give another --out, or --fresh") from error
 
     def _files(self) -> list[Path]:
-        """What a run leaves in its folder, its settings aside: without any of it, nothing can be lost."""
+        """Files of the run except its settings. If there are none, nothing can be lost."""
         places = ("",) if self._seeds is None else ("", "seed_*/")
         return [file for place in places for pattern in _OURS for file in self.path.glob(place + pattern)]
 
@@ -91,7 +91,7 @@ class RunFolder(LoggerAdapterFactory):
         return [newest_model(folder) for folder in folders]
 
     def create(self, experiment_name: str) -> LoggerAdapter:
-        """Make the adapter that writes into this folder, wherever it was when the run began, and prints each epoch.
+        """Make the adapter that writes into this folder and prints each epoch.
 
         The run of one seed of several is called ``<name>/seed_<seed>`` (see `birl.fit_many`).
         """

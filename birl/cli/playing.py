@@ -1,4 +1,4 @@
-"""What `birl record` and `birl play` share: a rendering environment, and episodes of a trained policy in it."""
+"""Rendering environments, and episodes of trained policies in them, for `birl record` and `birl play`."""
 
 from __future__ import annotations
 

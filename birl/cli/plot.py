@@ -65,7 +65,7 @@ def draw(
         curves: files for each curve, ``epoch,step,value`` without a header. Several files are the seeds of one curve:
             their mean is drawn as far as all of them go, and each of them as a thin line.
         labels: name of each curve.
-        window: moving average over so many epochs; the first ones average over what there is.
+        window: moving average over so many epochs, over fewer at the start.
         show_steps: steps along the x-axis instead of epochs.
         show_max: the largest value of each curve in the legend, and the largest of all as a dashed line.
         **limits: ``xlim``, ``ylim``, ``title``, ``ylabel``; ``None`` leaves one out.
@@ -155,7 +155,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def _name(path: Path, files: list[Path]) -> str:
-    """What the legend calls a curve."""
+    """Name of a curve in the legend."""
     if len(files) > 1:
         return f"{path.name}/{files[0].stem}, mean of {len(files)} seeds"
     return f"{files[0].parent.name}/{files[0].stem}" if files[0].parent.name else files[0].stem

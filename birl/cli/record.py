@@ -72,7 +72,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.files: list[Path] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode. Its video begins with the first step: nobody may want this one."""
+        """Begin an episode. Its video begins with the first step, as not every reset is followed by one."""
         result = self.env.reset(seed=seed, options=options)
         self._drop()
         self._first = self._frame()

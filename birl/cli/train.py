@@ -144,7 +144,7 @@ def train(
 
 
 def _logging(steps: int | None, gradients: bool, seeds: str | None) -> dict[str, Any]:
-    """The settings of a run that say what is logged, as far as they are not the usual ones."""
+    """Logging settings that differ from the defaults."""
     given = {"logging_steps": steps, "log_gradients": gradients or None}
     given = {name: value for name, value in given.items() if value is not None}
     if given and seeds is not None:
@@ -182,7 +182,7 @@ def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
 
 @contextlib.contextmanager
 def _stopping(out: Path) -> Iterator[None]:
-    """Say after Ctrl-C or SIGTERM whether there is something to go on from."""
+    """Say after Ctrl-C or SIGTERM whether the run can be resumed."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -194,9 +194,9 @@ def _stopping(out: Path) -> Iterator[None]:
 
 
 def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: float | None) -> None:
-    """Check that algorithm, data and environment fit together, with an algorithm that is used for nothing else.
+    """Check that algorithm, data and environment fit together, on an algorithm that is thrown away.
 
-    Random numbers go on as if nothing had happened.
+    The global random state is restored.
     """
     with randomness_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are given when the run begins
@@ -214,7 +214,7 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
 
 
 def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> None:
-    """Refuse to learn from logs, or in an environment, what can only be learned the other way."""
+    """Reject algorithms that cannot learn from this source."""
     name = algorithm.__name__
     if algorithm.data == "nothing":
         raise ConfigError(f"{name} does not learn: `birl algos` lists those that do")
@@ -225,7 +225,7 @@ def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> 
 
 
 def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionScaler | None, str]:
-    """A scaler where actions do not lie in [-1, 1], and what to say of it."""
+    """A scaler for actions that do not lie in [-1, 1], and a note about it."""
     bounds = _data_bounds(source) if env is None else _space_bounds(single_spaces(env)[1])
     if bounds is None or algorithm.action_space is ActionSpace.DISCRETE:
         return None, ""
@@ -259,7 +259,7 @@ def _words(low: Any, high: Any) -> str:
 
 @dataclass
 class _Run:
-    """One run with the loops' options that the command line decides on."""
+    """A run, with the options that the command line passes to the loops."""
 
     learner: Any
     folder: RunFolder

@@ -12,14 +12,14 @@ from typing import Any
 from birl.errors import WriteError
 from birl.files import atomic_write
 from birl.files.named import encode
-from birl.logging.logger import LOG, LoggerAdapter, LoggerAdapterFactory
+from birl.logging.logger import LOG, EpochAdapter, LoggerAdapterFactory
 from birl.types import GRADIENT_STATISTICS, State
 
 _LINES = "metrics.jsonl"
 _GRADIENTS = "gradients"
 
 
-class FileAdapter(LoggerAdapter):
+class FileAdapter(EpochAdapter):
     """Writes a run folder.
 
     ``params.json``
@@ -39,8 +39,8 @@ class FileAdapter(LoggerAdapter):
     """
 
     def __init__(self, logdir: str | os.PathLike[str]) -> None:
+        super().__init__()
         self._folder = Path(logdir)
-        self._metrics: dict[str, float] = {}
         self._gradients: dict[str, dict[str, float]] = {}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -59,11 +59,8 @@ class FileAdapter(LoggerAdapter):
 
     def before_write_metric(self, epoch: int, step: int) -> None:
         """Begin an epoch's metrics."""
-        self._metrics, self._gradients = {}, {}
-
-    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
-        """Take a metric; it is written with the others of its epoch."""
-        self._metrics[name] = float(value)
+        super().before_write_metric(epoch, step)
+        self._gradients = {}
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
         """Take statistics of a gradient; they are written with the metrics of their epoch."""

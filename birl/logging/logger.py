@@ -1,6 +1,6 @@
 """The interface of logger adapters, and the logger that loops and users write to.
 
-Nothing but what is passed in is ever written: no environment variables, no command line, no host name.
+Only what is passed in is written: no environment variables, no command line, no host name.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class LoggingStrategy(Enum):
 
 
 class LoggerAdapter:
-    """Writes one run's metrics, parameters and models somewhere. What is not overridden does nothing.
+    """Writes the metrics, parameters and models of one run. Methods that are not overridden do nothing.
 
-    Subclass it, or offer the same methods. Not needed in a class of its own: ``watch_model``, which adapters written
-    for older versions of d3rlpy do not have, and ``write_gradient``, without which gradient statistics arrive as
-    metrics. Optional are also ``get_state() -> dict`` and ``set_state(dict)``: if a run is resumed from a checkpoint,
-    ``set_state`` gets what ``get_state`` gave when the checkpoint was written, and should drop whatever was written
-    after it.
+    Subclass it, or offer the same methods. A class that does not inherit may leave out ``watch_model``, which adapters
+    for older versions of d3rlpy do not have, and ``write_gradient``; gradient statistics then arrive as metrics.
+    ``get_state() -> dict`` and ``set_state(dict)`` are optional: when a run is resumed from a checkpoint,
+    ``set_state`` gets the result of ``get_state`` at the time of the checkpoint, and should drop everything that was
+    written after it.
     """
 
     def write_params(self, params: dict[str, Any]) -> None:
@@ -76,6 +76,21 @@ class LoggerAdapter:
 
     def close(self) -> None:
         """Called at the end of the run, however it ends."""
+
+
+class EpochAdapter(LoggerAdapter):
+    """Collects the metrics of an epoch, which a subclass writes in `after_write_metric`."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, float] = {}
+
+    def before_write_metric(self, epoch: int, step: int) -> None:
+        """Begin an epoch's metrics."""
+        self._metrics = {}
+
+    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
+        """Take a metric; it is written with the others of its epoch."""
+        self._metrics[name] = float(value)
 
 
 class LoggerAdapterFactory(Protocol):
@@ -122,14 +137,14 @@ class BirlLogger:
         self.adapter.write_params(params)
 
     def add_metric(self, name: str, value: float) -> None:
-        """Take a value into the mean of ``name`` that the next `commit` writes."""
+        """Add a value to the mean of ``name`` that the next `commit` writes."""
         total = self._sums.setdefault(name, [0.0, 0.0])
         total[0] += value
         total[1] += 1.0
 
     @contextmanager
     def measure_time(self, name: str) -> Iterator[None]:
-        """Add the seconds spent inside as the metric ``time_<name>``."""
+        """Add the duration of the block, in seconds, as the metric ``time_<name>``."""
         start = time.perf_counter()
         try:
             yield

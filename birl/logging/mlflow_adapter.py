@@ -8,7 +8,7 @@ from typing import Any
 
 from birl.errors import require
 from birl.files.named import encode
-from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
+from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
 from birl.logging.tensorboard_adapter import flat
 from birl.types import State
 
@@ -18,7 +18,7 @@ _LONGEST_PARAM = 500
 _FORBIDDEN = re.compile(r"[^\w\-./ ]")
 
 
-class MLflowAdapter(LoggerAdapter):
+class MLflowAdapter(EpochAdapter):
     """Logs a run to MLflow: metrics by name against the step, parameters one by one. Saves no models.
 
     The run is started by the first thing that is written, through a client of its own: the active run of
@@ -35,12 +35,12 @@ class MLflowAdapter(LoggerAdapter):
     """
 
     def __init__(self, run_name: str, experiment: str = "Default", tracking_uri: str | None = None) -> None:
+        super().__init__()
         mlflow = require("mlflow", "mlflow")
         self._client = mlflow.MlflowClient(tracking_uri)
         self._entities = require("mlflow.entities", "mlflow")
         self._run_name, self._experiment = run_name, experiment
         self._id: str | None = None
-        self._metrics: dict[str, float] = {}
         self._written_until = -1  # the step up to which a run that goes on has its metrics
 
     @property
@@ -60,20 +60,13 @@ class MLflowAdapter(LoggerAdapter):
         for begin in range(0, len(new), _MOST_PARAMS):
             self._client.log_batch(self.run_id, params=new[begin : begin + _MOST_PARAMS])
 
-    def before_write_metric(self, epoch: int, step: int) -> None:
-        """Begin an epoch's metrics."""
-        self._metrics = {}
-
-    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
-        """Take a metric; it is written with the others of its epoch."""
-        self._metrics[_allowed(name)] = float(value)
-
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Write the epoch's metrics."""
         if step <= self._written_until:
             return
         now = time.time_ns() // 1_000_000
-        values = {**self._metrics, "epoch": float(epoch)}  # the last one tells that all are there
+        values = {_allowed(name): value for name, value in self._metrics.items()}
+        values["epoch"] = float(epoch)  # the last one tells that all are there
         rows = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
         for begin in range(0, len(rows), _MOST_METRICS):
             self._client.log_batch(self.run_id, metrics=rows[begin : begin + _MOST_METRICS])

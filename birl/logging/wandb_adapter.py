@@ -7,11 +7,11 @@ from typing import Any
 
 from birl.errors import require
 from birl.files.named import encode
-from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
+from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
 from birl.types import State
 
 
-class WanDBAdapter(LoggerAdapter):
+class WanDBAdapter(EpochAdapter):
     """Logs a run to Weights & Biases: metrics by name against the step, parameters as its config. Saves no models.
 
     The run is started by the first thing that is written. A resumed run goes on under the same id; Weights & Biases
@@ -21,9 +21,9 @@ class WanDBAdapter(LoggerAdapter):
     ``gradients/<parameter>.<statistic>``.
 
     Args:
-        algo: not looked at.
+        algo: ignored.
         experiment_name: name of the run.
-        n_steps_per_epoch: not looked at.
+        n_steps_per_epoch: ignored.
         project: project of the run; by default the one that Weights & Biases is set to.
 
     Raises:
@@ -31,11 +31,11 @@ class WanDBAdapter(LoggerAdapter):
     """
 
     def __init__(self, algo: Any, experiment_name: str, n_steps_per_epoch: int, project: str | None = None) -> None:
+        super().__init__()
         self._wandb = require("wandb", "wandb")
         self._name, self._project = experiment_name, project
         self._run: Any = None
         self._id: str | None = None  # of a run that goes on
-        self._values: dict[str, float] = {}
 
     @property
     def run(self) -> Any:
@@ -49,21 +49,13 @@ class WanDBAdapter(LoggerAdapter):
         """Write the run's config."""
         self.run.config.update(encode(params), allow_val_change=True)
 
-    def before_write_metric(self, epoch: int, step: int) -> None:
-        """Begin an epoch's metrics."""
-        self._values = {"epoch": epoch}
-
-    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
-        """Take a metric; it is sent with the others of its epoch."""
-        self._values[name] = float(value)
-
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
         """Take statistics of a gradient."""
-        self._values |= {f"gradients/{name}.{key}": float(value) for key, value in statistics.items()}
+        self._metrics |= {f"gradients/{name}.{key}": float(value) for key, value in statistics.items()}
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Send the epoch's metrics."""
-        self.run.log(self._values, step=step)
+        self.run.log({"epoch": epoch, **self._metrics}, step=step)
 
     def close(self) -> None:
         """Finish the run, if one was started."""

@@ -20,7 +20,7 @@ def evaluate(
     seed: int | None = None,
     actor: Any = None,
 ) -> list[float]:
-    """Undiscounted returns of greedy episodes; a sequence model acts as its wrapper's action sampler says.
+    """Undiscounted returns of greedy episodes; the action sampler of a sequence model chooses its actions.
 
     In a vector environment the first ``n_episodes`` episodes that *start* count. Counting the first that finish would
     favour short ones.
@@ -82,7 +82,7 @@ def evaluate_transformer_with_environment(algo: Any, env: Any, n_trials: int = 1
     """Mean of the returns that `evaluate` gives for a sequence model.
 
     Args:
-        algo: what ``as_stateful_wrapper(target_return)`` gave.
+        algo: result of ``as_stateful_wrapper(target_return)``.
         env: environment or vector environment.
         n_trials: number of episodes.
     """

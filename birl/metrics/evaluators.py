@@ -19,7 +19,7 @@ from birl.types import ActionSpace, Array
 
 
 class EvaluatorProtocol(Protocol):
-    """Says one number about an algorithm."""
+    """Computes one number for an algorithm."""
 
     def __call__(self, algo: Any, dataset: Any) -> float:
         """Evaluate.
@@ -107,8 +107,8 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
     .. math::
         E_D[\sum_{t' \ge t} \gamma^{t' - t} (Q(s_{t'}, a_{t'}) - Q(s_{t'}, \pi(s_{t'})))]
 
-    The smaller, the better does the greedy policy think of its own actions (Murphy 2005, "A generalization error for
-    Q-learning", JMLR 6). Differs from d3rlpy, which cuts episodes into windows of 1024 steps.
+    Small values mean that the greedy policy rates its own actions above those of the data (Murphy 2005, "A
+    generalization error for Q-learning", JMLR 6). Differs from d3rlpy, which cuts episodes into windows of 1024 steps.
     """
 
     def __call__(self, algo: Any, dataset: Any) -> float:

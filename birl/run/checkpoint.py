@@ -1,4 +1,4 @@
-"""Run checkpoints: one file from which a run goes on as if it had never stopped."""
+"""Run checkpoints: one file that resumes a run exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEP = "step"
 
 
 class _Absent:
-    """Stands for a value that one side does not have."""
+    """A value that one side does not have."""
 
     def __repr__(self) -> str:
         return "not given"
@@ -32,26 +32,26 @@ _ABSENT = _Absent()
 
 
 def checkpoint_path(folder: str | Path) -> Path:
-    """Where the checkpoint of a run folder lies."""
+    """Path of the checkpoint in a run folder."""
     return Path(folder) / CHECKPOINT
 
 
 def checkpoint_step(folder: str | Path) -> int:
-    """Number of steps that the run in a folder has made; 0 without a checkpoint. The state itself is not read."""
+    """Number of steps that the run in a folder has made, 0 without a checkpoint. Reads no arrays."""
     path = checkpoint_path(folder)
     return int(load_config(path, _KIND).get(_STEP, 0)) if path.is_file() else 0
 
 
 def save_checkpoint(folder: str | Path, settings: dict[str, Any], state: State) -> None:
-    """Write the checkpoint: completely, or not at all.
+    """Write the checkpoint, completely or not at all.
 
     Args:
-        folder: run folder; made if it is not there.
-        settings: what the run was started with (JSON): a run with other settings will not continue from it.
-        state: everything the run depends on, but for the global random generators, which are added here.
+        folder: run folder; created if missing.
+        settings: settings of the run, as JSON values. A run with other settings will not resume from it.
+        state: everything the run depends on except the global random generators, which are added here.
 
     Raises:
-        WriteError: if it cannot be written; the checkpoint before it is untouched.
+        WriteError: if it cannot be written; an earlier checkpoint is untouched.
     """
     path = checkpoint_path(folder)
     try:
@@ -68,9 +68,9 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
     """Read the checkpoint, or return ``None`` if there is none.
 
     Raises:
-        ResumeError: if the run was started with other settings, naming them.
+        ResumeError: if the run has other settings; the message names them.
         CorruptFileError, ForeignFileError: if the file cannot be read.
-        ConfigError: if ``folder`` is a file, or no path.
+        ConfigError: if ``folder`` is not the path of a folder.
     """
     if not isinstance(folder, str | os.PathLike) or folder == "":
         raise ConfigError(f"checkpoint is {folder!r}; it must be the path of a folder, or None")
@@ -94,9 +94,9 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
 
 
 def differences(saved: Any, given: Any, name: str = "") -> list[str]:
-    """What differs between two nested settings, in words.
+    """Describe the differences between two nested settings.
 
-    A scaler's parameter that is ``None`` on one side is no difference: it is fitted to the data, and comes with the
+    A parameter of a scaler that is ``None`` on one side does not count: it is fitted to the data and comes with the
     checkpoint.
     """
     if isinstance(saved, dict) and isinstance(given, dict):
@@ -110,7 +110,7 @@ def differences(saved: Any, given: Any, name: str = "") -> list[str]:
 
 
 def random_state() -> State:
-    """State of the global generators of Python, numpy and torch (all CUDA devices in use included)."""
+    """State of the global generators of Python, numpy and torch, including all CUDA devices in use."""
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: State = {
@@ -125,7 +125,7 @@ def random_state() -> State:
 
 @contextlib.contextmanager
 def randomness_kept() -> Iterator[None]:
-    """Whatever is drawn from the global generators inside is put back: evaluation never changes training."""
+    """Restore the global random state on exit, so that evaluation does not affect training."""
     state = random_state()
     try:
         yield
