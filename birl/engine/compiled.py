@@ -136,14 +136,15 @@ class Program(Eager):
         return names, rules, self.nets.training, self._trained.watch is not None
 
     def _function(self, due: Due) -> Callable[[Batch, Tensor, Moments], dict[str, Tensor]]:
-        trained, steps, begins, begin = self._trained, self._optimized(due), {}, 0
-        for name, step in steps.items():
-            begins[name], begin = begin, begin + step.size
+        trained, steps = self._trained, self._optimized(due)
+        sizes = [step.size for step in steps.values()]
 
         def update(batch: Batch, scalars: Tensor, moments: Moments) -> dict[str, Tensor]:
+            own = dict(zip(steps, scalars.split(sizes), strict=True))
+
             def move(name: str, gradients: Gradients) -> None:
                 with torch.no_grad():
-                    steps[name](list(gradients.values()), moments[name], scalars[begins[name] :])
+                    steps[name](list(gradients.values()), moments[name], own[name])
 
             return Eager(trained, move).update(batch, due)
 
@@ -190,15 +191,12 @@ class _OptimizerStep:
         return [number for rule, group in groups for number in rule.numbers(group, step)]
 
     def __call__(self, gradients: list[Tensor], moments: Sequence[Sequence[Tensor]], scalars: Tensor) -> None:
-        """Move the parameters; ``scalars`` begin with this step's."""
+        """Move the parameters."""
         limit = self._trained.clip_norms[self._name]
         if limit is not None:
             gradients = clip(gradients, limit)
-        own, begin = [], 0
-        for rule, group in zip(self.rules, self._optimizer.param_groups, strict=True):
-            count = len(rule.numbers(group, 1))
-            own.append([scalars[begin + index] for index in range(count)])
-            begin += count
+        groups = zip(self.rules, self._optimizer.param_groups, strict=True)
+        own = [each.unbind() for each in scalars.split([len(rule.numbers(group, 1)) for rule, group in groups])]
         for parameter, gradient, kept, group in zip(self._parameters, gradients, moments, self._groups, strict=True):
             self.rules[group](parameter, gradient, kept, own[group])
 

@@ -24,7 +24,6 @@ INDUCTOR: dict[str, Any] = {"fallback_random": True, "size_asserts": False}
 
 _serial = itertools.count()
 
-
 Value = TypeVar("Value")
 
 
@@ -69,7 +68,8 @@ class _Compiled:
     def forget(self) -> None:
         """Tensors that the function keeps may have been replaced."""
         self._direct: Callable[[Sequence[Tensor]], dict[str, Tensor]] | None = None
-        self._calls: list[tuple[Any, Any, Any]] | None = []  # of the program by its shell, until one was looked at
+        self._looked = False
+        self._calls: list[tuple[Any, Any, Any]] | None = None  # of the program by its shell, while one is looked at
 
     def __call__(self, *args: Any) -> Any:
         if self._made:
@@ -114,10 +114,11 @@ class _Compiled:
         """
         if self._direct is not None:
             return self._direct(own)
+        self._calls = None if self._looked else []
         result: dict[str, Tensor] = self(*args)
         if self._calls:
-            self._direct = _without_shell(*self._calls[-1], own, kept(), result)
-            self._calls = None
+            self._direct = _without_shell(*self._calls[0], own, kept(), result)
+            self._looked, self._calls = True, None
         return result
 
 

@@ -1,4 +1,4 @@
-"""What is logged of gradients."""
+"""Statistics of gradients, for the logs."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -187,6 +188,11 @@ def test_unknown_optimizer_is_compiled_up_to_its_step() -> None:
         compiled.update(batch(step))
     assert compiled.engine.compiled
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
+    given = batch(3)
+    kept = weakref.ref(given.reward)
+    compiled.update(given)
+    del given
+    assert kept() is None, "a compiled function keeps its batch"
 
 
 def test_memory_in_another_order_has_a_program_of_its_own() -> None:
