@@ -103,7 +103,7 @@ def environment_spec(env: Any) -> Spec:
     if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
         return Spec(shape, int(action_space.shape[0]), False)
     raise EnvironmentMismatchError(
-        f"the action space {action_space} is not supported; allowed are Discrete(n) and one-dimensional Box spaces: "
+        f"the action space is {action_space}; it must be Discrete(n) or a one-dimensional Box: "
         "wrap the environment in gymnasium.wrappers.TransformAction"
     )
 
@@ -122,8 +122,8 @@ def _network_shape(space: Any) -> tuple[int, ...]:
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) and len(space.shape) > 0:
         return tuple(int(size) for size in space.shape)
     raise EnvironmentMismatchError(
-        f"the observation space {space} is not supported; allowed are Box, MultiBinary and MultiDiscrete spaces "
-        "with at least one dimension, and Tuple and Dict of them: wrap the environment, for instance in "
+        f"the observation space is {space}; it must be a Box, MultiBinary or MultiDiscrete space "
+        "with at least one dimension, or a Tuple or Dict of them: wrap the environment, for instance in "
         "gymnasium.wrappers.FlattenObservation"
     )
 

@@ -301,5 +301,5 @@ def make_place(storage: str | os.PathLike[str] | torch.device) -> Place:
     if isinstance(storage, str | os.PathLike) and os.fspath(storage):
         return FolderPlace(storage)
     raise ConfigError(
-        f"storage={storage!r}, allowed are 'memory', the path of a folder and a torch device: use one of them"
+        f"storage is {storage!r}; it must be 'memory', the path of a folder or a torch device: give one of them"
     )

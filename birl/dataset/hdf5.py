@@ -80,7 +80,7 @@ def dump(episodes: Sequence[Episode], f: Target, info: DatasetInfo | None = None
     """
     if not isinstance(f, str | os.PathLike) and not hasattr(f, "write"):
         raise ConfigError(
-            f"f={f!r:.80}, allowed are a path and a file opened with open(path, 'w+b'): the order is dump(episodes, f)"
+            f"f is {f!r:.80}; it must be a path or a file opened with open(path, 'w+b'): the order is dump(episodes, f)"
         )
     if isinstance(f, str | os.PathLike):
         try:
@@ -174,7 +174,7 @@ def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSp
     check_readable(f, "load(f, episode_cls)")
     if not isinstance(episode_cls, type) or not hasattr(episode_cls, "deserialize"):
         raise ConfigError(
-            f"episode_cls={episode_cls!r:.80}, allowed are classes such as birl.dataset.Episode: the order is "
+            f"episode_cls is {episode_cls!r:.80}; it must be a class such as birl.dataset.Episode: the order is "
             "load(f, episode_cls)"
         )
     with _opened(f) as (file, size, name, guarded):
@@ -187,7 +187,7 @@ def check_readable(f: Any, call: str) -> None:
         return
     if isinstance(f, type | TextIOBase) or not (hasattr(f, "read") and hasattr(f, "seek")):
         raise ConfigError(
-            f"f={f!r:.80}, allowed are a path and a file opened with open(path, 'rb'): the order is {call}"
+            f"f is {f!r:.80}; it must be a path or a file opened with open(path, 'rb'): the order is {call}"
         )
 
 
@@ -308,12 +308,12 @@ class _Reader:
 
         for name in self.file:
             if not isinstance(self.file.get(name, getlink=True), h5py.HardLink):
-                raise CorruptFileError(f"{self.name}: {name:.80} is a link, allowed are arrays: store the array itself")
+                raise CorruptFileError(f"{self.name}: {name:.80} is a link; it must be an array: store it itself")
 
     def _flag(self, name: str) -> bool:
         value = self._array(name)
         if value.size != 1 or not np.isin(value, (0, 1)).all():
-            raise CorruptFileError(f"{self.name}: {name} is {value!r:.80}, allowed are 0 and 1: restore it from a copy")
+            raise CorruptFileError(f"{self.name}: {name} is {value!r:.80}; it must be 0 or 1: restore it from a copy")
         return bool(value.reshape(-1)[0])
 
     def _count(self) -> int:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
-from birl.errors import ConfigError
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
 TERMINATED = 1  # the environment ended the episode with this step
@@ -59,8 +59,8 @@ class Storage:
         place: Place | None = None,
         capacity: int = 0,
     ) -> None:
-        if lanes < 1 or (limit is not None and limit < lanes):
-            raise ConfigError(f"lanes={lanes} with limit={limit}: allowed are at least 1 lane and 1 step for each lane")
+        check("lanes", lanes, int, low=1)
+        check("limit", limit, int, ": at least 1 step for each lane", optional=True, low=lanes)
         self.place: Place = MemoryPlace() if place is None else place
         self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
         self.leaves: dict[str, Leaf] = {"action": action, "reward": reward}

@@ -26,7 +26,7 @@ def as_array(name: str, value: Any) -> Array:
         raise ShapeError(f"{name} cannot be made one array ({error}): give all steps the same shape") from error
     if array.dtype.kind not in "biuf":
         raise ShapeError(
-            f"{name} have dtype {array.dtype}, allowed are bool, integer and float: convert them with "
+            f"the dtype of {name} is {array.dtype}; it must be bool, integer or float: convert them with "
             f"np.asarray({name}, dtype=np.float32) and give all steps the same shape"
         )
     return array
@@ -38,7 +38,7 @@ def as_column(name: str, value: Any) -> Array:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] != 1:
-        raise ShapeError(f"{name} have shape {np.shape(value)}, allowed are (N,) and (N, 1): one number a step")
+        raise ShapeError(f"the shape of {name} is {np.shape(value)}; it must be (N,) or (N, 1): one number a step")
     return array
 
 
@@ -47,7 +47,7 @@ def as_flags(name: str, value: Any) -> Array:
     column = as_column(name, value)[:, 0]
     wrong = np.flatnonzero((column != 0) & (column != 1))
     if wrong.size:
-        raise DataError(f"{name}[{wrong[0]}] is {column[wrong[0]]}, allowed are 0 and 1: mark episode ends with 1")
+        raise DataError(f"{name}[{wrong[0]}] is {column[wrong[0]]}; it must be 0 or 1: mark episode ends with 1")
     return column.astype(bool)
 
 
@@ -62,10 +62,10 @@ def check_finite(name: str, tree: Tree) -> None:
         found = f"{name}{list(where) if where else ''} is {leaf[where]}"
         if beyond:
             raise NonFiniteError(
-                f"{found}, allowed are numbers from {-FLOAT32_MAX:.3g} to {FLOAT32_MAX:.3g}, the range of float32, in "
+                f"{found}; it must be a number from {-FLOAT32_MAX:.3g} to {FLOAT32_MAX:.3g}, the range of float32, in "
                 f"which networks compute: scale {name}, or repair or drop the episode that holds it"
             )
-        raise NonFiniteError(f"{found}, allowed are finite numbers: repair or drop the episode that holds it")
+        raise NonFiniteError(f"{found}; it must be a finite number: repair or drop the episode that holds it")
 
 
 def _fits_float32(leaf: Array) -> bool:
@@ -145,18 +145,18 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Arr
     array = as_array("actions", actions)
     check_finite("actions", array)
     if array.ndim == 0 or array.ndim > 2:
-        raise ShapeError(f"actions have shape {array.shape}, allowed are (N,) and (N, A): flatten each action")
+        raise ShapeError(f"the shape of actions is {array.shape}; it must be (N,) or (N, A): flatten each action")
     space = detect_action_space(array) if action_space is None else action_space
     if space not in (ActionSpace.DISCRETE, ActionSpace.CONTINUOUS):
         raise ActionError(
-            f"action_space is {space}, allowed are ActionSpace.DISCRETE and CONTINUOUS: data have one kind"
+            f"action_space is {space}; it must be ActionSpace.DISCRETE or CONTINUOUS: data have one kind"
         )
     if array.ndim == 1:
         array = array[:, None]
     if space is ActionSpace.CONTINUOUS:
         return (array if array.dtype.kind == "f" else array.astype(np.float32)), space
     if array.shape[1] != 1:
-        raise ActionError(f"discrete actions have shape {array.shape}, allowed are (N,) and (N, 1): give one a step")
+        raise ActionError(f"the shape of discrete actions is {array.shape}; it must be (N,) or (N, 1): give one a step")
     if array.dtype.kind == "f" and not np.array_equal(array, np.floor(array)):
         wrong = array[array != np.floor(array)][0]
         raise ActionError(f"action_space is DISCRETE but there is an action {wrong}: whole numbers are allowed")

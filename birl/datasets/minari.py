@@ -152,7 +152,7 @@ def _checked(space: Any, given: Any) -> Tree:
         return tuple(_checked(part, item) for part, item in zip(space.spaces, given, strict=True))
     if not isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) or not space.shape:
         raise ShapeError(
-            f"observations of {space} cannot be learned from, allowed are Box, MultiBinary and MultiDiscrete spaces, "
-            "and Dict and Tuple of them: collect the data with gymnasium.wrappers.FlattenObservation"
+            f"the observation space is {space}; it must be a Box, MultiBinary or MultiDiscrete space, or a Dict or "
+            "Tuple of them: collect the data with gymnasium.wrappers.FlattenObservation"
         )
     return given

@@ -215,7 +215,7 @@ def test_arguments_in_another_order(tmp_path: Path) -> None:
     buffer, path = make(), tmp_path / "data.h5"
     buffer.dump(path)
     calls: list[tuple[Any, str]] = [
-        (lambda: load(Episode, path), r"f=<class .*Episode'>.*the order is load\(f, episode_cls\)"),  # type: ignore[arg-type]
+        (lambda: load(Episode, path), r"f is <class .*Episode'>; it .*the order is load\(f, episode_cls\)"),  # type: ignore[arg-type]
         (lambda: load(path, InfiniteBuffer()), r"the order is load\(f, episode_cls\)"),  # type: ignore[arg-type]
         (lambda: ReplayBuffer.load(InfiniteBuffer(), path), r"order is ReplayBuffer.load\(f, buffer\)"),  # type: ignore[arg-type]
         (lambda: dump(path, buffer.episodes), r"order is dump\(episodes, f\)"),  # type: ignore[arg-type]
