@@ -188,7 +188,7 @@ class _OptimizerStep:
         self.rules = self._read_rules()  # a user may have changed the optimiser's groups
         step = self._trained.step_counts[self._name] + ahead
         groups = zip(self.rules, self._optimizer.param_groups, strict=True)
-        return [number for rule, group in groups for number in rule.numbers(group, step)]
+        return [number for rule, group in groups for number in rule.step_scalars(group, step)]
 
     def __call__(self, gradients: list[Tensor], moments: Sequence[Sequence[Tensor]], scalars: Tensor) -> None:
         """Move the parameters."""
@@ -196,7 +196,7 @@ class _OptimizerStep:
         if limit is not None:
             gradients = clip(gradients, limit)
         groups = zip(self.rules, self._optimizer.param_groups, strict=True)
-        own = [each.unbind() for each in scalars.split([len(rule.numbers(group, 1)) for rule, group in groups])]
+        own = [each.unbind() for each in scalars.split([len(rule.step_scalars(group, 1)) for rule, group in groups])]
         for parameter, gradient, kept, group in zip(self._parameters, gradients, moments, self._groups, strict=True):
             self.rules[group](parameter, gradient, kept, own[group])
 

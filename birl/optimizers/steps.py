@@ -26,11 +26,11 @@ class Rule(Protocol):
     def moments(self) -> tuple[str, ...]:
         """Names of the tensors, shaped like the parameter, that the step keeps between calls."""
 
-    def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+    def step_scalars(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
         """The scalars that change from step to step, for step number ``step`` (from 1)."""
 
-    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
-        """Move ``parameter`` and ``moments`` in place. ``numbers`` are scalar tensors."""
+    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, scalars: Sequence[Tensor]) -> None:
+        """Move ``parameter`` and ``moments`` in place. ``scalars`` are those of `step_scalars`, as tensors."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class _Adam:
 
     moments = ("exp_avg", "exp_avg_sq")
 
-    def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+    def step_scalars(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
         first, second = self.betas
         rate = float(group["lr"])
         return rate / (1 - first**step), math.sqrt(1 - second**step), 1 - rate * self.weight_decay
 
-    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
+    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, scalars: Sequence[Tensor]) -> None:
         first, second = self.betas
         mean, square = moments
-        rate, correction, kept = numbers
+        rate, correction, kept = scalars
         if self.decoupled_weight_decay and self.weight_decay:
             parameter.mul_(kept)
         elif self.weight_decay:
@@ -71,11 +71,11 @@ class _SGD:
     def moments(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if self.momentum else ()
 
-    def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+    def step_scalars(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
         return float(group["lr"]), 1.0 if step == 1 else 1 - self.dampening  # torch does not dampen the first step
 
-    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
-        rate, share = numbers
+    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, scalars: Sequence[Tensor]) -> None:
+        rate, share = scalars
         if self.weight_decay:
             gradient = gradient + self.weight_decay * parameter
         if self.momentum:
@@ -98,11 +98,11 @@ class _RMSprop:
         centre = ("grad_avg",) if self.centered else ()
         return ("square_avg", *centre, *(("momentum_buffer",) if self.momentum else ()))
 
-    def numbers(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+    def step_scalars(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
         return (float(group["lr"]),)
 
-    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, numbers: Sequence[Tensor]) -> None:
-        (rate,) = numbers
+    def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, scalars: Sequence[Tensor]) -> None:
+        (rate,) = scalars
         if self.weight_decay:
             gradient = gradient + self.weight_decay * parameter
         square, *rest = moments

@@ -90,7 +90,7 @@ def test_rules_are_the_steps_of_torch(factory: OptimizerFactory) -> None:
         for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
             parameter.grad = gradient
         optimizers[0].step()
-        numbers = rule.numbers(optimizers[1].param_groups[0], step)
+        numbers = rule.step_scalars(optimizers[1].param_groups[0], step)
         with torch.no_grad():
             for parameter, gradient in zip(ours.parameters(), gradients, strict=True):
                 tensors = [torch.tensor(number, dtype=torch.float64) for number in numbers]
