@@ -1,7 +1,7 @@
-"""Draw ``docs/overview.svg``, the figure at the top of the README, from a run of about two minutes.
+"""Draw ``docs/overview.svg``, the figure at the top of the README, from a run of some minutes.
 
-Logs in: the returns of `cartpole-replay`. Learning: five seeds of DiscreteCQL, from these logs alone. Decision: fitted Q
-evaluation, from the logs too, against the value of the logged behaviour, and what the environment says afterwards.
+Logs in: the returns of `cartpole-replay`. Learning: five seeds of DiscreteCQL, from these logs alone. Decision: what
+fitted Q evaluation expects of the policy, from the logs too, beside the logged behaviour and what was then measured.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 import birl
 from birl.errors import require
 from birl.logging import NoopAdapterFactory
-from birl.models import AdamFactory, CosineAnnealingLRFactory
+from birl.models import AdamFactory, C51QFunctionFactory, CosineAnnealingLRFactory, VectorEncoderFactory
 
-SEEDS, STEPS, EPOCH, GAMMA, EPISODES = range(5), 5000, 500, 0.99, 100
+SEEDS, STEPS, EPOCH, UPDATES, GAMMA, EPISODES = range(5), 5000, 500, 5000, 0.99, 100
 BLUE, GREY, GREEN, RED, INK, FAINT = "#1f77b4", "#9aa5b1", "#2a9d5c", "#c0392b", "#243b53", "#52606d"
 STYLE = {"svg.hashsalt": "birl", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": FAINT}
 STYLE |= {"xtick.color": FAINT, "ytick.color": INK}
@@ -78,9 +78,17 @@ def estimates(policy: Any, dataset: Any) -> np.ndarray:
     found = []
     for seed in SEEDS[:3]:
         birl.seed(seed)
-        config = birl.ope.DiscreteFQEConfig(gamma=GAMMA, batch_size=128, learning_rate=5e-4, target_update_interval=10)
+        config = birl.ope.DiscreteFQEConfig(
+            gamma=GAMMA,
+            batch_size=256,
+            learning_rate=3e-3,
+            optim_factory=AdamFactory(lr_scheduler_factory=CosineAnnealingLRFactory(T_max=UPDATES)),
+            encoder_factory=VectorEncoderFactory([64, 64]),
+            q_func_factory=C51QFunctionFactory(n_atoms=51, v_min=0.0, v_max=1 / (1 - GAMMA)),  # the range of returns
+            target_update_interval=10,
+        )
         fqe = birl.ope.DiscreteFQE(algo=policy, config=config)
-        fqe.fit(dataset, 5000, show_progress=False, logger_adapter=NoopAdapterFactory())
+        fqe.fit(dataset, UPDATES, show_progress=False, logger_adapter=NoopAdapterFactory())
         found.append(float(fqe.predict_value(starts, policy.predict(starts)).mean()))
     return np.array(found)
 
@@ -90,7 +98,8 @@ def draw(out: Path, logged: Any, steps: Any, curves: Any, values: dict[str, Any]
     pyplot = require("matplotlib.pyplot", "plot")
     pyplot.rcParams.update(STYLE)
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(12, 3.9), width_ratios=(1, 1.1, 1.05))
-    for axes, title in ((left, "1  logs in"), (middle, "2  learn from them alone"), (right, "3  decide before deploying")):
+    titles = {left: "1  logs in", middle: "2  learn from them alone", right: "3  decide before deploying"}
+    for axes, title in titles.items():
         axes.set_title(title, loc="left", fontweight="bold", fontsize=13.5, pad=22)
         axes.spines[["top", "right"]].set_visible(False)
     words = {"fontsize": 9, "color": FAINT}
