@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -93,6 +93,15 @@ def locate(storage: Storage, rows: Array) -> tuple[Array, Array]:
             begin, end = lane_begins[mine][0], lane_ends[mine][0]
             episode[mine] = begin + np.searchsorted(table.start[begin:end], position[mine], side="right") - 1
     return episode, position - table.start[episode]
+
+
+def per_item(
+    storage: Storage, rows: Array, make: Callable[[Episode, int], Any], *, for_picker: bool = False
+) -> list[Any]:
+    """``make(episode, index)`` of each of the steps ``rows`` ``[B]``. For ``for_picker`` see `episode_at`."""
+    episodes, indices = locate(storage, rows)
+    made = {int(e): episode_at(storage, int(e), copy=False, for_picker=for_picker) for e in np.unique(episodes)}
+    return [make(made[e], i) for e, i in zip(episodes.tolist(), indices.tolist(), strict=True)]
 
 
 def timesteps_and_returns(storage: Storage) -> tuple[Any, Any]:

@@ -79,9 +79,7 @@ class DiscountedReturns:
 
     def _update(self, storage: Storage, kept: _Kept) -> None:
         begin = np.maximum(kept.over, storage.start)
-        counts = storage.end - begin
-        lane = np.repeat(np.arange(storage.lanes), counts)
-        position = np.arange(len(lane)) + np.repeat(begin - np.cumsum(counts) + counts, counts)
+        lane, position = storage.live(begin)
         if not len(lane):
             return
         rows = storage.rows(lane, position)

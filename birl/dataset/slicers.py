@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from birl.dataset.episode import EpisodeBase, Observation, PartialTrajectory, batch_pad_array, batch_pad_observations
-from birl.dataset.episodes import episode_at, locate, timesteps_and_returns
+from birl.dataset.episodes import per_item, timesteps_and_returns
 from birl.dataset.minibatch import TrajectoryMiniBatch
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import (
@@ -102,8 +102,8 @@ class FrameStackTrajectorySlicer(BasicTrajectorySlicer):
 
 def slice_one(storage: Storage, slicer: TrajectorySlicerProtocol, row: int, length: int) -> PartialTrajectory:
     """One window, through the per-item protocol."""
-    episode, index = locate(storage, np.array([row]))
-    return slicer(episode_at(storage, int(episode[0]), copy=False), int(index[0]), length)
+    (window,) = per_item(storage, np.array([row]), lambda episode, index: slicer(episode, index, length))
+    return window  # type: ignore[no-any-return]
 
 
 def slice_batch(storage: Storage, slicer: TrajectorySlicerProtocol, rows: Any, length: int) -> TrajectoryMiniBatch:
@@ -111,8 +111,5 @@ def slice_batch(storage: Storage, slicer: TrajectorySlicerProtocol, rows: Any, l
     if is_vectorised(slicer, ("batch",)):
         batch: TrajectoryMiniBatch = slicer.batch(storage, rows, length)  # type: ignore[attr-defined]
         return batch
-    episodes, indices = locate(storage, storage.place.host(rows))
-    made = {int(e): episode_at(storage, int(e), copy=False) for e in np.unique(episodes)}
-    pairs = zip(episodes.tolist(), indices.tolist(), strict=True)
-    batch = TrajectoryMiniBatch.from_partial_trajectories([slicer(made[e], i, length) for e, i in pairs])
-    return batch.map(storage.place.indices)
+    windows = per_item(storage, storage.place.host(rows), lambda episode, index: slicer(episode, index, length))
+    return TrajectoryMiniBatch.from_partial_trajectories(windows).map(storage.place.indices)

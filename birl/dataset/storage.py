@@ -196,12 +196,12 @@ class Storage:
         """Row numbers of positions."""
         return lane * self.capacity + position % self.capacity
 
-    def live(self) -> tuple[Array, Array]:
-        """Lane and position of every row in use."""
-        counts = self.end - self.start
+    def live(self, begin: Array | None = None) -> tuple[Array, Array]:
+        """Lane and position of every row in use; of each lane only those from position ``begin`` ``[lanes]`` on."""
+        begin = self.start if begin is None else begin
+        counts = self.end - begin
         lane = np.repeat(np.arange(self.lanes), counts)
-        position = np.arange(len(lane)) + np.repeat(self.start - np.cumsum(counts) + counts, counts)
-        return lane, position
+        return lane, np.arange(len(lane)) + np.repeat(begin - np.cumsum(counts) + counts, counts)
 
     def shift(self, rows: Any, by: Any) -> Any:
         """The rows ``by`` positions later, in the same lane. ``by`` is an integer or integers, broadcast."""

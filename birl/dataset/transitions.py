@@ -16,7 +16,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.arrays import Place
 from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
-from birl.dataset.episodes import episode_at, locate
+from birl.dataset.episodes import per_item
 from birl.dataset.minibatch import TransitionMiniBatch, as_action_dtype
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
@@ -268,8 +268,8 @@ def is_vectorised(part: Any, names: tuple[str, ...] = ("batch", "observe")) -> b
 
 def pick_one(storage: Storage, picker: TransitionPickerProtocol, row: int) -> Transition:
     """One transition, through the per-item protocol."""
-    episode, index = locate(storage, np.array([row]))
-    return picker(episode_at(storage, int(episode[0]), copy=False, for_picker=True), int(index[0]))
+    (transition,) = per_item(storage, np.array([row]), picker, for_picker=True)
+    return transition  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -323,9 +323,7 @@ def _one_by_one(
     storage: Storage, picker: TransitionPickerProtocol, rows: Any, columns: Columns
 ) -> tuple[TransitionMiniBatch, dict[str, Any]]:
     """Transitions, and those of the columns asked for that the picker's own transitions have."""
-    episodes, indices = locate(storage, storage.place.host(rows))
-    made = {int(e): episode_at(storage, int(e), copy=False, for_picker=True) for e in np.unique(episodes)}
-    transitions = [picker(made[e], i) for e, i in zip(episodes.tolist(), indices.tolist(), strict=True)]
+    transitions = per_item(storage, storage.place.host(rows), picker, for_picker=True)
     batch, own = TransitionMiniBatch.from_transitions(transitions), {}
     actions = [np.atleast_1d(t.next_action) for t in transitions if t.next_action is not None]
     rewards = [t.rewards_to_go for t in transitions if t.rewards_to_go is not None]
