@@ -38,7 +38,11 @@ def _join(axis: int, *leaves: Any) -> Any:
 
 def _ones(like: Any) -> Any:
     """Float32 ones; an array of them cannot be written to."""
-    return torch.ones_like(like) if isinstance(like, torch.Tensor) else np.broadcast_to(np.float32(1), like.shape)
+    if isinstance(like, torch.Tensor):
+        return torch.ones_like(like)
+    ones = np.ones(like.shape, np.float32)
+    ones.flags.writeable = False
+    return ones
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,9 @@ class MiniBatch:
 
     def filled(self) -> Self:
         """The same minibatch with arrays of ones for the intervals and weights that are ``None``."""
-        intervals = _ones(self.rewards) if self.intervals is None else self.intervals
-        return replace(self, intervals=intervals, weights=_ones(self.rewards) if self.weights is None else self.weights)
+        ones = _ones(self.rewards)
+        intervals = ones if self.intervals is None else self.intervals
+        return replace(self, intervals=intervals, weights=ones if self.weights is None else self.weights)
 
     def concatenate(self, *others: Self) -> Self:
         """One minibatch of this one's elements followed by those of others."""

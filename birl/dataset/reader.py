@@ -280,7 +280,8 @@ class StorageReader(Reader):
 
     def draw(self, view: View, count: int, beside: Sequence[StorageReader] = ()) -> Any:
         """See `Reader.draw`. All elements are gathered at once."""
-        count = check("batch_size", count, int, low=1)
+        if type(count) is not int or count < 1:  # asked first: a draw takes a few microseconds
+            count = check("batch_size", count, int, low=1)
         rows = self._rows(view, count)
         if beside:
             drawn = zip(rows, *(each._rows(view, count) for each in beside), strict=True)

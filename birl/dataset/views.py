@@ -68,8 +68,9 @@ class SequenceView(View):
     columns: Columns = NO_COLUMNS
 
     def __post_init__(self) -> None:
-        check("length", self.length, int, low=1)
-        check("burn_in", self.burn_in, int, low=0)
+        if type(self.length) is not int or type(self.burn_in) is not int or self.length < 1 or self.burn_in < 0:
+            check("length", self.length, int, low=1)
+            check("burn_in", self.burn_in, int, low=0)
 
     def read(self, storage: Storage, part: TransitionPickerProtocol, rows: Any) -> SequenceMiniBatch:
         return sequence_batch(storage, part, rows, self.length, self.burn_in, self.columns)
