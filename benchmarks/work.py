@@ -104,7 +104,7 @@ def birl_offline(side: str, algorithm: str, n_steps: int = STEPS) -> Job:
 
     birl.seed(0)
     learner = _birl(algorithm, side)
-    discrete = learner.action_space is birl.ActionSpace.DISCRETE
+    discrete = learner.actions is birl.ActionSpace.DISCRETE
     dataset = _birl_dataset(side, arrays(n_steps, discrete))
     learner.build_with_dataset(dataset)
 
@@ -298,7 +298,7 @@ def products(side: str, algorithm: str, **fields: Any) -> Job:
 
     birl.seed(0)
     learner = _birl(algorithm, side, **fields)
-    dataset = _birl_dataset(side, arrays(STEPS, learner.action_space is birl.ActionSpace.DISCRETE))
+    dataset = _birl_dataset(side, arrays(STEPS, learner.actions is birl.ActionSpace.DISCRETE))
     learner.build_with_dataset(dataset)
     learner.update(learner.sample_minibatch(dataset))
     with Watch():

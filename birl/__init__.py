@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         testing,
         types,
     )
-    from birl.algorithm.algorithm import load_learnable
+    from birl.algorithm import load_learnable
     from birl.algorithm.population import fit_many
     from birl.logging import LoggingStrategy
     from birl.models import PositionEncodingType

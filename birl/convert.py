@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 import birl.algos
-from birl.algorithm.algorithm import Algorithm, planned_networks, rebuild
+from birl.algorithm import Algorithm
+from birl.algorithm.persistence import planned_networks, rebuild
 from birl.config import AlgorithmConfig
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
 from birl.models import NormalPolicy
@@ -136,7 +137,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         config = _config(described["config"])
         shape, action_size = _as_shape(described["observation_shape"]), int(described["action_size"])
         sizes = {"observation_shape": shape, "action_size": action_size}
-        spec = Spec(**sizes, discrete_action=config.algorithm.action_space is ActionSpace.DISCRETE)
+        spec = Spec(**sizes, discrete_action=config.algorithm.actions is ActionSpace.DISCRETE)
         found = _converted(_inner(content["torch"], fname), planned_networks(config, spec), fname)
         refuse_nonfinite("parameter", found)
         algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from birl import algos, ope
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import Algorithm
 from birl.engine import Gradient, TargetUpdate
 from birl.files.named import Serializable
 from birl.types import ActionSpace
@@ -26,15 +26,6 @@ from benchmarks.scores import EPISODES, RESULTS, SIDES, TASKS, Outcome, draw, ou
 PAGES = ROOT / "docs" / "algorithms"
 STUB = ROOT / "birl" / "algos" / "__init__.pyi"
 KINDS = {ActionSpace.CONTINUOUS: "continuous", ActionSpace.DISCRETE: "discrete", ActionSpace.BOTH: "both"}
-SOURCES = {
-    "transition": "logged data, or live environments through a replay buffer",
-    "tail": "logged data, or live environments through a replay buffer: steps with the rest of their episodes",
-    "trajectory": "logged data",
-    "rollout": "live environments (its own fresh experience)",
-    "nothing": "nothing: it does not learn",
-}
-
-
 FINDINGS = """\
 ### How to read this
 
@@ -135,11 +126,6 @@ def value(default: Any) -> str:
     return f"`{getattr(default, 'value', default)!r}`"
 
 
-def source(cls: type[Algorithm[Any, Any]]) -> str:
-    """What an algorithm learns from."""
-    return SOURCES["trajectory" if cls.imitates else cls.data]
-
-
 Scores = dict[str, dict[str, Outcome]]
 """By task and side."""
 
@@ -203,7 +189,7 @@ def page(cls: type[Algorithm[Any, Any]], tasks: Scores | None = None) -> str:
     config = cls.config_class
     lines = [f"# {cls.__name__}", "", "<!-- written by scripts/make_algorithm_pages.py -->", ""]
     lines += [markdown(config.__doc__ or ""), ""]
-    lines += [f"- actions: {KINDS[cls.action_space]}", f"- learns from: {source(cls)}", ""]
+    lines += [f"- actions: {KINDS[cls.actions]}", f"- learns from: {cls.learns_from.description}", ""]
     if tasks:
         lines += measurements(cls.__name__, tasks)
     steps = [step for step in cls.steps if step.when.holds(config())]
@@ -243,7 +229,7 @@ def pages() -> dict[str, str]:
     made = {f"{cls.__name__}.md": page(cls, scores.get(cls.__name__)) for cls in algorithms()}
     index = ["# Algorithms", "", "| algorithm | actions | learns from |", "|---|---|---|"]
     for cls in algorithms():
-        index += [f"| [{cls.__name__}]({cls.__name__}.md) | {KINDS[cls.action_space]} | {source(cls)} |"]
+        index += [f"| [{cls.__name__}]({cls.__name__}.md) | {KINDS[cls.actions]} | {cls.learns_from.description} |"]
     return {"README.md": "\n".join([*index, "", *results(scores)]), **made}
 
 

@@ -116,7 +116,7 @@ class Run:
     @property
     def discrete(self) -> bool:
         """Whether actions are discrete."""
-        space = self.config.algorithm.action_space
+        space = self.config.algorithm.actions
         return bool(self.variant.discrete) if space is ActionSpace.BOTH else space is ActionSpace.DISCRETE
 
     @property
@@ -384,7 +384,7 @@ ROWS: tuple[Row, ...] = (
         contract=(Variant("", {"n_critics": 3}),),
         probes=(Probing("", {"n_critics": 4, "eta": 0.1}, n_steps=150),),
         chain=(Chain("", {"n_critics": 4, "eta": 0.01}, n_steps=300),),
-        apart="EDAC's loss holds gradients",
+        apart="EDAC has a loss that holds gradients",
     ),
     Row(
         algos.IQLConfig,

@@ -13,7 +13,7 @@ from tests.golden.table import CASES
 
 def test_every_algorithm_that_learns_has_one_row() -> None:
     known = {cls for _, cls in inspect.getmembers(algos, inspect.isclass) if issubclass(cls, algos.Algorithm)}
-    learning = {cls.__name__ for cls in known if "config_class" in vars(cls) and cls.data != "nothing"}
+    learning = {cls.__name__ for cls in known if "config_class" in vars(cls) and cls.learns_from.loops}
     names = [row.name for row in ROWS]
     assert len(names) == len(set(names)) and set(names) == learning
 

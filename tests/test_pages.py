@@ -75,7 +75,7 @@ def test_every_algorithm_that_learns_to_act_has_a_task():
     from birl import algos
 
     module = generator()
-    learning = {cls.__name__ for cls in module.algorithms() if hasattr(algos, cls.__name__) and cls.data != "nothing"}
+    learning = {cls.__name__ for cls in module.algorithms() if hasattr(algos, cls.__name__) and cls.learns_from.loops}
     assert {task.algorithm for task in module.TASKS.values()} == learning
     assert module.measured().keys() == learning
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from birl.acting.bound import BoundPolicy
 from birl.models import is_recurrent
 from birl.types import Array, Inputs, State, Tree
 
@@ -16,24 +18,26 @@ class NetworkActor:
     """Acts in ``n`` environments at once, and remembers recurrent states between steps.
 
     Args:
-        algorithm: gives networks, units and the ways to act.
-        greedy: whether to take the mode instead of a sample.
+        policy: the policy with its networks and units.
+        greedy: whether to take greedy actions instead of samples.
         n: number of environments.
+        stores: what the algorithm learns from beside the steps themselves; see `Experience.stores`.
 
     Attributes:
         extra: what a buffer must keep of the last step: ``state.<network>`` before the step (recurrent networks), and
             ``policy_action`` where the environment's action is not the policy's own.
     """
 
-    def __init__(self, algorithm: Any, greedy: bool, n: int) -> None:
-        self._algorithm, self._greedy, self.n = algorithm, greedy, n
+    def __init__(self, policy: BoundPolicy, greedy: bool, n: int, stores: Sequence[str] = ()) -> None:
+        self._policy, self._greedy, self.n = policy, greedy, n
+        self._keeps_action = "policy_action" in stores
         self.extra: dict[str, Array] = {}
-        nets = algorithm.nets
-        names = (algorithm.acting, *algorithm.remembering)
-        networks = {name: nets.get_submodule(name) for name in names if name}
+        acting = policy.policy
+        names = [name for name in (acting.network, *acting.beside) if name]
+        networks: dict[str, Any] = {name: policy.nets.get_submodule(name) for name in names}
         recurrent = {name: network for name, network in networks.items() if is_recurrent(network)}
         self._state = {name: torch.zeros(n, network.state_size) for name, network in recurrent.items()}
-        self._beside = [name for name in recurrent if name != algorithm.acting]
+        self._beside = [name for name in recurrent if name != acting.network]
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
         """Actions in environment units for observations ``[n, …]``.
@@ -43,31 +47,31 @@ class NetworkActor:
             is_first: bool ``[n]``: an episode begins here, its past is forgotten.
             reward: ``[n]`` of the previous step; unused by these policies.
         """
-        algorithm = self._algorithm
-        self.extra = {}
-        state = None
+        policy, units = self._policy, self._policy.units
+        self.extra, state = {}, None
         if self._state:
             keep = torch.from_numpy(1.0 - np.asarray(is_first, dtype=np.float32)).unsqueeze(-1)
             self._state = {name: value * keep for name, value in self._state.items()}
             self.extra = {f"state.{name}": value.numpy().copy() for name, value in self._state.items()}
-            state = {name: value.to(algorithm.torch_device) for name, value in self._state.items()}
-        function = algorithm.policy_mode if self._greedy else algorithm.policy_sample
-        flat = algorithm.flat_policy(function)
+            state = {name: value.to(units.device) for name, value in self._state.items()}
+        flat = policy.flat(self._greedy)
         if flat is not None:
-            action = flat(algorithm.units, observation)
-            if algorithm.keeps_policy_action:
-                self.extra["policy_action"] = action.cpu().numpy()
-            return algorithm.to_environment(action)
+            return self._given(flat(units, observation))
+        policy.set_mode(True)
         out: dict[str, Tensor] = {}
-        with torch.no_grad(), algorithm.in_acting_mode():
-            inputs = Inputs(algorithm.units.observation(observation), state, state_out=out if state else None)
-            action = function(algorithm.nets, inputs)
+        with torch.no_grad():
+            inputs = Inputs(units.observation(observation), state, state_out=out if state else None)
+            action = policy.function(self._greedy)(policy.nets, inputs)
             for name in self._beside:
-                algorithm.nets.get_submodule(name).encode(inputs)
+                policy.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
             self._state.update({name: value.cpu() for name, value in out.items()})
-            if algorithm.keeps_policy_action:
-                self.extra["policy_action"] = action.cpu().numpy()
-            return algorithm.to_environment(action)
+            return self._given(action)
+
+    def _given(self, action: Tensor) -> Array:
+        """The action as the environment is given it."""
+        if self._keeps_action:
+            self.extra["policy_action"] = action.cpu().numpy()
+        return self._policy.to_environment(action)
 
     def get_state(self) -> State:
         """Recurrent states."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from birl.acting.bound import BoundPolicy
 from birl.errors import BirlError, ConfigError, UnsupportedError, require
 from birl.files import atomic_write
 from birl.types import Inputs, Tree, tree_leaves, tree_map
@@ -246,14 +247,12 @@ _FORMATS: Final[dict[str, Callable[[_Flat, list[Tensor]], tuple[bytes, _Runner]]
 class PolicyModule(nn.Module):
     """The greedy policy with its scalers: raw observations in, environment actions out. This is what is exported."""
 
-    def __init__(self, algorithm: Any) -> None:
+    def __init__(self, policy: BoundPolicy) -> None:
         super().__init__()
-        self.nets = algorithm.nets
-        self._units, self._greedy, self._clip = algorithm.units, algorithm.policy_mode, algorithm.clip_policy_action
+        self.nets, self._policy = policy.nets, policy
 
     def forward(self, observation: Tree) -> Tensor:
         """Actions ``[B, A]``, or int64 ``[B]``, for observations ``[B, …]``."""
-        scaler = self._units.observation_scaler
+        policy, scaler = self._policy, self._policy.units.observation_scaler
         x = scaler.transform(observation) if scaler is not None else tree_map(lambda leaf: leaf.float(), observation)
-        action = self._greedy(self.nets, Inputs(x))
-        return self._units.environment_action(self._clip(action))
+        return policy.environment_tensor(policy.policy.greedy(policy.nets, Inputs(x)))

@@ -1,7 +1,98 @@
-"""The class that users hold, and what it is made of."""
+"""The class that users hold, and everything that the file of an algorithm is made of.
 
-from birl.algorithm.algorithm import Algorithm, load_learnable
+Beside this, an algorithm imports from `birl.models`, `birl.losses` and `birl.optimizers`.
+"""
+
+from birl.acting.context import ContextActor, window_outputs
+from birl.acting.policy import (
+    DeterministicActor,
+    GreedyCritic,
+    Policy,
+    StochasticActor,
+    best_of,
+    mode_action,
+    q_action,
+    q_action_value,
+    q_value,
+    sampled_action,
+)
+from birl.algorithm.algorithm import Algorithm
+from birl.algorithm.experience import (
+    Experience,
+    Iterations,
+    Nothing,
+    Pass,
+    Regression,
+    Rollouts,
+    Tails,
+    Trajectories,
+    Transitions,
+)
+from birl.algorithm.learner import Learner
+from birl.algorithm.persistence import load_learnable
 from birl.algorithm.population import fit_many
-from birl.algorithm.sequence import TransformerAlgorithm
+from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig
+from birl.config import (
+    ActorCriticConfig,
+    AlgorithmConfig,
+    ImitatorConfig,
+    NetworkConfig,
+    PolicyConfig,
+    ValueConfig,
+    config,
+    field,
+    rate,
+)
+from birl.engine import Gradient, HardCopy, Loss, Polyak, Step, TargetUpdate, When
+from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
-__all__ = ["Algorithm", "TransformerAlgorithm", "fit_many", "load_learnable"]
+__all__ = [
+    "ActionSpace",
+    "ActorCriticConfig",
+    "Algorithm",
+    "AlgorithmConfig",
+    "Batch",
+    "ContextActor",
+    "DeterministicActor",
+    "Experience",
+    "Gradient",
+    "GreedyCritic",
+    "HardCopy",
+    "ImitatorConfig",
+    "Inputs",
+    "Iterations",
+    "Learner",
+    "Loss",
+    "NetworkConfig",
+    "Nothing",
+    "Pass",
+    "Policy",
+    "PolicyConfig",
+    "Polyak",
+    "Regression",
+    "Rollouts",
+    "Spec",
+    "Step",
+    "StochasticActor",
+    "Tails",
+    "TargetUpdate",
+    "Trajectories",
+    "TransformerAlgorithm",
+    "TransformerConfig",
+    "Transitions",
+    "ValueConfig",
+    "When",
+    "best_of",
+    "config",
+    "field",
+    "fit_many",
+    "load_learnable",
+    "mode_action",
+    "q_action",
+    "q_action_value",
+    "q_value",
+    "rate",
+    "sampled_action",
+    "weighted_mean",
+    "window_outputs",
+]

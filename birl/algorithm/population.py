@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from birl import seeding
-from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.building import check_fit_arguments
 from birl.checks import Allowed
 from birl.config import AlgorithmConfig
@@ -24,7 +23,6 @@ from birl.devices import resolve_device
 from birl.engine.seeds import StackedEngine, check_stackable
 from birl.errors import ConfigError, UnsupportedError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapter, LoggerAdapterFactory
-from birl.preprocessing.units import to_batch
 from birl.run import offline
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
 from birl.run.protocols import Stateful
@@ -122,19 +120,10 @@ def fit_many(
 
 def check_many(algorithm: Any) -> None:
     """Raise `UnsupportedError` if `fit_many` cannot train such an algorithm, as far as it can be told before."""
-    name, each = type(algorithm).__name__, "train each seed by itself"
-    if algorithm.data == "rollout":
-        raise UnsupportedError(f"{name} learns from its own experience, which seeds do not share: {each}")
-    if algorithm.data == "trajectory":
-        raise UnsupportedError(f"{name} learns from trajectories, which several seeds cannot do at once yet: {each}")
-    if algorithm.data == "tail":
-        raise UnsupportedError(f"{name} makes many updates in a step, which many seeds cannot do at once yet: {each}")
-    if type(algorithm).make_batch is not Algorithm.make_batch:
-        raise UnsupportedError(f"{name} prepares its minibatches with its networks, which seeds do not share: {each}")
-    if algorithm.data != "transition":
-        raise UnsupportedError(f"{name} does not learn")
-    if algorithm.differentiates:
-        raise UnsupportedError(f"{name}'s loss holds gradients, which several seeds cannot have at once yet: {each}")
+    name, experience = type(algorithm).__name__, algorithm.learns_from
+    experience.refuse(name, next(iter(experience.loops), "fit"))
+    if experience.alone:
+        raise UnsupportedError(f"{name} {experience.alone}: train each seed by itself")
     if algorithm.built:
         check_stackable(algorithm.engine)
 
@@ -192,7 +181,7 @@ class _Run:
 
 
 class _Stack:
-    """The algorithms of all seeds, in the form in which the loop knows one."""
+    """All seeds behind the interface of one algorithm and its learner."""
 
     def __init__(
         self,
@@ -218,30 +207,34 @@ class _Stack:
                 run.algorithm.build_with_dataset(dataset)
         self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
 
-    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
+    @property
+    def learner(self) -> Self:
+        """Itself: it learns for all."""
+        return self
+
+    def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """The dataset; it was placed already, and what is compiled or not depends on no number of updates."""
-        return dataset
+        return source
 
     @property
     def compiled(self) -> bool:
         """Whether updates are compiled."""
-        return self.algorithms[0].config.compile_graph is True
+        return self.config.compile_graph is True
 
     def updates_at_once(self, source: Any) -> int:
         """One for each algorithm."""
         return 1
 
-    def sample_minibatch(self, dataset: Any) -> Any:
+    def draw(self, source: Any) -> Any:
         """A minibatch for each seed, one after the other."""
         first = self.algorithms[0]
         reader, *beside = (run.reader for run in self._runs)
-        view = TransitionView(Columns(first.next_actions, first.returns))
+        view = TransitionView(Columns(first.learns_from.next_actions, first.returns))
         return reader.draw(view, first.config.batch_size, beside)
 
-    def update(self, minibatch: Any) -> dict[str, Tensor]:
+    def learn(self, drawn: Any) -> dict[str, Tensor]:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
-        first = self.algorithms[0]
-        batch = to_batch(minibatch, first.units, first.config.gamma)
+        batch = self.algorithms[0].learner.batch(drawn)
         batch = batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
         metrics = {name: values.unbind() for name, values in self.engine.update(batch).items()}
         return {
@@ -302,7 +295,7 @@ class _StackConfig:
     """What a resumed run must share: the configuration and the seeds."""
 
     def __init__(self, config: AlgorithmConfig, seeds: list[int]) -> None:
-        self.batch_size, self.gamma = config.batch_size, config.gamma
+        self.batch_size, self.gamma, self.compile_graph = config.batch_size, config.gamma, config.compile_graph
         self._state = {**config.serialize(), "seeds": seeds}
 
     def serialize(self) -> dict[str, Any]:

@@ -1,30 +1,35 @@
-"""What sequence models add to `Algorithm`: a context while acting, and a return to aim at."""
+"""What sequence models add to `Algorithm`: contexts, and a return to aim at."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from birl.acting.context import (
+    ContextModule,
+    IdentityTransformerActionSampler,
+    SoftmaxTransformerActionSampler,
+    StatefulTransformerWrapper,
+    TransformerActionSampler,
+    TransformerInput,
+    newest_output,
+)
 from birl.acting.export import export_policy
 from birl.algorithm.algorithm import Algorithm
-from birl.checks import check
+from birl.algorithm.experience import Trajectories
 from birl.config import AlgorithmConfig, config, field
 from birl.dataset import ReplayBufferBase
-from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
+from birl.errors import ShapeError, UnsupportedError
 from birl.metrics import EnvironmentEvaluator
 from birl.metrics.evaluators import OverTransitions
 from birl.models import PositionEncodingType
-from birl.preprocessing.units import Units
-from birl.spaces import example_observation
-from birl.types import Array, Batch, State, Tree, is_shape, tree_leaves, tree_map
+from birl.types import Array, State, Tree, shape_map, tree_leaves, tree_map
 
 ACTIVATION_TYPES = ("relu", "gelu", "tanh", "swish")
 
@@ -65,198 +70,10 @@ ConfigT = TypeVar("ConfigT", bound=TransformerConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
 
 
-@dataclass(frozen=True)
-class TransformerInput:
-    """What a sequence model sees of one episode, oldest step first, in environment units.
-
-    Attributes:
-        observations: tree ``[L, …]``.
-        actions: ``[L, A]``, or integers ``[L, 1]``; the last one is not looked at.
-        rewards: ``[L, 1]``.
-        returns_to_go: ``[L, 1]``.
-        timesteps: int ``[L]``, counted from 1; 0 is padding.
-    """
-
-    observations: Tree
-    actions: Array
-    rewards: Array
-    returns_to_go: Array
-    timesteps: Array
-
-
-class TransformerActionSampler(Protocol):
-    """Turns a transformer's output for the newest step of one episode into an action."""
-
-    def __call__(self, transformer_output: Array) -> Any:
-        """The action, ``[A]`` or an integer.
-
-        Args:
-            transformer_output: ``[A]``: an action, or the logits of discrete actions.
-        """
-
-
-class IdentityTransformerActionSampler(TransformerActionSampler):
-    """The output is the action (continuous actions)."""
-
-    def __call__(self, transformer_output: Array) -> Array:
-        """The output itself."""
-        return transformer_output
-
-
-class SoftmaxTransformerActionSampler(TransformerActionSampler):
-    """Draws a discrete action with the probabilities ``softmax(logits / temperature)``.
-
-    It draws from torch's generator, as policies do: `birl.seed` fixes it, and a resumed run goes on with it.
-
-    Args:
-        temperature: larger ones give more even probabilities; > 0.
-
-    Raises:
-        ConfigError: if it is not.
-    """
-
-    def __init__(self, temperature: float = 1.0) -> None:
-        self.temperature = float(check("temperature", temperature, float, above=0))
-
-    def __call__(self, transformer_output: Array) -> int:
-        """The drawn action."""
-        noise = torch.empty(len(transformer_output), dtype=torch.float64).exponential_().numpy()
-        return int(np.argmax(np.asarray(transformer_output, np.float64) / self.temperature - np.log(noise)))
-
-
-class GreedyTransformerActionSampler(TransformerActionSampler):
-    """Takes the most probable discrete action."""
-
-    def __call__(self, transformer_output: Array) -> int:
-        """The action of the largest logit; the first of several."""
-        return int(np.argmax(transformer_output))
-
-
-class TransformerActor:
-    """Acts in ``n`` environments with the last ``context_size`` steps of each in view."""
-
-    def __init__(self, algorithm: Any, target_return: float, sampler: TransformerActionSampler, n: int) -> None:
-        self._target = _finite("target_return", target_return)
-        self._algorithm, self._sampler, self.n = algorithm, sampler, n
-        self.extra: dict[str, Array] = {}
-        length, spec = algorithm.config.context_size, algorithm.spec
-        self._observation: Tree = None
-        if spec.discrete_action:
-            self._action = np.zeros((n, length, 1), np.int64)
-        else:
-            self._action = np.zeros((n, length, spec.action_size), np.float32)
-        self._return = np.zeros((n, length, 1), np.float32)
-        self._step = np.zeros((n, length), np.int64)  # 0 is padding
-
-    def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
-        """Actions ``[n, A]`` or int64 ``[n]``; ``reward`` is that of the previous step."""
-        first, reward = np.asarray(is_first, bool), np.asarray(reward, np.float32)
-        observation = self._algorithm._observation(observation)
-        if not np.isfinite(reward[~first]).all():
-            raise NonFiniteError(f"a reward is {reward[~first]}: no return is left to aim at")
-        wanted, step = self._return[:, -1, 0] - reward, self._step[:, -1] + 1
-        if self._observation is None:
-            length = self._step.shape[1]
-            self._observation = tree_map(lambda x: np.zeros((self.n, length, *x.shape[1:]), x.dtype), observation)
-        for context in (*tree_leaves(self._observation), self._action, self._return, self._step):
-            context[:, :-1] = context[:, 1:]
-            context[first] = 0
-        tree_map(lambda context, x: context.__setitem__((slice(None), -1), x), self._observation, observation)
-        self._return[:, -1, 0] = np.where(first, self._target, wanted)
-        self._step[:, -1] = np.where(first, 1, np.minimum(step, self._algorithm.config.max_timestep))
-        self._action[:, -1] = 0
-        output = self._algorithm.predict_context(self._observation, self._action, self._return, self._step)
-        chosen = [np.atleast_1d(self._sampler(row)) for row in output]
-        if any(each.dtype.kind not in "biuf" or each.shape != self._action.shape[2:] for each in chosen):
-            raise ShapeError(
-                f"{type(self._sampler).__name__} gave {chosen[0].tolist()!r:.80}; an action sampler gives an action of "
-                f"shape {self._action.shape[2:]}, or an integer where actions are discrete"
-            )
-        self._action[:, -1] = np.stack(chosen)
-        newest = self._action[:, -1].copy()
-        return newest[:, 0] if self._algorithm.spec.discrete_action else newest
-
-    def get_state(self) -> State:
-        """The contexts."""
-        leaves = [] if self._observation is None else list(tree_leaves(self._observation))
-        observation = {str(index): leaf.copy() for index, leaf in enumerate(leaves)}
-        contexts = {"action": self._action.copy(), "return": self._return.copy(), "step": self._step.copy()}
-        return {"observation": observation, **contexts}
-
-    def set_state(self, state: State) -> None:
-        """Inverse of `get_state`."""
-        saved = state["observation"]
-        if saved:
-            leaves = iter(saved[str(index)] for index in range(len(saved)))
-            structure = self._algorithm.observation_template()
-            self._observation = tree_map(lambda _: np.array(next(leaves)), structure)
-        self._action, self._return = np.array(state["action"]), np.array(state["return"])
-        self._step = np.array(state["step"])
-
-
-def _finite(name: str, value: Any) -> float:
-    """``value`` as a float.
-
-    Raises:
-        ConfigError: if it is none, or not finite.
-    """
-    try:
-        number = float(np.asarray(value, np.float64).reshape(()))
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ConfigError(f"{name} is {value!r:.80}; it must be a finite number")
-    return number
-
-
-class StatefulTransformerWrapper:
-    """A sequence model that remembers its episode: one environment, one step at a time.
-
-    It also stands in for an algorithm in evaluators: `actor` aims at this wrapper's return.
-    """
-
-    def __init__(self, algo: Any, target_return: float, action_sampler: TransformerActionSampler) -> None:
-        self._algo, self._target_return, self._sampler = algo, target_return, action_sampler
-        self._actor, self._fresh = self.actor(), True
-
-    @property
-    def algo(self) -> Any:
-        """The wrapped algorithm."""
-        return self._algo
-
-    def predict(self, x: Tree, reward: float) -> Array:
-        """Action ``[A]`` (or an integer) for the newest observation ``x``, without batch, and the reward before it."""
-        shape = self._algo.spec.observation_shape
-        if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
-            given = "a tuple" if isinstance(x, tuple) else f"an array of shape {np.shape(x)}"  # type: ignore[arg-type]
-            raise ShapeError(
-                f"{given} was given; predict takes one observation of shape {shape}, without batch (env.reset() gives "
-                "an observation and a dict)"
-            )
-        observation = tree_map(lambda leaf: np.asarray(leaf)[None], x)
-        reward = _finite("reward", reward)
-        action = self._actor(observation, np.array([self._fresh]), np.array([reward], np.float32))
-        self._fresh = False
-        return action[0]
-
-    def reset(self) -> None:
-        """Forget the episode."""
-        self._actor, self._fresh = self.actor(), True
-
-    def actor(self, *, greedy: bool = True, n: int = 1) -> TransformerActor:
-        """An actor for ``n`` environments that aims at this wrapper's return."""
-        return TransformerActor(self._algo, self._target_return, self._sampler, n)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._algo, name)
-
-
 class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
     """Base of sequence models: trained on slices of trajectories, acting with a context."""
 
-    data = "trajectory"
+    learns_from = Trajectories()
 
     def as_stateful_wrapper(
         self, target_return: float, action_sampler: TransformerActionSampler | None = None
@@ -327,7 +144,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
             raise ShapeError(f"a context has {lengths} steps: all parts must have the same number of them, at least 1")
         if self.spec.discrete_action and actions.ndim == 1:
             actions = actions[:, None]
-        rows = (self._observation(inpt.observations), actions, inpt.returns_to_go, inpt.timesteps)
+        rows = (self.learner.policy.checked(inpt.observations), actions, inpt.returns_to_go, inpt.timesteps)
         observation, action, returns, step = (
             tree_map(lambda leaf: np.asarray(leaf)[None, -size:], part) for part in rows
         )
@@ -335,33 +152,11 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
 
     def predict_context(self, observation: Tree, action: Array, returns_to_go: Array, timestep: Array) -> Array:
         """Outputs for the newest steps ``[n, A]`` of ``n`` contexts ``[n, L, …]``; padding has timestep 0."""
-        with torch.no_grad(), self.in_acting_mode():
-            context = (observation, action, returns_to_go, timestep)
-            return self.to_environment(_newest_output(self.nets.get_submodule(self.acting), self.units, *context))
-
-    def observation_template(self) -> Tree:
-        """A tree with the structure of observations."""
-
-        def template(shape: Any) -> Tree:
-            if isinstance(shape, dict):
-                return {key: template(value) for key, value in shape.items()}
-            nested = isinstance(shape, tuple) and shape and not isinstance(shape[0], int)
-            return tuple(template(item) for item in shape) if nested else 0
-
-        return template(self.spec.observation_shape)
-
-    def _no_actor(self, what: str) -> NoReturn:
-        raise UnsupportedError(
-            f"{what} of {type(self).__name__} needs a return to aim at: use as_stateful_wrapper(target_return)"
-        )
-
-    def actor(self, *, greedy: bool, n: int = 1) -> Any:
-        """Refused: a sequence model cannot act without a return to aim at."""
-        self._no_actor("acting")
-
-    def sample_action(self, x: Tree) -> Array:
-        """Refused, as `actor`."""
-        self._no_actor("sampling")
+        policy, context = self.learner.policy, (observation, action, returns_to_go, timestep)
+        policy.set_mode(True)
+        with torch.no_grad():
+            output = newest_output(self.nets.get_submodule(policy.policy.network), self.units, *context)
+            return policy.to_environment(output)
 
     def save_policy(self, fname: str | Path) -> None:
         """Export the greedy policy with its scalers: ``.pt`` (TorchScript), ``.onnx`` or ``.pt2`` (torch.export).
@@ -393,18 +188,16 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         late = (steps + self.config.max_timestep).unsqueeze(0)
         timestep = torch.cat((begun, late))
         count = len(timestep)
-        observation = tree_map(
-            lambda leaf: leaf.new_zeros(count, length, *leaf.shape[1:]),
-            example_observation(spec.observation_shape, device),
-        )
+        observation = shape_map(lambda size: torch.zeros(count, length, *size, device=device), spec.observation_shape)
         if spec.discrete_action:
             action = (torch.arange(count * length, device=device) % spec.action_size).view(count, length, 1)
         else:
             action = torch.zeros(count, length, spec.action_size, device=device)
         example = (observation, action, torch.zeros(count, length, 1, device=device), timestep)
         names = [f"observation_{index}" for index, _ in enumerate(tree_leaves(observation))]
-        with self.in_acting_mode():
-            export_policy(ContextPolicy(self), example, fname, [*names, "action", "return_to_go", "timestep"])
+        self.learner.set_mode(acting=True)
+        module = ContextModule(self.learner.policy)
+        export_policy(module, example, fname, [*names, "action", "return_to_go", "timestep"])
 
 
 class _AimedEvaluator:
@@ -421,41 +214,3 @@ class _AimedEvaluator:
 
     def set_state(self, state: State) -> None:
         self._evaluator.set_state(state)
-
-
-class ContextPolicy(nn.Module):
-    """The greedy policy with its scalers: contexts in, environment actions out. This is what is exported."""
-
-    def __init__(self, algorithm: Any) -> None:
-        super().__init__()
-        self.transformer = algorithm.nets.get_submodule(algorithm.acting)
-        self._units = algorithm.units
-
-    def forward(self, context: tuple[Tree, Tensor, Tensor, Tensor]) -> Tensor:
-        """Actions ``[B, A]``, or int64 ``[B]``, for observations, actions, returns-to-go and timesteps."""
-        output = _newest_output(self.transformer, self._units, *context)
-        return output.argmax(-1) if self._units.discrete else self._units.environment_action(output)
-
-
-def window_outputs(transformer: nn.Module, batch: Batch) -> Tensor:
-    """A transformer's outputs ``[B, L, A]`` for the windows of a batch."""
-    extra = batch.extra
-    output: Tensor = transformer(
-        batch.observation, batch.action, extra["returns_to_go"], extra["timestep"], batch.weight
-    )
-    return output
-
-
-def _newest_output(
-    transformer: nn.Module, units: Units, observation: Tree, action: Any, returns_to_go: Any, timestep: Any
-) -> Tensor:
-    """A transformer's outputs ``[B, A]`` for the newest steps of contexts in environment units."""
-    step = units.tensor(timestep).to(torch.int64)
-    output: Tensor = transformer(
-        units.observation(observation),
-        units.action(action),
-        units.reward(returns_to_go),
-        step,
-        (step > 0).to(torch.float32),
-    )
-    return output[:, -1]

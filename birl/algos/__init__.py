@@ -7,10 +7,7 @@ Type checkers find the names in ``__init__.pyi``, which ``scripts/make_algorithm
 from importlib import import_module
 from pkgutil import iter_modules
 
-from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
-from birl.algorithm.algorithm import Algorithm
-from birl.algorithm.algorithm import Algorithm as QLearningAlgoBase
-from birl.algorithm.sequence import (
+from birl.acting.context import (
     GreedyTransformerActionSampler,
     IdentityTransformerActionSampler,
     SoftmaxTransformerActionSampler,
@@ -18,7 +15,10 @@ from birl.algorithm.sequence import (
     TransformerActionSampler,
     TransformerInput,
 )
-from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgoBase
+from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
+from birl.algorithm import Algorithm
+from birl.algorithm import Algorithm as QLearningAlgoBase
+from birl.algorithm import TransformerAlgorithm as TransformerAlgoBase
 
 __all__ = [
     "Algorithm",

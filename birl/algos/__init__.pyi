@@ -1,16 +1,16 @@
 # written by scripts/make_algorithm_pages.py
+from birl.acting.context import GreedyTransformerActionSampler as GreedyTransformerActionSampler
+from birl.acting.context import IdentityTransformerActionSampler as IdentityTransformerActionSampler
+from birl.acting.context import SoftmaxTransformerActionSampler as SoftmaxTransformerActionSampler
+from birl.acting.context import StatefulTransformerWrapper as StatefulTransformerWrapper
+from birl.acting.context import TransformerActionSampler as TransformerActionSampler
+from birl.acting.context import TransformerInput as TransformerInput
 from birl.acting.explorers import ConstantEpsilonGreedy as ConstantEpsilonGreedy
 from birl.acting.explorers import Explorer as Explorer
 from birl.acting.explorers import LinearDecayEpsilonGreedy as LinearDecayEpsilonGreedy
 from birl.acting.explorers import NormalNoise as NormalNoise
 from birl.algorithm.algorithm import Algorithm as Algorithm
-from birl.algorithm.sequence import GreedyTransformerActionSampler as GreedyTransformerActionSampler
-from birl.algorithm.sequence import IdentityTransformerActionSampler as IdentityTransformerActionSampler
-from birl.algorithm.sequence import SoftmaxTransformerActionSampler as SoftmaxTransformerActionSampler
-from birl.algorithm.sequence import StatefulTransformerWrapper as StatefulTransformerWrapper
-from birl.algorithm.sequence import TransformerActionSampler as TransformerActionSampler
 from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgorithm
-from birl.algorithm.sequence import TransformerInput as TransformerInput
 from birl.algos.awac import AWAC as AWAC
 from birl.algos.awac import AWACConfig as AWACConfig
 from birl.algos.awr import AWR as AWR

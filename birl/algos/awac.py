@@ -6,20 +6,27 @@ from copy import deepcopy
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from birl.acting.policy import mode_action, q_value, sampled_action
-from birl.algorithm.algorithm import Algorithm
-from birl.config import ActorCriticConfig, config, field
-from birl.engine import Gradient, Loss, Polyak
-from birl.losses import td_loss
-from birl.models import (
-    ContinuousQFunction,
-    NormalPolicy,
-    Returns,
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    Gradient,
+    Loss,
+    Polyak,
+    Spec,
+    StochasticActor,
+    Transitions,
+    config,
+    field,
+    q_value,
+    weighted_mean,
 )
+from birl.losses import td_loss
+from birl.models import ContinuousQFunction, NormalPolicy, Returns
 from birl.models.distributions import Normal
-from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
@@ -94,15 +101,7 @@ def actor_loss(nets: AWACNets, batch: Batch, cfg: AWACConfig) -> Loss:
 class AWAC(Algorithm[AWACConfig, AWACNets]):
     """See `AWACConfig`."""
 
-    config_class = AWACConfig
-    networks = AWACNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = StochasticActor(value=q_value, clipped=True)
     steps = (Gradient("critic", critic_loss), Gradient("actor", actor_loss), Polyak("critic", "critic_target"))
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_value)
-
-    def clip_policy_action(self, action: Tensor) -> Tensor:
-        """Samples of the Gaussian may leave the policy's range."""
-        return action.clamp(-1, 1)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import final
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from birl.acting.policy import mode_action, sampled_action
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    Inputs,
+    Iterations,
+    Loss,
+    PolicyConfig,
+    Regression,
+    Spec,
+    StochasticActor,
+    Tails,
+    config,
+    field,
+    weighted_mean,
+)
 from birl.algos.awac import AWACConfig
-from birl.config import PolicyConfig, config, field
-from birl.engine import Gradient, Loss
-from birl.errors import ConfigError, DataError, UnsupportedError
+from birl.errors import ConfigError, UnsupportedError
 from birl.losses import shared
 from birl.models import (
     CategoricalPolicy,
@@ -24,14 +35,9 @@ from birl.models import (
     EncoderFactory,
     NormalPolicy,
     ValueFunction,
-    eval_mode,
     is_recurrent,
 )
 from birl.optimizers import OptimizerFactory, SGDFactory
-from birl.types import ActionSpace, Array, Batch, Inputs, Spec, Tree, tree_leaves, weighted_mean
-
-ROWS_AT_ONCE: Final = 2048
-"""States whose values are computed together: bounds the memory that the returns of an iteration take."""
 
 
 def _momentum() -> OptimizerFactory:
@@ -163,111 +169,39 @@ def state_value(nets: AWRNets, inputs: Inputs, action: Tensor) -> Tensor:
     return nets.value(inputs)
 
 
-def minibatches(batch: Batch, size: int, count: int) -> Iterator[Batch]:
-    """``count`` minibatches of ``size`` steps: passes over a batch in new orders, without what does not fill one."""
-    total = len(batch.weight)
-    whole = total - total % size
-    for made in range(count):
-        start = made * size % whole
-        if start == 0:
-            order = torch.randperm(total)[:whole].to(batch.weight.device)
-            shuffled = batch.map(lambda x, order=order: x.index_select(0, order))  # type: ignore[misc]
-        yield shuffled.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
+def iteration_returns(nets: AWRNets, tails: Tails, cfg: AWRConfig) -> Tensor:
+    """TD(lambda) returns ``[R]`` under the present value function."""
+    values = torch.cat([nets.value(inputs) for inputs in tails.observations])
+    return lambda_returns(values, tails.reward, tails.discount, tails.step, cfg.lam, tails.longest)
 
 
-class AdvantageWeightedRegression(Algorithm[AWRConfig, AWRNets]):
-    """What both have in common: an iteration."""
+def with_advantage(nets: AWRNets, batch: Batch) -> Batch:
+    """The advantage over the value function after its regression, as in algorithm 1."""
+    return replace(batch, extra={**batch.extra, "advantage": advantage(nets, batch)})
 
-    networks = AWRNets
-    acting = "actor"
-    data = "tail"
-    steps = (Gradient("critic", value_loss, of=("value",)), Gradient("actor", actor_loss))
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(state_value)
 
-    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
-        """See `Algorithm.begin_run`; an iteration is many gradient steps."""
-        steps = self.config.n_critic_updates + self.config.n_actor_updates
-        return super().begin_run(dataset, n_updates * steps, growing=growing)
-
-    def sample_minibatch(self, dataset: Any) -> Any:
-        """Draw the states of an iteration, with the rest of their episodes."""
-        return dataset.sample_tail_batch(self.config.batch_size)
-
-    def make_batch(self, minibatch: Any) -> Batch:
-        """States ``[B]`` with the TD(lambda) returns, under the present value function, as ``return`` in ``extra``."""
-        if not hasattr(minibatch, "steps"):
-            raise DataError(
-                f"{type(self).__name__} learns from states with the rest of their episodes, not from a "
-                f"{type(minibatch).__name__}: draw with sample_minibatch(dataset)"
-            )
-        units, value = self.units, self.nets.value
-        reward, step = units.reward(minibatch.rewards), units.column(minibatch.steps)
-        discount = self.config.gamma * (1 - units.column(minibatch.terminals))
-        with torch.no_grad(), eval_mode(value):
-            begins = range(0, len(reward), ROWS_AT_ONCE)
-            rows = (minibatch.read(begin, min(begin + ROWS_AT_ONCE, len(reward))) for begin in begins)
-            values = torch.cat([value(Inputs(units.observation(each))) for each in rows])
-        index = units.tensor(minibatch.index)
-        returns = lambda_returns(values, reward, discount, step, self.config.lam, minibatch.longest)
-        return Batch(
-            units.observation(minibatch.observations),
-            units.action(minibatch.actions),
-            reward[index],
-            None,
-            discount[index],
-            step[index],
-            extra={"return": returns[index]},
-        )
-
-    def update(self, batch: Any) -> dict[str, Tensor]:
-        """One iteration, with what `sample_minibatch` drew (or a `Batch` that has its returns).
-
-        Returns:
-            Losses and metrics, averaged over the minibatches, as scalar tensors on the device.
-        """
-        self._set_mode(acting=False)
-        cfg = self.config
-        batch = batch if isinstance(batch, Batch) else self.make_batch(batch)
-        metrics = self._regress("critic", batch, cfg.n_critic_updates)
-        with torch.no_grad(), eval_mode(self.nets.value):
-            batch = replace(batch, extra={**batch.extra, "advantage": advantage(self.nets, batch)})
-        return {**metrics, **self._regress("actor", batch, cfg.n_actor_updates)}
-
-    def _regress(self, phase: str, batch: Batch, count: int) -> dict[str, Tensor]:
-        size = min(self.config.batch_size_per_update, len(batch.weight))
-        found = [self.engine.update(each, only=(phase,)) for each in minibatches(batch, size, count)]
-        return {name: torch.stack([metrics[name] for metrics in found]).mean() for name in found[0]}
-
-    def predict_value(self, x: Tree, action: Array | None = None) -> Array:
-        """Estimated state-values ``[B]``.
-
-        Args:
-            x: observations ``[B, *shape]``.
-            action: makes no difference: there are no action-values.
-        """
-        if action is None:
-            rows, size = len(next(tree_leaves(self._observation(x)))), self.spec.action_size
-            action = np.zeros(rows if self.spec.discrete_action else (rows, size))
-        return super().predict_value(x, action)
+ITERATION = Iterations(
+    iteration_returns,
+    (Regression("critic", "n_critic_updates"), Regression("actor", "n_actor_updates", with_advantage)),
+)
+STEPS = (Gradient("critic", value_loss, of=("value",)), Gradient("actor", actor_loss))
 
 
 @final
-class AWR(AdvantageWeightedRegression):
+class AWR(Algorithm[AWRConfig, AWRNets]):
     """See `AWRConfig`."""
 
-    config_class = AWRConfig
-    action_space = ActionSpace.CONTINUOUS
-
-    def clip_policy_action(self, action: Tensor) -> Tensor:
-        """Samples of the Gaussian may leave the policy's range."""
-        return action.clamp(-1, 1)
+    actions = ActionSpace.CONTINUOUS
+    learns_from = ITERATION
+    acts = StochasticActor(value=state_value, values_states=True, clipped=True)
+    steps = STEPS
 
 
 @final
-class DiscreteAWR(AdvantageWeightedRegression):
+class DiscreteAWR(Algorithm[DiscreteAWRConfig, AWRNets]):
     """See `DiscreteAWRConfig`."""
 
-    config_class = DiscreteAWRConfig
-    action_space = ActionSpace.DISCRETE
+    actions = ActionSpace.DISCRETE
+    learns_from = ITERATION
+    acts = StochasticActor(value=state_value, values_states=True)
+    steps = STEPS

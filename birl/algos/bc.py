@@ -6,16 +6,23 @@ from typing import final
 
 from torch import Tensor, nn
 
-from birl.acting.policy import mode_action, sampled_action
-from birl.algorithm.algorithm import Algorithm
-from birl.config import NetworkConfig, config, field
-from birl.engine import Gradient, Loss
-from birl.models import (
-    CategoricalPolicy,
-    DeterministicPolicy,
-    SquashedNormalPolicy,
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    Inputs,
+    Loss,
+    NetworkConfig,
+    Policy,
+    Spec,
+    StochasticActor,
+    Transitions,
+    config,
+    field,
+    weighted_mean,
 )
-from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+from birl.models import CategoricalPolicy, DeterministicPolicy, SquashedNormalPolicy
 
 
 @config
@@ -68,14 +75,10 @@ def sample(nets: BCNets, inputs: Inputs) -> Tensor:
 class BC(Algorithm[BCConfig, BCNets]):
     """See `BCConfig`."""
 
-    config_class = BCConfig
-    networks = BCNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    imitates = True
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions(online=False)
+    acts = Policy(greedy, sample)
     steps = (Gradient("actor", imitation_loss, optimizer="", metric="loss"),)
-    policy_mode = staticmethod(greedy)
-    policy_sample = staticmethod(sample)
 
 
 @config
@@ -113,11 +116,7 @@ def cross_entropy(nets: DiscreteBCNets, batch: Batch, cfg: DiscreteBCConfig) -> 
 class DiscreteBC(Algorithm[DiscreteBCConfig, DiscreteBCNets]):
     """See `DiscreteBCConfig`."""
 
-    config_class = DiscreteBCConfig
-    networks = DiscreteBCNets
-    action_space = ActionSpace.DISCRETE
-    acting = "actor"
-    imitates = True
+    actions = ActionSpace.DISCRETE
+    learns_from = Transitions(online=False)
+    acts = StochasticActor()
     steps = (Gradient("actor", cross_entropy, optimizer="", metric="loss"),)
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)

@@ -9,12 +9,30 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting.policy import best_of, q_action_value, q_value
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    Gradient,
+    HardCopy,
+    ImitatorConfig,
+    Inputs,
+    Loss,
+    Policy,
+    Polyak,
+    Spec,
+    Transitions,
+    When,
+    best_of,
+    config,
+    field,
+    q_action_value,
+    q_value,
+    weighted_mean,
+)
 from birl.algos.dqn import DQNConfig, DQNNets
 from birl.algos.td3 import TD3Config
-from birl.config import ActorCriticConfig, ImitatorConfig, config, field
-from birl.engine import Gradient, HardCopy, Loss, Polyak, When
 from birl.losses import td_loss, vae_loss
 from birl.models import (
     CategoricalPolicy,
@@ -27,7 +45,6 @@ from birl.models import (
     random_latents,
 )
 from birl.models.distributions import Categorical
-from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 DELAYED = When(every="update_actor_interval", after="rl_start_step")
 
@@ -121,11 +138,9 @@ def random_action(nets: BCQNets, inputs: Inputs) -> Tensor:
 class BCQ(Algorithm[BCQConfig, BCQNets]):
     """See `BCQConfig`."""
 
-    config_class = BCQConfig
-    networks = BCQNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    remembering = ("critic", "vae_decoder")
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = Policy(greedy_action, random_action, q_value, beside=("critic", "vae_decoder"))
     steps = (
         Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator"),
         Gradient("critic", critic_loss, when=When(after="rl_start_step")),
@@ -133,9 +148,6 @@ class BCQ(Algorithm[BCQConfig, BCQNets]):
         Polyak("critic", "critic_target", when=DELAYED),
         Polyak("actor", "actor_target", when=DELAYED),
     )
-    policy_mode = staticmethod(greedy_action)
-    policy_sample = staticmethod(random_action)
-    action_value = staticmethod(q_value)
 
 
 @config
@@ -224,15 +236,10 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
 class DiscreteBCQ(Algorithm[DiscreteBCQConfig, DiscreteBCQNets]):
     """See `DiscreteBCQConfig`."""
 
-    config_class = DiscreteBCQConfig
-    networks = DiscreteBCQNets
-    action_space = ActionSpace.DISCRETE
-    acting = "critic"
-    remembering = ("imitator",)
+    actions = ActionSpace.DISCRETE
+    learns_from = Transitions()
+    acts = Policy(constrained_action, constrained_action, q_action_value, "critic", beside=("imitator",))
     steps = (
         Gradient("critic", discrete_loss, ("critic", "imitator"), optimizer="", metric="loss"),
         HardCopy("critic", "critic_target"),
     )
-    policy_mode = staticmethod(constrained_action)
-    policy_sample = staticmethod(constrained_action)
-    action_value = staticmethod(q_action_value)

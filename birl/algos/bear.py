@@ -8,17 +8,33 @@ from typing import final
 import torch
 from torch import Tensor
 
-from birl.acting.policy import best_of, q_value, sampled_action
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    ImitatorConfig,
+    Inputs,
+    Loss,
+    Policy,
+    Polyak,
+    Spec,
+    Transitions,
+    When,
+    best_of,
+    config,
+    field,
+    q_value,
+    rate,
+    sampled_action,
+    weighted_mean,
+)
 from birl.algos import sac
 from birl.algos.sac import SACConfig, SACNets, temperature_loss
-from birl.config import ImitatorConfig, config, field, rate
-from birl.engine import Gradient, Loss, Polyak, When
 from birl.losses import shared, td_loss, vae_loss
 from birl.models import Scalar, VAEDecoder, VAEEncoder
 from birl.models.distributions import Normal
 from birl.optimizers import AdamFactory, OptimizerFactory
-from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 LOG_ALPHA_RANGE = (-5.0, 10.0)
 """The logarithm of the multiplier is clipped to this range, as in the authors' code."""
@@ -181,11 +197,9 @@ def greedy_action(nets: BEARNets, inputs: Inputs) -> Tensor:
 class BEAR(Algorithm[BEARConfig, BEARNets]):
     """See `BEARConfig`."""
 
-    config_class = BEARConfig
-    networks = BEARNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    remembering = ("critic",)
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = Policy(greedy_action, sampled_action, q_value, beside=("critic",))
     steps = (
         Gradient("imitator", imitator_loss, ("vae_encoder", "vae_decoder")),
         Gradient("critic", critic_loss),
@@ -196,6 +210,3 @@ class BEAR(Algorithm[BEARConfig, BEARNets]):
         Polyak("critic", "critic_target"),
         Polyak("actor", "actor_target"),
     )
-    policy_mode = staticmethod(greedy_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_value)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import final
 
-from birl.acting.policy import mode_action, q_value, sampled_action
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    Loss,
+    Polyak,
+    StochasticActor,
+    Transitions,
+    config,
+    q_value,
+)
 from birl.algos import cql
 from birl.algos.cql import CQLConfig, CQLNets
 from birl.algos.sac import actor_loss, temperature_loss
-from birl.config import config
-from birl.engine import Gradient, Loss, Polyak
-from birl.types import ActionSpace, Batch
 
 
 @config
@@ -44,11 +51,9 @@ def alpha_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
 class CalQL(Algorithm[CalQLConfig, CQLNets]):
     """See `CalQLConfig`."""
 
-    config_class = CalQLConfig
-    networks = CQLNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    returns_to_go = True
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions(returns_to_go=True)
+    acts = StochasticActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("alpha", alpha_loss),
@@ -56,6 +61,3 @@ class CalQL(Algorithm[CalQLConfig, CQLNets]):
         Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
         Polyak("critic", "critic_target"),
     )
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_value)

@@ -8,17 +8,31 @@ from typing import final
 import torch
 from torch import Tensor
 
-from birl.acting.policy import best_of, mode_action, q_action, q_action_value, q_value, sampled_action
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    GreedyCritic,
+    HardCopy,
+    Loss,
+    Polyak,
+    Spec,
+    StochasticActor,
+    Transitions,
+    best_of,
+    config,
+    field,
+    q_value,
+    rate,
+    weighted_mean,
+)
 from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss
-from birl.config import config, field, rate
-from birl.engine import Gradient, HardCopy, Loss, Polyak
 from birl.errors import ConfigError
 from birl.losses import shared, td_loss
 from birl.models import Returns, Scalar
 from birl.optimizers import AdamFactory, OptimizerFactory
-from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
@@ -141,10 +155,9 @@ def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None
 class CQL(Algorithm[CQLConfig, CQLNets]):
     """See `CQLConfig`."""
 
-    config_class = CQLConfig
-    networks = CQLNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = StochasticActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("alpha", alpha_loss),
@@ -152,9 +165,6 @@ class CQL(Algorithm[CQLConfig, CQLNets]):
         Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
         Polyak("critic", "critic_target"),
     )
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_value)
 
 
 @config
@@ -186,11 +196,7 @@ def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
 class DiscreteCQL(Algorithm[DiscreteCQLConfig, DQNNets]):
     """See `DiscreteCQLConfig`."""
 
-    config_class = DiscreteCQLConfig
-    networks = DQNNets
-    action_space = ActionSpace.DISCRETE
-    acting = "critic"
+    actions = ActionSpace.DISCRETE
+    learns_from = Transitions()
+    acts = GreedyCritic()
     steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
-    policy_mode = staticmethod(q_action)
-    policy_sample = staticmethod(q_action)
-    action_value = staticmethod(q_action_value)

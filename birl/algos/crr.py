@@ -9,19 +9,30 @@ import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from birl.acting.policy import q_value
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    Gradient,
+    HardCopy,
+    Inputs,
+    Loss,
+    Policy,
+    Polyak,
+    Spec,
+    Transitions,
+    When,
+    config,
+    field,
+    q_value,
+    weighted_mean,
+)
 from birl.algos.awac import AWACConfig, compared_returns
 from birl.algos.dqn import DQNConfig
-from birl.config import ActorCriticConfig, config, field
-from birl.engine import Gradient, HardCopy, Loss, Polyak, When
 from birl.losses import td_loss
-from birl.models import (
-    ConditionalNormalPolicy,
-    ContinuousQFunction,
-)
+from birl.models import ConditionalNormalPolicy, ContinuousQFunction
 from birl.models.distributions import Categorical
-from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
 
 HARD = When(every="target_update_interval", given=("target_update_type", "hard"))
 SOFT = When(given=("target_update_type", "soft"))
@@ -129,11 +140,9 @@ def sample(nets: CRRNets, inputs: Inputs) -> Tensor:
 class CRR(Algorithm[CRRConfig, CRRNets]):
     """See `CRRConfig`."""
 
-    config_class = CRRConfig
-    networks = CRRNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    remembering = ("critic",)
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = Policy(mean_action, sample, q_value, beside=("critic",))
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss, when=When(every="update_actor_interval")),
@@ -142,6 +151,3 @@ class CRR(Algorithm[CRRConfig, CRRNets]):
         Polyak("critic", "critic_target", when=SOFT),
         Polyak("actor", "actor_target", when=SOFT),
     )
-    policy_mode = staticmethod(mean_action)
-    policy_sample = staticmethod(sample)
-    action_value = staticmethod(q_value)

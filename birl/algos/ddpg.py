@@ -6,13 +6,22 @@ from typing import Any, final
 
 import torch
 
-from birl.acting.policy import deterministic_action, q_value
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    DeterministicActor,
+    Gradient,
+    Loss,
+    Polyak,
+    Transitions,
+    config,
+    q_value,
+    weighted_mean,
+)
 from birl.algos.td3 import TD3Nets
-from birl.config import ActorCriticConfig, config
-from birl.engine import Gradient, Loss, Polyak
 from birl.losses import td_loss
-from birl.types import ActionSpace, Batch, weighted_mean
 
 
 @config
@@ -47,16 +56,12 @@ def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
 class DDPG(Algorithm[DDPGConfig, TD3Nets]):
     """See `DDPGConfig`."""
 
-    config_class = DDPGConfig
-    networks = TD3Nets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = DeterministicActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss),
         Polyak("critic", "critic_target"),
         Polyak("actor", "actor_target"),
     )
-    policy_mode = staticmethod(deterministic_action)
-    policy_sample = staticmethod(deterministic_action)
-    action_value = staticmethod(q_value)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from birl.algorithm.sequence import ACTIVATION_TYPES, TransformerAlgorithm, TransformerConfig, window_outputs
-from birl.config import NetworkConfig, config, field
-from birl.engine import Gradient, Loss
+from birl.algorithm import (
+    ActionSpace,
+    Batch,
+    ContextActor,
+    Gradient,
+    Loss,
+    NetworkConfig,
+    Spec,
+    TransformerAlgorithm,
+    TransformerConfig,
+    config,
+    field,
+    weighted_mean,
+    window_outputs,
+)
+from birl.algorithm.sequence import ACTIVATION_TYPES
 from birl.errors import ConfigError
 from birl.models import ContinuousDecisionTransformer, PositionEncodingType
 from birl.models import DiscreteDecisionTransformer as DiscreteTransformerNetwork
@@ -22,7 +34,6 @@ from birl.optimizers import (
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
 )
-from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
@@ -88,10 +99,8 @@ def loss(nets: DecisionTransformerNets, batch: Batch, cfg: DecisionTransformerCo
 class DecisionTransformer(TransformerAlgorithm[DecisionTransformerConfig, DecisionTransformerNets]):
     """See `DecisionTransformerConfig`."""
 
-    config_class = DecisionTransformerConfig
-    networks = DecisionTransformerNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "transformer"
+    actions = ActionSpace.CONTINUOUS
+    acts = ContextActor(network="transformer")
     steps = (Gradient("transformer", loss, optimizer="", metric="loss"),)
 
 
@@ -165,15 +174,6 @@ class DiscreteDecisionTransformer(
 ):
     """See `DiscreteDecisionTransformerConfig`."""
 
-    config_class = DiscreteDecisionTransformerConfig
-    networks = DiscreteDecisionTransformerNets
-    action_space = ActionSpace.DISCRETE
-    acting = "transformer"
-    steps = (Gradient("transformer", discrete_loss, optimizer="", metric="loss"),)
-
-    def update(self, batch: Any) -> dict[str, Tensor]:
-        """See `birl.algorithm.Algorithm.update`; the learning rate is the one that this update was made with."""
-        rate: float = self.engine.optimizers["transformer"].param_groups[0]["lr"]
-        metrics = super().update(batch)
-        # filled on the device: copying a number there would wait for it
-        return {**metrics, "learning_rate": torch.full((), rate, device=self.torch_device)}
+    actions = ActionSpace.DISCRETE
+    acts = ContextActor(network="transformer")
+    steps = (Gradient("transformer", discrete_loss, optimizer="", metric="loss", rate_metric="learning_rate"),)

@@ -9,17 +9,29 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from birl.acting.policy import mode_action, q_action_value, sampled_action
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    HardCopy,
+    Loss,
+    PolicyConfig,
+    Spec,
+    StochasticActor,
+    Transitions,
+    ValueConfig,
+    config,
+    field,
+    q_action_value,
+    weighted_mean,
+)
 from birl.algos.dqn import DQNConfig
 from birl.algos.sac import SACConfig
-from birl.config import PolicyConfig, ValueConfig, config, field
-from birl.engine import Gradient, HardCopy, Loss
 from birl.losses import shared, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFactory, QFunctionFactory, Scalar
 from birl.optimizers import AdamFactory, OptimizerFactory
-from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
@@ -85,16 +97,12 @@ def temperature_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
 class DiscreteSAC(Algorithm[DiscreteSACConfig, DiscreteSACNets]):
     """See `DiscreteSACConfig`."""
 
-    config_class = DiscreteSACConfig
-    networks = DiscreteSACNets
-    action_space = ActionSpace.DISCRETE
-    acting = "actor"
+    actions = ActionSpace.DISCRETE
+    learns_from = Transitions()
+    acts = StochasticActor(value=q_action_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss),
         Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
         HardCopy("critic", "critic_target"),
     )
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_action_value)

@@ -8,17 +8,22 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from birl.acting.policy import q_action, q_action_value
-from birl.algorithm.algorithm import Algorithm
-from birl.config import ValueConfig, config, field
-from birl.engine import Gradient, HardCopy, Loss
-from birl.losses import td_loss
-from birl.models import (
-    DiscreteQFunction,
-    Returns,
-    eval_mode,
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    GreedyCritic,
+    HardCopy,
+    Loss,
+    Spec,
+    Transitions,
+    ValueConfig,
+    config,
+    field,
 )
-from birl.types import ActionSpace, Batch, Spec
+from birl.losses import td_loss
+from birl.models import DiscreteQFunction, Returns, eval_mode
 
 
 @config
@@ -84,25 +89,17 @@ def double_q_loss(nets: DQNNets, batch: Batch, cfg: DoubleDQNConfig) -> Loss:
 class DQN(Algorithm[DQNConfig, DQNNets]):
     """See `DQNConfig`."""
 
-    config_class = DQNConfig
-    networks = DQNNets
-    action_space = ActionSpace.DISCRETE
-    acting = "critic"
+    actions = ActionSpace.DISCRETE
+    learns_from = Transitions()
+    acts = GreedyCritic()
     steps = (Gradient("critic", q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
-    policy_mode = staticmethod(q_action)
-    policy_sample = staticmethod(q_action)
-    action_value = staticmethod(q_action_value)
 
 
 @final
 class DoubleDQN(Algorithm[DoubleDQNConfig, DQNNets]):
     """See `DoubleDQNConfig`."""
 
-    config_class = DoubleDQNConfig
-    networks = DQNNets
-    action_space = ActionSpace.DISCRETE
-    acting = "critic"
+    actions = ActionSpace.DISCRETE
+    learns_from = Transitions()
+    acts = GreedyCritic()
     steps = (Gradient("critic", double_q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
-    policy_mode = staticmethod(q_action)
-    policy_sample = staticmethod(q_action)
-    action_value = staticmethod(q_action_value)

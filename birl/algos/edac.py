@@ -7,13 +7,22 @@ from typing import final
 import torch.nn.functional as F
 from torch import Tensor
 
-from birl.acting.policy import mode_action, q_value, sampled_action
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    Loss,
+    Polyak,
+    StochasticActor,
+    Transitions,
+    config,
+    field,
+    q_value,
+    weighted_mean,
+)
 from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss, value_target
-from birl.config import config, field
-from birl.engine import Gradient, Loss, Polyak
 from birl.losses import td_loss
-from birl.types import ActionSpace, Batch, weighted_mean
 
 
 @config
@@ -55,17 +64,12 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: EDACConfig) -> Loss:
 class EDAC(Algorithm[EDACConfig, SACNets]):
     """See `EDACConfig`."""
 
-    config_class = EDACConfig
-    networks = SACNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    differentiates = True
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions(alone="has a loss that holds gradients, which several seeds cannot have at once yet")
+    acts = StochasticActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss),
         Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
         Polyak("critic", "critic_target"),
     )
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_value)

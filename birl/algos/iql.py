@@ -8,12 +8,27 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting.policy import mode_action, q_action_value, q_value, sampled_action
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    Gradient,
+    Loss,
+    PolicyConfig,
+    Polyak,
+    Spec,
+    StochasticActor,
+    Transitions,
+    ValueConfig,
+    config,
+    field,
+    q_action_value,
+    q_value,
+    weighted_mean,
+)
 from birl.algos.awac import AWACConfig
 from birl.algos.ppo import PPOConfig
-from birl.config import ActorCriticConfig, PolicyConfig, ValueConfig, config, field
-from birl.engine import Gradient, Loss, Polyak
 from birl.losses import shared, td_loss
 from birl.models import (
     CategoricalPolicy,
@@ -27,7 +42,6 @@ from birl.models import (
     Returns,
     ValueFunction,
 )
-from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
@@ -123,34 +137,22 @@ def actor_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
 class IQL(Algorithm[IQLConfig, IQLNets]):
     """See `IQLConfig`."""
 
-    config_class = IQLConfig
-    networks = IQLNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = StochasticActor(value=q_value, clipped=True)
     steps = (
         Gradient("value", value_loss, optimizer="critic", metric="v_loss"),
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss),
         Polyak("critic", "critic_target"),
     )
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_value)
-
-    def clip_policy_action(self, action: Tensor) -> Tensor:
-        """Samples of the Gaussian may leave the policy's range."""
-        return action.clamp(-1, 1)
 
 
 @final
 class DiscreteIQL(Algorithm[DiscreteIQLConfig, DiscreteIQLNets]):
     """See `DiscreteIQLConfig`."""
 
-    config_class = DiscreteIQLConfig
-    networks = DiscreteIQLNets
-    action_space = ActionSpace.DISCRETE
-    acting = "actor"
+    actions = ActionSpace.DISCRETE
+    learns_from = Transitions()
+    acts = StochasticActor(value=q_action_value)
     steps = IQL.steps
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_action_value)

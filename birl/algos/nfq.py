@@ -7,16 +7,20 @@ from typing import final
 import torch
 from torch import nn
 
-from birl.acting.policy import q_action, q_action_value
-from birl.algorithm.algorithm import Algorithm
-from birl.config import ValueConfig, config
-from birl.engine import Gradient, Loss
-from birl.losses import td_loss
-from birl.models import (
-    DiscreteQFunction,
-    eval_mode,
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    GreedyCritic,
+    Loss,
+    Spec,
+    Transitions,
+    ValueConfig,
+    config,
 )
-from birl.types import ActionSpace, Batch, Spec
+from birl.losses import td_loss
+from birl.models import DiscreteQFunction, eval_mode
 
 
 @config
@@ -58,11 +62,7 @@ def q_loss(nets: NFQNets, batch: Batch, cfg: NFQConfig) -> Loss:
 class NFQ(Algorithm[NFQConfig, NFQNets]):
     """See `NFQConfig`."""
 
-    config_class = NFQConfig
-    networks = NFQNets
-    action_space = ActionSpace.DISCRETE
-    acting = "critic"
+    actions = ActionSpace.DISCRETE
+    learns_from = Transitions()
+    acts = GreedyCritic()
     steps = (Gradient("critic", q_loss, optimizer="", metric="loss"),)
-    policy_mode = staticmethod(q_action)
-    policy_sample = staticmethod(q_action)
-    action_value = staticmethod(q_action_value)

@@ -9,20 +9,28 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting.policy import q_value
-from birl.algorithm.algorithm import Algorithm
-from birl.algos.bcq import BCQConfig, imitator_loss
-from birl.config import ActorCriticConfig, ImitatorConfig, config, field
-from birl.engine import Gradient, Loss, Polyak, When
-from birl.losses import td_loss
-from birl.models import (
-    ContinuousQFunction,
-    DeterministicPolicy,
-    ResidualPolicy,
-    VAEDecoder,
-    VAEEncoder,
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    Gradient,
+    ImitatorConfig,
+    Inputs,
+    Loss,
+    Policy,
+    Polyak,
+    Spec,
+    Transitions,
+    When,
+    config,
+    field,
+    q_value,
+    weighted_mean,
 )
-from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+from birl.algos.bcq import BCQConfig, imitator_loss
+from birl.losses import td_loss
+from birl.models import ContinuousQFunction, DeterministicPolicy, ResidualPolicy, VAEDecoder, VAEEncoder
 
 LATENT_RANGE = 2.0
 """The policy's latents lie in ``[-LATENT_RANGE, LATENT_RANGE]``, where a standard normal has 95 % of its mass."""
@@ -129,11 +137,9 @@ def policy_action(nets: PLASNets, inputs: Inputs) -> Tensor:
 class PLAS(Algorithm[PLASConfig, PLASNets]):
     """See `PLASConfig`."""
 
-    config_class = PLASConfig
-    networks = PLASNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    remembering = ("vae_decoder",)
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = Policy(policy_action, policy_action, q_value, beside=("vae_decoder",))
     steps = (
         Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator", when=WARMUP),
         Gradient("critic", critic_loss, when=AFTERWARDS),
@@ -141,20 +147,15 @@ class PLAS(Algorithm[PLASConfig, PLASNets]):
         Polyak("critic", "critic_target", when=AFTERWARDS),
         Polyak("actor", "actor_target", when=AFTERWARDS),
     )
-    policy_mode = staticmethod(policy_action)
-    policy_sample = staticmethod(policy_action)
-    action_value = staticmethod(q_value)
 
 
 @final
 class PLASWithPerturbation(Algorithm[PLASWithPerturbationConfig, PLASWithPerturbationNets]):
     """See `PLASWithPerturbationConfig`."""
 
-    config_class = PLASWithPerturbationConfig
-    networks = PLASWithPerturbationNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    remembering = ("vae_decoder", "perturbation")
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = Policy(policy_action, policy_action, q_value, beside=("vae_decoder", "perturbation"))
     steps = (
         Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator", when=WARMUP),
         Gradient("critic", critic_loss, when=AFTERWARDS),
@@ -163,6 +164,3 @@ class PLASWithPerturbation(Algorithm[PLASWithPerturbationConfig, PLASWithPerturb
         Polyak("actor", "actor_target", when=AFTERWARDS),
         Polyak("perturbation", "perturbation_target", when=AFTERWARDS),
     )
-    policy_mode = staticmethod(policy_action)
-    policy_sample = staticmethod(policy_action)
-    action_value = staticmethod(q_value)

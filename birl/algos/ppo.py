@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from birl.acting.policy import mode_action, sampled_action
-from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, NetworkConfig, PolicyConfig, config, field
-from birl.engine import Gradient, Loss
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    AlgorithmConfig,
+    Batch,
+    Gradient,
+    Loss,
+    NetworkConfig,
+    PolicyConfig,
+    Rollouts,
+    Spec,
+    StochasticActor,
+    config,
+    field,
+)
 from birl.losses import generalized_advantage
 from birl.models import CategoricalPolicy, DefaultEncoderFactory, EncoderFactory, NormalPolicy, ValueFunction
 from birl.optimizers import AdamFactory, OptimizerFactory
-from birl.preprocessing import MinMaxActionScaler
-from birl.preprocessing.units import fold_sequences, rollout_batch
-from birl.types import ActionSpace, Batch, Spec
 
 
 def _encoder() -> EncoderFactory:
@@ -123,71 +130,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
 class PPO(Algorithm[PPOConfig, PPONets]):
     """See `PPOConfig`."""
 
-    config_class = PPOConfig
-    networks = PPONets
-    action_space = ActionSpace.BOTH
-    acting = "actor"
-    remembering = ("value",)
-    data = "rollout"
+    actions = ActionSpace.BOTH
+    learns_from = Rollouts(prepare)
+    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    bounded_policy = False
-    keeps_policy_action = True
-
-    def build_with_env(self, env: Any) -> None:
-        """Build for an environment; bounded continuous actions are scaled to its bounds unless a scaler is given."""
-        if not self.built and self.config.action_scaler is None and bounded_actions(env):
-            self.replace_config(action_scaler=MinMaxActionScaler())
-        super().build_with_env(env)
-
-    def clip_policy_action(self, action: Tensor) -> Tensor:
-        """A Gaussian has no bounds; the environment may."""
-        bounded = not self.spec.discrete_action and self.config.action_scaler is not None
-        return action.clamp(-1, 1) if bounded else action
-
-    @property
-    def rollout_length(self) -> int:
-        """Number of steps that each environment makes between updates."""
-        return self.config.rollout_length
-
-    def updates_in(self, n_steps: int) -> int:
-        """Number of updates in a run of so many steps, about."""
-        return n_steps * self.config.n_epochs // self.config.batch_size
-
-    def update_rollout(self, rollout: Any) -> dict[str, Tensor]:
-        """All passes over a rollout.
-
-        Returns:
-            Metrics averaged over the minibatches, as scalar tensors on the device.
-        """
-        self._set_mode(acting=False)
-        cfg, engine = self.config, self.engine
-        batch, ended = rollout_batch(rollout, self.units, cfg.gamma)
-        batch = prepare(self.nets, batch, ended, cfg)
-        found = [engine.update(minibatch) for _ in range(cfg.n_epochs) for minibatch in self._minibatches(batch)]
-        return {name: torch.stack([metrics[name] for metrics in found]).mean() for name in found[0]}
-
-    def _minibatches(self, batch: Batch) -> Iterator[Batch]:
-        if self.is_recurrent:
-            batch = fold_sequences(batch, self.config.sequence_length)
-            per_batch = max(1, self.config.batch_size // self.config.sequence_length)
-            for chosen in torch.split(torch.randperm(batch.reward.shape[1]), per_batch):
-                index = chosen.to(batch.reward.device)
-                state = batch.state and {name: value[index] for name, value in batch.state.items()}
-                yield replace(batch.map(lambda x, index=index: x.index_select(1, index)), state=state)  # type: ignore[misc]
-            return
-        # The whole rollout is put in order once for each pass; a minibatch then is a slice of it, without a copy.
-        flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
-        valid = flat.weight.nonzero()[:, 0]
-        order = valid[torch.randperm(len(valid)).to(valid.device)]
-        flat, size = flat.map(lambda x: x.index_select(0, order)), self.config.batch_size
-        for start in range(0, len(order), size):
-            yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
-
-
-def bounded_actions(env: Any) -> bool:
-    """Whether an environment's actions are continuous with finite bounds."""
-    space = getattr(env, "single_action_space", None) or env.action_space
-    low, high = getattr(space, "low", None), getattr(space, "high", None)
-    return low is not None and high is not None and bool((abs(low) < 1e30).all() and (abs(high) < 1e30).all())

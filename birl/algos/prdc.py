@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from birl.acting.policy import deterministic_action, q_value
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    DeterministicActor,
+    Gradient,
+    Learner,
+    Loss,
+    Polyak,
+    Spec,
+    Transitions,
+    When,
+    config,
+    field,
+    q_value,
+)
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
 from birl.algos.td3_plus_bc import drawn_to
-from birl.config import config, field
-from birl.engine import Gradient, Loss, Polyak, When
 from birl.errors import DataError, UnsupportedError
 from birl.models import eval_mode, is_recurrent
-from birl.types import ActionSpace, Batch, Spec, Tree, tree_leaves
+from birl.types import Tree, tree_leaves
 
 NUMBERS_OF_A_BLOCK: Final = 2**14
 DISTANCES_AT_ONCE: Final = 2**22
@@ -102,64 +114,61 @@ def actor_loss(nets: TD3Nets, batch: Batch, cfg: PRDCConfig) -> Loss:
     return Loss(loss, {"dc_loss": distance})
 
 
+@dataclass(frozen=True)
+class NearData(Transitions):
+    """Transitions with the actions of the data that are nearest to the policy's.
+
+    The first draw from a dataset also reads all of it. Nothing is searched for updates that do not move the policy.
+    """
+
+    plain = False
+    online: bool = False
+    alone: str = "prepares its minibatches with its networks, which seeds do not share"
+
+    def draw(self, learner: Learner, source: Any) -> Drawn:
+        count, (known, size, nearest) = source.transition_count, learner.memory.get("nearest", (None, 0, None))
+        if nearest is None or known() is not source or size != count:
+            units, beta = learner.units, learner.config.beta
+            parts = ((units.observation(x.observations), units.action(x.actions)) for x in source.all_transitions())
+            nearest = NearestActions(torch.cat([_key(*part, beta) for part in parts]), learner.spec.action_size)
+            learner.memory["nearest"] = weakref.ref(source), count, nearest
+        return Drawn(super().draw(learner, source), nearest)
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        """With ``nearest_action`` in ``extra`` if the coming update moves the policy."""
+        if not isinstance(drawn, Drawn):
+            raise DataError(
+                "PRDC looks for actions in the whole of the data, which this minibatch does not know: draw it with "
+                "algo.sample_minibatch(dataset)"
+            )
+        batch = super().batch(learner, drawn.minibatch)
+        return with_nearest(learner, batch, drawn.nearest) if learner.engine.is_due("actor") else batch
+
+
+@torch.no_grad()
+def with_nearest(learner: Learner, batch: Batch, nearest: NearestActions) -> Batch:
+    """The batch with the actions of the data that are nearest to those of the policy as it is before the update."""
+    with eval_mode(learner.nets.actor):
+        queries = _key(batch.observation, learner.nets.actor(batch.inputs), learner.config.beta)
+    return replace(batch, extra={**batch.extra, "nearest_action": nearest(queries)})
+
+
+def _key(observation: Tree, action: Tensor, beta: float) -> Tensor:
+    """``(beta s, a)`` ``[B, D]``."""
+    leaves = tree_leaves(observation)  # one number a step, [B], is a state, too
+    return torch.cat([*(beta * leaf.reshape(len(leaf), -1) for leaf in leaves), action], 1)
+
+
 @final
 class PRDC(Algorithm[PRDCConfig, PRDCNets]):
     """See `PRDCConfig`."""
 
-    config_class = PRDCConfig
-    networks = PRDCNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    imitates = True
+    actions = ActionSpace.CONTINUOUS
+    learns_from = NearData()
+    acts = DeterministicActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss, when=When(every="update_actor_interval"), splits=False),
         Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
         Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
     )
-    policy_mode = staticmethod(deterministic_action)
-    policy_sample = staticmethod(deterministic_action)
-    action_value = staticmethod(q_value)
-
-    _searched: tuple[weakref.ref[Any], int, NearestActions] | None = None
-
-    def updates_at_once(self, source: Any) -> int:
-        """One: what is nearest is found between updates."""
-        return 1
-
-    def sample_minibatch(self, dataset: Any) -> Any:
-        """Draw transitions; the first time, also read all of the data."""
-        count = dataset.transition_count
-        if self._searched is None or self._searched[0]() is not dataset or self._searched[1] != count:
-            units, size = self.units, self.spec.action_size
-            windows = dataset.all_transitions()
-            keys = [self._key(units.observation(each.observations), units.action(each.actions)) for each in windows]
-            self._searched = weakref.ref(dataset), count, NearestActions(torch.cat(keys), size)
-        return Drawn(super().sample_minibatch(dataset), self._searched[2])
-
-    def update(self, batch: Any) -> dict[str, Tensor]:
-        """See `Algorithm.update`. Nothing is searched for in updates that do not move the policy."""
-        if isinstance(batch, Drawn) and not self.engine.is_due("actor"):
-            batch = super().make_batch(batch.minibatch)
-        return super().update(batch)
-
-    def make_batch(self, minibatch: Any) -> Batch:
-        """See `Algorithm.make_batch`; with ``nearest_action`` in ``extra``."""
-        if not isinstance(minibatch, Drawn):
-            raise DataError(
-                "PRDC looks for actions in the whole of the data, which this minibatch does not know: draw it with "
-                "algo.sample_minibatch(dataset)"
-            )
-        return self.with_nearest(super().make_batch(minibatch.minibatch), minibatch.nearest)
-
-    @torch.no_grad()
-    def with_nearest(self, batch: Batch, nearest: NearestActions) -> Batch:
-        """The batch with the actions of the data that are nearest to the policy's, as it is before the update."""
-        with eval_mode(self.nets.actor):
-            queries = self._key(batch.observation, self.nets.actor(batch.inputs))
-        return replace(batch, extra={**batch.extra, "nearest_action": nearest(queries)})
-
-    def _key(self, observation: Tree, action: Tensor) -> Tensor:
-        leaves = tree_leaves(observation)  # one number a step, [B], is a state, too
-        states = [self.config.beta * leaf.reshape(len(leaf), -1) for leaf in leaves]
-        return torch.cat([*states, action], 1)

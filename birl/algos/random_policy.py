@@ -7,9 +7,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.algorithm.algorithm import Algorithm
-from birl.config import AlgorithmConfig, config, field
-from birl.types import ActionSpace, Inputs, Spec, is_shape, tree_leaves
+from birl.algorithm import ActionSpace, Algorithm, AlgorithmConfig, Inputs, Nothing, Policy, Spec, config, field
+from birl.types import is_shape, tree_leaves
 
 
 @config
@@ -65,21 +64,15 @@ def random_choice(nets: NoNets, inputs: Inputs) -> Tensor:
 class RandomPolicy(Algorithm[RandomPolicyConfig, NoNets]):
     """See `RandomPolicyConfig`."""
 
-    config_class = RandomPolicyConfig
-    networks = NoNets
-    action_space = ActionSpace.CONTINUOUS
-    data = "nothing"
-    policy_mode = staticmethod(random_action)
-    policy_sample = staticmethod(random_action)
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Nothing()
+    acts = Policy(random_action, random_action, network="")
 
 
 @final
 class DiscreteRandomPolicy(Algorithm[DiscreteRandomPolicyConfig, NoNets]):
     """See `DiscreteRandomPolicyConfig`."""
 
-    config_class = DiscreteRandomPolicyConfig
-    networks = NoNets
-    action_space = ActionSpace.DISCRETE
-    data = "nothing"
-    policy_mode = staticmethod(random_choice)
-    policy_sample = staticmethod(random_choice)
+    actions = ActionSpace.DISCRETE
+    learns_from = Nothing()
+    acts = Policy(random_choice, random_choice, network="")

@@ -6,13 +6,23 @@ from typing import final
 
 import torch
 
-from birl.acting.policy import deterministic_action, q_value
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    DeterministicActor,
+    Gradient,
+    Loss,
+    Polyak,
+    Transitions,
+    When,
+    config,
+    field,
+    q_value,
+    weighted_mean,
+)
 from birl.algos.td3 import TD3Config, TD3Nets, smoothed_action
-from birl.config import config, field
-from birl.engine import Gradient, Loss, Polyak, When
 from birl.losses import td_loss
-from birl.types import ActionSpace, Batch, weighted_mean
 
 
 @config
@@ -63,17 +73,12 @@ def actor_loss(nets: TD3Nets, batch: Batch, cfg: ReBRACConfig) -> Loss:
 class ReBRAC(Algorithm[ReBRACConfig, TD3Nets]):
     """See `ReBRACConfig`."""
 
-    config_class = ReBRACConfig
-    networks = TD3Nets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
-    next_actions = True
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions(next_actions=True)
+    acts = DeterministicActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss, when=When(every="update_actor_interval"), splits=False),
         Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
         Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
     )
-    policy_mode = staticmethod(deterministic_action)
-    policy_sample = staticmethod(deterministic_action)
-    action_value = staticmethod(q_value)

@@ -8,15 +8,27 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from birl.acting.policy import mode_action, q_value, sampled_action
-from birl.algorithm.algorithm import Algorithm
-from birl.config import ActorCriticConfig, config, field, rate
-from birl.engine import Gradient, Loss, Polyak
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    Gradient,
+    Loss,
+    Polyak,
+    Spec,
+    StochasticActor,
+    Transitions,
+    config,
+    field,
+    q_value,
+    rate,
+    weighted_mean,
+)
 from birl.losses import shared, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import ContinuousQFunction, Returns, Scalar, SquashedNormalPolicy
 from birl.optimizers import AdamFactory, OptimizerFactory
-from birl.types import ActionSpace, Batch, Spec, weighted_mean
 
 
 @config
@@ -79,16 +91,12 @@ def temperature_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
 class SAC(Algorithm[SACConfig, SACNets]):
     """See `SACConfig`."""
 
-    config_class = SACConfig
-    networks = SACNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = StochasticActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss),
         Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
         Polyak("critic", "critic_target"),
     )
-    policy_mode = staticmethod(mode_action)
-    policy_sample = staticmethod(sampled_action)
-    action_value = staticmethod(q_value)

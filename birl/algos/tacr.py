@@ -9,16 +9,26 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from birl.acting.policy import q_value
-from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig, window_outputs
-from birl.algos import td3, td3_plus_bc
-from birl.config import ActorCriticConfig, config, field
-from birl.engine import Gradient, Loss, Polyak
-from birl.models import (
-    ContinuousDecisionTransformer,
-    ContinuousQFunction,
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Batch,
+    ContextActor,
+    Gradient,
+    Inputs,
+    Loss,
+    Polyak,
+    Spec,
+    TransformerAlgorithm,
+    TransformerConfig,
+    config,
+    field,
+    q_value,
+    window_outputs,
 )
-from birl.types import ActionSpace, Batch, Inputs, Spec, tree_map
+from birl.algos import td3, td3_plus_bc
+from birl.models import ContinuousDecisionTransformer, ContinuousQFunction
+from birl.types import tree_map
 
 
 @config
@@ -106,14 +116,11 @@ def actor_loss(nets: TACRNets, batch: Batch, cfg: TACRConfig) -> Loss:
 class TACR(TransformerAlgorithm[TACRConfig, TACRNets]):
     """See `TACRConfig`."""
 
-    config_class = TACRConfig
-    networks = TACRNets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
+    actions = ActionSpace.CONTINUOUS
+    acts = ContextActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss, splits=False),
         Polyak("critic", "critic_target"),
         Polyak("actor", "actor_target"),
     )
-    action_value = staticmethod(q_value)

@@ -8,16 +8,25 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting.policy import deterministic_action, q_value
-from birl.algorithm.algorithm import Algorithm
-from birl.config import ActorCriticConfig, config, field
-from birl.engine import Gradient, Loss, Polyak, When
-from birl.losses import td_loss
-from birl.models import (
-    ContinuousQFunction,
-    DeterministicPolicy,
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    DeterministicActor,
+    Gradient,
+    Loss,
+    Polyak,
+    Spec,
+    Transitions,
+    When,
+    config,
+    field,
+    q_value,
+    weighted_mean,
 )
-from birl.types import ActionSpace, Batch, Spec, weighted_mean
+from birl.losses import td_loss
+from birl.models import ContinuousQFunction, DeterministicPolicy
 
 
 @config
@@ -74,16 +83,12 @@ def actor_loss(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Loss:
 class TD3(Algorithm[TD3Config, TD3Nets]):
     """See `TD3Config`."""
 
-    config_class = TD3Config
-    networks = TD3Nets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = DeterministicActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss, when=When(every="update_actor_interval")),
         Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
         Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
     )
-    policy_mode = staticmethod(deterministic_action)
-    policy_sample = staticmethod(deterministic_action)
-    action_value = staticmethod(q_value)

@@ -6,12 +6,22 @@ from typing import final
 
 from torch import Tensor
 
-from birl.acting.policy import deterministic_action, q_value
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    DeterministicActor,
+    Gradient,
+    Loss,
+    Polyak,
+    Transitions,
+    When,
+    config,
+    field,
+    q_value,
+    weighted_mean,
+)
 from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
-from birl.config import config, field
-from birl.engine import Gradient, Loss, Polyak, When
-from birl.types import ActionSpace, Batch, weighted_mean
 
 
 @config
@@ -54,16 +64,12 @@ def actor_loss(nets: TD3Nets, batch: Batch, cfg: TD3PlusBCConfig) -> Loss:
 class TD3PlusBC(Algorithm[TD3PlusBCConfig, TD3Nets]):
     """See `TD3PlusBCConfig`."""
 
-    config_class = TD3PlusBCConfig
-    networks = TD3Nets
-    action_space = ActionSpace.CONTINUOUS
-    acting = "actor"
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = DeterministicActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss, when=When(every="update_actor_interval"), splits=False),
         Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
         Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
     )
-    policy_mode = staticmethod(deterministic_action)
-    policy_sample = staticmethod(deterministic_action)
-    action_value = staticmethod(q_value)

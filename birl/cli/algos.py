@@ -10,13 +10,7 @@ _ACTIONS = {
     ActionSpace.DISCRETE: "discrete",
     ActionSpace.BOTH: "both",
 }
-_LEARNS = {
-    "transition": "offline, online",
-    "tail": "offline, online",
-    "trajectory": "offline",
-    "rollout": "online",
-    "nothing": "does not learn",
-}
+_LEARNS = {"fit": "offline", "fit_online": "online"}
 
 
 def algos() -> None:
@@ -24,6 +18,6 @@ def algos() -> None:
     rows = [("ALGORITHM", "ACTIONS", "LEARNS", "")]
     for name, algorithm in algorithm_classes().items():
         sentence = " ".join((algorithm.config_class.__doc__ or "").split("\n\n")[0].split())
-        learns = "offline" if algorithm.imitates else _LEARNS[algorithm.data]
-        rows.append((name, _ACTIONS[algorithm.action_space], learns, sentence.rstrip(".").replace("`", "")))
+        learns = ", ".join(_LEARNS[loop] for loop in sorted(algorithm.learns_from.loops)) or "does not learn"
+        rows.append((name, _ACTIONS[algorithm.actions], learns, sentence.rstrip(".").replace("`", "")))
     print_table(rows)

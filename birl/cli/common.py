@@ -15,7 +15,7 @@ from tqdm import tqdm
 import birl.algos
 import birl.ope
 from birl import dataset, datasets
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import Algorithm
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError
 

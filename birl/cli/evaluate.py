@@ -59,6 +59,6 @@ def acting_algorithm(algorithm: Any, target_return: float | None) -> Any:
 
 def check_target(algorithm: Any, target_return: float | None) -> None:
     """Raise `ConfigError` if a sequence model has no return to aim at, or another class of algorithms has one."""
-    if (algorithm.data == "trajectory") != (target_return is not None):
+    if algorithm.acts.aims != (target_return is not None):
         needs = "needs --target-return: the return to aim at" if target_return is None else "takes no --target-return"
         raise ConfigError(f"{algorithm.__name__} {needs}")

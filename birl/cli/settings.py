@@ -7,7 +7,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import Algorithm
 from birl.config import AlgorithmConfig
 from birl.errors import ConfigError
 from birl.files.named import Serializable

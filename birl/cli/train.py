@@ -15,7 +15,7 @@ import typer
 from gymnasium.spaces import Box
 
 import birl
-from birl.algorithm.algorithm import Algorithm
+from birl.algorithm import Algorithm
 from birl.algorithm.population import check_many, checked_seeds, fit_many
 from birl.algos import LinearDecayEpsilonGreedy, NormalNoise
 from birl.cli.common import algorithm_class, load_dataset, make_environment, note
@@ -88,7 +88,7 @@ def train(
     logging = _logging(logging_steps, log_gradients, seeds)
     several = None if seeds is None else _seeds(seeds, seed, env_id if dataset is None else None)
     algorithm = algorithm_class(algo)
-    if updates and algorithm.data == "rollout":
+    if updates and algorithm.learns_from.fresh:
         raise ConfigError(f"{_flags(updates)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…")
     _check_source(algorithm, dataset)
     if target_return is not None:
@@ -216,18 +216,18 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
 def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> None:
     """Reject algorithms that cannot learn from this source."""
     name = algorithm.__name__
-    if algorithm.data == "nothing":
+    if not algorithm.learns_from.loops:
         raise ConfigError(f"{name} does not learn: `birl algos` lists those that do")
-    if dataset is not None and algorithm.data == "rollout":
+    if dataset is not None and "fit" not in algorithm.learns_from.loops:
         raise ConfigError(f"{name} learns in an environment only: give --env-id ID and leave out --dataset {dataset}")
-    if dataset is None and (algorithm.data == "trajectory" or algorithm.imitates):
+    if dataset is None and "fit_online" not in algorithm.learns_from.loops:
         raise ConfigError(f"{name} learns from logged data only: give --dataset NAME or FILE.h5, too")
 
 
 def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionScaler | None, str]:
     """A scaler for actions that do not lie in [-1, 1], and a note about it."""
     bounds = _data_bounds(source) if env is None else _space_bounds(single_spaces(env)[1])
-    if bounds is None or algorithm.action_space is ActionSpace.DISCRETE:
+    if bounds is None or algorithm.actions is ActionSpace.DISCRETE:
         return None, ""
     low, high = bounds
     if (low == -1).all() and (high == 1).all():
@@ -305,7 +305,7 @@ class _Run:
 
     def online(self, env: Any, eval_env: Any) -> None:
         options = {**self._options(), "eval_env": eval_env, "eval_n_trials": self.settings["n_trials"]}
-        if self.learner.data in ("transition", "tail"):
+        if not self.learner.learns_from.fresh:
             options |= self._exploration(env)
         self.learner.fit_online(env, seed=self.settings["seed"], **options)
 
@@ -315,9 +315,9 @@ class _Run:
         algorithm = type(self.learner)
         options: dict[str, Any] = {"update_start_step": first, "random_steps": first}
         options |= {name: self.settings[name] for name in ("update_interval", "n_updates") if name in self.settings}
-        if algorithm.policy_mode is not algorithm.policy_sample:
+        if algorithm.acts.explores:
             return options
-        if self.learner.action_space is ActionSpace.DISCRETE:
+        if self.learner.actions is ActionSpace.DISCRETE:
             options["explorer"] = LinearDecayEpsilonGreedy(1.0, 0.05, max(1, n_steps // 5))
         else:
             low, high = _space_bounds(single_spaces(env)[1]) or (-1.0, 1.0)

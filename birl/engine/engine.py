@@ -100,6 +100,7 @@ class Engine(Trained):
         if only is not None:
             due = tuple(step for step in due if step.name in only)
         self._drop_program_when_reduced()
+        rates = self._rates(due)
         with fast_products():
             try:
                 metrics = self._updates.update(batch, due)
@@ -109,7 +110,7 @@ class Engine(Trained):
                 warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
                 self._stop_compiling()
                 metrics = self._updates.update(batch, due)
-        return self._without_watched(metrics)
+        return {**self._without_watched(metrics), **rates}
 
     def update_many(
         self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
@@ -136,6 +137,16 @@ class Engine(Trained):
             for name, value in self.update(draw()).items():
                 collected.setdefault(name, []).append(value)
         return {name: torch.stack(values) for name, values in collected.items()}
+
+    def _rates(self, due: Sequence[Step]) -> dict[str, Tensor]:
+        """Learning rates to be logged, as they are before the update."""
+        named = [step for step in due if isinstance(step, Gradient) and step.rate_metric]
+        device = next(self.nets.parameters()).device if named else None
+        # filled on the device: copying a number there would wait for it
+        return {
+            step.rate_metric: torch.full((), self.optimizers[step.name].param_groups[0]["lr"], device=device)
+            for step in named
+        }
 
     def is_due(self, name: str) -> bool:
         """Whether the next update makes the step ``name``."""

@@ -102,6 +102,7 @@ class Gradient:
         optimizer: the optimiser is made from ``<optimizer>_learning_rate`` and ``<optimizer>_optim_factory`` of the
             config (without the underscore if empty); by default ``name``.
         metric: name under which the loss is logged; by default ``<name>_loss``.
+        rate_metric: name under which the learning rate is logged; empty if it is not.
         when: in which updates it is made.
         splits: whether the gradient of a minibatch is the mean of those of its parts. It is not where the loss has a
             factor made from the whole minibatch, such as TD3+BC's mean ``|Q|``: of several processes each has its own.
@@ -112,6 +113,7 @@ class Gradient:
     of: tuple[str, ...] = ()
     optimizer: str | None = None
     metric: str = ""
+    rate_metric: str = ""
     when: When = When()
     splits: bool = True
 

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, cast, final
+from typing import Any, Generic, NoReturn, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
 
-from birl.acting.actor import NetworkActor
-from birl.acting.policy import q_action_value, q_value
-from birl.algorithm.algorithm import Algorithm, rebuild
-from birl.algos.dqn import DQNConfig
-from birl.config import ValueConfig, config, field
-from birl.engine import Gradient, HardCopy, Loss
-from birl.errors import ConfigError, ResumeError, ShapeError, UnsupportedError
-from birl.losses import td_loss
-from birl.models import (
-    ContinuousQFunction,
-    DiscreteQFunction,
-    is_recurrent,
+from birl.acting.bound import BoundPolicy
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    GreedyCritic,
+    HardCopy,
+    Inputs,
+    Learner,
+    Loss,
+    Policy,
+    Spec,
+    Transitions,
+    ValueConfig,
+    config,
+    field,
+    q_action,
+    q_value,
 )
+from birl.algorithm.building import check_actions
+from birl.algos.dqn import DQNConfig
+from birl.errors import ConfigError, ShapeError
+from birl.losses import td_loss
+from birl.models import ContinuousQFunction, DiscreteQFunction
 from birl.preprocessing.units import to_batch
-from birl.spaces import as_shape
-from birl.types import ActionSpace, Array, Batch, Inputs, Shape, Spec, State, Tree
 
 POLICY_ACTION = "policy_action"
+
+ConfigT = TypeVar("ConfigT", bound="FQEConfig")
 
 
 @config
@@ -112,8 +124,48 @@ def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
     return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
 
 
-class _FittedQEvaluation(Algorithm[FQEConfig, FQENets]):
-    """What both kinds of evaluation do.
+@dataclass(frozen=True)
+class WithPolicyActions(Transitions):
+    """Transitions with the evaluated policy's actions at next observations.
+
+    Recurrent states in the data belong to whoever collected them: all networks begin with zeros, and ``burn_in`` warms
+    them up.
+    """
+
+    alone: str = "prepares its minibatches with its networks, which seeds do not share"
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        """``extra`` holds the policy's actions ``[..., K, A]`` or int64 ``[..., K]``."""
+        batch = to_batch(drawn, learner.units, learner.config.gamma)
+        batch = replace(batch, state=None, extra={POLICY_ACTION: _policy_action(learner, drawn, batch.is_first)})
+        burn_in = getattr(drawn, "burn_in", 0)
+        if learner.engine.recurrent or burn_in == 0:
+            return learner.engine.burn_in(batch, burn_in)
+        return batch.map(lambda x: x[burn_in:])
+
+
+@torch.no_grad()
+def _policy_action(learner: Learner, minibatch: Any, is_first: Tensor | None) -> Tensor:
+    """Actions of the policy at next observations, in the units of the Q-functions."""
+    assert learner.evaluated is not None
+    policy, count, scaler = learner.evaluated.policy, learner.config.n_action_samples, learner.units.action_scaler
+    inputs = Inputs(policy.units.observation(minibatch.next_observations))
+    if is_first is not None:
+        before = policy.units.observation(minibatch.observations)
+        inputs = Inputs(before, None, is_first, following=inputs.observation)
+    policy.set_mode(True)
+    actions = []
+    for _ in range(max(count, 1)):
+        action = policy.function(greedy=not count)(policy.nets, inputs)
+        if not learner.spec.discrete_action:
+            action = policy.environment_tensor(action)
+            action = action if scaler is None else scaler.transform(action)
+        actions.append(action)
+    return torch.stack(actions, -1 if learner.spec.discrete_action else -2)
+
+
+class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
+    """Both kinds of evaluation. They act as the policy that they evaluate.
 
     Args:
         algo: the algorithm whose policy is evaluated, built and on the same device. It is read, never changed.
@@ -126,9 +178,8 @@ class _FittedQEvaluation(Algorithm[FQEConfig, FQENets]):
         NotBuiltError: if it has no networks yet.
     """
 
-    networks = FQENets
-    acting = "critic"
-    bounded_policy = False  # the data's actions need not be those that the policy could take
+    learns_from = WithPolicyActions()
+    evaluates = True
 
     def __init__(
         self,
@@ -140,15 +191,15 @@ class _FittedQEvaluation(Algorithm[FQEConfig, FQENets]):
         name = type(self).__name__
         if algo is None:
             _needs_a_policy(name, self.config_class.__name__)
-        if not isinstance(algo, Algorithm) or isinstance(algo, _FittedQEvaluation) or algo.data == "trajectory":
+        if not isinstance(algo, Algorithm) or algo.evaluates or algo.acts.aims:
             raise ConfigError(
                 f"{name} evaluates the policy of an algorithm that acts on observations, not {type(algo).__name__}"
             )
         if isinstance(config, FQEConfig) and config.algorithm is not type(self):  # d3rlpy has one for both
             own = {item.name: getattr(config, item.name) for item in dataclasses.fields(FQEConfig)}
             config = cast(FQEConfig, self.config_class(**own))
-        super().__init__(config, device, **fields)
-        self._check_actions(algo.spec.discrete_action, f"the policy of {type(algo).__name__}")
+        super().__init__(cast(Any, config), device, **fields)
+        check_actions(type(self), algo.spec.discrete_action, f"the policy of {type(algo).__name__}")
         if algo.torch_device != self.torch_device:
             raise ConfigError(
                 f"the policy is on {algo.torch_device}, {name} on {self.torch_device}: give both the same device "
@@ -162,122 +213,27 @@ class _FittedQEvaluation(Algorithm[FQEConfig, FQENets]):
         return self._algo
 
     @property
-    def is_recurrent(self) -> bool:
-        """Whether a Q-function or the policy is recurrent, so that training needs sequences."""
-        return super().is_recurrent or is_recurrent(self._algo.nets)
-
-    def create_impl(self, observation_shape: Shape, action_size: int, *, discrete_action: bool | None = None) -> None:
-        """Build the Q-functions: with as many actions as the policy has, which the data need not all have taken."""
-        own, shape = self._algo.spec, as_shape(observation_shape)
-        fits = action_size <= own.action_size if own.discrete_action else action_size == own.action_size
-        if shape != own.observation_shape or not fits:
-            raise ShapeError(
-                f"{type(self).__name__} is to be built for observations {shape} and {action_size} actions, but the "
-                f"policy of {type(self._algo).__name__} was built for {own.observation_shape} and {own.action_size}"
-            )
-        super().create_impl(shape, own.action_size, discrete_action=discrete_action)
-
-    # -- learning --------------------------------------------------------------------------------------------------
-
-    def make_batch(self, minibatch: Any) -> Batch:
-        """See `Algorithm.make_batch`; ``extra`` holds the policy's actions ``[..., K, A]`` or int64 ``[..., K]``.
-
-        Recurrent states in the data belong to whoever collected them: all networks begin with zeros, and ``burn_in``
-        warms them up.
-        """
-        batch = to_batch(minibatch, self.units, self.config.gamma)
-        action = self._policy_action(minibatch, batch.is_first)
-        batch = replace(batch, state=None, extra={POLICY_ACTION: action})
-        burn_in = getattr(minibatch, "burn_in", 0)
-        if self.engine.recurrent or burn_in == 0:
-            return self.engine.burn_in(batch, burn_in)
-        return batch.map(lambda x: x[burn_in:])
-
-    @torch.no_grad()
-    def _policy_action(self, minibatch: Any, is_first: Tensor | None) -> Tensor:
-        """What the policy does at next observations, in the units of the Q-functions."""
-        policy, count, scaler = self._algo, self.config.n_action_samples, self.units.action_scaler
-        inputs = Inputs(policy.units.observation(minibatch.next_observations))
-        if is_first is not None:
-            before = policy.units.observation(minibatch.observations)
-            inputs = Inputs(before, None, is_first, following=inputs.observation)
-        function, discrete = policy.policy_sample if count else policy.policy_mode, self.spec.discrete_action
-        actions = []
-        with policy.in_acting_mode():
-            for _ in range(max(count, 1)):
-                action = function(policy.nets, inputs)
-                if not discrete:
-                    action = policy.units.environment_action(policy.clip_policy_action(action))
-                    action = action if scaler is None else scaler.transform(action)
-                actions.append(action)
-        return torch.stack(actions, -1 if discrete else -2)
-
-    # -- acting: what the evaluated policy does --------------------------------------------------------------------
-
-    def predict(self, x: Tree) -> Array:
-        """Actions of the policy as it is evaluated: greedy ones, or samples if ``n_action_samples`` is not 0."""
-        return self._algo.sample_action(x) if self.config.n_action_samples else self._algo.predict(x)
-
-    def sample_action(self, x: Tree) -> Array:
-        """Actions sampled from the policy."""
-        return self._algo.sample_action(x)
-
-    def actor(self, *, greedy: bool, n: int = 1) -> NetworkActor:
-        """An actor of the policy as it is evaluated. See `Algorithm.actor`."""
-        return self._algo.actor(greedy=greedy and not self.config.n_action_samples, n=n)
+    def acting(self) -> BoundPolicy:
+        """The policy as it is evaluated: by samples if the evaluation draws any, else by its greedy actions."""
+        policy = self._algo.acting
+        return policy.sampling() if self.config.n_action_samples else policy
 
     def save_policy(self, fname: str | Path) -> None:
         """Export the policy's greedy actions. See `Algorithm.save_policy`."""
         self._algo.save_policy(fname)
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
-    def describe(self) -> dict[str, Any]:
-        """See `Algorithm.describe`; with the policy's description."""
-        return {**super().describe(), "policy": self._algo.describe()}
-
-    def model_state(self) -> State:
-        """See `Algorithm.model_state`; with the policy's networks."""
-        return {**super().model_state(), "policy": self._policy_state()}
-
-    def get_state(self) -> State:
-        """See `Algorithm.get_state`; with the policy, so that a run goes on with no other one."""
-        return {**super().get_state(), "policy": {**self._policy_state(), "description": self._algo.describe()}}
-
-    def set_state(self, state: State) -> None:
-        """See `Algorithm.set_state`.
-
-        Raises:
-            ResumeError: if another policy was evaluated.
-        """
-        saved, own = state["policy"], self._policy_state()["nets"]
-        same = saved["description"] == self._algo.describe() and saved["nets"].keys() == own.keys()
-        if not (same and all(torch.equal(own[name], x.to(own[name].device)) for name, x in saved["nets"].items())):
-            raise ResumeError(
-                f"this {type(self).__name__} was evaluating another policy: give it the same one to go on, or another "
-                "folder to start anew"
+    def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
+        """Build the Q-functions: with as many actions as the policy has, which the data need not all have taken."""
+        own = self._algo.spec
+        discrete, size = own.discrete_action, spec.action_size
+        fits = size <= own.action_size if discrete else size == own.action_size
+        if spec.observation_shape != own.observation_shape or not fits:
+            raise ShapeError(
+                f"{type(self).__name__} is to be built for observations {spec.observation_shape} and {size} actions, "
+                f"but the policy of {type(self._algo).__name__} was built for {own.observation_shape} and "
+                f"{own.action_size}"
             )
-        super().set_state(state)
-
-    def _policy_state(self) -> State:
-        nets = {name: tensor.detach().clone() for name, tensor in self._algo.nets.state_dict().items()}
-        return {"grad_step": self._algo.grad_step, "nets": nets}
-
-    @classmethod
-    def unbuilt(
-        cls, config: Any, device: bool | int | str | None, data: dict[str, Any], state: State | None
-    ) -> Algorithm[Any, Any]:
-        """See `Algorithm.unbuilt`; the policy is loaded with it.
-
-        Raises:
-            UnsupportedError: if there is no policy: ``params.json`` only describes one.
-        """
-        if state is None:
-            raise UnsupportedError(f"{cls.__name__} needs its policy: load_learnable(...) a model that the run saved")
-        policy = rebuild(data["policy"], device, state["policy"])
-        policy.engine.load_networks(state["policy"]["nets"])
-        policy.engine.grad_step = state["policy"]["grad_step"]
-        return cls(policy, config, device)
+        return super()._build(own, self._algo.learner)
 
 
 def _needs_a_policy(name: str, config_name: str) -> NoReturn:
@@ -288,7 +244,7 @@ def _needs_a_policy(name: str, config_name: str) -> NoReturn:
 
 
 @final
-class FQE(_FittedQEvaluation):
+class FQE(_FittedQEvaluation[FQEConfig]):
     """Evaluates policies with continuous actions. See `FQEConfig`.
 
     Args:
@@ -297,14 +253,13 @@ class FQE(_FittedQEvaluation):
         device: see `AlgorithmConfig.create`.
     """
 
-    config_class = FQEConfig
-    action_space = ActionSpace.CONTINUOUS
+    actions = ActionSpace.CONTINUOUS
+    acts = Policy(q_action, q_action, q_value, "critic", bounded=False)
     steps = (Gradient("critic", continuous_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
-    action_value = staticmethod(q_value)
 
 
 @final
-class DiscreteFQE(_FittedQEvaluation):
+class DiscreteFQE(_FittedQEvaluation[DiscreteFQEConfig]):
     """Evaluates policies with discrete actions. See `FQEConfig`.
 
     Args:
@@ -313,7 +268,6 @@ class DiscreteFQE(_FittedQEvaluation):
         device: see `AlgorithmConfig.create`.
     """
 
-    config_class = DiscreteFQEConfig
-    action_space = ActionSpace.DISCRETE
+    actions = ActionSpace.DISCRETE
+    acts = GreedyCritic(bounded=False)
     steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
-    action_value = staticmethod(q_action_value)

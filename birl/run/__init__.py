@@ -5,18 +5,21 @@ surrounds it (logging, models, progress, checkpoints, signals) is in `session`.
 """
 
 from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
-from birl.run.protocols import Actor, Learner, OnPolicyLearner, Rollout, Stateful
-from birl.run.session import Options
+from birl.run.protocols import Actor, Learner, Rollout, Stateful, Trainable
+from birl.run.session import FitOptions, NamedOptions, Options, check_options
 
 __all__ = [
     "Actor",
     "ConstantEpsilonGreedy",
     "Explorer",
+    "FitOptions",
     "Learner",
     "LinearDecayEpsilonGreedy",
+    "NamedOptions",
     "NormalNoise",
-    "OnPolicyLearner",
     "Options",
     "Rollout",
     "Stateful",
+    "Trainable",
+    "check_options",
 ]

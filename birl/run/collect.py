@@ -9,11 +9,11 @@ from birl.checks import check
 from birl.dataset import create_infinite_replay_buffer
 from birl.run.collector import Collector
 from birl.run.progress import Progress
-from birl.run.protocols import Environment, ExplorerProtocol, Learner
+from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 
 
 def collect(
-    learner: Learner,
+    algorithm: Trainable,
     env: Environment,
     buffer: Any = None,
     explorer: ExplorerProtocol | None = None,
@@ -26,7 +26,7 @@ def collect(
     """Act in an environment and keep what happens.
 
     Args:
-        learner: algorithm; its networks are made if they do not exist.
+        algorithm: its networks are made if they do not exist.
         env: environment or vector environment.
         buffer: replay buffer to add to; a new unlimited one by default.
         explorer: changes greedy actions.
@@ -39,10 +39,10 @@ def collect(
         The buffer. Episodes still under way at the end are truncated there.
     """
     check("n_steps", n_steps, int, low=1)
-    learner.build_with_env(env)
+    algorithm.build_with_env(env)
     if buffer is None:
         buffer = create_infinite_replay_buffer(env=env)
-    collector = Collector(learner, env, buffer, explorer, greedy=deterministic, seed=seed)
+    collector = Collector(algorithm, env, buffer, explorer, greedy=deterministic, seed=seed)
     progress = Progress(n_steps, 0, show_progress)
     done = 0
     with contextlib.closing(progress):

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from birl.checks import check
 from birl.envs import Step, Stepper, reset_generator, sample_actions
 from birl.errors import ConfigError
-from birl.run.protocols import Environment, ExplorerProtocol, Learner
+from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.spaces import check_actions
 from birl.types import Array, State, Tree
 
@@ -23,7 +23,7 @@ class Collector:
     """Lets an actor, an explorer or chance act in an environment, and stores the steps in a replay buffer.
 
     Args:
-        learner: gives the actor.
+        algorithm: gives the actor.
         env: environment or vector environment.
         buffer: replay buffer with one lane per environment.
         explorer: changes greedy actions; ``None`` for the policy's own (sampled, or greedy) ones.
@@ -38,7 +38,7 @@ class Collector:
 
     def __init__(
         self,
-        learner: Learner,
+        algorithm: Trainable,
         env: Environment,
         buffer: Any,
         explorer: ExplorerProtocol | None = None,
@@ -58,10 +58,11 @@ class Collector:
             )
         self._overlap = overlap
         self._begun: tuple[Array, dict[str, Array]] | None = None  # the action, and what is stored beside it
-        self._learner, self._buffer = learner, buffer
+        self._algorithm, self._buffer = algorithm, buffer
         self._explorer: Any = explorer
-        self._actor = learner.actor(greedy=greedy or explorer is not None, n=self.stepper.n)
-        self._unbounded = not getattr(learner, "bounded_policy", True)
+        self._actor = algorithm.actor(greedy=greedy or explorer is not None, n=self.stepper.n)
+        acts = getattr(algorithm, "acts", None)
+        self._unbounded = acts is not None and not acts.bounded
         self.pending = 0
         bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
         if bind is not None:
@@ -140,7 +141,7 @@ class Collector:
             if random:
                 action = sample_actions(stepper.action_space, stepper.n, self._generator)
             elif self._explorer is not None:
-                action = self._explorer.sample(_WithGreedyActions(self._learner, action), observation, step)
+                action = self._explorer.sample(_WithGreedyActions(self._algorithm, action), observation, step)
         check_actions(stepper.action_space, action)
         return action
 
@@ -197,8 +198,8 @@ class _WithGreedyActions:
     The greedy actions have been chosen already, by an actor that remembers its episode; all else is the algorithm's.
     """
 
-    def __init__(self, learner: Learner, action: Array) -> None:
-        self._learner, self._action = learner, action
+    def __init__(self, algorithm: Trainable, action: Array) -> None:
+        self._algorithm, self._action = algorithm, action
 
     def predict(self, x: Tree) -> Array:
         return self._action
@@ -206,4 +207,4 @@ class _WithGreedyActions:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._learner, name)
+        return getattr(self._algorithm, name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
-from birl.run.protocols import Evaluator, Learner
+from birl.run.protocols import Evaluator, Trainable
 from birl.run.session import Options, SamplerPart, Session, dataset_settings, evaluator_parts, run_settings
 
 
 def fitter(
-    learner: Learner,
+    algorithm: Trainable,
     dataset: Any,
     n_steps: int,
     *,
@@ -20,10 +20,10 @@ def fitter(
     """Train on a dataset, one epoch per iteration.
 
     Args:
-        learner: algorithm; its networks are made if they do not exist.
+        algorithm: its networks are made if they do not exist.
         dataset: replay buffer. Its sampling generator is part of a checkpoint, its contents are not.
         n_steps: number of updates. Exactly so many are made: the last epoch may be shorter.
-        evaluators: called with ``(learner, dataset)`` after each epoch; the results are metrics.
+        evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
         **options: see `Options`.
 
     Yields:
@@ -34,11 +34,12 @@ def fitter(
         ResumeError: if ``checkpoint`` holds a run with other settings.
     """
     data = {} if options.get("checkpoint") is None else dataset_settings(dataset)
-    settings = run_settings(learner, "offline", **data)
-    learner.build_with_dataset(dataset)
+    settings = run_settings(algorithm, "offline", **data)
+    algorithm.build_with_dataset(dataset)
+    learner = algorithm.learner
     source = learner.begin_run(dataset, n_steps)
     parts = {"sampler": SamplerPart(source), **evaluator_parts(evaluators)}
-    session = Session(learner, type(learner).__name__, n_steps, parts, settings, **options)
+    session = Session(algorithm, type(algorithm).__name__, n_steps, parts, settings, **options)
     many = learner.updates_at_once(source)
     with session:
         while session.unfinished:
@@ -46,21 +47,21 @@ def fitter(
                 while session.in_epoch:
                     if 1 < many <= session.until_looked_at:
                         with session.time("step", many):
-                            several = learner.update_many(source, many)
+                            several = learner.learn_many(source, many)
                         session.averages.add_many(several)
                         session.tick(many)
                         continue
                     with session.time("step"):
                         with session.time("sample_batch"):
-                            batch = learner.sample_minibatch(source)
+                            drawn = learner.draw(source)
                         with session.time("algorithm_update"):
-                            metrics = learner.update(batch)
+                            metrics = learner.learn(drawn)
                     session.averages.add(metrics)
                     session.tick()
                 result = session.end_epoch(evaluators, dataset)
             yield result
 
 
-def fit(learner: Learner, dataset: Any, n_steps: int, **options: Any) -> list[tuple[int, dict[str, float]]]:
+def fit(algorithm: Trainable, dataset: Any, n_steps: int, **options: Any) -> list[tuple[int, dict[str, float]]]:
     """Train on a dataset; see `fitter`. Returns the number and the metrics of each epoch."""
-    return list(fitter(learner, dataset, n_steps, **options))
+    return list(fitter(algorithm, dataset, n_steps, **options))

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from birl.envs import Step, Stepper, reset_generator
 from birl.run.evaluate import online_evaluators
-from birl.run.protocols import Environment, OnPolicyLearner, Rollout
+from birl.run.protocols import Environment, Rollout, Trainable
 from birl.run.session import Options, Session, environment_settings, evaluator_parts, run_settings
 from birl.spaces import check_actions
 from birl.types import Array, State, Tree, tree_leaves, tree_map
@@ -20,7 +20,7 @@ class RolloutCollector:
     """Collects the next rollout, row by row.
 
     Args:
-        learner: gives the actor and the length of a rollout.
+        algorithm: gives the actor; its configuration gives the length of a rollout.
         env: environment or vector environment.
         seed: fixes the environment's resets.
 
@@ -28,10 +28,11 @@ class RolloutCollector:
         pending: steps that were made and are not yet counted.
     """
 
-    def __init__(self, learner: OnPolicyLearner, env: Environment, seed: int | None = None) -> None:
+    def __init__(self, algorithm: Trainable, env: Environment, seed: int | None = None) -> None:
         self.stepper = Stepper(env, reset_generator(env, seed))
-        self._actor = learner.actor(greedy=False, n=self.stepper.n)
-        self._length = learner.rollout_length
+        self._actor = algorithm.actor(greedy=False, n=self.stepper.n)
+        config: Any = algorithm.config
+        self._length = config.rollout_length
         self._columns: dict[str, Tree] = {}
         self._rows = 0
         self.pending = 0
@@ -120,7 +121,7 @@ class RolloutCollector:
 
 
 def on_policy_fitter(
-    learner: OnPolicyLearner,
+    algorithm: Trainable,
     env: Environment,
     n_steps: int = 1_000_000,
     *,
@@ -133,7 +134,7 @@ def on_policy_fitter(
     """Train on the policy's own rollouts, one epoch per iteration.
 
     Args:
-        learner: on-policy algorithm; its networks are made if they do not exist.
+        algorithm: on-policy algorithm; its networks are made if they do not exist.
         env: environment, or vector environment in any autoreset mode. It is given actions clipped to its bounds; the
             learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
@@ -144,13 +145,14 @@ def on_policy_fitter(
     Yields:
         Number of the epoch (from 1) and its metrics. Losses are means over the rollouts of the epoch.
     """
-    settings = run_settings(learner, "on_policy", **environment_settings(env, seed))
-    learner.build_with_env(env)
-    learner.begin_run(None, learner.updates_in(n_steps))
-    collector = RolloutCollector(learner, env, seed)
+    settings = run_settings(algorithm, "on_policy", **environment_settings(env, seed))
+    algorithm.build_with_env(env)
+    learner = algorithm.learner
+    learner.begin_run(None, n_steps)
+    collector = RolloutCollector(algorithm, env, seed)
     evaluators = online_evaluators(env, eval_env, eval_n_trials, eval_epsilon)
     parts = {"rollout": collector, **evaluator_parts(evaluators)}
-    session = Session(learner, f"{type(learner).__name__}_online", n_steps, parts, settings, **options)
+    session = Session(algorithm, f"{type(algorithm).__name__}_online", n_steps, parts, settings, **options)
     with session:
         while session.unfinished:
             with session.interrupt.held_back():
@@ -163,13 +165,13 @@ def on_policy_fitter(
                         collector.pending -= 1
                         if collector.pending == 0 and (collector.full or session.left == 1):
                             with session.time("algorithm_update"):
-                                metrics = learner.update_rollout(collector.take())
+                                metrics = learner.learn(collector.take())
                             session.averages.add(metrics)
                     session.tick()
                 result = session.end_epoch(evaluators, None)
             yield result
 
 
-def fit_on_policy(learner: OnPolicyLearner, env: Environment, **options: Any) -> list[tuple[int, dict[str, float]]]:
+def fit_on_policy(algorithm: Trainable, env: Environment, **options: Any) -> list[tuple[int, dict[str, float]]]:
     """Train on the policy's own rollouts; see `on_policy_fitter`. Returns the number and the metrics of each epoch."""
-    return list(on_policy_fitter(learner, env, **options))
+    return list(on_policy_fitter(algorithm, env, **options))

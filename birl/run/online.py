@@ -11,7 +11,7 @@ from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
 from birl.errors import ConfigError
 from birl.run.collector import Collector
 from birl.run.evaluate import online_evaluators
-from birl.run.protocols import Environment, ExplorerProtocol, Learner
+from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.session import (
     Options,
     SamplerPart,
@@ -26,7 +26,7 @@ DEFAULT_BUFFER_LIMIT = 1_000_000
 
 
 def online_fitter(
-    learner: Learner,
+    algorithm: Trainable,
     env: Environment,
     buffer: Any = None,
     explorer: ExplorerProtocol | None = None,
@@ -49,7 +49,7 @@ def online_fitter(
     due for them follow one by one: the ratio of updates to steps does not depend on ``n``.
 
     Args:
-        learner: off-policy algorithm; its networks are made if they do not exist.
+        algorithm: off-policy algorithm; its networks are made if they do not exist.
         env: environment, or vector environment in any autoreset mode.
         buffer: replay buffer with one lane per environment; by default the newest million steps are kept.
         explorer: chooses actions instead of the policy's own samples.
@@ -81,7 +81,7 @@ def online_fitter(
     check("n_updates", n_updates, int, low=1)
     check("update_start_step", update_start_step, int, low=0)
     check("random_steps", random_steps, int, low=0)
-    batch_size = learner.config.batch_size
+    batch_size = algorithm.config.batch_size
     limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
     if limit is not None and limit < batch_size:
         raise ConfigError(
@@ -89,7 +89,7 @@ def online_fitter(
             f"learned; give a buffer with limit >= {batch_size}, or a smaller batch_size"
         )
     settings = run_settings(
-        learner,
+        algorithm,
         "online",
         update_interval=update_interval,
         n_updates=n_updates,
@@ -99,7 +99,8 @@ def online_fitter(
         explorer=part_settings(explorer),
         **environment_settings(env, seed),
     )
-    learner.build_with_env(env)
+    algorithm.build_with_env(env)
+    learner = algorithm.learner
     if buffer is None:
         buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env)
     if buffer.transition_count + n_steps < batch_size:
@@ -111,10 +112,10 @@ def online_fitter(
         )
     source = learner.begin_run(buffer, (n_steps - update_start_step) // update_interval * n_updates, growing=True)
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
-    collector = Collector(learner, env, buffer, explorer, seed=seed, overlap=overlap)
+    collector = Collector(algorithm, env, buffer, explorer, seed=seed, overlap=overlap)
     evaluators = online_evaluators(env, eval_env, eval_n_trials, eval_epsilon)
     parts = {"buffer": buffer, "sampler": SamplerPart(source), "collector": collector, **evaluator_parts(evaluators)}
-    session = Session(learner, f"{type(learner).__name__}_online", n_steps, parts, settings, **options)
+    session = Session(algorithm, f"{type(algorithm).__name__}_online", n_steps, parts, settings, **options)
     with session, collector:
         while session.unfinished:
             with session.interrupt.held_back():
@@ -128,9 +129,9 @@ def online_fitter(
                         if due and buffer.transition_count >= batch_size:
                             for _ in range(n_updates):
                                 with session.time("sample_batch"):
-                                    batch = learner.sample_minibatch(source)
+                                    drawn = learner.draw(source)
                                 with session.time("algorithm_update"):
-                                    metrics = learner.update(batch)
+                                    metrics = learner.learn(drawn)
                                 session.averages.add(metrics)
                     session.tick()
                 result = session.end_epoch(evaluators, buffer)
@@ -138,6 +139,8 @@ def online_fitter(
     collector.close_episodes()
 
 
-def fit_online(learner: Learner, env: Environment, *args: Any, **options: Any) -> list[tuple[int, dict[str, float]]]:
+def fit_online(
+    algorithm: Trainable, env: Environment, *args: Any, **options: Any
+) -> list[tuple[int, dict[str, float]]]:
     """Train in an environment; see `online_fitter`. Returns the number and the metrics of each epoch."""
-    return list(online_fitter(learner, env, *args, **options))
+    return list(online_fitter(algorithm, env, *args, **options))

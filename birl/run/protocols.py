@@ -1,6 +1,6 @@
 """What the loops need from the objects they drive. Nothing here imports an algorithm.
 
-An algorithm is a `Learner` (and, if it learns from rollouts, an `OnPolicyLearner`); what it acts with is an `Actor`.
+An algorithm is a `Trainable`; its networks are moved by a `Learner`, and act through an `Actor`.
 """
 
 from __future__ import annotations
@@ -73,10 +73,43 @@ class LearnerConfig(Protocol):
 
 
 class Learner(Protocol):
+    """What moves the networks of a built algorithm."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are compiled, so that the first one takes up to a minute."""
+
+    def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
+        """A run begins. Returns what to draw from: the dataset, or one with its contents near the training device.
+
+        Args:
+            source: replay buffer, or ``None`` where nothing is drawn.
+            count: number of draws in the run: tells whether compiling updates is worth its time.
+            growing: whether steps will be appended between updates.
+        """
+
+    def draw(self, source: Any) -> Any:
+        """Draw what `learn` takes. Any randomness is the source's own generator."""
+
+    def learn(self, drawn: Any) -> dict[str, Tensor]:
+        """Learn from it. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
+
+    def updates_at_once(self, source: Any) -> int:
+        """How many updates with batches from ``source`` are best made by one call of `learn_many`."""
+
+    def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
+        """``count`` updates with batches that it draws itself; metrics ``[k]`` of the ``k`` updates that had them."""
+
+
+class Trainable(Protocol):
     """An algorithm as the loops see it."""
 
     @property
     def config(self) -> LearnerConfig: ...
+    @property
+    def learner(self) -> Learner:
+        """Its learner, once the networks are built."""
+
     def describe(self) -> dict[str, Any]:
         """Shapes and configuration in JSON form: what ``params.json`` holds."""
 
@@ -85,31 +118,6 @@ class Learner(Protocol):
 
     def build_with_env(self, env: Environment) -> None:
         """Make the networks for an environment (or vector environment), or check that they fit if they exist."""
-
-    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
-        """A run begins. Returns what to sample from: the dataset, or one with its contents near the training device.
-
-        Args:
-            dataset: replay buffer.
-            n_updates: number of updates in the run: tells whether compiling them is worth its time.
-            growing: whether steps will be appended between updates.
-        """
-
-    @property
-    def compiled(self) -> bool:
-        """Whether updates are compiled, so that the first one takes up to a minute."""
-
-    def updates_at_once(self, source: Any) -> int:
-        """How many updates with batches from ``source`` are best made by one call of `update_many`."""
-
-    def update_many(self, source: Any, count: int) -> dict[str, Tensor]:
-        """``count`` updates with batches that it draws itself; metrics ``[k]`` of the ``k`` updates that had them."""
-
-    def sample_minibatch(self, dataset: Any) -> Any:
-        """Draw the minibatch that `update` takes. Any randomness is the dataset's own generator."""
-
-    def update(self, batch: Any) -> dict[str, Tensor]:
-        """One gradient step. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
 
     def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
         """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer."""
@@ -128,7 +136,7 @@ class Learner(Protocol):
         """
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`, on a learner with the same configuration whose networks are built."""
+        """Inverse of `get_state`, on an algorithm with the same configuration whose networks are built."""
 
 
 @dataclass(frozen=True)
@@ -166,20 +174,6 @@ class Rollout:
         """Recurrent states ``[N, size]`` before the first step, by network name."""
         prefix = "state."
         return {k.removeprefix(prefix): v[0] for k, v in self.extra.items() if k.startswith(prefix)}
-
-
-class OnPolicyLearner(Learner, Protocol):
-    """An algorithm that learns from rollouts and throws them away."""
-
-    @property
-    def rollout_length(self) -> int:
-        """Number of steps that each environment makes between updates."""
-
-    def updates_in(self, n_steps: int) -> int:
-        """Number of updates in a run of so many steps, about."""
-
-    def update_rollout(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Learn from a rollout. It may be shorter than `rollout_length` at the end of training, never empty."""
 
 
 class ExplorerProtocol(Protocol):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict
+from typing import Any, Final, Self, TypedDict, Unpack
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from birl.run.averages import Averages
 from birl.run.checkpoint import load_checkpoint, randomness_kept, save_checkpoint, set_random_state
 from birl.run.gradient_statistics import GradientStatistics
 from birl.run.progress import Progress
-from birl.run.protocols import Callback, Environment, Evaluator, Learner, Stateful
+from birl.run.protocols import Callback, Environment, Evaluator, Stateful, Trainable
 from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
 
@@ -39,29 +39,7 @@ CHECK_INTERVAL = 100
 """Steps between two looks at the metrics on the device."""
 
 
-class Options(TypedDict, total=False):
-    """Options of every training loop.
-
-    Attributes:
-        n_steps_per_epoch: steps between evaluations, logging and models; epochs end at its multiples and at the end.
-        experiment_name: name of the run; by default the algorithm's.
-        with_timestamp: whether the time is appended to it. A resumed run keeps its name.
-        logger_adapter: makes the adapter that metrics are written to; by default `FileAdapterFactory`.
-        show_progress: whether to show a progress bar (on a terminal only).
-        save_interval: epochs between saved models and checkpoints. Both are also written at the end.
-        callback: called with ``(learner, epoch, total_step)`` after every step.
-        epoch_callback: called with ``(learner, epoch, total_step)`` after every epoch.
-        checkpoint: folder that the whole state of the run is kept in. If it holds one, the run goes on from there and
-            ends up bit for bit where it would have without the interruption.
-        logging_steps: steps between two writings of metrics with ``logging_strategy`` STEPS.
-        logging_strategy: EPOCH: metrics are written at the end of each epoch, as means over it. STEPS: also at every
-            multiple of ``logging_steps``, as means since the last writing; evaluators are still called once an epoch.
-        log_gradients: whether statistics of the gradients of every parameter are written with the metrics.
-    """
-
-    n_steps_per_epoch: int
-    experiment_name: str | None
-    with_timestamp: bool
+class _Options(TypedDict, total=False):
     logger_adapter: LoggerAdapterFactory | None
     show_progress: bool
     save_interval: int
@@ -73,16 +51,74 @@ class Options(TypedDict, total=False):
     log_gradients: bool
 
 
+class NamedOptions(_Options, total=False):
+    """`Options` of a loop that takes ``n_steps_per_epoch`` apart."""
+
+    experiment_name: str | None
+    with_timestamp: bool
+
+
+class Options(NamedOptions, total=False):
+    """Options of every training loop.
+
+    Attributes:
+        n_steps_per_epoch: steps between evaluations, logging and models; epochs end at its multiples and at the end.
+        experiment_name: name of the run; by default the algorithm's.
+        with_timestamp: whether the time is appended to it. A resumed run keeps its name.
+        logger_adapter: makes the adapter that metrics are written to; by default `FileAdapterFactory`.
+        show_progress: whether to show a progress bar (on a terminal only).
+        save_interval: epochs between saved models and checkpoints. Both are also written at the end.
+        callback: called with ``(algorithm, epoch, total_step)`` after every step.
+        epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch.
+        checkpoint: folder that the whole state of the run is kept in. If it holds one, the run goes on from there and
+            ends up bit for bit where it would have without the interruption.
+        logging_steps: steps between two writings of metrics with ``logging_strategy`` STEPS.
+        logging_strategy: EPOCH: metrics are written at the end of each epoch, as means over it. STEPS: also at every
+            multiple of ``logging_steps``, as means since the last writing; evaluators are still called once an epoch.
+        log_gradients: whether statistics of the gradients of every parameter are written with the metrics.
+    """
+
+    n_steps_per_epoch: int
+
+
+FitOptions = _Options
+"""`Options` of a loop that takes the run's name and ``n_steps_per_epoch`` apart."""
+
+DEFAULTS: Final[Options] = {
+    "n_steps_per_epoch": 10_000,
+    "experiment_name": None,
+    "with_timestamp": True,
+    "logger_adapter": None,
+    "show_progress": True,
+    "save_interval": 1,
+    "callback": None,
+    "epoch_callback": None,
+    "checkpoint": None,
+    "logging_steps": 500,
+    "logging_strategy": LoggingStrategy.EPOCH,
+    "log_gradients": False,
+}
+
+
+def check_options(loop: str, options: Iterable[str], more: Iterable[str] = ()) -> None:
+    """Raise `ConfigError` if one of the options is neither among `Options` nor among ``more`` of this loop."""
+    known = [*more, *DEFAULTS]
+    for name in options:
+        if name not in known:
+            hint = "; d3rlpy's older `scorers` are `evaluators` now" if name == "scorers" else ""
+            raise ConfigError(f"{loop} has no option {name!r}{hint}. Options: {', '.join(known)}")
+
+
 class Session:
     """One run of one loop.
 
     Args:
-        learner: built algorithm.
+        algorithm: built.
         name: name of the run if ``experiment_name`` does not say otherwise.
         n_steps: total number of steps, those before a resume included.
-        parts: what a checkpoint holds beside the learner, by name.
+        parts: what a checkpoint holds beside the algorithm, by name.
         settings: JSON values that a resumed run must share, by name. See `run_settings`.
-        n_steps_per_epoch, …: see `Options`.
+        **options: see `Options`.
 
     Attributes:
         step: steps made so far.
@@ -92,65 +128,55 @@ class Session:
 
     def __init__(
         self,
-        learner: Learner,
+        algorithm: Trainable,
         name: str,
         n_steps: int,
         parts: Mapping[str, Stateful],
         settings: dict[str, Any],
-        *,
-        n_steps_per_epoch: int = 10_000,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
-        save_interval: int = 1,
-        callback: Callback | None = None,
-        epoch_callback: Callback | None = None,
-        checkpoint: str | Path | None = None,
-        logging_steps: int = 500,
-        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
-        log_gradients: bool = False,
+        **options: Unpack[Options],
     ) -> None:
+        given: Options = {**DEFAULTS, **options}
         n_steps = check("n_steps", n_steps, int, low=1)
-        n_steps_per_epoch = check("n_steps_per_epoch", n_steps_per_epoch, int, low=1)
-        logging_steps = check("logging_steps", logging_steps, int, low=1)
-        check("save_interval", save_interval, int, low=1)
-        check("with_timestamp", with_timestamp, bool)
-        check("log_gradients", log_gradients, bool)
-        self._logging_steps = logging_steps if _is_steps(logging_strategy) else None
-        self._learner, self._n_steps, self._epoch_length = learner, n_steps, n_steps_per_epoch
-        self._parts: dict[str, Stateful] = {"learner": learner, **parts}
+        n_steps_per_epoch = check("n_steps_per_epoch", given["n_steps_per_epoch"], int, low=1)
+        logging_steps = check("logging_steps", given["logging_steps"], int, low=1)
+        check("save_interval", given["save_interval"], int, low=1)
+        check("with_timestamp", given["with_timestamp"], bool)
+        check("log_gradients", given["log_gradients"], bool)
+        self._logging_steps = logging_steps if _is_steps(given["logging_strategy"]) else None
+        self._algorithm, self._n_steps, self._epoch_length = algorithm, n_steps, n_steps_per_epoch
+        self._parts: dict[str, Stateful] = {"learner": algorithm, **parts}
         settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch}
         if self._logging_steps is not None:
             settings["logging_steps"] = logging_steps
         self._settings = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}  # JSON values
-        self._gradients = GradientStatistics() if log_gradients else None
+        self._gradients = GradientStatistics() if given["log_gradients"] else None
         if self._gradients is not None:
             self._parts["gradients"] = self._gradients
-        self._save_interval, self._checkpoint = save_interval, checkpoint
-        self._callback, self._epoch_callback = callback, epoch_callback
+        self._save_interval, self._checkpoint = given["save_interval"], given["checkpoint"]
+        self._callback, self._epoch_callback = given["callback"], given["epoch_callback"]
         self.step = 0
         self._closed = 0  # the step at which the last finished epoch ended
         self.averages = Averages()
         self.interrupt = Interrupt()
 
-        state = None if checkpoint is None else load_checkpoint(checkpoint, self._settings)
+        state = None if self._checkpoint is None else load_checkpoint(self._checkpoint, self._settings)
         self.resumed = state is not None
+        experiment_name, with_timestamp = given["experiment_name"], given["with_timestamp"]
         if state is not None:
             experiment_name, with_timestamp = self._set_state(state), False
         self._logger = BirlLogger(
-            logger_adapter or FileAdapterFactory(),
+            given["logger_adapter"] or FileAdapterFactory(),
             experiment_name or name,
             with_timestamp,
-            algo=learner,
+            algo=algorithm,
             n_steps_per_epoch=n_steps_per_epoch,
         )
         if state is not None:
             self._logger.set_state(state["session"]["logger"])
             set_random_state(state["random"])
-        self._logger.add_params(learner.describe())
-        first = "the first update compiles" if learner.compiled else ""
-        self._progress = Progress(n_steps, self.step, show_progress, first)
+        self._logger.add_params(algorithm.describe())
+        first = "the first update compiles" if algorithm.learner.compiled else ""
+        self._progress = Progress(n_steps, self.step, given["show_progress"], first)
         if state is None:
             self._write_checkpoint()  # a run that dies in its first epoch begins again with the same random numbers
 
@@ -206,7 +232,7 @@ class Session:
             self.averages.check(self.step)
             self._write(self.averages.means())  # at the end of the epoch, `end_epoch` writes
         if self._callback is not None:
-            self._callback(self._learner, self.epoch, self.step)
+            self._callback(self._algorithm, self.epoch, self.step)
         self._obey()
 
     def end_epoch(self, evaluators: Mapping[str, Evaluator] | None, dataset: Any) -> tuple[int, dict[str, float]]:
@@ -221,16 +247,16 @@ class Session:
         try:
             with randomness_kept(), self.interrupt.abandonable():
                 for name, evaluator in (evaluators or {}).items():
-                    metrics[name] = float(evaluator(self._learner, dataset))
+                    metrics[name] = float(evaluator(self._algorithm, dataset))
         except Abandoned:
             self._obey()
         self._write(metrics)
         self._progress.show(epoch, metrics)
         self._closed = self.step
         if self._epoch_callback is not None:
-            self._epoch_callback(self._learner, epoch, self.step)
+            self._epoch_callback(self._algorithm, epoch, self.step)
         if epoch % self._save_interval == 0 or not self.unfinished:
-            self._logger.save_model(self.step, self._learner)
+            self._logger.save_model(self.step, self._algorithm)
             self._write_checkpoint()
         self._obey()
         return epoch, metrics
@@ -280,14 +306,14 @@ class Session:
 
     def __enter__(self) -> Self:
         if self._gradients is not None:
-            self._learner.watch_gradients(self._gradients.add)
+            self._algorithm.watch_gradients(self._gradients.add)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._gradients is not None:
-            self._learner.watch_gradients(None)
+            self._algorithm.watch_gradients(None)
         self._progress.close()
         self._logger.close()
 
@@ -339,9 +365,9 @@ def evaluator_parts(evaluators: Mapping[str, Evaluator] | None) -> dict[str, Sta
     return {name: evaluator for name, evaluator in named.items() if isinstance(evaluator, Stateful)}
 
 
-def run_settings(learner: Learner, loop: str, **values: Any) -> dict[str, Any]:
+def run_settings(algorithm: Trainable, loop: str, **values: Any) -> dict[str, Any]:
     """The settings that a run and its resumption must share. Take them before the networks are built."""
-    return {"loop": loop, "algorithm": learner.config.serialize(), **values}
+    return {"loop": loop, "algorithm": algorithm.config.serialize(), **values}
 
 
 def part_settings(part: Any) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.algorithm.sequence import GreedyTransformerActionSampler
+from birl.acting.context import GreedyTransformerActionSampler
 from birl.logging import NoopAdapterFactory
 from birl.testing.environments import Probe, collect_dataset
 from birl.types import Array, Inputs
@@ -18,7 +18,7 @@ def train(
     algorithm: Any, env: Any, n_steps: int, dataset: Any = None, callback: Callable[..., None] | None = None
 ) -> None:
     """Train in the way the algorithm learns: ``n_steps`` updates on a dataset, or steps in the environment."""
-    if algorithm.data == "rollout":
+    if algorithm.learns_from.fresh:
         algorithm.fit_online(
             env,
             n_steps=n_steps,
@@ -61,12 +61,12 @@ def probe_errors(
     env = probe.make()
     dataset = None
     algorithm = config.create()
-    if algorithm.data != "rollout":
+    if not algorithm.learns_from.fresh:
         skill = 1.0 if expert else 0.0
         dataset = collect_dataset(env, n_data, seed, policy=env.best_action, skill=skill)
     train(algorithm, env, n_steps, dataset)
     errors: dict[str, float] = {}
-    if type(algorithm).action_value is not None:
+    if algorithm.acts.value is not None:
         rows = probe.action_values(config.gamma)
         x = np.array([[row[0]] for row in rows], np.float32)
         a = np.array([row[1] for row in rows])
@@ -85,7 +85,7 @@ def probe_errors(
 
 
 def _greedy(algorithm: Any, observation: Array, target_return: float) -> Array:
-    if algorithm.data == "trajectory":
+    if algorithm.acts.aims:
         return _aiming(algorithm, target_return).predict(observation, 0.0)  # type: ignore[no-any-return]
     return algorithm.predict(observation[None])[0]  # type: ignore[no-any-return]
 
@@ -108,7 +108,7 @@ def average_return(
         seed: of the first reset.
         target_return: what a decision transformer aims at.
     """
-    source = _aiming(algorithm, target_return) if algorithm.data == "trajectory" else algorithm
+    source = _aiming(algorithm, target_return) if algorithm.acts.aims else algorithm
     actor = source.actor(greedy=True, n=1)
     total = 0.0
     observation, _ = env.reset(seed=seed)

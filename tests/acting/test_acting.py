@@ -32,13 +32,15 @@ def built(config: Any, shape: Any = (3,), size: int = 2, **options: Any) -> Any:
 
 def plain(algorithm: Any, x: np.ndarray, greedy: bool = True) -> np.ndarray:
     """Actions the long way round."""
-    function = algorithm.policy_mode if greedy else algorithm.policy_sample
-    with torch.no_grad(), algorithm.in_acting_mode():
-        return algorithm.to_environment(function(algorithm.nets, Inputs(algorithm.units.observation(x))))
+    policy = algorithm.learner.policy
+    policy.set_mode(True)
+    with torch.no_grad():
+        action = policy.function(greedy)(algorithm.nets, Inputs(algorithm.units.observation(x)))
+        return policy.to_environment(action)
 
 
 def flat(algorithm: Any, greedy: bool = True) -> FlatPolicy | None:
-    return algorithm.flat_policy(algorithm.policy_mode if greedy else algorithm.policy_sample)
+    return algorithm.learner.policy.flat(greedy)
 
 
 SCALED = {

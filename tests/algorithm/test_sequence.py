@@ -21,6 +21,7 @@ from birl.logging import NoopAdapterFactory
 from birl.models import PositionEncodingType, VectorEncoderFactory
 from birl.optimizers import AdamFactory
 from birl.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, MultiplyRewardScaler
+from birl.run.session import DEFAULTS
 from birl.testing import ChainEnv, collect_dataset
 from birl.testing.contract.acting import context_names, run_export
 from birl.types import Batch, tree_leaves, tree_map
@@ -256,7 +257,7 @@ def test_fit_has_every_option_of_the_specification() -> None:
         "eval_target_return", "eval_action_sampler", "save_interval", "callback",
     }  # fmt: skip
     own = inspect.signature(algos.TransformerAlgoBase.fitter).parameters
-    common = inspect.signature(algos.Algorithm.fitter).parameters
+    common = [*inspect.signature(algos.Algorithm.fitter).parameters, *DEFAULTS]
     assert options | {"evaluators", "epoch_callback", "checkpoint"} <= {*own, *common}
 
 

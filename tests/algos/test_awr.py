@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from birl import algos
+from birl.algorithm import experience
 from birl.algorithm.population import fit_many
 from birl.algos import awr
 from birl.dataset import (
@@ -159,7 +160,7 @@ def test_returns_are_those_of_a_loop(kind: str, lam: float, tmp_path: Path) -> N
     if kind.startswith("mirrored"):
         source = dataset.reader.mirrored(TorchPlace(torch.device("cpu")), growing=kind == "mirrored ring")
     minibatch = algorithm.sample_minibatch(source)
-    batch = algorithm.make_batch(minibatch)
+    batch = algorithm.learner.batch(minibatch)
     drawn = np.asarray(minibatch.observations)
     assert len(drawn) == 24
     expected = torch.tensor(expected_returns(algorithm, dataset, drawn))
@@ -186,7 +187,7 @@ def test_time_limits_bootstrap_and_terminations_do_not(terminated: bool, known: 
     algorithm = build(lam=1.0)
     dataset = one_episode(terminated, known)
     minibatch = algorithm.sample_minibatch(dataset)
-    got = algorithm.make_batch(minibatch).extra["return"]
+    got = algorithm.learner.batch(minibatch).extra["return"]
     last = np.array([20.0, 21.0, 22.0]) if known else np.array([6.0, 7.0, 8.0])
     tail = 0.0 if terminated else value_of(algorithm, last)
     third = 4.0 + 0.9 * tail if known else tail
@@ -200,9 +201,9 @@ def test_rewards_are_scaled_before_they_are_summed() -> None:
     algorithm, scaled = build(lam=1.0), build(lam=1.0, reward_scaler=MultiplyRewardScaler(10.0))
     dataset = one_episode(True)
     seed(4)
-    plain = algorithm.make_batch(one_episode(True).sample_tail_batch(8)).extra["return"]
+    plain = algorithm.learner.batch(one_episode(True).sample_tail_batch(8)).extra["return"]
     seed(4)
-    ten = scaled.make_batch(one_episode(True).sample_tail_batch(8)).extra["return"]
+    ten = scaled.learner.batch(one_episode(True).sample_tail_batch(8)).extra["return"]
     torch.testing.assert_close(ten, 10 * plain)
     assert dataset.sample_tail_batch(2).longest == 3
 
@@ -223,7 +224,7 @@ def test_stacked_frames_are_valued_as_they_are_seen() -> None:
 def test_returns_hold_few_observations_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, dataset = build(), infinite()
     minibatch = algorithm.sample_minibatch(dataset)
-    whole = algorithm.make_batch(minibatch)
+    whole = algorithm.learner.batch(minibatch)
     read, sizes = minibatch.read, []
 
     def watched(begin: int, end: int) -> Any:
@@ -231,8 +232,8 @@ def test_returns_hold_few_observations_at_once(monkeypatch: pytest.MonkeyPatch) 
         return read(begin, end)
 
     object.__setattr__(minibatch, "read", watched)
-    monkeypatch.setattr(awr, "ROWS_AT_ONCE", 7)
-    again = algorithm.make_batch(minibatch)
+    monkeypatch.setattr(experience, "ROWS_AT_ONCE", 7)
+    again = algorithm.learner.batch(minibatch)
     assert max(sizes) == 7 and sum(sizes) == len(minibatch.rewards)
     torch.testing.assert_close(again.extra["return"], whole.extra["return"])
 
@@ -299,7 +300,7 @@ def test_minibatches_are_full_and_as_many_as_asked_for() -> None:
     x = torch.arange(10.0)
     batch = Batch(x[:, None], x, x, None, x, torch.ones(10), extra={"return": x})
     torch.manual_seed(0)
-    made = [each.reward.tolist() for each in awr.minibatches(batch, 4, 5)]
+    made = [each.reward.tolist() for each in experience.minibatches(batch, 4, 5)]
     assert [len(each) for each in made] == [4] * 5
     assert len({*made[0], *made[1]}) == len({*made[2], *made[3]}) == 8
     assert made[:2] != made[2:4]
@@ -309,7 +310,7 @@ def test_weights_are_those_of_the_value_function_after_its_regression() -> None:
     """Algorithm 1: line 6 uses the V of line 5."""
     algorithm = build(critic_learning_rate=1e-1, n_actor_updates=3, beta=2.0)
     minibatch = algorithm.sample_minibatch(infinite())
-    returns = algorithm.make_batch(minibatch).extra["return"]
+    returns = algorithm.learner.batch(minibatch).extra["return"]
     metrics = algorithm.update(minibatch)
     with torch.no_grad():
         value = algorithm.nets.value(Inputs(torch.from_numpy(minibatch.observations)))
@@ -327,7 +328,7 @@ def test_a_huge_advantage_has_the_largest_weight() -> None:
 def test_returns_leave_batch_norm_alone() -> None:
     algorithm = build(critic_encoder_factory=VectorEncoderFactory(hidden_units=[8], use_batch_norm=True))
     before = {name: value.clone() for name, value in algorithm.nets.state_dict().items()}
-    algorithm.make_batch(algorithm.sample_minibatch(infinite()))
+    algorithm.learner.batch(algorithm.sample_minibatch(infinite()))
     assert all(torch.equal(before[name], value) for name, value in algorithm.nets.state_dict().items())
     assert any("running" in name for name in before)
 
@@ -347,9 +348,9 @@ def test_a_run_is_compiled_by_the_number_of_its_minibatches(monkeypatch: pytest.
     algorithm, asked = build(n_critic_updates=400, n_actor_updates=600), []
     monkeypatch.setattr(algorithm.engine, "compile", lambda required: asked.append(required))
     dataset = infinite()
-    algorithm.begin_run(dataset, 9)
+    algorithm.learner.begin_run(dataset, 9)
     assert asked == []
-    algorithm.begin_run(dataset, 10)
+    algorithm.learner.begin_run(dataset, 10)
     assert asked == [False]
 
 

@@ -53,7 +53,7 @@ def test_cal_ql_learns_from_scaled_discounted_returns() -> None:
     dataset = random_dataset()
     algorithm = algos.CalQLConfig(**ACTOR, gamma=0.5, reward_scaler=MultiplyRewardScaler(multiplier=3.0)).create()
     algorithm.build_with_dataset(dataset)
-    made = algorithm.make_batch(algorithm.sample_minibatch(dataset))
+    made = algorithm.learner.batch(algorithm.sample_minibatch(dataset))
     episodes = {tuple(x): (e, i) for e in dataset.episodes for i, x in enumerate(e.observations.tolist())}
     for x, value in zip(made.observation.tolist(), made.extra["return_to_go"].tolist(), strict=True):
         episode, index = episodes[tuple(x)]
@@ -72,7 +72,7 @@ def test_other_algorithms_ask_for_no_returns() -> None:
     dataset, algorithm = random_dataset(), algos.CQLConfig(**ACTOR).create()
     algorithm.build_with_dataset(dataset)
     assert algorithm.returns is None
-    assert algorithm.make_batch(algorithm.sample_minibatch(dataset)).extra == {}
+    assert algorithm.learner.batch(algorithm.sample_minibatch(dataset)).extra == {}
 
 
 def test_cal_ql_goes_on_online_with_both_kinds_of_data() -> None:

@@ -199,19 +199,19 @@ def _leaks(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ends_at_time_limits(patch: pytest.MonkeyPatch) -> None:
-    from birl.algorithm import algorithm
+    from birl.algorithm import experience
 
-    right = algorithm.to_batch
+    right = experience.to_batch
 
     def wrong(minibatch: Any, units: Any, gamma: float) -> Any:
         batch = right(minibatch, units, gamma)
         return replace(batch, discount=torch.where(batch.observation[..., 1] == 4, 0.0, batch.discount))
 
-    patch.setattr(algorithm, "to_batch", wrong)
+    patch.setattr(experience, "to_batch", wrong)
 
 
 def _unbounded(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(algos.TD3, "policy_mode", staticmethod(lambda nets, inputs: 3 * nets.actor(inputs)))
+    patch.setattr(algos.TD3, "acts", replace(algos.TD3.acts, greedy=lambda nets, inputs: 3 * nets.actor(inputs)))
 
 
 def _branches(nets: Any, batch: Any, right: Loss) -> Loss:

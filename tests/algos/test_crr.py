@@ -74,8 +74,9 @@ def test_crr_remembers_for_policy_and_critic() -> None:
     gru = GRUEncoderFactory(hidden_size=5, hidden_units=[5])
     algorithm = build_algorithm(algos.CRRConfig(actor_encoder_factory=gru, critic_encoder_factory=gru, n_critics=2))
     sequence = torch.randn(6, 1, 3)
-    with torch.no_grad(), algorithm.in_acting_mode():
-        expected = algorithm.policy_mode(algorithm.nets, Inputs(sequence))[:, 0]
+    algorithm.learner.set_mode(acting=True)
+    with torch.no_grad():
+        expected = algorithm.acts.greedy(algorithm.nets, Inputs(sequence))[:, 0]
     actor = algorithm.actor(greedy=True, n=1)
     got = [actor(x.numpy(), np.array([i == 0]), np.zeros(1, np.float32))[0] for i, x in enumerate(sequence)]
     np.testing.assert_allclose(np.stack(got), expected.numpy(), atol=1e-5)

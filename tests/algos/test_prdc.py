@@ -52,8 +52,8 @@ def test_nearest_of_many(count: int, size: int, at_once: int, monkeypatch: pytes
 
 def test_prdc_searches_only_where_the_policy_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, data, searched = build_algorithm(algos.PRDCConfig(**ACTOR, update_actor_interval=3)), dataset(), []
-    search = type(algorithm).with_nearest
-    monkeypatch.setattr(type(algorithm), "with_nearest", lambda *args: searched.append(1) or search(*args))
+    search = prdc.with_nearest
+    monkeypatch.setattr(prdc, "with_nearest", lambda *args: searched.append(1) or search(*args))
     found = ["dc_loss" in algorithm.update(algorithm.sample_minibatch(data)) for _ in range(7)]
     assert found == [False, False, True, False, False, True, False]
     assert len(searched) == 2

@@ -133,7 +133,7 @@ def test_two_processes_learn_what_one_learns_from_joined_minibatches(name: str, 
             dataset.set_state({**state, "generator": jumped.jumped(1).state})
         torch_state = torch.get_rng_state()
         algorithm.build_with_dataset(dataset)
-        parts.append([algorithm.make_batch(algorithm.sample_minibatch(dataset)) for _ in range(10)])
+        parts.append([algorithm.learner.batch(algorithm.sample_minibatch(dataset)) for _ in range(10)])
         if rank == 0:
             first = torch_state
     birl.seed(5)

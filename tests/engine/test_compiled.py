@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import birl
-from birl.algorithm.algorithm import COMPILE_FROM
+from birl.algorithm.learner import COMPILE_FROM
 from birl.algos import BCConfig, DQNConfig, SACConfig, TD3Config
 from birl.engine import HardCopy, compiler
 from birl.engine import compiled as program
@@ -363,7 +363,7 @@ def test_module_that_cannot_be_compiled() -> None:
     with pytest.raises(CompileError, match="cannot be compiled .*Leave compile_graph out, or set it to 'auto'"):
         strict.update(batch(0))
     lenient, eager = dqn("auto", encoder_factory=_StubbornFactory()), dqn(False, encoder_factory=_StubbornFactory())
-    lenient.begin_run(None, COMPILE_FROM)
+    lenient.learner.begin_run(None, COMPILE_FROM)
     assert lenient.engine.compiled
     with pytest.warns(RuntimeWarning, match="goes on without compiling"):
         lenient.update(batch(0))
@@ -379,20 +379,20 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match=r"needs a C\+\+ compiler"):
         dqn(True)
     automatic = dqn("auto")
-    automatic.begin_run(None, COMPILE_FROM)
+    automatic.learner.begin_run(None, COMPILE_FROM)
     assert not automatic.engine.compiled
 
 
 def test_auto_compiles_long_runs_only() -> None:
     algorithm = dqn("auto")
-    algorithm.begin_run(None, COMPILE_FROM - 1)
+    algorithm.learner.begin_run(None, COMPILE_FROM - 1)
     assert not algorithm.engine.compiled
     assert not algorithm.compiled
-    algorithm.begin_run(None, COMPILE_FROM)
+    algorithm.learner.begin_run(None, COMPILE_FROM)
     assert algorithm.engine.compiled
     assert algorithm.compiled
     never = dqn(False)
-    never.begin_run(None, 10**9)
+    never.learner.begin_run(None, 10**9)
     assert not never.engine.compiled
     with pytest.raises(ConfigError, match="a bool or 'auto'"):
         DQNConfig(compile_graph="always")

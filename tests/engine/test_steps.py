@@ -24,10 +24,14 @@ ALWAYS = When()
 CRITIC = Gradient("critic", q_loss, optimizer="", metric="loss")
 
 
-def define(*steps: Any) -> Any:
+def define(*given: Any) -> Any:
     """An algorithm's class with these steps."""
-    body = {"config_class": DQNConfig, "networks": DQNNets, "action_space": DQN.action_space, "steps": steps}
-    return type("Defined", (Algorithm,), body)
+
+    class Defined(Algorithm[DQNConfig, DQNNets]):
+        actions, learns_from, acts = DQN.actions, DQN.learns_from, DQN.acts
+        steps = given
+
+    return Defined
 
 
 def engine(*steps: Step, nets: nn.Module | None = None) -> Engine:

@@ -49,13 +49,13 @@ def build(config: Any, discrete: bool | None = None) -> Any:
     """An algorithm in float64. Targets are moved away from their sources, so that mixing them up shows."""
     torch.manual_seed(3)
     algorithm = config.create()
-    choosing = discrete or config.algorithm.action_space is ActionSpace.DISCRETE
+    choosing = discrete or config.algorithm.actions is ActionSpace.DISCRETE
     algorithm.create_impl((OBSERVATION,), CHOICES if choosing else ACTIONS, discrete_action=discrete)
     with torch.no_grad():
         for target in algorithm.engine.targets:
             for parameter in algorithm.nets.get_submodule(target.target).parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
-    algorithm._set_mode(acting=False)
+    algorithm.learner.set_mode(acting=False)
     return algorithm
 
 

@@ -98,7 +98,7 @@ def _awr(discrete: bool, ring: bool = False, lam: float = 0.8, weighted: bool = 
     def update(algorithm: Any, minibatch: Any) -> Any:
         if not weighted:
             return algorithm.update(minibatch)
-        return algorithm.update(replace(algorithm.make_batch(minibatch), weight=weight))
+        return algorithm.update(replace(algorithm.learner.batch(minibatch), weight=weight))
 
     return Case(
         " ".join(["ring"] * ring + ["weighted"] * weighted + [f"lambda {lam:g}"] * (lam != 0.8)),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from birl import algos
-from birl.algos.prdc import NearestActions
+from birl.algos.prdc import NearestActions, with_nearest
 from birl.types import Batch
 from tests.golden.case import (
     ACTIONS,
@@ -64,7 +64,7 @@ def _prdc(head: str) -> Case:
 
     def update(algorithm: Any, batch: Batch) -> Any:
         nearest = NearestActions(torch.cat([0.6 * states, actions], 1), ACTIONS)
-        return algorithm.engine.update(algorithm.with_nearest(batch, nearest))
+        return algorithm.engine.update(with_nearest(algorithm.learner, batch, nearest))
 
     parts = with_head(head, algos.PRDCConfig, {**_FIELDS, "alpha": 1.7, "beta": 0.6}, PRDCReference, numbers)
     return Case(head, **parts, inputs=weighted_transitions, prepare=_spread, update=update)

@@ -13,7 +13,7 @@ from birl import algos
 from birl.models import VectorEncoderFactory
 from birl.optimizers import AdamFactory
 from birl.run.protocols import Rollout
-from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, exact
+from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, by_algorithm, exact
 from tests.golden.reference_ppo import PPOReference
 
 TANH = VectorEncoderFactory(hidden_units=[7, 5], activation="tanh")
@@ -94,7 +94,7 @@ def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True
         reference,
         rollouts,
         discrete=discrete,
-        update=lambda algorithm, rollout: algorithm.update_rollout(rollout),
+        update=by_algorithm,
     )
 
 

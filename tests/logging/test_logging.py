@@ -447,7 +447,7 @@ def test_gradient_statistics_are_those_of_the_gradients(compiled: bool, monkeypa
     birl.seed(5)
     engine = copy.engine
     for step in range(1, 5):
-        batch = copy.make_batch(data.sample_transition_batch(8))
+        batch = copy.learner.batch(data.sample_transition_batch(8))
         for part in engine.gradient_steps:
             if part.name == "actor" and step % 2:
                 continue

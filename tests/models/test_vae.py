@@ -194,7 +194,7 @@ def test_the_best_of_all_candidates_is_taken() -> None:
     algorithm = built(CONFIGS[0])
     nets, inputs = algorithm.nets, Inputs(torch.randn(6, 3))
     with torch.no_grad():
-        value = nets.critic(inputs, algorithm.policy_mode(nets, inputs)).mean()[0]
+        value = nets.critic(inputs, algorithm.acts.greedy(nets, inputs)).mean()[0]
         for latent in nets.latents:
             other = nets.actor(inputs, nets.vae_decoder(inputs, latent.expand(6, -1)))
             assert bool((nets.critic(inputs, other).mean()[0] <= value + 1e-6).all())

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import birl
 from birl import algos
-from birl.algorithm.algorithm import Algorithm, load_learnable
+from birl.algorithm import Algorithm, Nothing, Policy, load_learnable
 from birl.config import AlgorithmConfig, config, hyperparameters
 from birl.dataset import MDPDataset, MultiStepTransitionPicker
 from birl.errors import ConfigError, CorruptFileError, NotBuiltError, ResumeError, ShapeError, UnsupportedError
@@ -194,12 +194,13 @@ class TableNets(nn.Module):
 
 
 class Table(Algorithm[TableConfig, TableNets]):
-    config_class = TableConfig
-    networks = TableNets
-    action_space = ActionSpace.DISCRETE
-    data = "nothing"
-    policy_mode = staticmethod(lambda nets, inputs: nets(inputs).argmax(-1))
-    policy_sample = staticmethod(lambda nets, inputs: torch.multinomial(nets(inputs), 1)[..., 0])
+    actions = ActionSpace.DISCRETE
+    learns_from = Nothing()
+    acts = Policy(
+        lambda nets, inputs: nets(inputs).argmax(-1),
+        lambda nets, inputs: torch.multinomial(nets(inputs), 1)[..., 0],
+        network="",
+    )
 
 
 def table_of(probabilities: Any) -> Any:
@@ -336,7 +337,7 @@ def test_ensembles_are_averaged_not_minimised() -> None:
                 parameter.zero_()
         fqe.nets.critic_target.head.linear.bias[0].fill_(1.0)
         fqe.nets.critic_target.head.linear.bias[1].fill_(3.0)
-    batch = fqe.make_batch(data.sample_transition_batch(32))
+    batch = fqe.learner.batch(data.sample_transition_batch(32))
     expected = 2 * (batch.reward + batch.discount * 2.0).square().mean()
     assert float(fqe.engine.update(batch)["loss"]) == pytest.approx(float(expected), rel=1e-5)
 
@@ -349,14 +350,14 @@ SINGLE = sorted(
     if inspect.isclass(cls := getattr(algos, name))
     and issubclass(cls, Algorithm)
     and "config_class" in vars(cls)
-    and cls.data != "trajectory"
+    and not cls.acts.aims
 )
 
 
 @pytest.mark.parametrize("samples", [0, 1])
 @pytest.mark.parametrize("name", SINGLE)
 def test_any_policy_is_evaluated_and_left_as_it_is(name: str, samples: int) -> None:
-    discrete = getattr(algos, name).action_space is not ActionSpace.CONTINUOUS
+    discrete = getattr(algos, name).actions is not ActionSpace.CONTINUOUS
     policy, data = policy_of(name, discrete, hidden_units=[6]), dataset_of(discrete)
     before = {key: x.clone() for key, x in policy.nets.state_dict().items()}
     fqe = fqe_of(policy, n_action_samples=samples)
@@ -387,7 +388,7 @@ def test_a_policy_sees_raw_observations_and_acts_in_the_environments_units(discr
     fqe.build_with_dataset(data)
     minibatch = data.sample_transition_batch(40)
     expected = policy.predict(minibatch.next_observations)
-    batch = fqe.make_batch(minibatch)
+    batch = fqe.learner.batch(minibatch)
     got = batch.extra["policy_action"]
     if discrete:
         assert got.shape == (40, 1) and np.array_equal(got[:, 0].numpy(), expected)
@@ -409,7 +410,7 @@ def test_dropout_and_batch_norm_of_the_policy_are_at_rest() -> None:
     fqe = fqe_of(policy)
     fqe.build_with_dataset(data)
     minibatch = data.sample_transition_batch(16)
-    first, second = (fqe.make_batch(minibatch).extra["policy_action"] for _ in range(2))
+    first, second = (fqe.learner.batch(minibatch).extra["policy_action"] for _ in range(2))
     assert torch.equal(first, second)
     for key, value in state["engine"]["nets"].items():
         assert torch.equal(value, policy.nets.state_dict()[key]), key
@@ -421,7 +422,7 @@ def test_samples_are_averaged() -> None:
     policy, data = policy_of("SAC", False), dataset_of(False)
     fqe = fqe_of(policy, n_action_samples=5)
     fqe.build_with_dataset(data)
-    actions = fqe.make_batch(data.sample_transition_batch(8)).extra["policy_action"]
+    actions = fqe.learner.batch(data.sample_transition_batch(8)).extra["policy_action"]
     assert actions.shape == (8, 5, 2)
     assert bool((actions.std(1) > 1e-3).all())
 
@@ -440,7 +441,7 @@ def test_a_recurrent_policy_remembers() -> None:
         fqe.build_with_dataset(data)
         assert fqe.is_recurrent
         minibatch = fqe.sample_minibatch(data)
-        batch = fqe.make_batch(minibatch)
+        batch = fqe.learner.batch(minibatch)
         assert batch.reward.shape == (4, 8) and batch.extra["policy_action"].shape == (4, 8, 1)
         checked = 0
         for b in range(8):

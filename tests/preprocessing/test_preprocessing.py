@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from birl.algorithm.algorithm import load_learnable
+from birl.algorithm import load_learnable
 from birl.algos import DQNConfig
 from birl.dataset import (
     BasicTrajectorySlicer,

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from birl.envs import environment_spec
 from birl.errors import NonFiniteError
+from birl.run.protocols import Rollout
 from birl.types import tree_leaves
 
 
@@ -47,6 +48,7 @@ class Drift(gymnasium.Env):
 class FakeConfig:
     batch_size = 4
     gamma = 0.9
+    rollout_length = 5
 
     def __init__(self, rate: float = 0.01) -> None:
         self.rate = rate
@@ -85,8 +87,6 @@ class FakeActor:
 class FakeLearner:
     """Pulls a vector towards what it samples, with noise from torch's global generator."""
 
-    rollout_length = 5
-
     def __init__(self, rate: float = 0.01, discrete: bool = True, remembers: bool = False) -> None:
         self.config = FakeConfig(rate)
         self.discrete, self.remembers = discrete, remembers
@@ -122,34 +122,32 @@ class FakeLearner:
         """The two-dimensional leaf, whatever the tree."""
         return next(leaf for leaf in tree_leaves(observation) if leaf.shape[-1] == 2).astype(np.float32)
 
-    def begin_run(self, dataset: Any, n_updates: int, *, growing: bool = False) -> Any:
-        return dataset
+    @property
+    def learner(self) -> FakeLearner:
+        return self
+
+    def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
+        return source
 
     compiled = False
 
     def updates_at_once(self, source: Any) -> int:
         return 1
 
-    def update_many(self, source: Any, count: int) -> dict[str, torch.Tensor]:
+    def learn_many(self, source: Any, count: int) -> dict[str, torch.Tensor]:
         raise AssertionError("updates are made one by one")
 
-    def sample_minibatch(self, dataset: Any) -> Any:
-        return dataset.sample_transition_batch(self.config.batch_size)
+    def draw(self, source: Any) -> Any:
+        return source.sample_transition_batch(self.config.batch_size)
 
-    def update(self, batch: Any) -> dict[str, torch.Tensor]:
-        target = torch.cat(
-            [torch.as_tensor(self.vector(batch.observations)).mean(0), torch.as_tensor(batch.rewards).mean(0)]
-        )
-        return self._move(target)
-
-    def updates_in(self, n_steps: int) -> int:
-        return n_steps
-
-    def update_rollout(self, rollout: Any) -> dict[str, torch.Tensor]:
-        self.rollouts.append(rollout)
-        valid = rollout.valid
-        vector = self.vector(rollout.observation)[valid].mean(0)
-        return self._move(torch.tensor([*vector, rollout.reward[valid].mean()]))
+    def learn(self, drawn: Any) -> dict[str, torch.Tensor]:
+        if isinstance(drawn, Rollout):
+            self.rollouts.append(drawn)
+            valid = drawn.valid
+            vector = self.vector(drawn.observation)[valid].mean(0)
+            return self._move(torch.tensor([*vector, drawn.reward[valid].mean()]))
+        vector, reward = self.vector(drawn.observations), drawn.rewards
+        return self._move(torch.cat([torch.as_tensor(vector).mean(0), torch.as_tensor(reward).mean(0)]))
 
     def _move(self, target: torch.Tensor) -> dict[str, torch.Tensor]:
         self.grad_step += 1

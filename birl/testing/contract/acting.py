@@ -29,7 +29,7 @@ def actions_in_bounds(subject: Subject) -> None:
     for size in (1.0, 1e3):
         x = subject.observations(64, size)
         for greedy in (True, False):
-            if subject.data == "trajectory" and not greedy:
+            if subject.experience.contexts and not greedy:
                 continue
             action = subject.act(algorithm, x, greedy)
             if subject.discrete:
@@ -58,7 +58,7 @@ def export(suffix: str) -> Callable[[Subject], None]:
                 subject.update(algorithm, item)
             algorithm.save_policy(path)
             for rows in (1, 37):
-                if subject.data == "trajectory":
+                if subject.experience.contexts:
                     x = subject.contexts(algorithm, rows)
                     expected = algorithm.predict_context(*x)
                     expected = expected.argmax(-1) if subject.discrete else expected

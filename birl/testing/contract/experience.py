@@ -17,10 +17,10 @@ def episodes_stay_apart(subject: Subject) -> None:
     algorithm = subject.build()
     generator = np.random.default_rng(subject.seed)
     gamma = subject.config.gamma
-    if subject.data == "rollout":
+    if subject.experience.fresh:
         _rollout_episodes_stay_apart(subject, algorithm, generator)
     items: list[Any]
-    if subject.data == "rollout":
+    if subject.experience.fresh:
         items = [subject.rollout(algorithm, generator, marked=True)]
     else:
         dataset = subject.dataset(marked=True)
@@ -38,7 +38,7 @@ def episodes_stay_apart(subject: Subject) -> None:
                 "a truncated step is not bootstrapped, or a terminated one is"
             )
         if batch.weight.dim() == 2:  # sequences: time first; windows: batch first
-            lead = 1 if subject.data == "trajectory" else 0
+            lead = 1 if subject.experience.contexts else 0
             episode, step, real = (x.movedim(lead, 0) for x in (episode, step, real))
             joined = real[1:] & real[:-1]
             if batch.is_first is not None:
@@ -48,7 +48,7 @@ def episodes_stay_apart(subject: Subject) -> None:
 
 
 def _group(subject: Subject) -> int:
-    return LANES if subject.data == "rollout" else 1
+    return LANES if subject.experience.fresh else 1
 
 
 def _rollout_episodes_stay_apart(subject: Subject, algorithm: Any, generator: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ import io
 import numpy as np
 import torch
 
-from birl.algorithm.algorithm import load_learnable
+from birl.algorithm import load_learnable
 from birl.testing.contract.states import differences
 from birl.testing.contract.subject import Subject
 

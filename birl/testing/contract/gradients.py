@@ -62,7 +62,7 @@ def gradient_split(subject: Subject) -> None:
         batch = replace(batch, weight=torch.ones_like(batch.weight), state=_double_states(batch))
         size = batch.reward.shape[axis] // 2
         parts = [slice(0, size), slice(size, 2 * size)]
-        if subject.data == "trajectory":  # nothing follows the last step of a window: it counts where its episode ends
+        if subject.experience.contexts:  # nothing follows the last step of a window: it counts where its episode ends
             batch.discount[:, -1] = 0
         whole = _part(batch, slice(0, 2 * size), axis)
         algorithm.nets.double()
@@ -107,7 +107,7 @@ def padding_is_ignored(subject: Subject) -> None:
     algorithm = subject.build()
     batch = subject.first_batches(algorithm)[0]
     weight = batch.weight.clone()
-    if subject.data == "trajectory":
+    if subject.experience.contexts:
         weight[:, :2], axis = 0, 1  # windows are padded in front
         rows = slice(0, 2)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from birl.algorithm.sequence import GreedyTransformerActionSampler
+from birl.acting.context import GreedyTransformerActionSampler
 from birl.dataset import MDPDataset
 from birl.run.protocols import Rollout
 from birl.testing.data import build_algorithm, mark, random_actions, random_dataset, random_observations, random_steps
@@ -41,13 +41,13 @@ class Subject:
     @property
     def discrete(self) -> bool:
         """Whether actions are discrete."""
-        space = self.config.algorithm.action_space
+        space = self.config.algorithm.actions
         return bool(self.discrete_action) if space is ActionSpace.BOTH else space is ActionSpace.DISCRETE
 
     @property
-    def data(self) -> str:
+    def experience(self) -> Any:
         """What the algorithm learns from."""
-        return str(self.config.algorithm.data)
+        return self.config.algorithm.learns_from
 
     def with_config(self, **fields: Any) -> Subject:
         """The same with other fields, as far as the configuration has them."""
@@ -70,7 +70,7 @@ class Subject:
 
     def inputs(self, algorithm: Any, count: int) -> list[Any]:
         """``count`` minibatches or rollouts."""
-        if self.data == "rollout":
+        if self.experience.fresh:
             generator = np.random.default_rng(self.seed)
             return [self.rollout(algorithm, generator) for _ in range(count)]
         dataset = self.dataset()
@@ -78,8 +78,7 @@ class Subject:
 
     def update(self, algorithm: Any, item: Any) -> dict[str, Tensor]:
         """Learn from one of `inputs`."""
-        learn = algorithm.update_rollout if self.data == "rollout" else algorithm.update
-        return learn(item)  # type: ignore[no-any-return]
+        return algorithm.update(item)  # type: ignore[no-any-return]
 
     def batches(self, algorithm: Any, item: Any) -> list[Batch]:
         """The batches that the engine would see for one of `inputs`. Nothing is learned."""
@@ -157,7 +156,7 @@ class Subject:
 
     def act(self, algorithm: Any, x: Tree, greedy: bool = True) -> Array:
         """Actions for the first steps of episodes."""
-        if self.data == "trajectory":
+        if self.experience.contexts:
             rows = [tree_map(lambda leaf, i=i: leaf[i], x) for i in range(len(next(tree_leaves(x))))]
             sampler = GreedyTransformerActionSampler() if self.discrete else None
             return np.stack([algorithm.as_stateful_wrapper(1.0, sampler).predict(row, 0.0) for row in rows])

@@ -1,0 +1,142 @@
+"""A policy with the networks and units that it acts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from birl.acting.fast import FlatPolicy
+from birl.acting.policy import Policy, PolicyFunction
+from birl.errors import ActionError, NonFiniteError, ShapeError, UnsupportedError
+from birl.preprocessing.units import Units
+from birl.types import Array, Inputs, Spec, Tree, is_shape, leaf_shapes, tree_leaves
+
+
+class BoundPolicy:
+    """Acts and values with given networks, in the environment's units.
+
+    Args:
+        name: of the algorithm, for messages.
+        policy: how it acts.
+        nets: the networks.
+        spec: what they were built for.
+        units: the units that they see.
+        set_mode: called with ``True`` before networks act: no dropout, running statistics, fixed quantile fractions.
+    """
+
+    def __init__(
+        self, name: str, policy: Policy, nets: nn.Module, spec: Spec, units: Units, set_mode: Callable[[bool], None]
+    ) -> None:
+        self.name, self.policy, self.nets, self.spec, self.units = name, policy, nets, spec, units
+        self.set_mode = set_mode
+        # an unbounded policy means the environment's own units, unless a scaler maps [-1, 1] to them
+        ranged = policy.bounded or units.action_scaler is not None
+        self._clips = policy.clipped and ranged and not spec.discrete_action
+        self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
+
+    def function(self, greedy: bool) -> PolicyFunction:
+        """The policy's greedy or sampling function."""
+        return self.policy.greedy if greedy else self.policy.sample
+
+    def sampling(self) -> BoundPolicy:
+        """The policy whose greedy actions are its samples."""
+        policy = replace(self.policy, greedy=self.policy.sample)
+        return BoundPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
+
+    def flat(self, greedy: bool) -> FlatPolicy | None:
+        """The quick form of the greedy or the sampling policy, or ``None`` if it has none: see `FlatPolicy`."""
+        function = self.function(greedy)
+        flat = self._flat.get(function)
+        if flat is None and function in self._flat:
+            return None
+        if flat is None or flat.nets is not self.nets or not flat.current:
+            flat = self._flat[function] = FlatPolicy.of(self.nets, self.policy.network, function)
+        return flat
+
+    def environment_tensor(self, action: Tensor) -> Tensor:
+        """The policy's actions, clipped to its range where it may leave it, in environment units."""
+        return self.units.environment_action(action.clamp(-1, 1) if self._clips else action)
+
+    def to_environment(self, action: Tensor) -> Array:
+        """The policy's actions as an array in environment units."""
+        action = self.environment_tensor(action)
+        return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
+
+    def predict(self, x: Tree, greedy: bool) -> Array:
+        """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
+        flat, x = self.flat(greedy), self.checked(x)
+        if flat is not None:
+            return self.to_environment(flat(self.units, x))
+        self.set_mode(True)
+        with torch.no_grad():
+            return self.to_environment(self.function(greedy)(self.nets, Inputs(self.units.observation(x))))
+
+    def value(self, x: Tree, action: Array | None) -> Array:
+        """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]``.
+
+        Where the policy has only values of states, ``action`` may be ``None``.
+
+        Raises:
+            UnsupportedError: if the policy has no action-values.
+            ShapeError, ActionError: naming the actions that do not fit.
+        """
+        function, discrete, size = self.policy.value, self.spec.discrete_action, self.spec.action_size
+        if function is None:
+            raise UnsupportedError(f"{self.name} has no action-values")
+        x = self.checked(x)
+        rows = len(next(tree_leaves(x)))
+        expected = (rows,) if discrete else (rows, size)
+        action = np.zeros(expected) if action is None and self.policy.values_states else np.asarray(action)
+        if action.shape == (rows, 1) and discrete:
+            action = action[:, 0]
+        if action.shape != expected:
+            raise ShapeError(f"actions of shape {action.shape} were given; they must have shape {expected}")
+        if discrete and len(action) and not 0 <= action.min() <= action.max() < size:
+            raise ActionError(
+                f"actions from {action.min()} to {action.max()} were given; they must be integers from 0 to {size - 1}"
+            )
+        self.set_mode(True)
+        with torch.no_grad():
+            inputs = Inputs(self.units.observation(x))
+            return function(self.nets, inputs, self.units.action(action[:, None] if discrete else action)).cpu().numpy()
+
+    def checked(self, x: Tree) -> Tree:
+        """Observations ``[B, *shape]``, in the one form that `Units` takes.
+
+        Raises:
+            ShapeError: if their shapes or types do not fit.
+            NonFiniteError: if they hold NaN or infinity.
+        """
+        shape = self.spec.observation_shape
+        if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype.kind == "f" and np.isfinite(np.vdot(x, x)):
+            return x  # the usual case; one number that is not finite leaves no finite sum of squares
+        if isinstance(x, list) and not is_shape(shape) and isinstance(shape, tuple):
+            x = tuple(x)
+        if isinstance(x, list):
+            with_info = any(isinstance(row, tuple) and any(isinstance(part, dict) for part in row) for row in x)
+            x = tuple(x) if with_info else np.asarray(x)
+        if isinstance(x, tuple) and is_shape(shape):
+            raise ShapeError(
+                f"a tuple was given, but observations are single arrays {('batch', *shape)}: env.reset() returns "
+                "(observation, info); give observation[None]"
+            )
+        leaves, shapes = list(tree_leaves(x)), list(leaf_shapes(shape))
+        got = [np.shape(leaf) for leaf in leaves]
+        if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):
+            wanted = [("batch", *s) for s in shapes]
+            single = len(got) == len(shapes) and all(len(g) == len(s) for g, s in zip(got, shapes, strict=True))
+            hint = ". A single observation needs a batch dimension: x[None]" if single else ""
+            raise ShapeError(
+                f"observations of shape {got if len(got) > 1 else got[0]} were given; {self.name} takes "
+                f"{wanted if len(wanted) > 1 else wanted[0]}{hint}"
+            )
+        for leaf in leaves:
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biuf":
+                raise ShapeError(f"observations of dtype {leaf.dtype} were given; they must be numbers")
+            if isinstance(leaf, np.ndarray) and not np.isfinite(leaf).all():
+                raise NonFiniteError("an observation holds NaN or infinity: no action can be chosen for it")
+        return x

@@ -1,0 +1,61 @@
+"""Checks of an algorithm's class, made when it is defined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any, Final, get_args, get_origin
+
+from birl.acting.policy import Policy
+from birl.algorithm.experience import Experience
+from birl.errors import ConfigError
+from birl.types import ActionSpace
+
+VALUES: Final[Mapping[str, type]] = {"actions": ActionSpace, "learns_from": Experience, "acts": Policy}
+
+
+def named_parts(cls: type, root: type) -> tuple[Any, Any]:
+    """The configuration and the networks that a subclass of ``root`` names.
+
+    Raises:
+        ConfigError: if it names none.
+    """
+    found = type_arguments(cls, root)
+    if len(found) != 2:
+        raise ConfigError(
+            f"{cls.__name__} names no configuration; write class {cls.__name__}(Algorithm[{cls.__name__}Config, "
+            f"{cls.__name__}Nets])"
+        )
+    return found[0], found[1]
+
+
+def type_arguments(cls: type, root: type) -> tuple[Any, ...]:
+    """What ``cls`` puts in the place of the type parameters of ``root``: ``(XConfig, XNets)`` for an algorithm."""
+    for base in vars(cls).get("__orig_bases__", ()):
+        origin = get_origin(base)
+        if origin is root:
+            return get_args(base)
+        if isinstance(origin, type) and issubclass(origin, root):
+            given = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
+            return tuple(given.get(each, each) for each in type_arguments(origin, root))
+    inherited = next((base for base in cls.__bases__ if issubclass(base, root) and base is not root), None)
+    return () if inherited is None else type_arguments(inherited, root)
+
+
+def check_definition(cls: type) -> None:
+    """Raise `ConfigError` unless an algorithm has its values, of the right types, and no method.
+
+    An algorithm is a description. What it does stands in its losses, its steps, its policy and its experience.
+    """
+    kinds = (FunctionType, classmethod, staticmethod, property)
+    for name, value in vars(cls).items():
+        if isinstance(value, kinds):
+            raise ConfigError(
+                f"{cls.__name__} defines {name}; an algorithm defines no method. Write what it learns as a loss in "
+                "`steps`, how it acts as a `Policy` in `acts`, and what it draws as an `Experience` in `learns_from`"
+            )
+    for name, kind in VALUES.items():
+        value = getattr(cls, name, None)
+        if not isinstance(value, kind):
+            given = "missing" if value is None else repr(value)[:80]
+            raise ConfigError(f"{cls.__name__}.{name} is {given}; it must be of type {kind.__name__}")

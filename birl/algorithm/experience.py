@@ -1,0 +1,298 @@
+"""Kinds of experience: what an algorithm learns from, how it is drawn, and how it becomes batches.
+
+An algorithm has one of them as its ``learns_from``. The loops, the command line and the documentation ask it; nothing
+else asks what kind of data an algorithm needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from birl.errors import DataError, UnsupportedError
+from birl.models import eval_mode
+from birl.preprocessing.units import fold_sequences, rollout_batch, to_batch
+from birl.types import Batch, Inputs
+
+if TYPE_CHECKING:
+    from birl.algorithm.learner import Learner
+
+OFFLINE: Final = frozenset({"fit"})
+ONLINE: Final = frozenset({"fit_online"})
+ROWS_AT_ONCE: Final = 2048
+"""States whose values are computed together: bounds the memory that the returns of an iteration take."""
+
+
+class Pass(NamedTuple):
+    """One engine update: a batch, and the names of the steps that it is confined to (all of them if ``None``)."""
+
+    batch: Batch
+    only: tuple[str, ...] | None = None
+
+
+class Experience:
+    """What an algorithm learns from. This base learns from nothing.
+
+    Attributes:
+        loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
+        stores: what acting keeps beside each step: ``"policy_action"`` where the environment is given another action.
+        fresh: whether only the newest experience of the policy itself is learned from: no buffer, no explorer.
+        contexts: whether it consists of slices of trajectories, which sequence models learn from.
+        plain: whether a draw is an index and a gather, so that a device can make several updates in one recording.
+        alone: why several seeds cannot be trained at once; empty if they can.
+        description: in words, for the documentation.
+    """
+
+    loops: frozenset[str] = frozenset()
+    stores: tuple[str, ...] = ()
+    fresh: bool = False
+    contexts: bool = False
+    plain: bool = False
+    alone: str = ""
+    description: str = "nothing: it does not learn"
+
+    def draw(self, learner: Learner, source: Any) -> Any:
+        """Draw what one update learns from. Any randomness is the source's own."""
+        raise UnsupportedError(f"{learner.name} does not learn: use collect(), predict() or sample_action()")
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        """The drawn steps in the networks' units, with everything that is prepared once for all passes."""
+        raise NotImplementedError
+
+    def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
+        """The engine updates that are made with a batch: one, unless a kind of experience says otherwise."""
+        yield Pass(batch)
+
+    def updates(self, config: Any, count: int) -> int:
+        """About how many engine updates are made with ``count`` draws (or with so many steps of fresh experience)."""
+        return count
+
+    def refuse(self, name: str, loop: str) -> None:
+        """Raise `UnsupportedError` if the algorithm called ``name`` does not learn in this loop."""
+        if not self.loops:
+            raise UnsupportedError(f"{name} does not learn: use collect(), predict() or sample_action()")
+        if loop not in self.loops:
+            if loop == "fit":
+                raise UnsupportedError(
+                    f"{name} learns only from its own fresh experience: use fit_online(env), or an offline "
+                    "algorithm such as IQL, CQL or DiscreteCQL for logged data"
+                )
+            raise UnsupportedError(f"{name} learns only from logged data: use fit(dataset)")
+
+
+class Nothing(Experience):
+    """For policies that do not learn."""
+
+
+@dataclass(frozen=True)
+class Transitions(Experience):
+    """Single transitions from a dataset or a buffer; with recurrent networks, sequences of them.
+
+    Attributes:
+        online: whether it can learn from its own experience, too. What imitates the data learns nothing from it.
+        next_actions: whether it learns from the data's next actions: ``next_action`` and ``next_action_known`` in a
+            batch's ``extra``.
+        returns_to_go: whether it learns from the data's discounted returns: ``return_to_go`` in ``extra``.
+    """
+
+    online: bool = True
+    next_actions: bool = False
+    returns_to_go: bool = False
+    alone: str = ""
+    plain = True
+
+    @property
+    def loops(self) -> frozenset[str]:  # type: ignore[override]
+        return OFFLINE | ONLINE if self.online else OFFLINE
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return "logged data, or live environments through a replay buffer" if self.online else "logged data"
+
+    def draw(self, learner: Learner, source: Any) -> Any:
+        config = learner.config
+        asked: dict[str, Any] = {"next_actions": True} if self.next_actions else {}
+        asked |= {} if learner.returns is None else {"returns": learner.returns}
+        if learner.recurrent:
+            return source.sample_sequence_batch(config.batch_size, config.sequence_length, config.burn_in, **asked)
+        return source.sample_transition_batch(config.batch_size, **asked)
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        batch = to_batch(drawn, learner.units, learner.config.gamma)
+        if self.next_actions and "next_action" not in batch.extra:
+            raise DataError(
+                f"{learner.name} learns from the data's next actions, which this minibatch does not have: draw "
+                "it with algo.sample_minibatch(dataset), or dataset.sample_transition_batch(…, next_actions=True)"
+            )
+        if self.returns_to_go and "return_to_go" not in batch.extra:
+            raise DataError(
+                f"{learner.name} learns from the data's returns, which this minibatch does not have: draw it "
+                "with algo.sample_minibatch(dataset), or dataset.sample_transition_batch(…, returns=algo.returns)"
+            )
+        return learner.engine.burn_in(batch, getattr(drawn, "burn_in", 0))
+
+
+class Trajectories(Experience):
+    """Slices of trajectories of ``context_size`` steps."""
+
+    loops = OFFLINE
+    contexts = True
+    alone = "learns from trajectories, which several seeds cannot do at once yet"
+    description = "logged data"
+
+    def draw(self, learner: Learner, source: Any) -> Any:
+        return source.sample_trajectory_batch(learner.config.batch_size, learner.config.context_size)
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        return to_batch(drawn, learner.units, learner.config.gamma)
+
+
+class Tails(NamedTuple):
+    """Rows ``[R]`` of episodes' ends, in order; where an episode ends, a closing row has the state after its last step.
+
+    Attributes:
+        observations: yields the rows' observations in blocks, in the networks' units: all at once would be too many.
+        reward, discount, step: ``[R]``; ``step`` is 1 for steps and 0 for closing rows.
+        longest: number of steps in the longest tail.
+    """
+
+    observations: Iterator[Inputs]
+    reward: Tensor
+    discount: Tensor
+    step: Tensor
+    longest: int
+
+
+class Regression(NamedTuple):
+    """Some minibatches of an iteration for one step.
+
+    Attributes:
+        step: name of the step.
+        n_minibatches: field of the configuration that says how many.
+        prepare: ``(networks, batch) -> batch``, once before them.
+    """
+
+    step: str
+    n_minibatches: str
+    prepare: Callable[[Any, Batch], Batch] | None = None
+
+
+@dataclass(frozen=True)
+class Iterations(Experience):
+    """Steps with the rest of their episodes: returns are computed once, then regressions pass over the steps.
+
+    Attributes:
+        returns: ``(networks, tails, config) -> [R]``, what the steps led to: ``return`` in a batch's ``extra``.
+        regressions: what is learned in an iteration, in order.
+    """
+
+    returns: Callable[[Any, Tails, Any], Tensor]
+    regressions: tuple[Regression, ...]
+    loops = OFFLINE | ONLINE
+    alone = "makes many updates in a step, which many seeds cannot do at once yet"
+    description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
+
+    def draw(self, learner: Learner, source: Any) -> Any:
+        return source.sample_tail_batch(learner.config.batch_size)
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        if not hasattr(drawn, "steps"):
+            raise DataError(
+                f"{learner.name} learns from states with the rest of their episodes, not from a "
+                f"{type(drawn).__name__}: draw with sample_minibatch(dataset)"
+            )
+        units, config = learner.units, learner.config
+        reward, step = units.reward(drawn.rewards), units.column(drawn.steps)
+        discount = config.gamma * (1 - units.column(drawn.terminals))
+        begins = range(0, len(reward), ROWS_AT_ONCE)
+        rows = (drawn.read(begin, min(begin + ROWS_AT_ONCE, len(reward))) for begin in begins)
+        inputs = (Inputs(units.observation(each)) for each in rows)
+        with torch.no_grad(), eval_mode(learner.nets):
+            returns = self.returns(learner.nets, Tails(inputs, reward, discount, step, drawn.longest), config)
+        index = units.tensor(drawn.index)
+        return Batch(
+            units.observation(drawn.observations),
+            units.action(drawn.actions),
+            reward[index],
+            None,
+            discount[index],
+            step[index],
+            extra={"return": returns[index]},
+        )
+
+    def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
+        size = min(learner.config.batch_size_per_update, len(batch.weight))
+        for regression in self.regressions:
+            if regression.prepare is not None:
+                with torch.no_grad(), eval_mode(learner.nets):
+                    batch = regression.prepare(learner.nets, batch)
+            for minibatch in minibatches(batch, size, getattr(learner.config, regression.n_minibatches)):
+                yield Pass(minibatch, (regression.step,))
+
+    def updates(self, config: Any, count: int) -> int:
+        return count * sum(getattr(config, regression.n_minibatches) for regression in self.regressions)
+
+
+def minibatches(batch: Batch, size: int, count: int) -> Iterator[Batch]:
+    """``count`` minibatches of ``size`` steps: passes over a batch in new orders, without what does not fill one."""
+    total = len(batch.weight)
+    whole = total - total % size
+    for made in range(count):
+        start = made * size % whole
+        if start == 0:
+            order = torch.randperm(total)[:whole].to(batch.weight.device)
+            shuffled = batch.map(lambda x, order=order: x.index_select(0, order))  # type: ignore[misc]
+        yield shuffled.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Rollouts(Experience):
+    """The policy's own newest steps in environments, prepared once and passed over several times.
+
+    Attributes:
+        prepare: ``(networks, batch, ended, config) -> batch`` with what all passes need, such as advantages; ``ended``
+            ``[T, N]`` is 1 where a recursion over time stops.
+        n_passes: field of the configuration that says how many.
+    """
+
+    prepare: Callable[[Any, Batch, Tensor, Any], Batch]
+    n_passes: str = "n_epochs"
+    loops = ONLINE
+    stores = ("policy_action",)
+    fresh = True
+    alone = "learns from its own experience, which seeds do not share"
+    description = "live environments (its own fresh experience)"
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        batch, ended = rollout_batch(drawn, learner.units, learner.config.gamma)
+        return self.prepare(learner.nets, batch, ended, learner.config)
+
+    def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
+        minibatches = self._sequences if learner.recurrent else self._steps
+        for _ in range(getattr(learner.config, self.n_passes)):
+            for minibatch in minibatches(learner.config, batch):
+                yield Pass(minibatch)
+
+    def _sequences(self, config: Any, batch: Batch) -> Iterator[Batch]:
+        batch = fold_sequences(batch, config.sequence_length)
+        per_batch = max(1, config.batch_size // config.sequence_length)
+        for chosen in torch.split(torch.randperm(batch.reward.shape[1]), per_batch):
+            index = chosen.to(batch.reward.device)
+            state = batch.state and {name: value[index] for name, value in batch.state.items()}
+            yield replace(batch.map(lambda x, index=index: x.index_select(1, index)), state=state)  # type: ignore[misc]
+
+    def _steps(self, config: Any, batch: Batch) -> Iterator[Batch]:
+        # The whole rollout is put in order once for each pass; a minibatch then is a slice of it, without a copy.
+        flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
+        valid = flat.weight.nonzero()[:, 0]
+        order = valid[torch.randperm(len(valid)).to(valid.device)]
+        flat, size = flat.map(lambda x: x.index_select(0, order)), config.batch_size
+        for start in range(0, len(order), size):
+            yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
+
+    def updates(self, config: Any, count: int) -> int:
+        return int(count * getattr(config, self.n_passes) // config.batch_size)

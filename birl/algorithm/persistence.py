@@ -1,0 +1,135 @@
+"""Models and exports: a learner as files, and files as learners."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from birl._version import __version__
+from birl.acting.bound import BoundPolicy
+from birl.acting.export import PolicyModule, export_policy
+from birl.algorithm.learner import Learner, described, policy_state
+from birl.config import AlgorithmConfig, read_json_config
+from birl.errors import BirlError, CorruptFileError, ForeignFileError, UnsupportedError
+from birl.files import load_archive, save_archive
+from birl.models import is_recurrent
+from birl.spaces import as_shape, example_observation
+from birl.types import ActionSpace, Spec, State
+
+File = str | Path | BinaryIO
+
+
+def save(learner: Learner, fname: File) -> None:
+    """See `Algorithm.save`."""
+    learner.engine.check_finite()
+    state = learner.engine.get_state()
+    if learner.evaluated is not None:
+        state["policy"] = policy_state(learner.evaluated)
+    save_archive(fname, "model", {**described(learner), "birl": __version__}, state)
+
+
+def save_model(learner: Learner, fname: File) -> None:
+    """See `Algorithm.save_model`."""
+    learner.engine.check_finite()
+    save_archive(fname, "parameters", {"birl": __version__}, learner.engine.get_state())
+
+
+def load_model(learner: Learner, fname: File) -> None:
+    """See `Algorithm.load_model`."""
+    _, state = load_archive(fname, "parameters")
+    with _damage_as_typed_errors(fname):
+        learner.engine.set_state(state)
+
+
+def save_policy(policy: BoundPolicy, fname: str | Path) -> None:
+    """See `Algorithm.save_policy`."""
+    if is_recurrent(policy.nets):
+        raise UnsupportedError("recurrent policies cannot be exported: an export carries no state between calls")
+    policy.set_mode(True)
+    export_policy(PolicyModule(policy), example_observation(policy.spec.observation_shape, policy.units.device), fname)
+
+
+def from_json(kind: type[Any], fname: str | Path, device: bool | int | str | None) -> Any:
+    """See `Algorithm.from_json`."""
+    data = read_json_config(fname)
+    name = data["config"].get("type")
+    if name != kind.config_class.get_type():
+        raise ForeignFileError(f"{fname} describes {name!r}, not {kind.config_class.get_type()!r}")
+    return rebuild(data, device)
+
+
+def load_learnable(fname: File, device: bool | int | str | None = False) -> Any:
+    """Load an algorithm that `Algorithm.save` wrote, with its configuration, networks, optimisers and step counter.
+
+    Args:
+        fname: path or binary file.
+        device: see `AlgorithmConfig.create`.
+    """
+    data, state = load_archive(fname, "model")
+    with _damage_as_typed_errors(fname):
+        algorithm = rebuild(data, device, state)
+        algorithm.engine.set_state(state)
+    return algorithm
+
+
+def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State | None = None) -> Any:
+    """An algorithm with new networks, as `described` says it.
+
+    Args:
+        data: what `described` gave.
+        device: see `AlgorithmConfig.create`.
+        state: of the engine, refused if it does not fit ``data``. Only an evaluated policy is loaded here.
+    """
+    config = AlgorithmConfig.deserialize(data["config"])
+    kind: type[Any] = config.algorithm
+    shape, action_size, told = as_shape(data["observation_shape"]), data["action_size"], data.get("discrete_action")
+    discrete = kind.actions is ActionSpace.DISCRETE or bool(told)
+    given = (_evaluated(kind, data, device, state),) if kind.evaluates else ()
+    algorithm = kind(*given, config, device)
+    if discrete and algorithm.action_scaler is not None:
+        algorithm.replace_config(action_scaler=None)  # older versions took one, and made no use of it
+    if state is not None:  # sizes are compared before anything is allocated
+        planned = planned_networks(algorithm.config, Spec(shape, int(action_size), discrete))
+        if {name: x.shape for name, x in planned.items()} != {name: x.shape for name, x in state["nets"].items()}:
+            raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
+    algorithm.create_impl(shape, action_size, discrete_action=told)
+    return algorithm
+
+
+def _evaluated(kind: type[Any], data: dict[str, Any], device: Any, state: State | None) -> Any:
+    """The algorithm whose policy a saved evaluation evaluates.
+
+    Raises:
+        UnsupportedError: if there is none: ``params.json`` only describes it.
+    """
+    if state is None:
+        raise UnsupportedError(f"{kind.__name__} needs its policy: load_learnable(...) a model that the run saved")
+    policy = rebuild(data["policy"], device, state["policy"])
+    policy.engine.load_networks(state["policy"]["nets"])
+    policy.engine.grad_step = state["policy"]["grad_step"]
+    return policy
+
+
+def planned_networks(config: AlgorithmConfig, spec: Spec) -> dict[str, Tensor]:
+    """Tensors of the networks that a configuration describes, without memory, whatever a file says of sizes."""
+    with torch.device("meta"):
+        return dict(config.algorithm.networks(spec, config).state_dict())
+
+
+@contextlib.contextmanager
+def _damage_as_typed_errors(fname: Any) -> Iterator[None]:
+    """Report a file of valid form but impossible content as a `CorruptFileError`."""
+    try:
+        yield
+    except BirlError:
+        raise
+    except (AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise CorruptFileError(
+            f"{fname} is a birl file, but its content does not fit together ({type(error).__name__}: {error}). "
+            "Restore it from a copy"
+        ) from error

@@ -1,0 +1,49 @@
+"""Copying networks and optimisers between algorithms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from birl.errors import ShapeError, UnsupportedError
+
+
+def copy_networks(algorithm: Any, source: Any, names: tuple[str, str], what: str) -> None:
+    """Copy a network, and its target if there is one, from another algorithm.
+
+    Args:
+        algorithm: to which it is copied.
+        source: from which.
+        names: of the network and of its target. Without a target in ``source`` the network itself is copied.
+        what: the network in words, for messages.
+    """
+    own, theirs = dict(algorithm.nets.named_children()), dict(source.nets.named_children())
+    for side, networks in ((algorithm, own), (source, theirs)):
+        if names[0] not in networks:
+            raise UnsupportedError(f"{type(side).__name__} has no {what} to copy")
+    for name in names:
+        if name in own:
+            found = theirs[name if name in theirs else names[0]]
+            _load(own[name], found, type(source).__name__, type(algorithm).__name__, what)
+
+
+def _load(network: nn.Module, source: nn.Module, origin: str, name: str, what: str) -> None:
+    try:
+        network.load_state_dict(source.state_dict())
+    except RuntimeError as error:
+        raise ShapeError(
+            f"the {what} of {origin} does not fit {name}: both need the same encoder, head, number of critics and "
+            f"shapes. ({str(error).splitlines()[-1].strip()})"
+        ) from error
+
+
+def copy_optimizer(algorithm: Any, source: Any, step: str) -> None:
+    """Copy the state of a step's optimiser from another algorithm."""
+    own, theirs = algorithm.engine.optimizers.get(step), source.engine.optimizers.get(step)
+    if own is None or theirs is None:
+        raise UnsupportedError(f"{type(algorithm if own is None else source).__name__} has no optimiser for its {step}")
+    shapes = [[p.shape for group in side.param_groups for p in group["params"]] for side in (own, theirs)]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(f"the {step} optimiser of {type(source).__name__} does not fit {type(algorithm).__name__}")
+    algorithm.engine.copy_optimizer(step, source.engine)
