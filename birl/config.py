@@ -285,6 +285,15 @@ class ActorCriticConfig(PolicyConfig):
 
 
 @config
+class TemperatureConfig(AlgorithmConfig):
+    """Fields of algorithms that learn the temperature of an entropy bonus."""
+
+    temp_learning_rate: float = rate(3e-4, "the temperature")
+    temp_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the temperature.")
+    initial_temperature: float = field(1.0, "Temperature at the start.", above=0)
+
+
+@config
 class ImitatorConfig(AlgorithmConfig):
     """Fields of algorithms whose policy stays near an imitator of the data's actions."""
 
@@ -294,6 +303,20 @@ class ImitatorConfig(AlgorithmConfig):
         DefaultEncoderFactory, "Encoder of the imitator of the data's actions."
     )
     lam: float = field(0.75, "Share of the lowest Q-value in targets; the rest is that of the highest.", low=0, high=1)
+
+
+@config
+class SharedFields:
+    """Fields that algorithms of different kinds share, and take one by one: ``field(…, like=SharedFields)``."""
+
+    value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, "Encoder of the state-value function.")
+    target_update_interval: int = field(8000, "Number of updates between hard copies to the target network.", low=1)
+    update_actor_interval: int = field(
+        2, "Number of critic updates for one update of the policy and the targets.", low=1
+    )
+    max_weight: float = field(100.0, "Largest advantage weight.", above=0)
+    beta: float = field(0.5, "Weight of the Kullback-Leibler divergence in the imitator's loss.", low=0)
+    action_flexibility: float = field(0.05, "Largest absolute change of an imitated action.", low=0)
 
 
 def read_json_config(path: str | Path) -> dict[str, Any]:

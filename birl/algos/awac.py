@@ -16,6 +16,7 @@ from birl.algorithm import (
     Gradient,
     Loss,
     Polyak,
+    SharedFields,
     Spec,
     StochasticActor,
     Transitions,
@@ -49,7 +50,7 @@ class AWACConfig(ActorCriticConfig):
     batch_size: int = 1024
     lam: float = field(1.0, "Temperature of the advantage weights.", above=0)
     n_action_samples: int = field(1, "Number of actions sampled from the policy for the value of a state.", low=1)
-    max_weight: float = field(100.0, "Largest advantage weight.", above=0)
+    max_weight: float = field(100.0, like=SharedFields)
 
 
 class AWACNets(nn.Module):

@@ -19,6 +19,7 @@ from birl.algorithm import (
     Loss,
     PolicyConfig,
     Regression,
+    SharedFields,
     Spec,
     StochasticActor,
     Tails,
@@ -26,7 +27,6 @@ from birl.algorithm import (
     field,
     weighted_mean,
 )
-from birl.algos.awac import AWACConfig
 from birl.errors import ConfigError, UnsupportedError
 from birl.losses import shared
 from birl.models import (
@@ -79,7 +79,7 @@ class AWRConfig(PolicyConfig):
     n_critic_updates: int = field(200, "Number of the state-value function's minibatches in an iteration.", low=1)
     lam: float = field(0.95, "Lambda of the TD(lambda) returns: 0 for one step, 1 for whole episodes.", low=0, high=1)
     beta: float = field(0.05, "Temperature of the advantage weights, in units of the return.", above=0)
-    max_weight: float = field(20.0, like=AWACConfig)
+    max_weight: float = field(20.0, like=SharedFields)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,9 +114,7 @@ class AWRNets(nn.Module):
             raise UnsupportedError("AWR learns from single states: use feed-forward encoders, or PPO to have a memory")
 
 
-def lambda_returns(
-    value: Tensor, reward: Tensor, discount: Tensor, step: Tensor, lam: float, longest: int
-) -> Tensor:
+def lambda_returns(value: Tensor, reward: Tensor, discount: Tensor, step: Tensor, lam: float, longest: int) -> Tensor:
     """TD(lambda) returns of rows that follow one another: ``R_t = r_t + discount_t ((1 - lam) V_{t+1} + lam R_{t+1})``.
 
     Where the rows of an episode end a closing row has the state after its last step, and ``R = V``. All rows are solved

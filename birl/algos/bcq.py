@@ -21,6 +21,7 @@ from birl.algorithm import (
     Loss,
     Policy,
     Polyak,
+    SharedFields,
     Spec,
     Transitions,
     When,
@@ -32,7 +33,6 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.algos.dqn import DQNConfig, DQNNets
-from birl.algos.td3 import TD3Config
 from birl.losses import td_loss, vae_loss
 from birl.models import (
     CategoricalPolicy,
@@ -70,11 +70,11 @@ class BCQConfig(ActorCriticConfig, ImitatorConfig):
     batch_size: int = 100
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3
-    update_actor_interval: int = field(1, like=TD3Config)
+    update_actor_interval: int = field(1, like=SharedFields)
     n_action_samples: int = field(100, "Number of imitated actions of which the best one is taken.", low=1)
-    action_flexibility: float = field(0.05, "Largest absolute change of an imitated action.", low=0)
+    action_flexibility: float = field(0.05, like=SharedFields)
     rl_start_step: int = field(0, "Number of updates before policy and Q-functions begin to learn.", low=0)
-    beta: float = field(0.5, "Weight of the Kullback-Leibler divergence in the imitator's loss.", low=0)
+    beta: float = field(0.5, like=SharedFields)
 
 
 class BCQNets(nn.Module):

@@ -10,15 +10,13 @@ from birl.algorithm import (
     Batch,
     Gradient,
     Loss,
-    Polyak,
     StochasticActor,
     Transitions,
     config,
     q_value,
 )
 from birl.algos import cql
-from birl.algos.cql import CQLConfig, CQLNets
-from birl.algos.sac import actor_loss, temperature_loss
+from birl.algos.cql import CQL, CQLConfig, CQLNets
 
 
 @config
@@ -54,10 +52,4 @@ class CalQL(Algorithm[CalQLConfig, CQLNets]):
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions(returns_to_go=True)
     acts = StochasticActor(value=q_value)
-    steps = (
-        Gradient("critic", critic_loss),
-        Gradient("alpha", alpha_loss),
-        Gradient("actor", actor_loss),
-        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
-        Polyak("critic", "critic_target"),
-    )
+    steps = (Gradient("critic", critic_loss), Gradient("alpha", alpha_loss), *CQL.steps[2:])

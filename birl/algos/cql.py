@@ -16,7 +16,6 @@ from birl.algorithm import (
     GreedyCritic,
     HardCopy,
     Loss,
-    Polyak,
     Spec,
     StochasticActor,
     Transitions,
@@ -28,7 +27,7 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
-from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss
+from birl.algos.sac import SAC, SACConfig, SACNets
 from birl.errors import ConfigError
 from birl.losses import shared, td_loss
 from birl.models import Returns, Scalar
@@ -80,9 +79,7 @@ class CQLNets(SACNets):
         self.uniform_log_density = -spec.action_size * math.log(2.0)  # of the box [-1, 1]^A
 
 
-def conservative_gap(
-    nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor, floor: Tensor | None = None
-) -> Tensor:
+def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor, floor: Tensor | None = None) -> Tensor:
     """Eq. 4 with the importance-sampled log-sum-exp of appendix F, minus the data's Q, for each critic ``[N]``.
 
     Args:
@@ -158,13 +155,7 @@ class CQL(Algorithm[CQLConfig, CQLNets]):
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
     acts = StochasticActor(value=q_value)
-    steps = (
-        Gradient("critic", critic_loss),
-        Gradient("alpha", alpha_loss),
-        Gradient("actor", actor_loss),
-        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
-        Polyak("critic", "critic_target"),
-    )
+    steps = (Gradient("critic", critic_loss), Gradient("alpha", alpha_loss), *SAC.steps[1:])
 
 
 @config

@@ -20,6 +20,7 @@ from birl.algorithm import (
     Loss,
     Policy,
     Polyak,
+    SharedFields,
     Spec,
     Transitions,
     When,
@@ -28,8 +29,7 @@ from birl.algorithm import (
     q_value,
     weighted_mean,
 )
-from birl.algos.awac import AWACConfig, compared_returns
-from birl.algos.dqn import DQNConfig
+from birl.algos.awac import compared_returns
 from birl.losses import td_loss
 from birl.models import ConditionalNormalPolicy, ContinuousQFunction
 from birl.models.distributions import Categorical
@@ -66,13 +66,13 @@ class CRRConfig(ActorCriticConfig):
     n_action_samples: int = field(4, "Number of the policy's actions to compare with, and to choose from.", low=1)
     advantage_type: str = field("mean", "Value that an advantage compares with.", choices=("mean", "max"))
     weight_type: str = field("exp", "Form of the advantage weights.", choices=("exp", "binary"))
-    max_weight: float = field(20.0, like=AWACConfig)
+    max_weight: float = field(20.0, like=SharedFields)
     target_update_type: str = field(
         "hard",
         "Whether targets are copies (every `target_update_interval`) or follow slowly (with `tau`).",
         choices=("hard", "soft"),
     )
-    target_update_interval: int = field(100, like=DQNConfig)
+    target_update_interval: int = field(100, like=SharedFields)
     update_actor_interval: int = field(1, "Number of critic updates for one update of the policy.", low=1)
 
 

@@ -159,9 +159,7 @@ class DiscreteDecisionTransformerNets(nn.Module):
         )
 
 
-def discrete_loss(
-    nets: DiscreteDecisionTransformerNets, batch: Batch, cfg: DiscreteDecisionTransformerConfig
-) -> Loss:
+def discrete_loss(nets: DiscreteDecisionTransformerNets, batch: Batch, cfg: DiscreteDecisionTransformerConfig) -> Loss:
     """Cross-entropy of the actions at the real steps (section 3)."""
     logits = window_outputs(nets.transformer, batch)
     error = F.cross_entropy(logits.flatten(0, 1), batch.action.flatten(), reduction="none")

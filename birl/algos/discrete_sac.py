@@ -17,8 +17,10 @@ from birl.algorithm import (
     HardCopy,
     Loss,
     PolicyConfig,
+    SharedFields,
     Spec,
     StochasticActor,
+    TemperatureConfig,
     Transitions,
     ValueConfig,
     config,
@@ -26,16 +28,13 @@ from birl.algorithm import (
     q_action_value,
     weighted_mean,
 )
-from birl.algos.dqn import DQNConfig
-from birl.algos.sac import SACConfig
 from birl.losses import shared, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFactory, QFunctionFactory, Scalar
-from birl.optimizers import AdamFactory, OptimizerFactory
 
 
 @config
-class DiscreteSACConfig(PolicyConfig):
+class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
     """Soft Actor-Critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
     Expectations over all actions take the place of sampled ones. The entropy to hold is ``0.98 * log|A|``.
@@ -47,12 +46,9 @@ class DiscreteSACConfig(PolicyConfig):
     """
 
     batch_size: int = 64
-    temp_learning_rate: float = field(3e-4, like=SACConfig)
-    temp_optim_factory: OptimizerFactory = field(AdamFactory, like=SACConfig)
     q_func_factory: QFunctionFactory = field(MeanQFunctionFactory, like=ValueConfig)
     n_critics: int = field(2, like=ValueConfig)
-    initial_temperature: float = field(1.0, like=SACConfig)
-    target_update_interval: int = field(8000, like=DQNConfig)
+    target_update_interval: int = field(8000, like=SharedFields)
 
 
 class DiscreteSACNets(nn.Module):

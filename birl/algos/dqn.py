@@ -16,6 +16,7 @@ from birl.algorithm import (
     GreedyCritic,
     HardCopy,
     Loss,
+    SharedFields,
     Spec,
     Transitions,
     ValueConfig,
@@ -42,7 +43,7 @@ class DQNConfig(ValueConfig):
 
     batch_size: int = 32
     learning_rate: float = 6.25e-5
-    target_update_interval: int = field(8000, "Number of updates between hard copies to the target network.", low=1)
+    target_update_interval: int = field(8000, like=SharedFields)
 
 
 @config

@@ -13,7 +13,6 @@ from birl.algorithm import (
     Batch,
     Gradient,
     Loss,
-    Polyak,
     StochasticActor,
     Transitions,
     config,
@@ -21,7 +20,7 @@ from birl.algorithm import (
     q_value,
     weighted_mean,
 )
-from birl.algos.sac import SACConfig, SACNets, actor_loss, temperature_loss, value_target
+from birl.algos.sac import SAC, SACConfig, SACNets, value_target
 from birl.losses import td_loss
 
 
@@ -67,9 +66,4 @@ class EDAC(Algorithm[EDACConfig, SACNets]):
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions(alone="has a loss that holds gradients, which several seeds cannot have at once yet")
     acts = StochasticActor(value=q_value)
-    steps = (
-        Gradient("critic", critic_loss),
-        Gradient("actor", actor_loss),
-        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss"),
-        Polyak("critic", "critic_target"),
-    )
+    steps = (Gradient("critic", critic_loss), *SAC.steps[1:])

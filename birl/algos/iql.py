@@ -17,6 +17,7 @@ from birl.algorithm import (
     Loss,
     PolicyConfig,
     Polyak,
+    SharedFields,
     Spec,
     StochasticActor,
     Transitions,
@@ -27,8 +28,6 @@ from birl.algorithm import (
     q_value,
     weighted_mean,
 )
-from birl.algos.awac import AWACConfig
-from birl.algos.ppo import PPOConfig
 from birl.losses import shared, td_loss
 from birl.models import (
     CategoricalPolicy,
@@ -57,12 +56,12 @@ class IQLConfig(PolicyConfig):
     and begins at 0, as in the authors' code, not behind a sigmoid at -1.5.
     """
 
-    value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=PPOConfig)
+    value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=SharedFields)
     tau: float = field(0.005, like=ActorCriticConfig)
     n_critics: int = field(2, like=ValueConfig)
     expectile: float = field(0.7, "Expectile of the state-value regression.", above=0, below=1)
     weight_temp: float = field(3.0, "Inverse temperature of the advantage weights.", low=0)
-    max_weight: float = field(100.0, like=AWACConfig)
+    max_weight: float = field(100.0, like=SharedFields)
 
 
 @config

@@ -20,6 +20,7 @@ from birl.algorithm import (
     Loss,
     Policy,
     Polyak,
+    SharedFields,
     Spec,
     Transitions,
     When,
@@ -28,7 +29,7 @@ from birl.algorithm import (
     q_value,
     weighted_mean,
 )
-from birl.algos.bcq import BCQConfig, imitator_loss
+from birl.algos.bcq import imitator_loss
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DeterministicPolicy, ResidualPolicy, VAEDecoder, VAEEncoder
 
@@ -57,7 +58,7 @@ class PLASConfig(ActorCriticConfig, ImitatorConfig):
     critic_learning_rate: float = 1e-3
     imitator_learning_rate: float = 1e-4
     warmup_steps: int = field(500_000, "Number of updates in which only the imitator learns.", low=0)
-    beta: float = field(0.5, like=BCQConfig)
+    beta: float = field(0.5, like=SharedFields)
 
 
 @config
@@ -69,7 +70,7 @@ class PLASWithPerturbationConfig(PLASConfig):
     Differs from d3rlpy: as PLAS does.
     """
 
-    action_flexibility: float = field(0.05, like=BCQConfig)
+    action_flexibility: float = field(0.05, like=SharedFields)
 
 
 class PLASNets(nn.Module):

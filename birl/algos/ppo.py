@@ -18,6 +18,7 @@ from birl.algorithm import (
     NetworkConfig,
     PolicyConfig,
     Rollouts,
+    SharedFields,
     Spec,
     StochasticActor,
     config,
@@ -47,7 +48,7 @@ class PPOConfig(AlgorithmConfig):
     learning_rate: float = field(3e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5), like=NetworkConfig)
     actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
-    value_encoder_factory: EncoderFactory = field(_encoder, "Encoder of the state-value function.")
+    value_encoder_factory: EncoderFactory = field(_encoder, like=SharedFields)
     rollout_length: int = field(2048, "Number of steps each environment makes between updates.", low=1)
     n_epochs: int = field(10, "Number of passes over a rollout.", low=1)
     gae_lambda: float = field(0.95, "Decay of generalised advantage estimation.", low=0, high=1)

@@ -18,15 +18,13 @@ from birl.algorithm import (
     Gradient,
     Learner,
     Loss,
-    Polyak,
     Spec,
     Transitions,
-    When,
     config,
     field,
     q_value,
 )
-from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
+from birl.algos.td3 import DELAYED, TARGETS, TD3Config, TD3Nets, critic_loss
 from birl.algos.td3_plus_bc import drawn_to
 from birl.errors import DataError, UnsupportedError
 from birl.models import eval_mode, is_recurrent
@@ -166,9 +164,4 @@ class PRDC(Algorithm[PRDCConfig, PRDCNets]):
     actions = ActionSpace.CONTINUOUS
     learns_from = NearData()
     acts = DeterministicActor(value=q_value)
-    steps = (
-        Gradient("critic", critic_loss),
-        Gradient("actor", actor_loss, when=When(every="update_actor_interval"), splits=False),
-        Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
-        Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
-    )
+    steps = (Gradient("critic", critic_loss), Gradient("actor", actor_loss, when=DELAYED, splits=False), *TARGETS)

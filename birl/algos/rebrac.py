@@ -13,15 +13,13 @@ from birl.algorithm import (
     DeterministicActor,
     Gradient,
     Loss,
-    Polyak,
     Transitions,
-    When,
     config,
     field,
     q_value,
     weighted_mean,
 )
-from birl.algos.td3 import TD3Config, TD3Nets, smoothed_action
+from birl.algos.td3 import DELAYED, TARGETS, TD3Config, TD3Nets, smoothed_action
 from birl.losses import td_loss
 
 
@@ -76,9 +74,4 @@ class ReBRAC(Algorithm[ReBRACConfig, TD3Nets]):
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions(next_actions=True)
     acts = DeterministicActor(value=q_value)
-    steps = (
-        Gradient("critic", critic_loss),
-        Gradient("actor", actor_loss, when=When(every="update_actor_interval"), splits=False),
-        Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
-        Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
-    )
+    steps = (Gradient("critic", critic_loss), Gradient("actor", actor_loss, when=DELAYED, splits=False), *TARGETS)

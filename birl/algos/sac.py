@@ -18,21 +18,19 @@ from birl.algorithm import (
     Polyak,
     Spec,
     StochasticActor,
+    TemperatureConfig,
     Transitions,
     config,
-    field,
     q_value,
-    rate,
     weighted_mean,
 )
 from birl.losses import shared, td_loss
 from birl.losses import temperature_loss as temperature_step
 from birl.models import ContinuousQFunction, Returns, Scalar, SquashedNormalPolicy
-from birl.optimizers import AdamFactory, OptimizerFactory
 
 
 @config
-class SACConfig(ActorCriticConfig):
+class SACConfig(TemperatureConfig, ActorCriticConfig):
     """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905).
 
     Twin Q-functions, a squashed Gaussian policy, and a temperature that holds the policy's entropy at ``-|A|``.
@@ -41,10 +39,6 @@ class SACConfig(ActorCriticConfig):
 
     Differs from d3rlpy: the temperature moves after the policy, not before.
     """
-
-    temp_learning_rate: float = rate(3e-4, "the temperature")
-    temp_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the temperature.")
-    initial_temperature: float = field(1.0, "Temperature at the start.", above=0)
 
 
 class SACNets(nn.Module):

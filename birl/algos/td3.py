@@ -17,6 +17,7 @@ from birl.algorithm import (
     Gradient,
     Loss,
     Polyak,
+    SharedFields,
     Spec,
     Transitions,
     When,
@@ -27,6 +28,9 @@ from birl.algorithm import (
 )
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DeterministicPolicy
+
+DELAYED = When(every="update_actor_interval")
+TARGETS = (Polyak("critic", "critic_target", when=DELAYED), Polyak("actor", "actor_target", when=DELAYED))
 
 
 @config
@@ -41,9 +45,7 @@ class TD3Config(ActorCriticConfig):
 
     target_smoothing_sigma: float = field(0.2, "Standard deviation of the target policy's noise.", low=0)
     target_smoothing_clip: float = field(0.5, "Largest absolute target policy noise.", low=0)
-    update_actor_interval: int = field(
-        2, "Number of critic updates for one update of the policy and the targets.", low=1
-    )
+    update_actor_interval: int = field(2, like=SharedFields)
 
 
 class TD3Nets(nn.Module):
@@ -86,9 +88,4 @@ class TD3(Algorithm[TD3Config, TD3Nets]):
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
     acts = DeterministicActor(value=q_value)
-    steps = (
-        Gradient("critic", critic_loss),
-        Gradient("actor", actor_loss, when=When(every="update_actor_interval")),
-        Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
-        Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
-    )
+    steps = (Gradient("critic", critic_loss), Gradient("actor", actor_loss, when=DELAYED), *TARGETS)

@@ -13,15 +13,13 @@ from birl.algorithm import (
     DeterministicActor,
     Gradient,
     Loss,
-    Polyak,
     Transitions,
-    When,
     config,
     field,
     q_value,
     weighted_mean,
 )
-from birl.algos.td3 import TD3Config, TD3Nets, critic_loss
+from birl.algos.td3 import DELAYED, TARGETS, TD3Config, TD3Nets, critic_loss
 
 
 @config
@@ -67,9 +65,4 @@ class TD3PlusBC(Algorithm[TD3PlusBCConfig, TD3Nets]):
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
     acts = DeterministicActor(value=q_value)
-    steps = (
-        Gradient("critic", critic_loss),
-        Gradient("actor", actor_loss, when=When(every="update_actor_interval"), splits=False),
-        Polyak("critic", "critic_target", when=When(every="update_actor_interval")),
-        Polyak("actor", "actor_target", when=When(every="update_actor_interval")),
-    )
+    steps = (Gradient("critic", critic_loss), Gradient("actor", actor_loss, when=DELAYED, splits=False), *TARGETS)

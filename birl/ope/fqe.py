@@ -23,6 +23,7 @@ from birl.algorithm import (
     Learner,
     Loss,
     Policy,
+    SharedFields,
     Spec,
     Transitions,
     ValueConfig,
@@ -32,7 +33,6 @@ from birl.algorithm import (
     q_value,
 )
 from birl.algorithm.building import check_actions
-from birl.algos.dqn import DQNConfig
 from birl.errors import ConfigError, ShapeError
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction
@@ -72,7 +72,7 @@ class FQEConfig(ValueConfig):
 
     batch_size: int = 100
     learning_rate: float = 1e-4
-    target_update_interval: int = field(100, like=DQNConfig)
+    target_update_interval: int = field(100, like=SharedFields)
     n_action_samples: int = field(
         0, "Number of actions drawn from the policy at each next observation, or 0 for its greedy action.", low=0
     )
