@@ -87,11 +87,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Submodules and names are imported when they are first asked for."""
+    """Import submodules and names on first use."""
     if name in _MODULES:
         return import_module(f"birl.{name}")
     if name in _NAMES:
-        if name == "load_learnable":  # a saved model may be any of theirs
+        if name == "load_learnable":  # a saved model may be of any of these algorithms
             import_module("birl.algos")
             import_module("birl.ope")
         return getattr(import_module(_NAMES[name]), name)

@@ -1,4 +1,4 @@
-"""One vocabulary of argument checks: which values an argument takes, and the one form in which others are refused."""
+"""Argument checks: the values that an argument may take, and the one form of error message for all others."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Limits(TypedDict, total=False):
     """Limits of an argument's values, for values of its type.
 
     Attributes:
-        low, high: ends of a range that belong to it.
-        above, below: ends of a range that do not.
-        choices: the allowed strings. Where the type is not ``str`` they are allowed beside its values.
+        low, high: inclusive ends of the range.
+        above, below: exclusive ends of the range.
+        choices: the allowed strings; if the type is not ``str``, they are allowed in addition to its values.
     """
 
     low: float
@@ -69,7 +69,7 @@ class Allowed:
         return bool(self.low <= value <= self.high and self.above < value < self.below)  # so neither NaN nor infinity
 
     def check(self, name: str, value: Any, hint: str = "", error: type[BirlError] = ConfigError) -> Any:
-        """Return a value that is allowed; numbers of numpy become Python's. See the function `check`."""
+        """Return an allowed value, numpy numbers as Python's. See the function `check`."""
         if not self.accepts(value):
             finite = isinstance(value, float) and not math.isfinite(value)
             words = str(self).replace("a float", "a finite float") if finite else str(self)
@@ -106,12 +106,12 @@ def check(
     error: type[BirlError] = ConfigError,
     **limits: Unpack[Limits],
 ) -> Any:
-    """Return an argument whose value is allowed; numbers of numpy become Python's.
+    """Return an allowed value, numpy numbers as Python's; raise for any other.
 
     Args:
         name: its name.
         value: its value.
-        kind: its type. ``int`` takes numpy's integers too, ``float`` every finite number.
+        kind: its type. ``int`` includes numpy's integers, ``float`` every finite number.
         hint: advice that ends the message.
         optional: whether ``None`` is allowed.
         error: the kind of error.

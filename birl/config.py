@@ -1,8 +1,7 @@
 """Algorithm configurations: frozen dataclasses that check themselves.
 
-A field carries its meaning and its allowed values where it stands (`field`): checks, messages and the tables of the
-documentation read them there. Fields that several algorithms share stand in classes that are no algorithms themselves,
-such as `ActorCriticConfig`.
+A field declares its meaning and limits with `field`; checks, messages and the tables of the documentation use them.
+Fields that several algorithms share are declared in base classes such as `ActorCriticConfig`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """What a config field means, in one sentence, and which values it takes."""
+    """The meaning of a config field, in one sentence, and its allowed values."""
 
     meaning: str
     allowed: Allowed
@@ -61,26 +60,26 @@ def field(default: T, meaning: str = ..., *, like: type[Any] | None = ..., **lim
 def field(default: Any, meaning: str = "", *, like: type[Any] | None = None, **limits: Unpack[Limits]) -> Any:
     """A config field with its meaning and limits.
 
-    In ``tau: float = field(0.005, "Share of the online network.", low=0, high=1)`` they stand where the field does. To
-    change the default of an inherited field, ``tau: float = 0.01`` is enough: its meaning and limits stay.
+    For example ``tau: float = field(0.005, "Share of the online network.", low=0, high=1)``. To change only the default
+    of an inherited field, write ``tau: float = 0.01``: meaning and limits are inherited.
 
     Args:
-        default: its default, or a function that makes one for each config.
-        meaning: one sentence. Without one, meaning and limits are those of the inherited field.
-        like: a config class that is no base, whose field of this name has them.
-        **limits: which values of the declared type are allowed.
+        default: the default, or a function that makes one for each config.
+        meaning: one sentence. If empty, meaning and limits are those of the inherited field.
+        like: a config class, not a base, to take meaning and limits of the field of this name from.
+        **limits: limits of the values of the declared type.
     """
     kind = "default_factory" if callable(default) else "default"
     return dataclasses.field(**{kind: default}, metadata={"meaning": meaning, "like": like, "limits": limits})
 
 
 def rate(default: float, of: str) -> float:
-    """A learning rate of some networks."""
+    """A learning rate; ``of`` names the networks in its meaning."""
     return field(default, f"Learning rate of {of}. 0 keeps it as it is.", low=0)
 
 
 def _describe_fields(cls: type[Any]) -> None:
-    """Give the fields that a class defines their `Hyperparameter`; a user's own algorithm may have some without."""
+    """Attach a `Hyperparameter` to each field that a class defines. In a user's own class fields may lack one."""
     for name, annotation in vars(cls).get("__annotations__", {}).items():
         item: Any = vars(cls).get(name, MISSING)
         item = item if isinstance(item, dataclasses.Field) else dataclasses.field(default=item)
@@ -173,13 +172,13 @@ class AlgorithmConfig(Serializable):
 
     @classmethod
     def set_algorithm(cls, algorithm: type[Any]) -> None:
-        """Make this the configuration of an algorithm, by whose name files know it."""
+        """Make this the configuration of an algorithm; files then refer to it by the algorithm's name."""
         cls.algorithm = algorithm
         cls._known[cls.get_type()] = cls
 
     @classmethod
     def get_type(cls) -> str:
-        """The class name without ``Config``. Empty for shared fields, which make no algorithm."""
+        """The class name without ``Config``; empty for base classes of shared fields."""
         return cls.__name__.removesuffix("Config") if hasattr(cls, "algorithm") else ""
 
     def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
@@ -188,19 +187,19 @@ class AlgorithmConfig(Serializable):
         Args:
             device: ``False`` or ``None`` for the CPU, ``True`` for the first GPU, an integer for that GPU, or a
                 torch device string such as ``"cuda"`` or ``"cpu:0"``.
-            enable_ddp: whether `fit` always has ``enable_ddp=True``, which newer versions of d3rlpy say here.
+            enable_ddp: make ``enable_ddp=True`` the default of `fit`, as in newer versions of d3rlpy.
         """
         return self.algorithm(self, device, enable_ddp)
 
     def optimizer(self, learning_rate: str, optim_factory: str) -> tuple[float, OptimizerFactory]:
-        """Learning rate and factory of an optimiser, from the fields with these names.
+        """The learning rate and the factory of an optimiser, from the fields of these names.
 
-        A configuration whose other fields complete the factory, with a schedule for example, does it here.
+        Override this where other fields complete the factory, for example with a schedule.
         """
         return getattr(self, learning_rate), getattr(self, optim_factory)
 
     def copy(self) -> Self:
-        """A copy that shares nothing: scalers fitted for one algorithm leave the original untouched."""
+        """A deep copy, so that scalers fitted for one algorithm leave the original untouched."""
         return deepcopy(self)
 
     def serialize(self) -> dict[str, Any]:
@@ -209,7 +208,7 @@ class AlgorithmConfig(Serializable):
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
-        """Inverse of `serialize`; also reads d3rlpy's form, which does not name the kinds of factories."""
+        """Inverse of `serialize`. Also reads d3rlpy's form, which does not name the kinds of factories."""
         if isinstance(data, dict) and isinstance(data.get("params"), dict):
             rows = hyperparameters(cls._known.get(data.get("type", ""), cls))
             params = {name: _with_kind(rows.get(name), value) for name, value in data["params"].items()}
@@ -218,7 +217,7 @@ class AlgorithmConfig(Serializable):
 
     @classmethod
     def documentation(cls) -> list[tuple[str, Any, str, str]]:
-        """One row per field: name, default, allowed values, meaning. The documentation's tables come from here."""
+        """One row per field for the documentation: name, default, allowed values, meaning."""
         rows, described = [], hyperparameters(cls)
         for item in dataclasses.fields(cls):
             value = item.default if item.default_factory is MISSING else item.default_factory()
@@ -228,7 +227,7 @@ class AlgorithmConfig(Serializable):
 
 
 def _with_kind(row: Hyperparameter | None, value: Any) -> Any:
-    """The JSON form of a factory with its kind, which is that of the field's declared type."""
+    """The JSON form of a factory, with the kind of the field's declared type."""
     named = isinstance(value, dict) and "type" in value and "kind" not in value
     if row is None or not named or not issubclass(row.allowed.kind, Serializable):
         return value
@@ -236,7 +235,7 @@ def _with_kind(row: Hyperparameter | None, value: Any) -> Any:
 
 
 def _member(name: str, kind: type[Enum], value: str) -> Enum:
-    """The member of an enumeration whose value a config or a file gives."""
+    """The member of an enumeration with the value that a config or a file gives."""
     try:
         return kind(value)
     except ValueError:
@@ -323,7 +322,7 @@ def read_json_config(path: str | Path) -> dict[str, Any]:
     """Read a run's ``params.json``.
 
     Raises:
-        ForeignFileError: if it is not one.
+        ForeignFileError: if the file is not one.
     """
     import json
 

@@ -1,9 +1,9 @@
-"""Models of d3rlpy. The only place that reads pickles, and only by hand: it knows what such a file needs, nothing else.
+"""Conversion of d3rlpy's models. Only this module reads pickles, with unpicklers that allow nothing but such a file.
 
-A ``.d3`` of d3rlpy 2 is a pickle of one dict: the configuration as JSON, and a file of torch's as bytes, which is a zip
-with a pickle and the raw numbers. Reading a pickle calls the functions that it names, whatever they are. Here the
-outer pickle may name none, and the inner one a dict class and the types of tensors, for which functions of this file
-stand in. Everything else is refused before anything is called.
+A ``.d3`` of d3rlpy 2 is a pickled dict: the configuration as JSON, and the bytes of a torch file, which is a zip of a
+pickle and the raw numbers. Unpickling calls any function that a pickle names. Here the outer pickle may name none, and
+the inner one only a dict class and the types of tensors, for which functions of this module stand in. Anything else is
+refused before anything is called.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CONVERTIBLE: Final = (
 """Algorithms whose models can be converted."""
 
 _ACTING_OTHERWISE: Final = ("BCQ", "PLAS", "PLASWithPerturbation")
-"""Their decoder's actions go through a tanh in birl, and while they learned in d3rlpy, but not when d3rlpy acts."""
+"""Algorithms whose decoder has a tanh in birl, and in d3rlpy while it learns, but not while it acts."""
 
 _Tensors = dict[str, Tensor]
 
@@ -107,17 +107,17 @@ _TRANSFORMER: Final = (
 )
 
 _SIMBA: Final = re.compile(r"_encoder\._layers\.(\d+)\._layers\.([013])\.(\w+)")
-"""A layer of a block: its number, counted from 1, and the layer's."""
+"""A layer of a block: the numbers of the block, counted from 1, and of the layer."""
 
 
 def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None = False) -> Any:
     """Read a model that d3rlpy 2 saved with ``save``.
 
-    Configuration, scalers, networks and their targets are taken over; policies and values predict what they did, but
-    for BEAR and CRR, which d3rlpy lets act at random. With an IQN head values differ a little, and so may greedy
-    actions, since birl's fixed levels are midpoints and d3rlpy's reach from 0 to 1. Samples of BC are its policy's, for
-    which d3rlpy gives the greedy action. Moments of optimisers are left behind: training goes on with fresh ones. The
-    file holds no step counter.
+    Configuration, scalers, networks and targets are converted; policies and values predict the same, except for BEAR
+    and CRR, whose greedy actions are random in d3rlpy. With an IQN head values differ a little, and so may greedy
+    actions, because birl's fixed levels are midpoints and d3rlpy's reach from 0 to 1. BC's ``sample_action`` samples
+    (d3rlpy: the greedy action). Optimiser moments are not converted: training goes on with fresh ones. The file holds
+    no step counter.
 
     Args:
         fname: path of the ``.d3`` file.
@@ -127,7 +127,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         The algorithm.
 
     Raises:
-        ForeignFileError: if it is no such file, or names something that none needs. Nothing was run then.
+        ForeignFileError: if it is not such a file, or its pickle names anything else. No code was run.
         CorruptFileError: if it is damaged.
         UnsupportedError: if it holds an algorithm or a network that cannot be converted.
     """
@@ -142,7 +142,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         refuse_nonfinite("parameter", found)
         algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)
         for name, part in algorithm.nets.named_modules():
-            if isinstance(part, NormalPolicy):  # d3rlpy's parameter says where in the range, through a sigmoid
+            if isinstance(part, NormalPolicy):  # d3rlpy's parameter is the position in the range, through a sigmoid
                 low, high = part.log_std_range
                 found[f"{name}.log_std"] = low + (high - low) * found[f"{name}.log_std"].sigmoid()
         algorithm.nets.load_state_dict({**algorithm.nets.state_dict(), **found})
@@ -161,7 +161,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows no class, function or storage at all."""
+    """Allows no class, function or storage."""
 
     def __init__(self, file: BinaryIO, name: object) -> None:
         super().__init__(file)
@@ -193,7 +193,7 @@ class _Storage(NamedTuple):
 
 
 class _TorchUnpickler(_Unpickler):
-    """Knows dicts, tensors and their storages."""
+    """Allows dicts, tensors and their storages."""
 
     def __init__(self, archive: zipfile.ZipFile, folder: str, name: object) -> None:
         super().__init__(io.BytesIO(_member(archive, f"{folder}/data.pkl")), name)
@@ -219,7 +219,7 @@ class _TorchUnpickler(_Unpickler):
 
 
 class _Rebuild:
-    """Makes tensors. No function, for a pickle may set attributes of what it names, and a function has some."""
+    """Makes tensors. Not a function, because a pickle may set attributes of what it names, and functions have some."""
 
     __slots__ = ()
 
@@ -278,17 +278,17 @@ def _config(data: dict[str, Any]) -> AlgorithmConfig:
     if "mode_q_backup" in fields:
         params["mode_q_backup"] = not (params.get("soft_q_backup") or params.get("max_q_backup"))  # as d3rlpy does
     for key, value in (("clip_grad_norm", None), ("warmup_steps", 0)):
-        if key in fields and "transformer" in name:  # newer files say these in the factory of optimisers
+        if key in fields and "transformer" in name:  # newer files have these in the optimiser factory
             params.setdefault(key, value)
     lacking = {key: value for key, value in params.items() if key not in fields}
-    if any(lacking.values()):  # what is off does no harm
+    if any(lacking.values()):  # harmless if off
         raise UnsupportedError(f"birl's {known[name]} has no {lacking!s:.200}: this model cannot be converted")
     kept = {key: value for key, value in params.items() if key in fields}
     return cls.deserialize({"type": known[name], "params": kept})  # type: ignore[no-any-return]
 
 
 def _value(value: Any) -> Any:
-    """d3rlpy's JSON as birl's: nothing is ``None``, and schedules of learning rates are told by their place."""
+    """Convert d3rlpy's JSON to birl's: ``none`` becomes ``None``, and schedules are recognised by their field."""
     if isinstance(value, dict):
         if value.get("type") == "none":
             return None
@@ -312,10 +312,10 @@ def _as_shape(shape: Any) -> Any:
 
 
 def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: object) -> _Tensors:
-    """Tensors of birl's networks. Every one is found, and every one of d3rlpy's is used.
+    """Tensors of birl's networks.
 
     Raises:
-        UnsupportedError: if that is not so.
+        UnsupportedError: if one is not found, or one of d3rlpy's is left over.
     """
     found: _Tensors = {}
     for name, given in content.items():
@@ -341,7 +341,7 @@ def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: 
     for key in wanted:
         if key not in found and key.startswith("actor_target."):  # d3rlpy takes the policy itself
             found[key] = found[key.replace("actor_target.", "actor.", 1)]
-    drawn = [key for key in wanted if "." not in key]  # random numbers that are drawn once
+    drawn = [key for key in wanted if "." not in key]  # random numbers drawn once
     found = {key: tensor for key, tensor in found.items() if not _is_shared(key, tensor, found, wanted)}
     wrong = [key for key in wanted if key not in found and key not in drawn]
     wrong += [key for key in found if key not in wanted]
@@ -352,7 +352,7 @@ def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: 
 
 
 def _is_shared(key: str, tensor: Tensor, found: _Tensors, wanted: Mapping[str, Tensor]) -> bool:
-    """Whether it is a part of discrete BCQ's imitator that is the critic's, and there in birl."""
+    """Whether it belongs to the encoder that discrete BCQ's imitator shares with the critic, where birl keeps it."""
     if key in wanted or not key.startswith("imitator.encoder."):
         return False
     critic = found.get(key.replace("imitator.encoder.", "critic.encoder.members.0.", 1))
@@ -363,7 +363,7 @@ def _is_shared(key: str, tensor: Tensor, found: _Tensors, wanted: Mapping[str, T
 
 
 def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:
-    """Names of one network's tensors: an encoder, and what follows it below ``head``."""
+    """Names of one network's tensors: the encoder, and below ``head`` the layers after it."""
     found: _Tensors = {}
     if any(_SIMBA.fullmatch(name) for name in given):
         given, found = _simba(given)
@@ -388,7 +388,7 @@ def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:
 
 
 def _simba(given: Mapping[str, Tensor]) -> tuple[_Tensors, _Tensors]:
-    """What is not of a SimBa encoder, and the encoder: a product, residual blocks and a norm."""
+    """The tensors outside of a SimBa encoder, and the encoder: a linear layer, residual blocks and a norm."""
     rest: _Tensors = {}
     found: _Tensors = {}
     for name, tensor in given.items():
@@ -403,7 +403,7 @@ def _simba(given: Mapping[str, Tensor]) -> tuple[_Tensors, _Tensors]:
 
 
 def _layers(given: Mapping[str, Tensor], prefix: str, place: str) -> _Tensors:
-    """d3rlpy counts activations as layers too; a norm belongs to the product before it."""
+    """Renumber layers: d3rlpy counts activations too, and a norm belongs to the linear layer before it."""
     numbers = sorted({int(name.removeprefix(prefix).split(".")[0]) for name in given if name.startswith(prefix)})
     found: _Tensors = {}
     layer, norm = -1, 0
@@ -471,10 +471,10 @@ def _transformer(given: Mapping[str, Tensor], target: str, wanted: Mapping[str, 
     if f"{target}.action_token.weight" in found and f"{target}.action_embedding.weight" in wanted:
         found[f"{target}.action_embedding.weight"] = found.pop(f"{target}.action_token.weight")
     block = f"{target}.block_embedding"
-    if block in found:  # d3rlpy has as many rows, but uses one for each step, birl one for each of its three tokens
+    if block in found:  # d3rlpy has as many rows, but uses one per step; birl uses one per token, three per step
         rows = found[block].squeeze(0)
         found[block] = rows[: len(rows) // 3].repeat_interleave(3, 0)
     positions = f"{target}.position_embedding.weight"
-    if positions in found and positions in wanted:  # d3rlpy has one more, which no step uses
+    if positions in found and positions in wanted:  # d3rlpy has one more, which it never uses
         found[positions] = found[positions][: len(wanted[positions])]
     return found

@@ -1,4 +1,4 @@
-"""Devices, in the forms in which users and files give them."""
+"""Devices, as users and files specify them."""
 
 from __future__ import annotations
 

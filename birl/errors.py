@@ -22,7 +22,7 @@
 
     ActionRangeWarning                (UserWarning)   actions reach beyond what an unscaled policy can express
 
-A message says what was given, what is allowed and what to do.
+A message names the value that was given and the values that are allowed, and says what to do.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ResumeError(BirlError, RuntimeError):
 
 
 class MissingExtraError(BirlError, ImportError):
-    """An optional package is needed that is not installed."""
+    """A required optional package is not installed."""
 
 
 class NotBuiltError(BirlError, RuntimeError):
@@ -126,7 +126,7 @@ class ActionRangeWarning(UserWarning):
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional ``module``, or say which extra of birl brings it.
+    """Import an optional ``module``, or name the extra of birl that installs it.
 
     Raises:
         MissingExtraError: if the module is not installed.

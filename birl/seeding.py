@@ -1,4 +1,4 @@
-"""One seed for everything that draws random numbers."""
+"""One seed for all random number generators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def seed(value: int) -> None:
 
 @contextlib.contextmanager
 def root_kept() -> Iterator[None]:
-    """What is seeded inside does not change which generators are made afterwards."""
+    """Restore the global seed on exit."""
     global _root
     root = _root
     try:
@@ -44,5 +44,5 @@ def root_kept() -> Iterator[None]:
 
 
 def new_generator() -> np.random.Generator:
-    """A generator of its own, independent of all others, fixed by the last `seed` and the order of calls."""
+    """A new generator, independent of all others, determined by the last `seed` and the order of calls."""
     return np.random.Generator(np.random.PCG64(_root.spawn(1)[0]))

@@ -1,4 +1,4 @@
-"""Observation and action spaces: of environments, and shapes as users and files give them."""
+"""Observation and action spaces of environments, and shapes as users and files specify them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ROUNDING = 1e-5
 
 
 def as_shape(shape: Any) -> Shape:
-    """A shape given as lists or tuples, in the one form used inside.
+    """A shape given as lists or tuples, in its canonical form.
 
     Raises:
-        ConfigError: if it is no shape.
+        ConfigError: if it is not a shape.
     """
     if isinstance(shape, str | bytes) or not isinstance(shape, Mapping | Iterable):
         raise ConfigError(f"{shape!r:.100} is no shape: give a tuple of ints such as (17,), or a tuple or dict of them")
@@ -36,7 +36,7 @@ def as_shape(shape: Any) -> Shape:
 
 
 def example_observation(shape: Shape, device: torch.device) -> Tree:
-    """Two random observations of a shape."""
+    """A batch of two random observations of a shape."""
     return shape_map(lambda leaf: torch.rand(2, *leaf, device=device), shape)
 
 
@@ -80,10 +80,10 @@ def single_spaces(env: Any) -> tuple[Space[Any], Space[Any]]:
 
 
 def environment_spec(env: Any) -> Spec:
-    """What networks for ``env`` (an environment or vector environment) are built for.
+    """The shapes that networks for ``env`` (an environment or vector environment) are built for.
 
     Raises:
-        EnvironmentMismatchError: for spaces that no algorithm here can handle.
+        EnvironmentMismatchError: for spaces that no algorithm supports.
     """
     number_of_environments(env)
     observation_space, action_space = single_spaces(env)
@@ -109,7 +109,7 @@ def environment_spec(env: Any) -> Spec:
 
 
 def _over_leaves(function: Callable[[Any], Any], space: Any) -> Tree:
-    """``function`` of each space in nested Tuple and Dict spaces."""
+    """Apply ``function`` to each space in nested Tuple and Dict spaces."""
     parts = getattr(space, "spaces", None)
     if isinstance(parts, tuple | list):
         return tuple(_over_leaves(function, part) for part in parts)
@@ -157,8 +157,8 @@ def action_leaf(space: Any) -> tuple[Leaf, ActionSpace, int]:
 
 
 def all_finite(array: Array) -> bool:
-    """Whether a float array holds neither NaN nor infinity, nor what would be infinite in float32."""
-    # Where one number is not finite, the sum of squares is not; a large sum is looked into.
+    """Whether a float array holds no NaN, no infinity and nothing beyond the range of float32."""
+    # A number that is not finite leaves no finite sum of squares; only a large sum needs a closer look.
     return bool(np.vdot(array, array) < FLOAT32_MAX) or bool((np.abs(array) <= FLOAT32_MAX).all())
 
 
@@ -184,7 +184,7 @@ def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) ->
 
 
 def check_actions(space: Space[Any], action: Any) -> None:
-    """Check that an environment can be given these actions; rounding beyond a bound is allowed.
+    """Check that actions lie in an environment's space, up to rounding.
 
     Args:
         space: action space of one environment.

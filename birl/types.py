@@ -1,4 +1,4 @@
-"""Spaces, trees and batches: the words that every layer shares.
+"""Spaces, trees and batches: the types that every layer shares.
 
 A *tree* is an array, or a tuple or dict of trees. Observations are trees; a plain array is the common case.
 """
@@ -36,15 +36,15 @@ __all__ = [
 ]
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
-Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; recursive aliases are beyond our type checker
+Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; mypy cannot express the recursion
 Shape: TypeAlias = Any  # Tree of tuple[int, ...]
 State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values
 
 GRADIENT_STATISTICS: Final = ("min", "max", "mean", "std")
-"""The statistics that are logged of a gradient, in order."""
+"""The statistics that are logged for a gradient, in order."""
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-"""The largest of the numbers that networks compute with."""
+"""The largest float32."""
 
 
 class ActionSpace(Enum):
@@ -112,7 +112,7 @@ def leaf_shapes(shape: Shape) -> Iterator[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Spec:
-    """What networks are built for.
+    """The shapes of observations and actions that networks are built for.
 
     Attributes:
         observation_shape: a shape such as ``(17,)`` or ``(4, 84, 84)``, or a tuple or dict of shapes.
@@ -126,7 +126,7 @@ class Spec:
 
 
 class Inputs(NamedTuple):
-    """What a network sees: observations and, for recurrent networks, their history.
+    """Inputs of a network: observations and, for recurrent networks, their history.
 
     Feed-forward networks read ``observation`` alone, with any leading dimensions. Recurrent networks read
     sequences ``[T, B, …]``.
@@ -136,8 +136,8 @@ class Inputs(NamedTuple):
         state: start states ``[B, state_size]`` by network name, ``None`` for zeros.
         is_first: bool ``[T, B]``: the state is reset to zero *before* this step. ``None`` for never.
         following: tree like ``observation``, or ``None``. If given, a recurrent network is evaluated at
-            ``following[t]`` with the state it has after ``observation[t]``: the value of a next observation
-            that is right at every time limit and episode end inside the sequence.
+            ``following[t]`` with its state after ``observation[t]``, so that values of next observations are
+            right at every time limit and episode end in the sequence.
         state_out: if a dict, a recurrent network writes its final state into it under its own name.
     """
 
@@ -199,7 +199,7 @@ class Batch:
 
     @property
     def signature(self) -> Hashable:
-        """Shapes, strides and types of all tensors, and which are one: what a compiled update is made for."""
+        """Shapes, strides and dtypes of all tensors, and which of them are one: the key of a compiled update."""
         return self.flat()[1]
 
     @property

@@ -1,1 +1,1 @@
-"""Policies at work: ways to act, the actor beside an environment, explorers and exports."""
+"""Acting: policies, the actor that steps environments, explorers and exports."""

@@ -1,4 +1,4 @@
-"""The actor that steps beside environments."""
+"""The actor of environment loops."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from birl.types import Array, Inputs, State, Tree
 
 
 class NetworkActor:
-    """Acts in ``n`` environments at once, and remembers recurrent states between steps.
+    """Acts in ``n`` environments at once and keeps recurrent states between steps.
 
     Args:
         policy: the policy with its networks and units.
         greedy: whether to take greedy actions instead of samples.
         n: number of environments.
-        stores: what the algorithm learns from beside the steps themselves; see `Experience.stores`.
+        stores: columns that the algorithm needs beside the steps themselves; see `Experience.stores`.
 
     Attributes:
-        extra: what a buffer must keep of the last step: ``state.<network>`` before the step (recurrent networks), and
-            ``policy_action`` where the environment's action is not the policy's own.
+        extra: columns to store with the last step: ``state.<network>`` before the step (recurrent networks), and
+            ``policy_action`` where the environment's action differs from the policy's own.
     """
 
     def __init__(self, policy: BoundPolicy, greedy: bool, n: int, stores: Sequence[str] = ()) -> None:
@@ -44,7 +44,7 @@ class NetworkActor:
 
         Args:
             observation: tree of arrays ``[n, …]``.
-            is_first: bool ``[n]``: an episode begins here, its past is forgotten.
+            is_first: bool ``[n]``: an episode begins here; recurrent states are reset.
             reward: ``[n]`` of the previous step; unused by these policies.
         """
         policy, units = self._policy, self._policy.units
@@ -68,7 +68,7 @@ class NetworkActor:
             return self._given(action)
 
     def _given(self, action: Tensor) -> Array:
-        """The action as the environment is given it."""
+        """The action in the form that the environment takes."""
         if self._keeps_action:
             self.extra["policy_action"] = action.cpu().numpy()
         return self._policy.to_environment(action)

@@ -23,8 +23,8 @@ class BoundPolicy:
         name: of the algorithm, for messages.
         policy: how it acts.
         nets: the networks.
-        spec: what they were built for.
-        units: the units that they see.
+        spec: shapes that the networks were built for.
+        units: converts to and from the units of the networks.
         set_mode: called with ``True`` before networks act: no dropout, running statistics, fixed quantile fractions.
     """
 
@@ -33,7 +33,7 @@ class BoundPolicy:
     ) -> None:
         self.name, self.policy, self.nets, self.spec, self.units = name, policy, nets, spec, units
         self.set_mode = set_mode
-        # an unbounded policy means the environment's own units, unless a scaler maps [-1, 1] to them
+        # an unbounded policy acts in the environment's own units, unless a scaler maps [-1, 1] to them
         ranged = policy.bounded or units.action_scaler is not None
         self._clips = policy.clipped and ranged and not spec.discrete_action
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
@@ -48,7 +48,7 @@ class BoundPolicy:
         return BoundPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
 
     def flat(self, greedy: bool) -> FlatPolicy | None:
-        """The quick form of the greedy or the sampling policy, or ``None`` if it has none: see `FlatPolicy`."""
+        """The fast form of the greedy or the sampling policy, or ``None`` if there is none; see `FlatPolicy`."""
         function = self.function(greedy)
         flat = self._flat.get(function)
         if flat is None and function in self._flat:
@@ -58,7 +58,7 @@ class BoundPolicy:
         return flat
 
     def environment_tensor(self, action: Tensor) -> Tensor:
-        """The policy's actions, clipped to its range where it may leave it, in environment units."""
+        """The policy's actions in environment units, clipped to the policy's range where they may leave it."""
         return self.units.environment_action(action.clamp(-1, 1) if self._clips else action)
 
     def to_environment(self, action: Tensor) -> Array:
@@ -78,11 +78,11 @@ class BoundPolicy:
     def value(self, x: Tree, action: Array | None) -> Array:
         """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]``.
 
-        Where the policy has only values of states, ``action`` may be ``None``.
+        ``action`` may be ``None`` if the policy values states only.
 
         Raises:
             UnsupportedError: if the policy has no action-values.
-            ShapeError, ActionError: naming the actions that do not fit.
+            ShapeError, ActionError: if actions do not fit; the message names them.
         """
         function, discrete, size = self.policy.value, self.spec.discrete_action, self.spec.action_size
         if function is None:
@@ -105,7 +105,7 @@ class BoundPolicy:
             return function(self.nets, inputs, self.units.action(action[:, None] if discrete else action)).cpu().numpy()
 
     def checked(self, x: Tree) -> Tree:
-        """Observations ``[B, *shape]``, in the one form that `Units` takes.
+        """Validated observations ``[B, *shape]``, in the form that `Units` takes.
 
         Raises:
             ShapeError: if their shapes or types do not fit.

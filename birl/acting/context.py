@@ -1,4 +1,4 @@
-"""Acting with a context: what sequence models see of an episode, and a return to aim at."""
+"""Acting on contexts: the window of an episode that a sequence model sees, and its target return."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from birl.types import Array, Batch, Inputs, State, Tree, is_shape, shape_map, t
 
 
 def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
-    """Refuse: nothing can be chosen without a return to aim at."""
+    """Raise: a sequence model needs a return to aim at."""
     raise UnsupportedError(
         "a sequence model acts only with a return to aim at: use as_stateful_wrapper(target_return)"
     )
@@ -27,7 +27,7 @@ def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
 
 @dataclass(frozen=True)
 class ContextActor(Policy):
-    """Acts by a transformer on contexts that begin with a return to aim at."""
+    """Acts by a transformer on contexts, given a return to aim at."""
 
     greedy: PolicyFunction = _without_aim
     sample: PolicyFunction = _without_aim
@@ -40,7 +40,7 @@ class TransformerInput:
 
     Attributes:
         observations: tree ``[L, …]``.
-        actions: ``[L, A]``, or integers ``[L, 1]``; the last one is not looked at.
+        actions: ``[L, A]``, or integers ``[L, 1]``; the last one is ignored.
         rewards: ``[L, 1]``.
         returns_to_go: ``[L, 1]``.
         timesteps: int ``[L]``, counted from 1; 0 is padding.
@@ -75,13 +75,13 @@ class IdentityTransformerActionSampler(TransformerActionSampler):
 class SoftmaxTransformerActionSampler(TransformerActionSampler):
     """Draws a discrete action with the probabilities ``softmax(logits / temperature)``.
 
-    It draws from torch's generator, as policies do: `birl.seed` fixes it, and a resumed run goes on with it.
+    It draws from torch's generator, as policies do, so `birl.seed` fixes the draws and a resumed run continues them.
 
     Args:
-        temperature: larger ones give more even probabilities; > 0.
+        temperature: above 0; higher temperatures give more even probabilities.
 
     Raises:
-        ConfigError: if it is not.
+        ConfigError: if ``temperature`` is not above 0.
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
@@ -97,12 +97,12 @@ class GreedyTransformerActionSampler(TransformerActionSampler):
     """Takes the most probable discrete action."""
 
     def __call__(self, transformer_output: Array) -> int:
-        """The action of the largest logit; the first of several."""
+        """The action with the largest logit (the first of several)."""
         return int(np.argmax(transformer_output))
 
 
 class TransformerActor:
-    """Acts in ``n`` environments with the last ``context_size`` steps of each in view."""
+    """Acts in ``n`` environments on the last ``context_size`` steps of each."""
 
     def __init__(self, algorithm: Any, target_return: float, sampler: TransformerActionSampler, n: int) -> None:
         self._target = _finite("target_return", target_return)
@@ -166,7 +166,7 @@ def _finite(name: str, value: Any) -> float:
     """``value`` as a float.
 
     Raises:
-        ConfigError: if it is none, or not finite.
+        ConfigError: if it is not a number, or not finite.
     """
     try:
         number = float(np.asarray(value, np.float64).reshape(()))
@@ -222,7 +222,7 @@ class StatefulTransformerWrapper:
 
 
 class ContextModule(nn.Module):
-    """The greedy policy with its scalers: contexts in, environment actions out. This is what is exported."""
+    """The exported module: the greedy policy with its scalers, from contexts to environment actions."""
 
     def __init__(self, policy: BoundPolicy) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Explorers: greedy actions made to explore."""
+"""Explorers: noise and random choices on top of greedy actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from birl.types import Array, State, Tree
 
 
 class Explorer(abc.ABC):
-    """Base of explorers. A subclass draws from ``self.generator``, which checkpoints hold."""
+    """Base of explorers. Subclasses draw from ``self.generator``, which is saved in checkpoints."""
 
     action_space: Space[Any] | None = None
 
@@ -26,7 +26,7 @@ class Explorer(abc.ABC):
         return self._generator
 
     def bind(self, action_space: Space[Any]) -> Self:
-        """Take note of the environment's (single) action space. Loops call this before the first step."""
+        """Tell the explorer the action space of a single environment. Loops call this before the first step."""
         self.action_space = action_space
         self.generator  # noqa: B018  made now, so that the order of generators does not depend on what comes first
         return self
@@ -36,7 +36,7 @@ class Explorer(abc.ABC):
         """Choose actions.
 
         Args:
-            algo: ``algo.predict(x)`` gives greedy actions, ``algo.action_size`` their size.
+            algo: gives greedy actions (``algo.predict(x)``) and their size (``algo.action_size``).
             x: observations ``[n, …]``.
             step: environment steps made so far.
 
@@ -54,7 +54,7 @@ class Explorer(abc.ABC):
 
 
 class LinearDecayEpsilonGreedy(Explorer):
-    r"""Random discrete actions with a probability that falls linearly, then stays.
+    r"""Random discrete actions with a probability that falls linearly and then stays constant.
 
     Args:
         start_epsilon: probability at step 0, in [0, 1].

@@ -1,4 +1,4 @@
-"""Policies as files for other programs: TorchScript, ONNX and torch.export, checked when they are written."""
+"""Policies as files for other programs: TorchScript, ONNX and torch.export, each verified when it is written."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def export_policy(
 
     A tuple or dict of observations becomes several inputs, in order: ``(x0, x1)``, ``input_0``, ``input_1``.
     The batch size is free. The export is loaded again and compared with ``policy`` on batches of 1 and 37
-    random observations; only if it agrees (to 1e-4, integer actions in all but one case, which may be a tie)
-    is it written, atomically.
+    random observations. It is written, atomically, only if it agrees (to 1e-4; integer actions in all cases but one,
+    which may be a tie).
 
     Args:
-        policy: module that maps observations ``[B, …]`` to actions: one tensor ``[B, …]``, not random.
+        policy: module that maps observations ``[B, …]`` to actions, one tensor ``[B, …]``, deterministically.
         example: one observation as a tree of tensors ``[B, …]`` with the dtypes that the export will take.
         path: where to write.
         input_names: names of the leaves of ``example`` in ONNX, instead of ``input_0``, ``input_1``, ….
@@ -95,7 +95,7 @@ class _Flat(nn.Module):
 
 @contextlib.contextmanager
 def _inference(policy: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients, and parameters that ask for none in the file; all get their own modes back."""
+    """Evaluation mode without gradients, and no ``requires_grad`` in the file. Restores all modes on exit."""
     modes = [(module, module.training) for module in policy.modules()]
     learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     policy.eval()
@@ -113,10 +113,10 @@ def _inference(policy: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' own warnings.
+    """Silence the exporters' own warnings.
 
-    TorchScript is deprecated in torch, and kept here for those who deploy it. Its tracer warns about what
-    *might* not carry over to other inputs: that is what the comparison afterwards finds out.
+    TorchScript is deprecated in torch but still deployed. Its tracer warns about code that *might* not generalise to
+    other inputs; the comparison afterwards checks exactly that.
     """
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -174,8 +174,8 @@ def _check(flat: nn.Module, runner: _Runner, example: Tree, suffix: str) -> None
         )
 
 
-# The exporters note for every operation which line of which source file it came from. The three functions
-# below remove that: the paths on the machine that exports are nobody's business where the policy goes.
+# The exporters record the source file and line of every operation. The three functions below remove them, so that a
+# file does not disclose paths of the machine that exported it.
 
 
 def _torchscript(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
@@ -232,7 +232,7 @@ def _onnx(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
 
 
 def _dynamic(leaves: list[Tensor]) -> Any:
-    """A free first dimension, the same one for all leaves (the arguments of ``*leaves`` are one tuple)."""
+    """A dynamic first dimension shared by all leaves (the arguments of ``*leaves`` are one tuple)."""
     batch = torch.export.Dim("batch", min=1)
     return (tuple({0: batch} for _ in leaves),)
 
@@ -245,7 +245,7 @@ _FORMATS: Final[dict[str, Callable[[_Flat, list[Tensor]], tuple[bytes, _Runner]]
 
 
 class PolicyModule(nn.Module):
-    """The greedy policy with its scalers: raw observations in, environment actions out. This is what is exported."""
+    """The exported module: the greedy policy with its scalers, from raw observations to environment actions."""
 
     def __init__(self, policy: BoundPolicy) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Small policies without modules: the few products that they are."""
+"""A fast path for small policies: their matrix products without the modules around them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from birl.models.heads import MeanHead
 from birl.models.layers import DenseLayer, EnsembleLinear, Members
 from birl.types import Array
 
-# The same ways to act for what the last linear layer gives, each with the networks it holds for. `FlatPolicy` needs
-# nothing else of a network: no distribution is made, no log-probability is computed. The random numbers are the same.
+# The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.
+# `FlatPolicy` needs nothing else: it makes no distribution and computes no log-probability. It draws the same numbers.
 
 
 def _squashed_mode(network: Any, output: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ _IN_PLACE: dict[Any, Callable[[Array], Any]] = {
 }
 _EVERY_HOOK, _EVERY_PRE_HOOK = nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks
 _SMALL = 2**18
-"""Number of weights up to which numpy multiplies them with one vector in the calling thread."""
+"""Largest number of weights for which numpy multiplies a single vector in the calling thread."""
 
 
 def _place(x: Tensor) -> tuple[Any, ...]:
@@ -114,13 +114,13 @@ def _place(x: Tensor) -> tuple[Any, ...]:
 
 
 class FlatPolicy:
-    """Dense layers over vector observations, as the few products that they are.
+    """Dense layers over vector observations, reduced to their matrix products.
 
-    Most of the time that a small policy takes for one observation is spent around its products. This form gives what
-    the policy function gives, up to rounding. It can never be stale: parameters are shared, not copied, and `current`
-    looks before every call whether modules and memory are still those that it was made from. What it computes does not
-    depend on the mode of the networks, so that nothing is switched between acting and learning. A single observation
-    is multiplied by numpy, whose BLAS takes half of torch's time for it. Threads may share it: it is never written to.
+    A small policy spends most of its time for one observation around its products, not in them. This form gives the
+    same actions as the policy function, up to rounding. It is never stale: it shares the parameters instead of copying
+    them, and `current` checks before every call that the modules and their memory are still the same. Its result does
+    not depend on the mode of the networks, so nothing is switched between acting and learning. numpy multiplies single
+    observations, because its BLAS takes half of torch's time for them. It is never written to, so threads may share it.
 
     Make one with `of`.
 
@@ -155,12 +155,12 @@ class FlatPolicy:
 
         Args:
             nets: the networks.
-            name: of the one that acts.
-            function: the way it acts.
+            name: name of the network that acts.
+            function: the policy function.
 
         Returns:
-            ``None`` for everything but a function of this module, a network of birl and an encoder of dense layers
-            without normalisation, dropout and hooks.
+            ``None`` unless this module knows the function, the network is one of birl's, and its encoder has only
+            dense layers, without normalisation, dropout or hooks.
         """
         network: Any = nets._modules.get(name)
         from_output = None if network is None else _FROM_OUTPUT.get((function, type(network)))
@@ -175,7 +175,7 @@ class FlatPolicy:
 
     @property
     def current(self) -> bool:
-        """Whether modules and parameters are still those that it was made from, and do what their classes say."""
+        """Whether the modules and parameters are unchanged and the modules still behave as their classes do."""
         for layer, (activation, *_) in zip(self._dense, self._layers, strict=True):
             if layer.activation is not activation:
                 return False
@@ -195,8 +195,8 @@ class FlatPolicy:
         """Actions ``[B, A]`` in the policy's range, or int64 ``[B]``, for observations ``[B, F]``.
 
         Args:
-            units: of the algorithm.
-            observation: float array, as environments give it.
+            units: conversion of the algorithm's units.
+            observation: float array in environment units.
         """
         plain = observation.dtype == np.float32 and units.observation_scaler is None
         if plain and len(observation) == 1 and self._arrays is not None:
@@ -223,12 +223,12 @@ class _Parts:
     """The modules between an observation and the last linear layer, in order.
 
     Attributes:
-        network: the whole.
+        network: the whole network.
         layers: the dense layers, each with the parameters of its product.
         last: the last linear layer.
-        links: each module as found among its siblings, its class and attributes, and what follows in a dense layer.
-        complete: modules among which there is no other.
-        plain: whether this is all that there is.
+        links: each module as its parent holds it, with its class and attributes, and a dense layer's later steps.
+        complete: modules whose children are all accounted for.
+        plain: whether the network has no other modules.
     """
 
     def __init__(self, nets: nn.Module, name: str) -> None:

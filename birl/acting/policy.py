@@ -1,4 +1,4 @@
-"""Policies: how an algorithm acts and values. An algorithm has one, as its ``acts``."""
+"""Policies: how an algorithm acts and estimates values. Its ``acts`` is one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from birl.types import Inputs
 
 
 class PolicyFunction(Protocol):
-    """A way to act: ``(networks, inputs) -> action`` in the policy's range."""
+    """Chooses actions in the policy's range: ``(networks, inputs) -> action``."""
 
     def __call__(self, nets: Any, inputs: Inputs, /) -> Tensor:
         """Actions ``[..., A]`` or int64 ``[...]``."""
 
 
 class ValueFunction(Protocol):
-    """A way to value: ``(networks, inputs, action) -> value``."""
+    """Estimates values: ``(networks, inputs, action) -> value``."""
 
     def __call__(self, nets: Any, inputs: Inputs, action: Tensor, /) -> Tensor:
         """Values ``[...]``."""
@@ -45,7 +45,7 @@ def q_mean(nets: Any, inputs: Inputs) -> Tensor:
 
 
 def q_action(nets: Any, inputs: Inputs) -> Tensor:
-    """The discrete action of the highest Q-value."""
+    """The discrete action with the highest Q-value."""
     return q_mean(nets, inputs).argmax(-1)
 
 
@@ -60,25 +60,25 @@ def q_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:
 
 
 def best_of(action: Tensor, value: Tensor) -> Tensor:
-    """Of several actions ``[n, ..., A]`` for each state the one ``[..., A]`` of the highest ``value`` ``[n, ...]``."""
+    """For each state, the action ``[..., A]`` with the highest ``value`` ``[n, ...]`` among ``[n, ..., A]``."""
     index = value.argmax(0, keepdim=True).unsqueeze(-1)
     return action.gather(0, index.expand(1, *action.shape[1:])).squeeze(0)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How an algorithm acts and values: everything that acting needs to know about it.
+    """How an algorithm acts and estimates values.
 
     Attributes:
         greedy, sample: ``(networks, inputs) -> action`` in the policy's range.
         value: ``(networks, inputs, action) -> values``; ``None`` if the algorithm has no action-values.
-        values_states: whether the values are those of states, whatever the action is.
+        values_states: whether the values are state values, which ignore the action.
         network: name of the network that acts.
         beside: further recurrent networks whose state is kept while acting.
-        bounded: whether the policy's actions are meant to lie in ``[-1, 1]``.
-        clipped: whether actions may leave that range, so that they are clipped to it before the environment sees them
-            (unbounded policies: only where an action scaler gives the range a meaning).
-        aims: whether it needs a return to aim at, and so acts on contexts instead of single observations.
+        bounded: whether the policy's range is ``[-1, 1]``.
+        clipped: whether actions may leave ``[-1, 1]`` and are clipped to it before the environment sees them (for
+            unbounded policies, only if there is an action scaler).
+        aims: whether it needs a return to aim at and acts on contexts instead of single observations.
     """
 
     greedy: PolicyFunction
@@ -99,7 +99,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class StochasticActor(Policy):
-    """Acts by a distribution over actions: its mode, or a sample."""
+    """Acts by the mode, or a sample, of a distribution over actions."""
 
     greedy: PolicyFunction = mode_action
     sample: PolicyFunction = sampled_action
@@ -115,7 +115,7 @@ class DeterministicActor(Policy):
 
 @dataclass(frozen=True)
 class GreedyCritic(Policy):
-    """Takes the discrete action of the highest value."""
+    """Takes the discrete action with the highest value."""
 
     greedy: PolicyFunction = q_action
     sample: PolicyFunction = q_action

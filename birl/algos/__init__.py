@@ -1,6 +1,6 @@
 """All algorithms and their configurations.
 
-Every file in this package is imported, and the algorithms that it defines become names here with their configurations.
+Every file in this package is imported; its algorithms and their configurations become names of this package.
 Type checkers find the names in ``__init__.pyi``, which ``scripts/make_algorithm_pages.py`` writes.
 """
 

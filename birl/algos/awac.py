@@ -35,16 +35,16 @@ class AWACConfig(ActorCriticConfig):
     """Advantage Weighted Actor-Critic (Nair et al. 2020, arXiv:2006.09359): offline training that goes on online.
 
     The policy imitates the actions of the data, weighted with ``exp(A / lam)``. It is a Gaussian with a bounded mean
-    and a learned standard deviation, between ``exp(-6)`` and 1, that is the same in all states. Where its samples are
-    valued they are clipped to the range of actions first, as they are when it acts.
+    and a learned standard deviation, between ``exp(-6)`` and 1, that is the same in all states. Its samples are
+    clipped to the range of actions before a critic values them, as they are when it acts.
 
     Logs ``critic_loss``, ``actor_loss``, and ``temp`` and ``temp_loss``, which are 0 (d3rlpy logs them too).
 
     Differs from the paper: weights are at most ``max_weight``, because the exponential has no bound.
 
-    Differs from d3rlpy: weights are ``exp(A / lam)`` as in eq. 13, not their softmax over the minibatch, with which the
-    weight of a transition depends on what was drawn beside it; targets have no entropy bonus (d3rlpy adds SAC's, with
-    temperature 1); the actor's loss is a mean over the minibatch, not a sum.
+    Differs from d3rlpy: weights are ``exp(A / lam)`` as in eq. 13, not their softmax over the minibatch, which makes
+    the weight of a transition depend on the others in its minibatch; targets have no entropy bonus (d3rlpy adds SAC's,
+    with temperature 1); the actor's loss is a mean over the minibatch, not a sum.
     """
 
     batch_size: int = 1024
@@ -69,9 +69,9 @@ def compared_returns(nets: Any, batch: Batch, policy: Normal, count: int) -> Ret
     """Returns ``[N, 1 + count, ...]`` of the data's action, and then of ``count`` actions of the policy.
 
     Args:
-        nets: with a ``critic``.
-        batch: as in every loss.
-        policy: at ``batch.inputs``.
+        nets: networks with a ``critic``.
+        batch: the minibatch.
+        policy: the policy's distribution at ``batch.inputs``.
         count: number of samples.
     """
     sampled = policy.sample(count)[0].clamp(-1, 1)

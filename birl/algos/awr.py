@@ -51,8 +51,8 @@ class AWRConfig(PolicyConfig):
     A step of ``fit`` is one iteration. ``batch_size`` states are drawn, and their TD(lambda) returns are computed from
     the rest of their episodes. Then the state-value function is regressed on the returns in ``n_critic_updates``
     minibatches of ``batch_size_per_update`` states, and the policy on the actions, weighted, in ``n_actor_updates``.
-    In ``fit_online`` an iteration is made after every ``update_interval`` steps: give it some 2048, as the paper's
-    authors do with a buffer of the newest 50,000 steps.
+    ``fit_online`` makes an iteration every ``update_interval`` steps: about 2048 suits, as in the paper, with a buffer
+    of the newest 50,000 steps.
 
     The policy is a Gaussian with a bounded mean and a learned standard deviation that is the same in all states.
     Encoders are feed-forward.
@@ -117,8 +117,8 @@ class AWRNets(nn.Module):
 def lambda_returns(value: Tensor, reward: Tensor, discount: Tensor, step: Tensor, lam: float, longest: int) -> Tensor:
     """TD(lambda) returns of rows that follow one another: ``R_t = r_t + discount_t ((1 - lam) V_{t+1} + lam R_{t+1})``.
 
-    Where the rows of an episode end a closing row has the state after its last step, and ``R = V``. All rows are solved
-    at once by doubling: after pass ``k`` a return reaches ``2**k`` steps ahead.
+    A closing row after each episode holds the state after its last step, where ``R = V``. All rows are solved at once
+    by doubling: after pass ``k`` a return reaches ``2**k`` steps ahead.
 
     Args:
         value: ``[R]``, of each row's state.
@@ -141,7 +141,7 @@ def lambda_returns(value: Tensor, reward: Tensor, discount: Tensor, step: Tensor
 
 
 def _ahead(x: Tensor, by: int) -> Tensor:
-    """``x`` so many rows later, 0 beyond the end."""
+    """``x`` shifted by that many rows, 0 beyond the end."""
     return F.pad(x[by:], (0, by))
 
 
@@ -151,7 +151,7 @@ def value_loss(nets: AWRNets, batch: Batch, cfg: AWRConfig) -> Loss:
 
 
 def advantage(nets: AWRNets, batch: Batch) -> Tensor:
-    """``R - V(s)`` ``[B]`` with the value function as it is, which stays so while the policy learns."""
+    """``R - V(s)`` ``[B]`` with the current value function, which does not change while the policy learns."""
     return shared(batch, "advantage", lambda: batch.extra["return"] - nets.value(batch.inputs))
 
 
@@ -168,7 +168,7 @@ def state_value(nets: AWRNets, inputs: Inputs, action: Tensor) -> Tensor:
 
 
 def iteration_returns(nets: AWRNets, tails: Tails, cfg: AWRConfig) -> Tensor:
-    """TD(lambda) returns ``[R]`` under the present value function."""
+    """TD(lambda) returns ``[R]`` under the current value function."""
     values = torch.cat([nets.value(inputs) for inputs in tails.observations])
     return lambda_returns(values, tails.reward, tails.discount, tails.step, cfg.lam, tails.longest)
 

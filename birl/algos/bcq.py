@@ -1,4 +1,4 @@
-"""Batch-Constrained Q-learning: only actions that the data's policy could have taken are considered."""
+"""Batch-Constrained Q-learning: considers only actions that the data's policy could have taken."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class BCQConfig(ActorCriticConfig, ImitatorConfig):
     Logs ``critic_loss``, ``actor_loss`` and ``vae_loss``.
 
     Differs from d3rlpy: the greedy policy is not random; ``update_actor_interval`` has an effect; the auto-encoder
-    learns in the [-1, 1] of its decoder's tanh, and the target policy begins as the policy.
+    learns behind its decoder's tanh, in [-1, 1], and the target policy starts as a copy of the policy.
     """
 
     batch_size: int = 100
@@ -119,13 +119,13 @@ def actor_loss(nets: BCQNets, batch: Batch, cfg: BCQConfig) -> Loss:
 
 
 def best_action(nets: BCQNets, inputs: Inputs, proposed: Tensor) -> Tensor:
-    """Eq. 11: of the ``proposed`` actions ``[n, ..., A]``, moved by the policy, the first Q-function's favourite."""
+    """Eq. 11: the best of the ``proposed`` actions ``[n, ..., A]``, moved by the policy, by the first Q-function."""
     action = nets.actor(inputs, proposed)
     return best_of(action, nets.critic(inputs, action).mean()[0])
 
 
 def greedy_action(nets: BCQNets, inputs: Inputs) -> Tensor:
-    """The best action of the latents that were drawn once and for all."""
+    """The best action of the fixed latents."""
     return best_action(nets, inputs, nets.vae_decoder(inputs, nets.latents.unsqueeze(1)))
 
 
@@ -201,7 +201,7 @@ class DiscreteBCQNets(DQNNets):
 
 
 def judged(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]:
-    """Returns ``[N, …, A]`` of all actions, and how the data's policy chooses; a shared encoder runs once."""
+    """Returns ``[N, …, A]`` of all actions, and the imitator's distribution; a shared encoder runs once."""
     if not isinstance(nets.imitator, ImitatorHead):
         return nets.critic(inputs), nets.imitator(inputs)
     features = nets.critic.encode(inputs)
@@ -210,7 +210,7 @@ def judged(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]
 
 
 def constrained_action(nets: DiscreteBCQNets, inputs: Inputs) -> Tensor:
-    """The action of the highest Q-value among those with ``G(a|s) / max G(·|s)`` at or above the threshold."""
+    """The action with the highest Q-value among those with ``G(a|s) / max G(·|s)`` at or above the threshold."""
     returns, imitator = judged(nets, inputs)
     ratio = (imitator.logits - imitator.logits.amax(-1, keepdim=True)).exp()
     return returns.mean().mean(0).masked_fill(ratio < nets.action_flexibility, -math.inf).argmax(-1)

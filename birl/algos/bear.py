@@ -161,7 +161,7 @@ def mmd_gap(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Tensor:
 
 
 def warmup_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
-    """``alpha * (E[MMD] - alpha_threshold)``: the policy gets near the data before it climbs."""
+    """``alpha * (E[MMD] - alpha_threshold)``: the policy approaches the data before it climbs."""
     return Loss(nets.multiplier().detach() * mmd_gap(nets, batch, cfg))
 
 
@@ -176,7 +176,7 @@ def actor_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
 def alpha_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
     """Dual ascent on ``log alpha`` by the gap that the policy's loss found.
 
-    Beyond an end of its range the logarithm counts as that end, and has a gradient only where it leads back.
+    The logarithm is clipped to its range; beyond an end it has a gradient only if that leads back.
     """
     gap = shared(batch, "mmd_gap", lambda: mmd_gap(nets, batch, cfg))
     low, high = LOG_ALPHA_RANGE
@@ -187,7 +187,7 @@ def alpha_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
 
 
 def greedy_action(nets: BEARNets, inputs: Inputs) -> Tensor:
-    """Of the actions with the noise that was drawn once and for all, the one of the highest first Q-value."""
+    """Of the actions with the fixed noise, the one with the highest value by the first Q-function."""
     policy = nets.actor(inputs)
     action = (policy.mean + policy.log_std.exp() * nets.noise.unsqueeze(1)).tanh()
     return best_of(action, nets.critic(inputs, action).mean()[0])

@@ -23,10 +23,10 @@ from birl.algos.cql import CQL, CQLConfig, CQLNets
 class CalQLConfig(CQLConfig):
     """Calibrated Q-Learning (Nakamoto et al. 2023, arXiv:2303.05479): CQL for offline training that goes on online.
 
-    CQL pushes the values of the policy's actions down. Here they are pushed no further than to the value of the policy
-    that made the data, so that a good start is not unlearned online. That value is the discounted sum of the (scaled)
-    rewards from the step to the end of its episode. The part of an episode that a time limit cut off, or that is yet to
-    come, does not count: where rewards are negative the value is too high there, and CQL's term is weaker.
+    CQL pushes down the values of the policy's actions. Cal-QL stops at the value of the policy that made the data, so
+    that a good start is not unlearned online. That value is the discounted sum of the (scaled) rewards from the step to
+    the end of its episode. Rewards after a time limit, or of steps yet to come, do not count: where rewards are
+    negative the value is too high there, and CQL's term is weaker.
 
     Logs what CQL logs: ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
     ``temp_loss`` and ``temp``.

@@ -40,7 +40,7 @@ SOFT = When(given=("target_update_type", "soft"))
 
 @config
 class CRRConfig(ActorCriticConfig):
-    """Critic Regularized Regression (Wang et al. 2020, arXiv:2006.15134): imitates what the critic finds better.
+    """Critic Regularized Regression (Wang et al. 2020, arXiv:2006.15134): imitates the actions that the critic prefers.
 
     ``A(s, a)`` is ``Q(s, a)`` minus the mean (``advantage_type="mean"``) or the maximum (``"max"``) of the Q-values of
     ``n_action_samples`` actions of the policy. The weight of a transition is 1 where ``A > 0`` and else 0
@@ -48,8 +48,8 @@ class CRRConfig(ActorCriticConfig):
 
     It acts by the critic-weighted policy: ``sample_action`` draws ``n_action_samples`` actions of the policy, and one
     of them with probabilities proportional to ``exp(Q / beta)``. ``predict`` gives their mean, weighted by these
-    probabilities. Its candidates are not random: they are the policy's mean, and points spread evenly over the Gaussian
-    around it (Sobol numbers). So the same observation gives the same action, also from an export.
+    probabilities. Its candidates are not random: they are the policy's mean and points spread evenly over the Gaussian
+    around it (a Sobol sequence). The same observation thus gives the same action, from an export too.
 
     Logs ``critic_loss`` and ``actor_loss``.
 
@@ -57,7 +57,7 @@ class CRRConfig(ActorCriticConfig):
 
     Differs from d3rlpy: ``predict`` as above (there it draws anew in each call, and ``beta`` is left out), and so does
     ``sample_action`` (there it samples the policy); the logarithm of the standard deviation lies in [-5, 2];
-    ``update_actor_interval`` does something; targets are copied after updates d, 2d, … (d3rlpy: 1, d + 1, …).
+    ``update_actor_interval`` has an effect; targets are copied after updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
 
     batch_size: int = 100
@@ -77,7 +77,7 @@ class CRRConfig(ActorCriticConfig):
 
 
 class CRRNets(nn.Module):
-    """Every tensor that CRR learns, and what the critic-weighted policy needs.
+    """Every tensor that CRR learns, and the constants of the critic-weighted policy.
 
     Attributes:
         noise: ``[n, A]``: where the candidates of `mean_action` lie, in standard deviations; the first is the mean.
@@ -120,7 +120,7 @@ def actor_loss(nets: CRRNets, batch: Batch, cfg: CRRConfig) -> Loss:
 
 
 def mean_action(nets: CRRNets, inputs: Inputs) -> Tensor:
-    """Mean of the critic-weighted policy: of the candidates, each as likely as ``exp(Q / beta)`` says."""
+    """Mean of the critic-weighted policy: the candidates' mean, weighted with ``exp(Q / beta)``."""
     policy = nets.actor(inputs)
     noise = nets.noise.view(-1, *[1] * (policy.mean.dim() - 1), policy.mean.shape[-1])
     action = (policy.mean + policy.log_std.exp() * noise).clamp(-1, 1)  # [n, ..., A]

@@ -52,7 +52,7 @@ class ScheduledTransformerConfig(TransformerConfig, NetworkConfig):
         raise NotImplementedError
 
     def optimizer(self, learning_rate: str, optim_factory: str) -> tuple[float, OptimizerFactory]:
-        """Learning rate and factory; the factory gets the clipping and the schedule where it has none itself."""
+        """Learning rate and factory; a factory without a clipping or a schedule gets those of the configuration."""
         rate, factory = super().optimizer(learning_rate, optim_factory)
         if factory.clip_grad_norm is None and self.clip_grad_norm is not None:
             factory = factory.replace(clip_grad_norm=self.clip_grad_norm)
@@ -67,7 +67,7 @@ class DecisionTransformerConfig(ScheduledTransformerConfig):
 
     Logs ``loss``.
 
-    ``warmup_steps`` and ``clip_grad_norm`` give ``optim_factory`` a schedule and a clipping where it has none itself.
+    ``warmup_steps`` and ``clip_grad_norm`` apply where ``optim_factory`` has no schedule or clipping of its own.
     """
 
     batch_size: int = 64
@@ -111,8 +111,8 @@ class DiscreteDecisionTransformerConfig(ScheduledTransformerConfig):
     Logs ``loss`` and ``learning_rate``.
 
     The learning rate rises over ``warmup_tokens``, falls along half a cosine until ``final_tokens``, and is never less
-    than a tenth after the warm-up. An update counts ``batch_size * context_size`` tokens. With ``clip_grad_norm`` this
-    completes ``optim_factory`` where it has no schedule or clipping itself.
+    than a tenth after the warm-up. An update counts ``batch_size * context_size`` tokens. This schedule and
+    ``clip_grad_norm`` apply where ``optim_factory`` has no schedule or clipping of its own.
 
     Differs from d3rlpy: padding is no part of the loss. It counts as tokens, as if all windows were full (the paper's
     are), so that the learning rate is known before the batch is. The learning rate of an update counts the tokens of

@@ -37,7 +37,7 @@ from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFacto
 class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
     """Soft Actor-Critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
-    Expectations over all actions take the place of sampled ones. The entropy to hold is ``0.98 * log|A|``.
+    Expectations over all actions take the place of sampled ones. The target entropy is ``0.98 * log|A|``.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 

@@ -28,8 +28,8 @@ from birl.losses import td_loss
 class EDACConfig(SACConfig):
     """Ensemble-Diversified Actor-Critic (An et al. 2021, arXiv:2110.01548): SAC with many Q-functions, kept diverse.
 
-    The lowest of ``n_critics`` Q-functions is low where they disagree, which they do far from the data. A penalty on
-    Q-functions whose gradients with respect to the action point the same way lets fewer of them do.
+    The minimum of ``n_critics`` Q-functions is low where they disagree, which they do far from the data. A penalty on
+    Q-functions whose gradients with respect to the action point the same way makes fewer of them suffice.
 
     SAC-N of the same paper has no such penalty: it is ``SACConfig(n_critics=N)``, and ``EDACConfig(eta=0)``.
 

@@ -27,7 +27,7 @@ from birl.models import DiscreteQFunction, eval_mode
 class NFQConfig(ValueConfig):
     """Neural fitted Q iteration (Riedmiller 2005, doi:10.1007/11564096_32): DQN without a target network.
 
-    The network that is trained says itself what the next state is worth.
+    The trained network itself values the next state.
 
     Logs ``loss``.
 

@@ -1,4 +1,4 @@
-"""Policy in the latent action space: a policy that chooses among the actions that an auto-encoder imitates."""
+"""Policy in the latent action space: the policy's actions are latents of an auto-encoder of the data's actions."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ WARMUP, AFTERWARDS = When(until="warmup_steps"), When(after="warmup_steps")
 class PLASConfig(ActorCriticConfig, ImitatorConfig):
     """Policy in the Latent Action Space (Zhou et al. 2020, arXiv:2011.07213).
 
-    A variational auto-encoder imitates the data's actions in the first ``warmup_steps`` updates and then stays as it
-    is. From then on a deterministic policy learns which latent in [-2, 2] to decode, and the Q-functions learn.
+    A variational auto-encoder imitates the data's actions in the first ``warmup_steps`` updates and is then frozen.
+    From then on a deterministic policy learns which latent in [-2, 2] to decode, and the Q-functions learn.
 
     Logs ``vae_loss`` in the warm-up, ``critic_loss`` and ``actor_loss`` after it.
 
-    Differs from d3rlpy: the auto-encoder learns in the [-1, 1] of its decoder's tanh, its optimiser is made by
-    ``imitator_optim_factory``, and target policies begin as what they follow.
+    Differs from d3rlpy: the auto-encoder learns behind its decoder's tanh, in [-1, 1], its optimiser is made by
+    ``imitator_optim_factory``, and target policies start as copies.
     """
 
     batch_size: int = 100
@@ -63,7 +63,7 @@ class PLASConfig(ActorCriticConfig, ImitatorConfig):
 
 @config
 class PLASWithPerturbationConfig(PLASConfig):
-    """PLAS whose actions are moved by a perturbation, at most by ``action_flexibility`` (arXiv:2011.07213).
+    """PLAS with a perturbation that moves actions by at most ``action_flexibility`` (arXiv:2011.07213).
 
     Logs ``vae_loss`` in the warm-up, ``critic_loss`` and ``actor_loss`` after it.
 

@@ -37,9 +37,9 @@ def _encoder() -> EncoderFactory:
 class PPOConfig(AlgorithmConfig):
     """Proximal Policy Optimization with the clipped objective (Schulman et al. 2017, arXiv:1707.06347).
 
-    Continuous actions come from a Gaussian with a standard deviation of its own, and are clipped to the environment's
-    bounds. A rollout of ``rollout_length`` steps from each environment is learned from in ``n_epochs`` passes of
-    minibatches of ``batch_size`` steps; with recurrence, of sequences of ``sequence_length`` steps.
+    Continuous actions come from a Gaussian with a learned standard deviation that is the same in all states, and are
+    clipped to the environment's bounds. A rollout has ``rollout_length`` steps from each environment; ``n_epochs``
+    passes learn from it in minibatches of ``batch_size`` steps (recurrent networks: sequences of ``sequence_length``).
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
     """
@@ -88,7 +88,7 @@ def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch
 def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
     """Eq. 9: clipped objective (eq. 7), value error and entropy bonus."""
     policy, weight = nets.actor(batch.inputs), batch.weight
-    share = (weight / weight.count_nonzero().clamp(min=1)).flatten()  # of each step in a mean; 0 where it is padding
+    share = (weight / weight.count_nonzero().clamp(min=1)).flatten()  # weight in a mean; 0 at padding
 
     def mean(value: Tensor) -> Tensor:
         return torch.dot(value.flatten(), share)

@@ -1,4 +1,4 @@
-"""Policy regularization with dataset constraint: TD3 whose policy stays near the whole of the data."""
+"""Policy regularization with dataset constraint: TD3 with a policy that stays near the dataset as a whole."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from birl.types import Tree, tree_leaves
 
 NUMBERS_OF_A_BLOCK: Final = 2**14
 DISTANCES_AT_ONCE: Final = 2**22
-"""Bounds the memory that a search takes."""
+"""Bounds the memory of a search."""
 
 
 @config
@@ -40,10 +40,10 @@ class PRDCConfig(TD3Config):
     """Policy Regularization with Dataset Constraint (Ran et al. 2023, arXiv:2306.06569), on TD3.
 
     The policy's action is drawn to the action of the step in the data that is nearest to it, in states and actions
-    together, where states count ``beta`` times. Other than in TD3+BC that may be an action of another, similar state.
+    together, where states count ``beta`` times. Unlike in TD3+BC, that may be an action of another, similar state.
 
-    An update that moves the policy compares its minibatch with every step of the data: of a million of them, with 23
-    numbers each, that takes two cores of a CPU about 0.3 s. Encoders are feed-forward.
+    An update that moves the policy compares its minibatch with every step of the data. For a million steps of 23
+    numbers each that takes two CPU cores about 0.3 s. Encoders are feed-forward.
 
     Logs ``critic_loss``, ``actor_loss`` and ``dc_loss`` (squared distance of the policy's actions to the nearest ones).
 
@@ -87,7 +87,7 @@ class NearestActions:
         step, lows = block * _blocks_at_once(queries.device, block * len(queries)), []
         for begin in range(0, len(self._keys), step):
             keys, squares = self._keys[begin : begin + step], self._squares[begin : begin + step]
-            distance = torch.addmm(squares, queries, keys.T, alpha=-2)  # without the query's own square: equal for all
+            distance = torch.addmm(squares, queries, keys.T, alpha=-2)  # less the query's own square, equal for all
             lows.append(distance.unflatten(1, (-1, block)).amin(2))  # finding where the least is takes far longer
         rows = torch.cat(lows, 1).argmin(1, keepdim=True) * block + torch.arange(block, device=queries.device)
         distance = self._squares[rows] - 2 * torch.einsum("bkd,bd->bk", self._keys[rows], queries)
@@ -95,12 +95,12 @@ class NearestActions:
 
 
 def _blocks_at_once(device: torch.device, distances: int) -> int:
-    """How many blocks of so many ``distances`` one product takes: one on a CPU, in whose caches it then stays."""
+    """How many blocks of ``distances`` one product computes: one on a CPU, where it then fits in the cache."""
     return 1 if device.type == "cpu" else max(1, DISTANCES_AT_ONCE // distances)
 
 
 class Drawn(NamedTuple):
-    """A minibatch with what finds actions in the data that it was drawn from."""
+    """A minibatch, and the `NearestActions` of the data that it was drawn from."""
 
     minibatch: Any
     nearest: NearestActions
@@ -116,7 +116,7 @@ def actor_loss(nets: TD3Nets, batch: Batch, cfg: PRDCConfig) -> Loss:
 class NearData(Transitions):
     """Transitions with the actions of the data that are nearest to the policy's.
 
-    The first draw from a dataset also reads all of it. Nothing is searched for updates that do not move the policy.
+    The first draw from a dataset reads all of it. Only updates that move the policy search.
     """
 
     plain = False
@@ -133,7 +133,7 @@ class NearData(Transitions):
         return Drawn(super().draw(learner, source), nearest)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
-        """With ``nearest_action`` in ``extra`` if the coming update moves the policy."""
+        """The batch, with ``nearest_action`` in ``extra`` if the next update moves the policy."""
         if not isinstance(drawn, Drawn):
             raise DataError(
                 "PRDC looks for actions in the whole of the data, which this minibatch does not know: draw it with "
@@ -145,7 +145,7 @@ class NearData(Transitions):
 
 @torch.no_grad()
 def with_nearest(learner: Learner, batch: Batch, nearest: NearestActions) -> Batch:
-    """The batch with the actions of the data that are nearest to those of the policy as it is before the update."""
+    """The batch with the data's actions that are nearest to those of the policy before the update."""
     with eval_mode(learner.nets.actor):
         queries = _key(batch.observation, learner.nets.actor(batch.inputs), learner.config.beta)
     return replace(batch, extra={**batch.extra, "nearest_action": nearest(queries)})

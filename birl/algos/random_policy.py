@@ -33,7 +33,7 @@ class NoNets(nn.Module):
     def __init__(self, spec: Spec, cfg: Any) -> None:
         super().__init__()
         self.spec, self.cfg = spec, cfg
-        # a buffer, so that files and exports of this policy are files like all others
+        # a buffer, so that this policy is saved and exported like all others
         self.action_size: Tensor
         self.register_buffer("action_size", torch.tensor(spec.action_size))
 

@@ -25,7 +25,7 @@ from birl.losses import td_loss
 
 @config
 class ReBRACConfig(TD3Config):
-    """ReBRAC (Tarasov et al. 2023, arXiv:2305.09836): TD3+BC with penalties of their own for policy and critics.
+    """ReBRAC (Tarasov et al. 2023, arXiv:2305.09836): TD3+BC with separate penalties for policy and critics.
 
     The paper's networks are deeper, and its critics have layer norm:
     ``VectorEncoderFactory(hidden_units=[256, 256, 256], use_layer_norm=True)`` as ``critic_encoder_factory``, the same
@@ -34,9 +34,9 @@ class ReBRACConfig(TD3Config):
     Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions, summed over
     dimensions).
 
-    Differs from the paper's program and from d3rlpy: these leave out the last step of an episode that was cut, since
-    nobody knows what would have been done next. Here it is learned from, and its target has no penalty. The same holds
-    for the newest step of a running episode.
+    Differs from the authors' program and from d3rlpy: these leave out the last step of a truncated episode, because its
+    next action is unknown. birl learns from it, with no penalty in its target. The same holds for the newest step of a
+    running episode.
 
     Differs from d3rlpy: the policy moves in updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """

@@ -35,7 +35,8 @@ from birl.types import tree_map
 class TACRConfig(TransformerConfig, ActorCriticConfig):
     """TACR (Lee and Moon 2023, AAMAS, "Transformer Actor-Critic with Regularization"): TD3+BC with a transformer.
 
-    The policy is a decision transformer. Critics of single steps value its actions, and it is kept close to the data.
+    The policy is a decision transformer. Critics of single steps value its actions, and a penalty keeps it close to the
+    data.
 
     Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
 
@@ -44,9 +45,9 @@ class TACRConfig(TransformerConfig, ActorCriticConfig):
 
     Differs from d3rlpy: the target of a step takes the policy's action at the next step (d3rlpy: at the same one), from
     a target policy, as in the paper; the last step of a window is learned from where its episode terminated (d3rlpy
-    never learns from it, so that no value is ever that of a reward alone); critics move before the policy; the policy
-    climbs the first critic, and the distance from the data is a mean over action dimensions, as in TD3+BC; target
-    critics begin as the critics (d3rlpy: as others).
+    never learns from it, so no target is ever a reward alone); critics move before the policy; the policy climbs the
+    first critic, and the distance from the data is a mean over action dimensions, as in TD3+BC; target critics start
+    as copies of the critics (d3rlpy: independently initialised).
     """
 
     batch_size: int = 64
@@ -69,7 +70,7 @@ class TACRNets(nn.Module):
 
 
 def _following(x: Tensor) -> Tensor:
-    """``[B, L, …]`` one step later; the last step stands for its own successor."""
+    """``[B, L, …]`` shifted one step ahead; the last step is its own successor."""
     return torch.cat((x[:, 1:], x[:, -1:]), 1)
 
 
@@ -84,7 +85,7 @@ def transitions(batch: Batch) -> Batch:
 
 
 class _AsTD3:
-    """The networks as TD3's losses call them, with a policy whose actions ``[B, L, A]`` are known already."""
+    """The networks in the form that TD3's losses expect; the policy's actions ``[B, L, A]`` are given."""
 
     def __init__(self, nets: TACRNets, action: Tensor) -> None:
         self.critic, self.critic_target = nets.critic, nets.critic_target

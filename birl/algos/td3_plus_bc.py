@@ -30,8 +30,8 @@ class TD3PlusBCConfig(TD3Config):
 
     Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
 
-    Differs from the paper: the size of Q that it is divided by is that of the policy's actions, as in the authors'
-    program and in d3rlpy; eq. 5 says the data's actions.
+    Differs from the paper: Q is normalised by its mean absolute value at the policy's actions, as in the authors'
+    program and in d3rlpy; eq. 5 takes the data's actions.
 
     Differs from d3rlpy: the policy moves in updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
@@ -43,7 +43,7 @@ def drawn_to(nets: TD3Nets, batch: Batch, target: Tensor, alpha: float) -> tuple
     """Eqs. 3 and 5: ``-lambda * E[Q_1(s, pi(s))] + E[(pi(s) - target)^2]``, ``lambda = alpha / E[|Q_1|]``.
 
     Returns:
-        It, and its second part.
+        The loss, and its second term.
     """
     action = nets.actor(batch.inputs)
     value = nets.critic.first(batch.inputs, action).mean()[0]

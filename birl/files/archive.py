@@ -1,9 +1,9 @@
 """Models and checkpoints: one safetensors file that cannot run code.
 
-All but the arrays is text in the metadata of the file:
+Everything but the arrays is text in the metadata of the file:
 
 ``sha256``
-    digest of the header behind this digest
+    digest of the rest of the header
 ``format``, ``version``, ``kind``
     ``"birl"``, ``"2"``, and the kind of archive, such as ``"model"``
 ``config``, ``state``
@@ -11,15 +11,15 @@ All but the arrays is text in the metadata of the file:
 ``data``
     SHA-256 of the arrays, in the order in which they lie
 
-Every changed bit is found, and any program that reads `safetensors <https://huggingface.co/docs/safetensors>`_ reads
-the arrays. Loading allocates memory for two things only: for a header of at most `MAX_JSON_BYTES` with at most
+Any changed bit is detected, and any program that reads `safetensors <https://huggingface.co/docs/safetensors>`_ can
+read the arrays. Loading allocates memory for two things only: for a header of at most `MAX_JSON_BYTES` with at most
 `MAX_JSON_VALUES` values, and for arrays whose sizes add up to the length of the file, which the safetensors library
 checks. Nothing in a file names a Python class, a path or a function.
 
-The digests find accidents; they are no signature: whoever writes a whole new file can write valid digests.
+The digests detect accidents. They are not a signature: whoever writes a new file can write valid digests.
 
-The file is written here, not by the library. The library replaces files itself, without flushing them to the disk,
-and needs a second copy of all data to write to a file object.
+This module writes the file itself: the library would replace it without flushing it to the disk, and needs a second
+copy of all data to write to a file object.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from birl.types import State
 
 _VERSION: Final = "2"
 _START: Final = b'{"__metadata__":{"sha256":"'
-_COVERED: Final = 8 + len(_START) + 64  # where the part of the header begins that its digest covers
+_COVERED: Final = 8 + len(_START) + 64  # start of the part of the header that the digest covers
 _METADATA: Final = {"sha256", "format", "version", "kind", "config", "state", "data"}
 
 
@@ -52,7 +52,7 @@ def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) 
 
     Args:
         path: a path, or a binary file object to write to at its position.
-        kind: the kind of archive, such as ``"model"``; `load_archive` asks for it.
+        kind: the kind of archive, such as ``"model"``; `load_archive` checks it.
         config: settings: JSON values, nested.
         state: nested dict of arrays, tensors and JSON values (see `pack`).
 
@@ -65,7 +65,7 @@ def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) 
         raise ConfigError(f"a config holds no arrays: {next(iter(in_config))!r:.200} is one")
     tree, arrays = pack(state)
     encoded = [(name, *array_bytes(name, value)) for name, value in arrays.items()]
-    # Widest items first: every array then lies aligned, which readers that map the file into memory like.
+    # Widest items first: every array is then aligned, for readers that map the file into memory.
     encoded.sort(key=lambda entry: (-entry[1].itemsize, entry[0]))
     content: list[bytes | memoryview] = [data for *_, data in encoded]
     header: dict[str, Any] = {
@@ -90,7 +90,7 @@ def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) 
     def write(file: BinaryIO) -> None:
         for buffer in (start, covered, *content):
             view = memoryview(buffer)
-            while len(view):  # an unbuffered file may take less than it is given
+            while len(view):  # an unbuffered file may write less than it is given
                 view = view[file.write(view) or len(view) :]
 
     if isinstance(path, str | os.PathLike):
@@ -123,7 +123,7 @@ def load_archive(path: Target, kind: str) -> tuple[dict[str, Any], State]:
 
 
 def load_config(path: Target, kind: str) -> dict[str, Any]:
-    """Read the config of an archive and leave the arrays, however large, unread (and unchecked).
+    """Read the config of an archive without reading (or checking) the arrays.
 
     Raises:
         CorruptFileError, ForeignFileError, FileError: as `load_archive` does.
@@ -162,7 +162,7 @@ def _read(path: Target, file: BinaryIO, label: str) -> tuple[str, Any, Any, Read
 
 
 def _read_header(file: BinaryIO, label: str) -> dict[str, Any]:
-    """Read the header of a safetensors file of ours: its metadata, and an entry for each array."""
+    """Read the header of birl's safetensors file: its metadata, and an entry for each array."""
     head = take(file, min(_COVERED, bytes_left(file)), label)
     start = head[8 : 8 + len(_START)]
     if head and not (start and _START.startswith(start)):

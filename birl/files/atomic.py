@@ -1,4 +1,4 @@
-"""Atomic writing: a file is replaced completely, or stays as it was."""
+"""Atomic writing: a file is replaced completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
     """Replace the file at ``path``, completely or not at all.
 
     The content goes to a temporary file in the same folder, which is flushed to the disk and then renamed over
-    ``path``. On any exception it is removed and ``path`` stays as it was. A process that is killed leaves a hidden
+    ``path``. On any exception it is removed and ``path`` is unchanged. A process that is killed leaves a hidden
     ``.<name>.<random>.tmp``; a later write of the same file removes it once it is ten minutes old. Symbolic links
     are followed and permissions are kept. A device or pipe, which a rename would destroy, is written in place.
 
@@ -61,7 +61,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
 
 
 def _existing_mode(path: Path) -> int | None:
-    """Mode of the file that is to be replaced, ``None`` if there is none."""
+    """Mode of the file to be replaced, or ``None`` if there is none."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def _existing_mode(path: Path) -> int | None:
 
 
 def _remove_stale(target: Path, temporary: Path) -> None:
-    """Remove temporary files of killed processes, older than ours by the clock of the disk."""
+    """Remove the temporary files of killed processes, judged by the file system's own clock."""
     with contextlib.suppress(OSError):
         now = temporary.stat().st_mtime
         for other in target.parent.iterdir():
@@ -83,7 +83,7 @@ def _remove_stale(target: Path, temporary: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Make the rename survive a power cut."""
-    # The new file is complete and in place already, so a system that cannot do this for folders is no failure.
+    # The new file is already complete and in place, so failing to flush the folder is not an error.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
 """Files of birl 0.1: an uncompressed zip of a manifest, two JSON texts and a safetensors file.
 
-Each member follows a header of fixed size, so they are read in order, without the directory of the zip. The manifest
-has their sizes and digests.
+Each member follows a header of fixed size, so they are read in order, without the zip's directory. The manifest holds
+their sizes and digests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Config values that can be written to JSON as ``{"type": ..., "params": {...}}`` and read back.
 
 A factory or scaler is a dataclass that derives from a *kind* such as `EncoderFactory` and gives its name in files as a
-class keyword: ``class MyFactory(EncoderFactory, type="mine")``. It is known by that name as soon as the class is
-defined: nothing has to be registered, and nothing is imported because a file asks for it.
+class keyword: ``class MyFactory(EncoderFactory, type="mine")``. Defining the class is enough: there is no registry to
+fill, and no file can cause an import.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from birl.errors import ConfigError
 
 
 class Serializable:
-    """Base of everything that is written to JSON by name.
+    """Base of objects that are written to JSON by name.
 
     A direct subclass is a *kind* (a namespace of names); every concrete class below it adds a name.
     """
@@ -37,7 +37,7 @@ class Serializable:
 
     @classmethod
     def register(cls, known: type[Serializable]) -> None:
-        """Kept for d3rlpy code: a class is known by its name as soon as it is defined.
+        """Kept for d3rlpy code; classes are known by name as soon as they are defined.
 
         Raises:
             ConfigError: if ``known`` is not a class of this kind with a name.
@@ -51,13 +51,13 @@ class Serializable:
         return cls._type
 
     def get_params(self) -> dict[str, Any]:
-        """The dataclass fields that make this object again; none for a class that is no dataclass."""
+        """The dataclass fields that recreate this object; empty for other classes."""
         if not dataclasses.is_dataclass(self):
             return {}
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
 
     def plain_numbers(self) -> None:
-        """For ``__post_init__``: turn numbers of numpy in the dataclass's fields, and in lists there, into Python's."""
+        """For ``__post_init__``: convert numpy numbers in the dataclass's fields, also in lists, to Python's."""
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
             object.__setattr__(self, item.name, _plain(getattr(self, item.name)))
 

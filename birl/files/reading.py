@@ -21,7 +21,7 @@ def corrupt(label: str, reason: str) -> CorruptFileError:
 
 
 def foreign(label: str, head: bytes) -> ForeignFileError:
-    """The error for a file of another program, which its first bytes tell."""
+    """The error for a file of another program, recognised by its first bytes."""
     if head.startswith(b"\x89HDF"):
         found = "an HDF5 file (a dataset is loaded with ReplayBuffer.load)"
     elif head.startswith(b"\x80"):
@@ -35,10 +35,10 @@ def foreign(label: str, head: bytes) -> ForeignFileError:
 
 @contextlib.contextmanager
 def open_binary(path: Target) -> Iterator[tuple[BinaryIO, str]]:
-    """Open a path, or take a file object as it is, with its name for messages.
+    """The open file of a path, or a file object unchanged, and its name for messages.
 
     Raises:
-        FileError: if it cannot be read, now or inside the context.
+        FileError: if it cannot be read, on entry or in the block.
     """
     try:
         if isinstance(path, str | os.PathLike):
@@ -63,7 +63,7 @@ def bytes_left(file: BinaryIO) -> int:
 
 
 def take(file: BinaryIO, count: int, label: str) -> bytes:
-    """Read exactly ``count`` bytes; nothing is allocated before the file is known to have them.
+    """Read exactly ``count`` bytes; checks that the file has them before it allocates anything.
 
     Raises:
         CorruptFileError: if the file ends before.
@@ -72,7 +72,7 @@ def take(file: BinaryIO, count: int, label: str) -> bytes:
         raise corrupt(label, f"it ends after {file.seek(0, os.SEEK_END)} bytes")
     pieces, missing = [], count
     while missing:
-        piece = file.read(missing)  # an unbuffered file may give less than it is asked for
+        piece = file.read(missing)  # an unbuffered file may return less than was asked for
         if not piece:
             raise corrupt(label, f"it ends after {file.tell()} bytes")
         pieces.append(piece)

@@ -1,4 +1,4 @@
-"""A nested state as a JSON tree and arrays by name."""
+"""Nested states as a JSON tree plus named arrays."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def pack(state: State) -> tuple[dict[str, Any], dict[str, Tensor | Array]]:
     """Split a nested state into a JSON tree and its arrays.
 
     Arrays become ``{"$array": name}``, tensors ``{"$tensor": name}``, numpy scalars ``{"$scalar": name}``,
-    tuples ``{"$tuple": […]}`` and non-finite floats ``{"$float": "nan"}``; a key that starts with ``$`` gets
-    one more. The arrays are not copied.
+    tuples ``{"$tuple": […]}`` and non-finite floats ``{"$float": "nan"}``; keys that start with ``$`` get a second
+    one. The arrays are not copied.
 
     Raises:
-        ConfigError: for a leaf that is none of these, a key that is not a string, or more than 64 levels.
+        ConfigError: for any other leaf, a key that is not a string, or more than 64 levels.
     """
     arrays: dict[str, Tensor | Array] = {}
     return _pack(dict(state), "", 0, arrays), arrays
@@ -60,19 +60,19 @@ def _pack(value: Any, path: str, depth: int, arrays: dict[str, Tensor | Array]) 
 
 
 def _store(array: Tensor | Array, name: str, arrays: dict[str, Tensor | Array]) -> str:
-    while name in arrays or name == "__metadata__":  # two paths can read alike when keys contain slashes
+    while name in arrays or name == "__metadata__":  # two paths can be spelled alike if keys contain slashes
         name += "'"
     arrays[name] = array
     return name
 
 
 def unpack(tree: Any, tensors: dict[str, Tensor], label: str = "state") -> State:
-    """Inverse of `pack`. Arrays share the memory of ``tensors``; each of these has to be used exactly once.
+    """Inverse of `pack`. Arrays share the memory of ``tensors``, each of which must be used exactly once.
 
     Args:
         tree: the parsed JSON.
-        tensors: tensors by name; each becomes the type that was saved.
-        label: where it comes from, for messages.
+        tensors: tensors by name; each is converted to the type that was saved.
+        label: the source, for messages.
 
     Raises:
         CorruptFileError: for a tree that `pack` cannot have made.

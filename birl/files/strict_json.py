@@ -1,4 +1,4 @@
-"""JSON with bounds on what reading it can cost."""
+"""Strict JSON with bounds on the memory and time that parsing takes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from birl.errors import ConfigError
 from birl.files.reading import corrupt
 
 MAX_JSON_BYTES: Final = 16 * 2**20
-"""Largest JSON text in a file. Larger things belong into arrays."""
+"""Largest JSON text in a file. Larger data belong in arrays."""
 MAX_JSON_VALUES: Final = 1_000_000
-"""Most JSON values in one text: a bound on what parsing it can allocate."""
+"""Largest number of JSON values in one text: bounds the memory that parsing allocates."""
 
 
 def dump_json(value: Any, name: str) -> str:
@@ -23,7 +23,7 @@ def dump_json(value: Any, name: str) -> str:
         name: what they are, for messages.
 
     Raises:
-        ConfigError: if they cannot be written, or would not be read.
+        ConfigError: if they cannot be written, or `parse_json` would reject them.
     """
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -48,10 +48,10 @@ def parse_json(data: bytes, label: str) -> Any:
 
     Args:
         data: the text.
-        label: where it comes from, for messages.
+        label: the source, for messages.
 
     Raises:
-        CorruptFileError: for everything that is not such a text.
+        CorruptFileError: for any other text.
     """
 
     def number(text: str) -> float:

@@ -42,7 +42,7 @@ def array_bytes(name: str, value: Tensor | Array) -> tuple[torch.dtype, tuple[in
     """Dtype, shape and bytes of an array or tensor; the bytes are a view where that is possible.
 
     Raises:
-        ConfigError: for what cannot be saved.
+        ConfigError: if it cannot be saved.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.char not in _NUMPY_DTYPES:
@@ -71,7 +71,7 @@ def load_tensors(source: str | os.PathLike[str] | bytes, header: Any, label: str
         label: its name for messages.
 
     Raises:
-        CorruptFileError: for everything that is not such a file, or that `array_bytes` does not write.
+        CorruptFileError: if it is not a safetensors file, or holds arrays that `array_bytes` does not write.
     """
     if not isinstance(header, dict):
         raise corrupt(label, "its list of arrays is no object")
@@ -94,10 +94,10 @@ def load_tensors(source: str | os.PathLike[str] | bytes, header: Any, label: str
 
 
 def _is_entry(entry: Any) -> bool:
-    """Whether an array is one that torch and numpy can have; its size is left to the library."""
+    """Whether torch and numpy can represent the array; the library checks its size."""
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": list(), **rest}:
-            # Extents beside a zero count as well: strides are computed from them.
+            # Extents next to a zero count, too: strides are computed from them.
             extents = [max(extent, 1) for extent in shape if type(extent) is int]
             few = len(extents) == len(shape) <= _MAX_DIMENSIONS
             return not rest and dtype in DTYPES.values() and few and math.prod(extents) < _MAX_ELEMENTS

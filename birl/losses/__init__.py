@@ -1,4 +1,4 @@
-"""Pure tensor mathematics used by two or more algorithms."""
+"""Pure tensor functions that two or more algorithms use."""
 
 from birl.losses.gae import generalized_advantage
 from birl.losses.loss import Loss, shared

@@ -1,4 +1,4 @@
-"""What a loss function returns."""
+"""The return value of loss functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from birl.types import Batch
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss with everything else that a loss function found.
+    """A loss with its metrics and the values that it shares.
 
     Attributes:
         value: the scalar to minimise.
         metrics: further scalars to log, by name.
-        share: values that losses of later steps of the same update need, too; see `shared`.
+        share: values that later steps of the same update also need; see `shared`.
     """
 
     value: Tensor
@@ -36,7 +36,7 @@ class Loss:
 
 
 def shared(batch: Batch, name: str, compute: Callable[[], Tensor]) -> Tensor:
-    """The value that an earlier step of this update shared as ``name``; computed if no step did."""
+    """The value that an earlier step of this update shared as ``name``, computed if none did."""
     if name in batch.extra:
         return batch.extra[name]
     with torch.no_grad():

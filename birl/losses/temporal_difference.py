@@ -1,4 +1,4 @@
-"""The temporal-difference loss that every Q-learning algorithm ends in."""
+"""The temporal-difference loss of Q-learning algorithms."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Optimiser factories, which d3rlpy has here, from `birl.optimizers`."""
+    """Import optimiser factories, which d3rlpy has here, lazily from `birl.optimizers`."""
     from birl import optimizers
 
     if name not in optimizers.__all__:

@@ -26,7 +26,7 @@ class Distribution(Protocol):
     """Methods of every action distribution."""
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Draw actions (``n`` of each, in a new first dimension) and their log-probabilities."""
+        """Draw actions (``n`` per element, in a new first dimension) and their log-probabilities."""
         ...
 
     def log_prob(self, action: Tensor) -> Tensor:
@@ -78,8 +78,8 @@ class Normal:
 class SquashedNormal:
     """``tanh`` of a Gaussian with independent dimensions (Haarnoja et al. 2018, arXiv:1812.05905, appendix C).
 
-    The logarithm of the Jacobian, ``log(1 - tanh(u)**2)``, is taken as ``2 (log 2 - u - softplus(-2u))``, which does
-    not lose its precision where the tanh saturates.
+    The logarithm of the Jacobian, ``log(1 - tanh(u)**2)``, is computed as ``2 (log 2 - u - softplus(-2u))``, which
+    stays precise where the tanh saturates.
 
     Attributes:
         mean: of the Gaussian, ``[..., action_size]``.

@@ -79,7 +79,7 @@ class EncoderFactory(Serializable):
         return self.create_with_action(observation_shape, action_size)
 
     def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module | None:
-        """``n`` encoders whose weights are stacked, or ``None`` where there is no such form."""
+        """``n`` encoders with stacked weights, or ``None`` if this kind cannot be stacked."""
         return None
 
 
@@ -87,7 +87,7 @@ register_encoder_factory = EncoderFactory.register
 
 
 class OneBuildFactory(EncoderFactory):
-    """Base of factories whose encoders, with or without actions, single or stacked, are made by one method."""
+    """Base of factories that make all their encoders (with or without actions, single or stacked) in one method."""
 
     def create(self, observation_shape: Shape) -> nn.Module:
         return self._encoder(observation_shape, 0, None)
@@ -222,7 +222,7 @@ class SimBaEncoderFactory(OneBuildFactory, type="simba"):
 class DefaultEncoderFactory(OneBuildFactory, type="default"):
     """`PixelEncoderFactory` for three-dimensional observations, `VectorEncoderFactory` for others.
 
-    Tuple and dict observations have one such encoder for each leaf; a layer of 256 units joins their features.
+    Tuple and dict observations have one such encoder for each leaf; a dense layer of 256 units joins their features.
 
     Attributes:
         activation: see `birl.models.layers.ACTIVATIONS`.

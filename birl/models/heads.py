@@ -27,7 +27,7 @@ class _LinearHead(nn.Module):
         self.n_actions = n_actions
 
     def _rows(self, features: Tensor) -> Tensor:
-        """``size`` outputs for each member, element and discrete action."""
+        """Rows of ``size`` outputs for each member, element and discrete action."""
         rows: Tensor = self.linear(features)
         return rows if self.n_actions is None else rows.view(*rows.shape[:-1], self.n_actions, -1)
 

@@ -1,4 +1,4 @@
-"""Layers that networks are made of: dense layers, single or stacked for a whole ensemble."""
+"""Layers: dense layers, single or stacked for a whole ensemble, and dropout."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, x.expand(n, -1, -1), self.weight)
 
     def _has_one_column(self, x: Tensor) -> bool:
-        """Whether the weights are columns, on the CPU, where a batched product is several times slower for those.
+        """Whether the weights are columns on the CPU, where a batched product is several times slower for them.
 
-        Inputs that do not fit are left to the product, which refuses them: a multiplication would spread them.
+        Inputs of the wrong shape are left to the product, which rejects them: a multiplication would broadcast them.
         """
         if self.weight.shape[-1] != 1 or x.device.type != "cpu":
             return False
@@ -96,7 +96,7 @@ class EnsembleLayerNorm(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """Linear, activation, batch norm, layer norm, dropout: in this order, all but the first optional.
+    """Linear, activation, batch norm, layer norm and dropout, in this order; all but the first are optional.
 
     Args:
         in_features: input size.
@@ -150,7 +150,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """Zeroes numbers with probability ``rate`` in training, and scales the others so that the mean stays.
+    """Zeroes elements with probability ``rate`` in training, and scales the others to keep the mean.
 
     As ``nn.Dropout``. On the CPU, where random numbers are drawn one after the other, four elements share one of 64
     bits: ``rate`` is rounded to a multiple of 1 / 65536.
@@ -174,7 +174,7 @@ class Dropout(nn.Module):
 
 
 class Members(nn.Module):
-    """An ensemble as a loop, for encoders that know nothing of stacking."""
+    """An ensemble as a loop, for encoders that cannot be stacked."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()

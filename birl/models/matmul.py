@@ -24,7 +24,7 @@ from torch import Tensor
 from birl.errors import ConfigError
 
 LEAST_FEATURES: Final = 8
-"""A product with fewer inputs or outputs takes less time than oneDNN's preparations."""
+"""A product with fewer inputs or outputs takes less time than oneDNN's setup."""
 
 
 class Threshold(NamedTuple):
@@ -111,7 +111,7 @@ def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
     With ``flat`` all dimensions of ``x`` but the last are rows of one product.
     """
     if _threshold is NEVER:
-        return False  # before sizes are looked at: an exporter must not take them for constants
+        return False  # before any size is compared: an exporter would record the result as a constant
     rows = x.shape[:-1].numel() if flat else x.shape[-2]
     stacked = weight.dim() == 3 and weight.shape[0] > 1
     return (
@@ -144,7 +144,7 @@ def torch_products() -> AbstractContextManager[None]:
 
 @cache
 def threshold() -> Threshold:
-    """The size from which oneDNN is clearly faster than torch's own product: AMD's processors with AVX-512 have one.
+    """The size from which oneDNN is clearly faster than torch's own product; only AMD's AVX-512 processors have one.
 
     Not measured: timing noise would make the choice, and with it rounding, irreproducible.
 
@@ -156,7 +156,7 @@ def threshold() -> Threshold:
         raise ConfigError(f"BIRL_PRODUCTS is {wish!r}; it must be 'mkl', 'onednn' or not set")
     if wish:
         return FULL_WIDTH if wish == "onednn" else NEVER
-    # the op is private to torch: it may go
+    # the op is private to torch and may disappear
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if not there or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return NEVER
@@ -167,7 +167,7 @@ def threshold() -> Threshold:
 
 
 def _processor() -> tuple[str, int]:
-    """The processor's vendor and family, if Linux tells."""
+    """The processor's vendor and family, where Linux reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

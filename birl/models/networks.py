@@ -113,7 +113,7 @@ class LinearNetwork(Network):
 
 
 def is_recurrent(module: nn.Module) -> bool:
-    """Whether ``module`` has a recurrent encoder in it."""
+    """Whether ``module`` contains a recurrent encoder."""
     return any(isinstance(part, Recurrent) for part in module.modules())
 
 
@@ -121,7 +121,7 @@ def set_acting(module: nn.Module, acting: bool) -> None:
     """Switch between acting (no dropout, running batch statistics, fixed quantile levels) and training."""
     for part in module.modules():
         if type(part).train is nn.Module.train:
-            vars(part)["training"] = not acting  # what train() does, in a quarter of its time
+            vars(part)["training"] = not acting  # does the same as train() in a quarter of the time
         else:
             part.train(not acting)
         if isinstance(part, ImplicitQuantileHead):
@@ -132,7 +132,7 @@ def set_acting(module: nn.Module, acting: bool) -> None:
 def eval_mode(module: nn.Module) -> Iterator[None]:
     """Dropout off and batch norm on running statistics, until the block ends.
 
-    Does nothing at all if ``module`` has neither, so that compiled losses stay in one graph.
+    Does nothing if ``module`` has neither, so that compiled losses stay in one graph.
     """
     parts = [part for part in _mode_dependent(module) if part.training]
     for part in parts:

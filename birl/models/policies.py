@@ -69,7 +69,7 @@ class SquashedNormalPolicy(_GaussianPolicy):
 
 
 class NormalPolicy(LinearNetwork):
-    """Gaussian whose standard deviation is a parameter of its own, the same for all observations.
+    """Gaussian whose standard deviation is a learned parameter, the same for all observations.
 
     Args:
         spec: shapes of observations and actions.

@@ -121,7 +121,7 @@ class C51QFunctionFactory(_HeadFactory, type="c51"):
     Attributes:
         share_encoder: whether the members of an ensemble share one encoder.
         n_atoms: number of atoms, at least 2.
-        v_min, v_max: lowest and highest return that can be told; returns outside count as these.
+        v_min, v_max: lowest and highest representable return; returns outside are clipped to these.
     """
 
     n_atoms: int = 51
@@ -207,7 +207,7 @@ class ContinuousQFunction(_QFunction):
         return self._returns(inputs, action)
 
     def first(self, inputs: Inputs, action: Tensor) -> Returns:
-        """Returns that begin with the first member's: ``[1, …]``, or of all members where they are not stacked."""
+        """Returns of the first member, ``[1, …]``; of all members where they are not stacked."""
         parts = [part for part in self.modules() if isinstance(part, _STACKED)]
         stacked = {id(parameter) for part in parts for parameter in part.parameters(recurse=False)}
         own = dict(self.named_parameters())

@@ -50,7 +50,7 @@ class Recurrent(nn.Module):
             sequence: embedded observations ``[(N,) T, B, P]``.
             state: start state ``[B, state_size]``.
             is_first: bool ``[T, B]``: the state is zero before this step.
-            following: embedded observations ``[(N,) T, B, P]`` or ``None``: see `birl.types.Inputs`.
+            following: embedded next observations ``[(N,) T, B, P]`` or ``None``; see `birl.types.Inputs`.
 
         Returns:
             Features ``[(N,) T, B, F]`` (at ``following`` if it is given) and the state after the last step of
@@ -182,7 +182,7 @@ class _RecurrentEncoderFactory(OneBuildFactory):
 class LSTMEncoderFactory(_RecurrentEncoderFactory, type="lstm"):
     """Long short-term memory (Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735).
 
-    An action joins behind the core.
+    An action joins after the core.
 
     Attributes:
         hidden_size: size of the core's output; the state is twice as large.
@@ -197,7 +197,7 @@ class LSTMEncoderFactory(_RecurrentEncoderFactory, type="lstm"):
 class GRUEncoderFactory(_RecurrentEncoderFactory, type="gru"):
     """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
 
-    An action joins behind the core.
+    An action joins after the core.
 
     Attributes:
         hidden_size: size of the core's output and of the state.

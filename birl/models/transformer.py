@@ -69,7 +69,7 @@ class CausalTransformer(nn.Module):
         Args:
             tokens: embedded tokens.
             valid: bool ``[B, K]``, false at padding, which no other token sees; ``None`` for no padding.
-            wanted: which tokens to give back; the last block computes no others.
+            wanted: which tokens to return; the last block computes no others.
         """
         length = tokens.shape[1]
         visible = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()[None]
@@ -187,7 +187,7 @@ class DecisionTransformerNetwork(Network):
         self.dropout = Dropout(embed_dropout)
         self.transformer = transformer
         for part in (self.transformer, self.position_embedding):
-            part.apply(_as_gpt2)  # all else begins as torch has it, as in the paper's code
+            part.apply(_as_gpt2)  # everything else keeps torch's initial values, as in the paper's code
         self.make_layers(size, spec.action_size)
 
     def forward(

@@ -1,7 +1,7 @@
 """A conditional variational auto-encoder of the actions in the data (Sohn et al. 2015; arXiv:1812.02900, section 4).
 
-The encoder reads a state and an action and says how the action's latent is distributed, the decoder turns a state and a
-latent into an action again. Latents of a standard normal decode to actions such as the data have.
+The encoder maps a state and an action to a distribution over latents; the decoder maps a state and a latent back to an
+action. Latents from a standard normal decode to actions like those in the data.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class VAEDecoder(LinearNetwork):
         Args:
             inputs: the states.
             latent: ``[..., L]``; may have more leading dimensions than the states (many actions for each state).
-            squash: whether actions go through a tanh, into [-1, 1]; if not, they are those before it.
+            squash: whether actions go through a tanh, into [-1, 1]; otherwise they are returned as before it.
         """
         action: Tensor = self.linear(self.encode(inputs, latent))
         return action.tanh() if squash else action
 
     @torch.no_grad()
     def sample(self, inputs: Inputs, n: int | None = None, *, squash: bool = True) -> Tensor:
-        """Actions such as the data have, from random latents, without gradients, dropout and batch statistics.
+        """Actions like those in the data, from random latents, without gradients, dropout or batch statistics.
 
         Args:
             inputs: the states.

@@ -148,7 +148,7 @@ class _RowReturns(Returns):
         return self._of(self._rows().mean(0))
 
     def mix(self, probs: Tensor) -> Self:
-        """Row by row. Averaged quantiles have the mixture's mean though not its shape."""
+        """Row by row. Averaged quantiles have the mixture's mean, but not its shape."""
         return self._of((self._rows() * probs.unsqueeze(-1)).sum(-2))
 
 
@@ -197,7 +197,7 @@ class QuantileReturns(_RowReturns):
 class CategoricalReturns(_RowReturns):
     """Return distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
 
-    Either ``logits`` (a prediction) or ``probabilities`` (a target) is given.
+    Exactly one of ``logits`` (a prediction) and ``probabilities`` (a target) is given.
 
     Attributes:
         support: evenly spaced, increasing returns of the atoms ``[Z]``.
@@ -236,7 +236,7 @@ class CategoricalReturns(_RowReturns):
             return CategoricalReturns(self.support, probabilities=project(self.probs, atoms, self.support))
 
     def td_loss(self, target: CategoricalReturns, delta: float | None = None) -> Tensor:
-        """Cross-entropy of the projected target and the prediction (1707.06887 algorithm 1). ``delta`` has no use."""
+        """Cross-entropy of the projected target and the prediction (1707.06887 algorithm 1). ``delta`` is ignored."""
         return -(target.probs * cast(Tensor, self.logits).log_softmax(-1)).sum(-1)
 
 

@@ -24,8 +24,8 @@ NamedParameters = Iterable[tuple[str, nn.Parameter]]
 class OptimizerFactory(Serializable):
     """Base of optimiser factories, and a factory of any optimiser: ``OptimizerFactory(Adam, weight_decay=1e-4)``.
 
-    Your own is a dataclass with ``create`` and a name: ``class Mine(OptimizerFactory, type="mine")``. One written for
-    d3rlpy has ``create_optimizer`` instead, and is given all parameters as one module.
+    To write your own, define a dataclass with ``create`` and a name: ``class Mine(OptimizerFactory, type="mine")``. One
+    written for d3rlpy has ``create_optimizer`` instead; it gets all parameters as one module.
 
     Attributes:
         clip_grad_norm: largest gradient norm over the parameters of one optimiser, or ``None``. The engine clips.
@@ -36,7 +36,7 @@ class OptimizerFactory(Serializable):
     lr_scheduler_factory: LRSchedulerFactory | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """``OptimizerFactory(SomeOptimizer, …)`` makes a `TorchOptimizerFactory`: d3rlpy names optimisers so."""
+        """``OptimizerFactory(SomeOptimizer, …)``, as d3rlpy writes it, makes a `TorchOptimizerFactory`."""
         return super().__new__(TorchOptimizerFactory if cls is OptimizerFactory else cls)  # type: ignore[return-value]
 
     def create(self, named_parameters: NamedParameters, lr: float) -> Optimizer:

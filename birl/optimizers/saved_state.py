@@ -1,6 +1,6 @@
 """Validation of saved optimiser states.
 
-Fused kernels trust the shapes of moments: they would read and write beyond the end of one that is too small.
+Fused kernels trust the shapes of moments: they would read and write past the end of one that is too small.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class WarmupSchedulerFactory(LRSchedulerFactory, type="warmup"):
 
 @dataclass(frozen=True)
 class WarmupCosineSchedulerFactory(LRSchedulerFactory, type="warmup_cosine"):
-    """Learning rate that rises linearly, falls along half a cosine and stays at its lowest share.
+    """Learning rate that rises linearly, falls along half a cosine and stays at its minimum.
 
     Update ``u``, counted from 1, has the share ``u / warmup_steps`` of the learning rate while that is below 1, and
     ``max(lowest, (1 + cos(pi * p)) / 2)`` with ``p = (u - warmup_steps) / (final_steps - warmup_steps)`` from then on.

@@ -1,4 +1,4 @@
-"""Scaling of observations, actions and rewards between the units of data and those of networks."""
+"""Scalers of observations, actions and rewards, between the units of the data and those of the networks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ register_action_scaler = ActionScaler.register
 class MinMaxActionScaler(MinMax, ActionScaler, type="min_max"):
     """Map ``[minimum, maximum]`` to ``[-1, 1]``, each dimension by itself.
 
-    A dimension that is constant becomes 0, and whatever the policy says comes back as the constant.
+    A constant dimension becomes 0, and every action of the policy comes back as the constant.
 
     Args:
         minimum: lower bounds ``[action_size]``, or ``None`` to be fitted.

@@ -29,10 +29,10 @@ _RELATIVE_RESOLUTION: Final = 1e-6  # of float32, rounded up: a narrower spread 
 
 
 class Scaler:
-    """A reversible map. Parameters that were not given are found by one of the ``fit`` methods.
+    """A reversible map. A ``fit`` method finds the parameters that were not given.
 
     ``transform`` and ``reverse_transform`` are plain torch operations, so that they can be differentiated,
-    compiled and exported; they take any leading dimensions. The data itself is never changed.
+    compiled and exported; they take any leading dimensions and never change their input.
     """
 
     @property
@@ -59,7 +59,7 @@ class Scaler:
         """
 
     def fit_with_transition_picker(self, episodes: Sequence[Any], transition_picker: Any) -> None:
-        """Find the parameters from all transitions, as d3rlpy does: of stacked frames, say, or of n-step rewards.
+        """Find the parameters from all transitions, as d3rlpy does: for example of stacked frames or n-step rewards.
 
         The last step of an episode is left out if its next observation is unknown. `fit_with_episodes` counts it too.
 
@@ -133,10 +133,10 @@ class Scaler:
 
 
 class Fitted(Scaler):
-    """Base of scalers with two parameters that are given, or found from data, together."""
+    """Base of scalers with two parameters, which are given, or fitted, together."""
 
     _fitted: ClassVar[tuple[str, str]]
-    """Their names, which are also those of `Statistics`."""
+    """Their names, which are also names in `Statistics`."""
 
     def __post_init__(self) -> None:
         first, second = self._found()
@@ -158,7 +158,7 @@ class Fitted(Scaler):
         return getattr(self, first), getattr(self, second)
 
     def _set(self, *values: Any) -> None:
-        """Check and take both parameters."""
+        """Check and set both parameters."""
         first, second = map(self._parameter, self._fitted, values)
         low, high = self._fitted
         owner, shape = type(self).__name__, np.shape(first)
@@ -172,10 +172,10 @@ class Fitted(Scaler):
         setattr(self, high, second)
 
     def _parameter(self, name: str, value: Any) -> Any:
-        """A parameter in the form in which it is kept.
+        """A parameter in its stored form.
 
         Raises:
-            ConfigError: if it is no finite number, or array of such.
+            ConfigError: if it is not a finite number or an array of finite numbers.
         """
         raise NotImplementedError
 
@@ -196,7 +196,7 @@ class _Views(Sequence[Any]):
 
 
 def _for_picker(episode: Any) -> Any:
-    """The episode with a row for its final observation, if that is known; the action there is 0."""
+    """The episode with a row for its final observation, if known; the action there is 0."""
     final = getattr(episode, "final_observation", None)
     if final is None:
         return episode
@@ -225,7 +225,7 @@ def _tensor(array: Any) -> Tensor:
 
 
 def as_float(x: Tensor) -> Tensor:
-    """float64 as it is, everything else as float32."""
+    """float64 unchanged, everything else as float32."""
     return x if x.dtype == torch.float64 else x.to(torch.float32)
 
 
@@ -258,7 +258,7 @@ class Statistics:
 
 
 def row_statistics(arrays: Iterable[Any]) -> Statistics:
-    """Statistics over the rows of all ``arrays`` ``[rows, …]`` in one pass, with memory for a million numbers.
+    """Statistics over the rows of all ``arrays`` ``[rows, …]`` in one pass, a million numbers at a time.
 
     Raises:
         EmptyDataError: if there are none.
@@ -303,7 +303,7 @@ class Affine(Fitted):
     _cache: dict[Any, tuple[Tensor, ...]]
 
     def _constants(self) -> tuple[Array, ...]:
-        """shift, a scale that is nowhere 0, and whatever else a subclass uses: arrays of one shape."""
+        """The shift, a scale without zeros, and the subclass's further constants: arrays of one shape."""
         raise NotImplementedError
 
     def _parameter(self, name: str, value: Any) -> Array:
@@ -351,7 +351,7 @@ class Affine(Fitted):
         tensors = self._cache.get(key)
         if tensors is None:
             tensors = self._make_tensors(like, given)
-            if not torch.compiler.is_compiling():  # tensors made while compiling are not real and must not be kept
+            if not torch.compiler.is_compiling():  # tensors made during compilation are fake and must not be kept
                 self._cache[key] = tensors
         return tensors
 

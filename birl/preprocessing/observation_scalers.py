@@ -87,7 +87,7 @@ class TupleObservationScaler(ObservationScaler, type="tuple"):
     """One scaler for each part of tuple observations.
 
     Args:
-        observation_scalers: scalers; ``None`` leaves a part as it is.
+        observation_scalers: a scaler for each part; ``None`` leaves a part unchanged.
     """
 
     observation_scalers: Sequence[ObservationScaler | None] = field(default_factory=list)
@@ -106,7 +106,7 @@ class TupleObservationScaler(ObservationScaler, type="tuple"):
     def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
         """Fit the scalers of the parts that are not fitted yet, each with its own part of all steps.
 
-        A sequence is gone through once for each part; anything else is first made a list.
+        A sequence is read once for each part; any other iterable is first made a list.
         """
         sequence = episodes if isinstance(episodes, Sequence) else list(episodes)
         for index, scaler in enumerate(self.observation_scalers):
@@ -118,10 +118,10 @@ class TupleObservationScaler(ObservationScaler, type="tuple"):
         return SimpleNamespace(observations=observations[index])
 
     def fit_with_env(self, env: Any) -> None:
-        """Fit the scalers of the parts that are not fitted yet with the parts of a Tuple space.
+        """Fit the scalers that are not fitted yet to the parts of a Tuple space.
 
         Raises:
-            ConfigError, UnsupportedError: as the scalers of the parts.
+            ConfigError, UnsupportedError: as the parts' scalers do.
         """
         spaces: Any = getattr(self._space(env), "spaces", None)
         self._check(spaces)

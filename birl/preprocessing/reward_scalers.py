@@ -35,7 +35,7 @@ class _AffineReward(RewardScaler):
     multiplier: float
 
     def _affine(self) -> tuple[float, float]:
-        """shift, and a scale that is not 0."""
+        """The shift, and a scale other than 0."""
         return 0.0, 1.0
 
     def __post_init__(self) -> None:
@@ -155,9 +155,9 @@ class StandardRewardScaler(_FittedReward, type="standard"):
 
 @dataclass
 class ReturnBasedRewardScaler(_FittedReward, type="return"):
-    """``multiplier * x / (return_max - return_min)``: the returns of all episodes span ``multiplier``.
+    """``multiplier * x / (return_max - return_min)``: the returns of all episodes span a range of ``multiplier``.
 
-    Used with this data by IQL and others (Kostrikov et al. 2021, arXiv:2110.06169, who multiply by 1000).
+    Used by IQL and others on D4RL (Kostrikov et al. 2021, arXiv:2110.06169, with ``multiplier=1000``).
 
     Args:
         return_max: greatest undiscounted return of an episode, or ``None`` to be fitted.

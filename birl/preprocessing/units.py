@@ -1,4 +1,4 @@
-"""From minibatches of a dataset to `Batch` on the training device, in the units that networks see."""
+"""Conversion of minibatches to `Batch`: on the training device, in the units of the networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DOUBLE = np.dtype(np.float64)
 
 
 class Units:
-    """Conversion between what environments and datasets speak and what networks see.
+    """Conversion between the units of environments and datasets and those of networks.
 
     Args:
         device: training device.
@@ -40,10 +40,9 @@ class Units:
     def tensor(self, array: Array | Tensor) -> Tensor:
         """Move to the device in its own dtype: pixels travel as bytes.
 
-        The way to a CUDA device leads through pinned memory: a copy from there does not wait for the device. Torch's
-        host allocator gives a pinned block that was freed to others only after the copies from it are done, so the
-        block need not be kept here. (It finds the block by the address of its first byte: what a place gathers into
-        pinned memory begins there.)
+        Copies to a CUDA device go through pinned memory, so that they do not wait for the device. Torch's host
+        allocator reuses a freed pinned block only after the copies from it are done, so the block need not be kept
+        here. (It finds the block by the address of its first byte, where a place begins to gather.)
         """
         if not isinstance(array, Tensor):
             array = np.asarray(array)
@@ -96,8 +95,8 @@ def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
     """Convert a minibatch of transitions, sequences or trajectories.
 
     Columns that algorithms ask for are in ``extra``: ``next_action`` and ``next_action_known``, ``return_to_go``, and
-    of trajectories ``returns_to_go`` and ``timestep``. The tensors may be shared with the minibatch: they are not to be
-    written to.
+    for trajectories ``returns_to_go`` and ``timestep``. The tensors may share memory with the minibatch: do not write
+    to them.
     """
     given = minibatch.extra
     extra = {name: read(units, given[name]) for name, read in _EXTRA.items() if name in given}
@@ -131,7 +130,8 @@ def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tens
     """Convert a rollout ``[T, N, …]``.
 
     Returns:
-        The batch, with weight 0 where no real step was made, and float ``[T, N]``: 1 where a recursion over time stops.
+        The batch, with weight 0 where a row is not a real step, and float ``[T, N]``: 1 where a recursion over time
+        stops.
     """
     action = rollout.extra.get("policy_action", rollout.action)  # what the policy chose, before any clipping
     action = units.tensor(action)
@@ -156,8 +156,8 @@ def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tens
 def fold_sequences(batch: Batch, length: int) -> Batch:
     """Cut ``[T, N, …]`` into sequences of ``length`` steps ``[length, ceil(T / length) * N, …]``.
 
-    Each starts from the recurrent state that was stored with its first step (``state.<network>`` in ``extra``). The
-    last ones are padded, with weight 0.
+    Each starts from the recurrent state stored with its first step (``state.<network>`` in ``extra``). The last ones
+    are padded with steps of weight 0.
     """
     steps = batch.reward.shape[0]
     count = -(-steps // length)
