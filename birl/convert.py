@@ -17,7 +17,7 @@ import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -34,29 +34,9 @@ from birl.optimizers.saved_state import refuse_nonfinite
 from birl.types import ActionSpace, Spec
 
 CONVERTIBLE: Final = (
-    "AWAC",
-    "BC",
-    "BEAR",
-    "CQL",
-    "CalQL",
-    "CRR",
-    "DDPG",
-    "DQN",
-    "DecisionTransformer",
-    "DiscreteBC",
-    "DiscreteBCQ",
-    "DiscreteCQL",
-    "DiscreteDecisionTransformer",
-    "DiscreteSAC",
-    "DoubleDQN",
-    "IQL",
-    "NFQ",
-    "PRDC",
-    "ReBRAC",
-    "SAC",
-    "TACR",
-    "TD3",
-    "TD3PlusBC",
+    *("AWAC", "BC", "BEAR", "CQL", "CalQL", "CRR", "DDPG", "DQN", "DecisionTransformer", "DiscreteBC", "DiscreteBCQ"),
+    *("DiscreteCQL", "DiscreteDecisionTransformer", "DiscreteSAC", "DoubleDQN", "IQL", "NFQ", "PRDC", "ReBRAC", "SAC"),
+    *("TACR", "TD3", "TD3PlusBC"),
 )
 """Algorithms whose models can be converted."""
 
@@ -79,10 +59,8 @@ _MODULES: Final = {
     "imitator": "actor",
     "log_alpha": "alpha",
     "log_temp": "temperature",
-    "perturbation": "perturbation",
     "policy": "actor",
     "q_funcs": "critic",
-    "targ_perturbation": "perturbation_target",
     "targ_policy": "actor_target",
     "targ_q_funcs": "critic_target",
     "transformer": "transformer",
@@ -343,9 +321,8 @@ def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: 
             found[key] = found[key.replace("actor_target.", "actor.", 1)]
     drawn = [key for key in wanted if "." not in key]  # random numbers drawn once
     found = {key: tensor for key, tensor in found.items() if not _is_shared(key, tensor, found, wanted)}
-    wrong = [key for key in wanted if key not in found and key not in drawn]
-    wrong += [key for key in found if key not in wanted]
-    wrong += [key for key in found if key in wanted and found[key].shape != wanted[key].shape]
+    shapes, expected = ({key: tensor.shape for key, tensor in each.items()} for each in (found, wanted))
+    wrong = [key for key in {**wanted, **found} if shapes.get(key) != expected.get(key) and key not in drawn]
     if wrong:
         raise UnsupportedError(f"{fname} has networks of another form than birl's: {', '.join(wrong[:5])} do not agree")
     return found
@@ -408,7 +385,7 @@ def _layers(given: Mapping[str, Tensor], prefix: str, place: str) -> _Tensors:
     found: _Tensors = {}
     layer, norm = -1, 0
     for number in numbers:
-        tensors = {name: given[f"{prefix}{number}.{name}"] for name in _leaves(given, f"{prefix}{number}.")}
+        tensors = _below(given, f"{prefix}{number}.")
         if tensors["weight"].dim() > 1:
             layer, norm = layer + 1, 0
             name = place.format(layer) if place.startswith("convolutions") else f"{place.format(layer)}.linear"
@@ -419,17 +396,15 @@ def _layers(given: Mapping[str, Tensor], prefix: str, place: str) -> _Tensors:
     return found
 
 
-def _leaves(given: Iterable[str], prefix: str) -> list[str]:
-    return [name.removeprefix(prefix) for name in given if name.startswith(prefix)]
+def _below(given: Mapping[str, Tensor], prefix: str) -> _Tensors:
+    """Tensors whose names begin with ``prefix``, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in given.items() if name.startswith(prefix)}
 
 
 def _ensemble(given: Mapping[str, Tensor], target: str, wanted: Mapping[str, Tensor]) -> _Tensors:
     """Critics as birl keeps them: stacked, or one after the other where encoders cannot be stacked."""
     count = 1 + max(int(name.split(".")[0]) for name in given)
-    members = [
-        _network({name: given[f"{index}.{name}"] for name in _leaves(given, f"{index}.")}, "head.")
-        for index in range(count)
-    ]
+    members = [_network(_below(given, f"{index}."), "head.") for index in range(count)]
     found: _Tensors = {}
     for name in members[0]:
         stacked = f"{target}.{name}"

@@ -100,6 +100,6 @@ def test_what_is_logged_is_what_an_update_gives():
         algorithm = subject.build()
         given = set()
         for item in subject.inputs(algorithm, 3):
-            given |= set(subject.update(algorithm, item))
+            given |= set(algorithm.update(item))
         table = module.page(config.algorithm).partition("## What it logs")[2].partition("##")[0]
         assert given == {name for name in module.METRICS if f"| `{name}` |" in table}, config.__name__

@@ -84,18 +84,19 @@ def get_dataset(
         _check_options(name, ReplayBuffer.load, options, "f", "buffer")
         dataset = ReplayBuffer.load(str(_FOLDER / f"{name}.h5"), InfiniteBuffer(), **parts, **options)
         return dataset, make_env(_ENVIRONMENTS[name.partition("-")[0]], render_mode=render_mode)
-    if d4rl.PATTERN.fullmatch(name):
-        _check_options(name, get_d4rl, options)
-        return get_d4rl(name, render_mode=render_mode, **parts, **options)
     game = atari.PATTERN.fullmatch(name)
-    if game and game[1] in atari.GAMES:
+    load: Callable[..., tuple[ReplayBuffer, Any]] | None = None
+    if d4rl.PATTERN.fullmatch(name):
+        load = get_d4rl
+    elif game and game[1] in atari.GAMES:
         if transition_picker is not None or trajectory_slicer is not None:
             raise ConfigError(f"{name!r} takes num_stack= instead of a transition_picker and a trajectory_slicer")
-        _check_options(name, get_atari, options)
-        return get_atari(name, render_mode=render_mode, **options)
-    if "/" in name and minari.PATTERN.fullmatch(name):
-        _check_options(name, get_minari, options)
-        return get_minari(name, render_mode=render_mode, **parts, **options)
+        load, parts = get_atari, {}
+    elif "/" in name and minari.PATTERN.fullmatch(name):
+        load = get_minari
+    if load is not None:
+        _check_options(name, load, options)
+        return load(name, render_mode=render_mode, **parts, **options)
     first = game[1] if game else name.partition("-")[0]
     others = difflib.get_close_matches(first, {*d4rl.FAMILIES, *atari.GAMES} - {first}, 1, 0.8)
     near = difflib.get_close_matches(name, NAMES, 1) or [name.replace(first, other, 1) for other in others]

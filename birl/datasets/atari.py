@@ -18,17 +18,14 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset import (
-    BasicTrajectorySlicer,
-    BasicTransitionPicker,
     Episode,
     FrameStackTrajectorySlicer,
     FrameStackTransitionPicker,
-    InfiniteBuffer,
     ReplayBuffer,
     Signature,
 )
 from birl.dataset.validation import as_flags
-from birl.datasets.folders import Where, environment_or_none, find
+from birl.datasets.folders import Where, environment_or_none, find, stored
 from birl.envs.atari import AtariPreprocessing, game_name, make_atari
 from birl.envs.wrappers import ChannelFirst, FrameStack
 from birl.errors import ConfigError, CorruptFileError, FileError
@@ -151,25 +148,18 @@ def _load(
         action_size = 1 + max(int(epoch.column("action").max()) for epoch in epochs)
     else:
         action_size = int(env.action_space.n)
-    dataset: ReplayBuffer | None = None
     generator = new_generator()
-    for epoch in epochs:
-        for episode in epoch.episodes(fraction, generator):
-            if dataset is None:
-                dataset = ReplayBuffer(
-                    InfiniteBuffer(),
-                    FrameStackTransitionPicker(num_stack) if num_stack else BasicTransitionPicker(),
-                    FrameStackTrajectorySlicer(num_stack) if num_stack else BasicTrajectorySlicer(),
-                    observation_signature=episode.observation_signature,
-                    action_signature=Signature([np.dtype(np.int64)], [(1,)]),
-                    action_space=ActionSpace.DISCRETE,
-                    action_size=action_size,
-                    storage=storage,
-                )
-                dataset.storage.reserve(sum(epoch.rows(fraction) for epoch in epochs))
-            dataset.append_episode(episode)
+    dataset = stored(
+        (episode for epoch in epochs for episode in epoch.episodes(fraction, generator)),
+        sum(epoch.rows(fraction) for epoch in epochs),
+        transition_picker=FrameStackTransitionPicker(num_stack) if num_stack else None,
+        trajectory_slicer=FrameStackTrajectorySlicer(num_stack) if num_stack else None,
+        action_signature=Signature([np.dtype(np.int64)], [(1,)]),
+        action_space=ActionSpace.DISCRETE,
+        action_size=action_size,
+        storage=storage,
+    )
     assert dataset is not None
-    dataset.flush()
     return dataset
 
 

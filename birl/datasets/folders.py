@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer
 from birl.errors import ConfigError, FileError, MissingExtraError
 
 Where = str | os.PathLike[str] | None
@@ -47,6 +48,26 @@ def find(what: str, names: Sequence[str], path: Where, source: str) -> Path:
         f"{what} is not on this machine, and birl downloads nothing by itself. Download {source} and save it as "
         f"{folders[0] / names[0]} (searched: {searched}; BIRL_DATA_DIR names another folder, path= another place)"
     )
+
+
+def stored(episodes: Iterable[Episode], rows: int = 0, **options: Any) -> ReplayBuffer | None:
+    """A dataset of episodes that are read one after the other, or ``None`` if there is none.
+
+    Args:
+        episodes: the episodes.
+        rows: rows to make room for.
+        **options: of `ReplayBuffer`; what is stored of observations is told by the first episode.
+    """
+    dataset: ReplayBuffer | None = None
+    for episode in episodes:
+        if dataset is None:
+            signature = episode.observation_signature
+            dataset = ReplayBuffer(InfiniteBuffer(), observation_signature=signature, **options)
+            dataset.storage.reserve(rows)
+        dataset.append_episode(episode)
+    if dataset is not None:
+        dataset.flush()
+    return dataset
 
 
 def environment_or_none(what: str, make: Callable[[], Any]) -> Any:

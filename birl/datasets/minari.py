@@ -13,11 +13,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer, Signature
+from birl.dataset import Episode, ReplayBuffer, Signature
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
-from birl.datasets.folders import environment_or_none
-from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, flat_goal, is_channel_last, with_channel_first
+from birl.datasets.folders import environment_or_none, stored
+from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, is_channel_last, with_channel_first, with_goal
 from birl.errors import ConfigError, EmptyDataError, FileError, MissingExtraError, ShapeError, require
 from birl.spaces import action_leaf
 from birl.types import Tree
@@ -87,33 +87,22 @@ def get_minari(
     space, goal = source.observation_space, _is_goal(source.observation_space)
     convert = _converter(space, tuple_observation)
     leaf, action_space, action_size = action_leaf(source.action_space)
-    dataset: ReplayBuffer | None = None
-    for item in source.iterate_episodes():
-        if not len(item.rewards):
-            continue
-        episode = Episode(
-            convert(item.observations),
-            item.actions,
-            item.rewards,
-            bool(item.terminations[-1]),
-            truncated=not item.terminations[-1],
-        )
-        if dataset is None:
-            dataset = ReplayBuffer(
-                InfiniteBuffer(),
-                transition_picker,
-                trajectory_slicer,
-                observation_signature=episode.observation_signature,
-                action_signature=Signature([leaf.dtype], [leaf.shape]),
-                reward_signature=episode.reward_signature,
-                action_space=action_space,
-                action_size=action_size,
-                storage=storage,
-            )
-        dataset.append_episode(episode)
+
+    def episode(item: Any) -> Episode:
+        ended = bool(item.terminations[-1])
+        return Episode(convert(item.observations), item.actions, item.rewards, ended, truncated=not ended)
+
+    dataset = stored(
+        (episode(item) for item in source.iterate_episodes() if len(item.rewards)),
+        transition_picker=transition_picker,
+        trajectory_slicer=trajectory_slicer,
+        action_signature=Signature([leaf.dtype], [leaf.shape]),
+        action_space=action_space,
+        action_size=action_size,
+        storage=storage,
+    )
     if dataset is None:
         raise EmptyDataError(f"the Minari dataset {env_name!r} holds no step: collect some")
-    dataset.flush()
 
     def make() -> Any:
         try:
@@ -134,12 +123,7 @@ def _is_goal(space: Any) -> bool:
 def _converter(space: Any, tuple_observation: bool) -> Callable[[Any], Tree]:
     """From observations as Minari keeps them to those that are learned from."""
     if _is_goal(space):
-
-        def join(given: Any) -> Tree:
-            first, goal = (flat_goal(given[key]) for key in _GOAL)
-            return (first, goal) if tuple_observation else np.concatenate([first, goal.astype(first.dtype)], axis=-1)
-
-        return join
+        return lambda given: with_goal(given, *_GOAL, tuple_observation)
     if is_channel_last(space):
         return lambda given: with_channel_first(np.asarray(given), len(space.shape))
     return lambda given: _checked(space, given)

@@ -9,7 +9,7 @@ import numpy as np
 from birl.envs.stepper import Stepper
 from birl.errors import EnvironmentMismatchError
 from birl.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
-from birl.types import Tree, tree_leaves
+from birl.types import tree_leaves, tree_map
 
 
 def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
@@ -36,7 +36,7 @@ def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
     for action in actions:
         observation = stepper.observation
         for index in range(number_of_environments(env)):
-            single = _at(observation, index)
+            single = tree_map(lambda leaf, i=index: leaf[i], observation)
             if not space.contains(single):
                 raise EnvironmentMismatchError(f"the observation {single!r:.300} is not in the declared space {space}")
         stepper.step(action)
@@ -50,11 +50,3 @@ def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
                 "numbers elsewhere than from self.np_random, so runs cannot be repeated or resumed exactly"
             )
         again.step(action)
-
-
-def _at(tree: Tree, index: int) -> Tree:
-    if isinstance(tree, dict):
-        return {name: _at(value, index) for name, value in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_at(value, index) for value in tree)
-    return tree[index]

@@ -295,20 +295,6 @@ def _with_final(observation: Tree, info: dict[str, Any], done: Array) -> Tree:
         )
     final = tree_map(np.array, observation)
     for index in np.flatnonzero(done).tolist():
-        source = _row(info["final_obs"], index)
-        for target, value in zip(tree_leaves(final), tree_leaves(_like(observation, source)), strict=True):
-            target[index] = value
+        source = tree_map(lambda leaf, i=index: leaf[i], info["final_obs"])
+        tree_map(lambda target, value, i=index: target.__setitem__(i, value), final, source)
     return final
-
-
-def _row(final: Any, index: int) -> Any:
-    if isinstance(final, dict):
-        return {name: _row(value, index) for name, value in final.items()}
-    if isinstance(final, tuple):
-        return tuple(_row(value, index) for value in final)
-    return final[index]
-
-
-def _like(tree: Tree, other: Tree) -> Tree:
-    """``other`` with its dicts in the order of ``tree``."""
-    return tree_map(lambda _, value: value, tree, other)

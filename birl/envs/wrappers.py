@@ -135,20 +135,17 @@ class GoalConcatWrapper(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.u
                 "observation_key= and goal_key="
             )
         boxes = [_box(space[key]) for key in self._keys]
-        self.observation_space = (
-            spaces.Tuple(boxes)
-            if tuple_observation
-            else spaces.Box(
-                np.concatenate([box.low for box in boxes]),
-                np.concatenate([box.high for box in boxes]),
-                dtype=boxes[0].dtype.type,
-            )
-        )
+        self.observation_space = spaces.Tuple(boxes) if tuple_observation else _joined(boxes)
 
     def observation(self, observation: Any) -> Any:
         """Observation and goal, which may have leading dimensions."""
-        first, goal = (flat_goal(observation[key]) for key in self._keys)
-        return (first, goal) if self._tuple else np.concatenate([first, goal.astype(first.dtype)], axis=-1)
+        return with_goal(observation, *self._keys, self._tuple)
+
+
+def with_goal(given: Any, observation_key: str, goal_key: str, as_tuple: bool) -> Any:
+    """Observation and goal of a dict as one vector or as a tuple, as `GoalConcatWrapper` gives them."""
+    first, goal = flat_goal(given[observation_key]), flat_goal(given[goal_key])
+    return (first, goal) if as_tuple else np.concatenate([first, goal.astype(first.dtype)], axis=-1)
 
 
 def flat_goal(goal: Any) -> Array:
@@ -161,9 +158,12 @@ def flat_goal(goal: Any) -> Array:
 def _box(space: Any) -> spaces.Box:
     """The space of what `flat_goal` makes."""
     if isinstance(space, spaces.Dict):
-        parts = [_box(space[key]) for key in sorted(space.spaces)]
-        low, high = (np.concatenate([getattr(part, side) for part in parts]) for side in ("low", "high"))
-        return spaces.Box(low, high, dtype=parts[0].dtype.type)
+        return _joined([_box(space[key]) for key in sorted(space.spaces)])
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise EnvironmentMismatchError(f"observations and goals must be vectors, one of them is {space}: flatten it")
     return space
+
+
+def _joined(boxes: list[spaces.Box]) -> spaces.Box:
+    low, high = np.concatenate([box.low for box in boxes]), np.concatenate([box.high for box in boxes])
+    return spaces.Box(low, high, dtype=boxes[0].dtype.type)

@@ -8,7 +8,7 @@
 
 from birl.testing.contract import CHECKS, SLOW_CHECKS, Subject, check_algorithm
 from birl.testing.data import build_algorithm, random_batch, random_dataset
-from birl.testing.environments import PROBES, ChainEnv, MemoryEnv, Probe, ProbeEnv, collect_dataset
+from birl.testing.environments import PROBES, ChainEnv, MemoryEnv, ProbeEnv, collect_dataset
 from birl.testing.golden import (
     GoldenReport,
     Reference,
@@ -25,7 +25,6 @@ __all__ = [
     "ChainEnv",
     "GoldenReport",
     "MemoryEnv",
-    "Probe",
     "ProbeEnv",
     "Reference",
     "Subject",

@@ -7,7 +7,6 @@ Each comes with discrete and with continuous actions and makes its own dataset.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -29,7 +28,7 @@ def _action_space(discrete: bool) -> gymnasium.Space[Any]:
 
 
 class ProbeEnv(Environment):
-    """An environment that asks one question.
+    """An environment that asks one question, and the answers that a learner must know in the end.
 
     ==================  ===================================================================  ======================
     kind                what happens                                                         a fault in
@@ -93,51 +92,21 @@ class ProbeEnv(Environment):
     def _array(self) -> Array:
         return np.array([self._observation], np.float32)
 
-
-@dataclass(frozen=True)
-class Probe:
-    """A probe environment with what a learner must know in the end.
-
-    Attributes:
-        kind: one of `PROBES`.
-        discrete: the kind of actions.
-    """
-
-    kind: str
-    discrete: bool
-
-    def make(self) -> ProbeEnv:
-        """The environment."""
-        return ProbeEnv(self.kind, self.discrete)
-
-    @property
-    def has_best_action(self) -> bool:
-        """Whether actions matter."""
-        return self.kind in ("action", "action_observation")
-
     @property
     def observations(self) -> tuple[float, ...]:
         """All observations that steps start from."""
-        return {"observation": (-1.0, 1.0), "action_observation": (-1.0, 1.0), "discount": (0.0, 1.0)}.get(
-            self.kind, (0.0,)
-        )
+        varying = {"observation": (-1.0, 1.0), "action_observation": (-1.0, 1.0), "discount": (0.0, 1.0)}
+        return varying.get(self.kind, (0.0,))
 
     def best_actions(self) -> list[tuple[float, float]]:
         """Observation and best action, where actions matter."""
-        env = self.make()
-        return [(x, env.best_action(x)) for x in self.observations] if self.has_best_action else []
+        matter = self.kind in ("action", "action_observation")
+        return [(x, self.best_action(x)) for x in self.observations] if matter else []
 
     def action_values(self, gamma: float) -> list[tuple[float, float, float]]:
         """Observation, action and the true value of taking it."""
-        env = self.make()
         actions = (0.0, 1.0) if self.discrete else (-0.5, 0.0, 0.5)
-        return [(x, a, env.reward(x, a) + self._later(x, gamma)) for x in self.observations for a in actions]
-
-    def state_values(self, gamma: float) -> list[tuple[float, float]]:
-        """Observation and its true value under any policy, where actions do not matter."""
-        if self.has_best_action:
-            return []
-        return [(x, self.make().reward(x, 0) + self._later(x, gamma)) for x in self.observations]
+        return [(x, a, self.reward(x, a) + self._later(x, gamma)) for x in self.observations for a in actions]
 
     def _later(self, observation: float, gamma: float) -> float:
         if self.kind == "time_limit":

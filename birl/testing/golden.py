@@ -129,19 +129,12 @@ def _plain_batch(batch: Batch) -> dict[str, Tensor]:
 
 
 _RULES: tuple[tuple[str, str], ...] = (
-    # birl's name without its network -> plain name; {k} is the member
-    (r"encoder\.(?:members\.(?P<k>\d+)\.)?layers\.(?P<i>\d+)\.linear\.weight", "w{i}"),
-    (r"encoder\.(?:members\.(?P<k>\d+)\.)?layers\.(?P<i>\d+)\.linear\.bias", "b{i}"),
-    (r"encoder\.(?:members\.(?P<k>\d+)\.)?embedding\.layers\.(?P<i>\d+)\.linear\.weight", "w{i}"),
-    (r"encoder\.(?:members\.(?P<k>\d+)\.)?embedding\.layers\.(?P<i>\d+)\.linear\.bias", "b{i}"),
-    (r"encoder\.(?:members\.(?P<k>\d+)\.)?cell\.weight_ih", "cell.w_x"),
-    (r"encoder\.(?:members\.(?P<k>\d+)\.)?cell\.weight_hh", "cell.w_h"),
-    (r"encoder\.(?:members\.(?P<k>\d+)\.)?cell\.bias_ih", "cell.b_x"),
-    (r"encoder\.(?:members\.(?P<k>\d+)\.)?cell\.bias_hh", "cell.b_h"),
-    (r"(?:head\.)?linear\.weight", "out.w"),
-    (r"(?:head\.)?linear\.bias", "out.b"),
-    (r"head\.embedding\.weight", "embed.w"),
-    (r"head\.embedding\.bias", "embed.b"),
+    # birl's name without its network -> plain name; {k} is the member, {part} is w or b
+    (r"encoder\.(members\.(?P<k>\d+)\.)?(embedding\.)?layers\.(?P<i>\d+)\.linear\.(?P<part>weight|bias)", "{part}{i}"),
+    (r"encoder\.(members\.(?P<k>\d+)\.)?cell\.(?P<part>weight|bias)_ih", "cell.{part}_x"),
+    (r"encoder\.(members\.(?P<k>\d+)\.)?cell\.(?P<part>weight|bias)_hh", "cell.{part}_h"),
+    (r"(head\.)?linear\.(?P<part>weight|bias)", "out.{part}"),
+    (r"head\.embedding\.(?P<part>weight|bias)", "embed.{part}"),
 )
 
 
@@ -156,17 +149,14 @@ def plain_parameters(nets: nn.Module) -> dict[str, Tensor]:
     for name, tensor in nets.state_dict().items():
         network, _, rest = name.partition(".")
         value = tensor.detach().to(torch.float64).clone()
-        if rest == "raw":
-            result[network] = value
-            continue
-        if rest == "log_std":
-            result[f"{network}.log_std"] = value
+        if rest in ("raw", "log_std"):
+            result[network if rest == "raw" else f"{network}.log_std"] = value
             continue
         for pattern, plain in _RULES:
             match = re.fullmatch(pattern, rest)
             if match:
                 groups = match.groupdict()
-                label = plain.format(i=groups.get("i"))
+                label = plain.format(i=groups.get("i"), part=groups["part"][0])
                 if value.dim() == 3:  # stacked: [N, in, out], biases [N, 1, out]
                     for k, member in enumerate(value):
                         result[f"{network}.{k}.{label}"] = member[0] if rest.endswith("bias") else member

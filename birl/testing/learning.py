@@ -10,8 +10,10 @@ import torch
 
 from birl.acting.context import GreedyTransformerActionSampler
 from birl.logging import NoopAdapterFactory
-from birl.testing.environments import Probe, collect_dataset
-from birl.types import Array, Inputs
+from birl.metrics import evaluate
+from birl.seeding import seed as seed_everything
+from birl.testing.environments import ProbeEnv, collect_dataset
+from birl.types import Inputs
 
 
 def train(
@@ -54,11 +56,8 @@ def probe_errors(
         Largest absolute error by what was measured: ``"action_value"``, ``"state_value"`` and ``"action"`` (0 or 1 for
         discrete actions), as far as the algorithm has them.
     """
-    from birl.seeding import seed as seed_everything
-
     seed_everything(seed)
-    probe = Probe(kind, discrete)
-    env = probe.make()
+    env = ProbeEnv(kind, discrete)
     dataset = None
     algorithm = config.create()
     if not algorithm.learns_from.fresh:
@@ -67,33 +66,30 @@ def probe_errors(
     train(algorithm, env, n_steps, dataset)
     errors: dict[str, float] = {}
     if algorithm.acts.value is not None:
-        rows = probe.action_values(config.gamma)
+        rows = env.action_values(config.gamma)
         x = np.array([[row[0]] for row in rows], np.float32)
         a = np.array([row[1] for row in rows])
         got = algorithm.predict_value(x, a.astype(np.int64) if discrete else a[:, None].astype(np.float32))
         errors["action_value"] = float(np.abs(got - np.array([row[2] for row in rows])).max())
-    if hasattr(algorithm.nets, "value") and probe.state_values(config.gamma):
-        states = probe.state_values(config.gamma)
+    best = env.best_actions()
+    if hasattr(algorithm.nets, "value") and not best:  # a state has a value where actions do not matter
+        states = env.action_values(config.gamma)
         with torch.no_grad():
             got = algorithm.nets.value(Inputs(torch.tensor([[row[0]] for row in states]))).numpy()
-        errors["state_value"] = float(np.abs(got - np.array([row[1] for row in states])).max())
-    if probe.has_best_action:
-        best = probe.best_actions()
-        chosen = [_greedy(algorithm, np.array([x], np.float32), 1.0) for x, _ in best]
-        errors["action"] = max(abs(float(np.ravel(c)[0]) - b) for c, (_, b) in zip(chosen, best, strict=True))
+        errors["state_value"] = float(np.abs(got - np.array([row[2] for row in states])).max())
+    if best:
+        actor, first, reward = _greedy(algorithm, 1.0), np.array([True]), np.zeros(1, np.float32)
+        wrong = [float(np.ravel(actor(np.array([[x]], np.float32), first, reward))[0]) - action for x, action in best]
+        errors["action"] = max(map(abs, wrong))
     return errors
 
 
-def _greedy(algorithm: Any, observation: Array, target_return: float) -> Array:
+def _greedy(algorithm: Any, target_return: float) -> Any:
+    """The greedy actor. A sequence model aims at a return and takes the most probable of discrete actions."""
     if algorithm.acts.aims:
-        return _aiming(algorithm, target_return).predict(observation, 0.0)  # type: ignore[no-any-return]
-    return algorithm.predict(observation[None])[0]  # type: ignore[no-any-return]
-
-
-def _aiming(algorithm: Any, target_return: float) -> Any:
-    """A sequence model that aims at a return and takes the most probable of discrete actions."""
-    sampler = GreedyTransformerActionSampler() if algorithm.spec.discrete_action else None
-    return algorithm.as_stateful_wrapper(target_return, sampler)
+        sampler = GreedyTransformerActionSampler() if algorithm.spec.discrete_action else None
+        algorithm = algorithm.as_stateful_wrapper(target_return, sampler)
+    return algorithm.actor(greedy=True, n=1)
 
 
 def average_return(
@@ -105,18 +101,7 @@ def average_return(
         algorithm: built; recurrent policies keep their state over an episode.
         env: environment.
         n_episodes: number of episodes.
-        seed: of the first reset.
+        seed: of the resets.
         target_return: what a decision transformer aims at.
     """
-    source = _aiming(algorithm, target_return) if algorithm.acts.aims else algorithm
-    actor = source.actor(greedy=True, n=1)
-    total = 0.0
-    observation, _ = env.reset(seed=seed)
-    for _ in range(n_episodes):
-        first, reward, done = True, 0.0, False
-        while not done:
-            action = actor(observation[None], np.array([first]), np.array([reward], np.float32))[0]
-            observation, reward, terminated, truncated, _ = env.step(action)
-            total, first, done = total + float(reward), False, terminated or truncated
-        observation, _ = env.reset()
-    return total / n_episodes
+    return float(np.mean(evaluate(algorithm, env, n_episodes, seed=seed, actor=_greedy(algorithm, target_return))))

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from birl.errors import ConfigError
-from birl.testing import PROBES, ChainEnv, MemoryEnv, Probe, ProbeEnv, collect_dataset, probe_errors
+from birl.testing import PROBES, ChainEnv, MemoryEnv, ProbeEnv, collect_dataset, probe_errors
 from tests.algorithms import ACTION_PROBES, PROBE_RUNS, Probing, Run
 
 RUNS = [pytest.param(run, kind, id=f"{run.name}-{kind}") for run in PROBE_RUNS for kind in run.variant.kinds]
@@ -32,9 +32,8 @@ def test_probe(run: Run, kind: str) -> None:
 @pytest.mark.parametrize("kind", PROBES)
 def test_probes_say_their_true_values(kind: str, discrete: bool) -> None:
     """Values by rolling out: reward now, then the values of the best actions."""
-    gamma, probe = 0.5, Probe(kind, discrete)
-    env = probe.make()
-    for start, action, value in probe.action_values(gamma):
+    gamma, env = 0.5, ProbeEnv(kind, discrete)
+    for start, action, value in env.action_values(gamma):
         env.reset(seed=0)
         env._observation = start
         env._step = 1 if kind == "discount" and start == 1.0 else 0
@@ -45,8 +44,8 @@ def test_probes_say_their_true_values(kind: str, discrete: bool) -> None:
         if kind == "time_limit":
             total += factor / (1 - gamma)  # what would have followed
         assert total == pytest.approx(value)
-    assert len(probe.action_values(gamma)) == len(probe.observations) * (2 if discrete else 3)
-    for observation, action in probe.best_actions():
+    assert len(env.action_values(gamma)) == len(env.observations) * (2 if discrete else 3)
+    for observation, action in env.best_actions():
         assert env.reward(observation, action) == 1.0
         assert all(
             env.reward(observation, other) < 1.0 for other in ((0, 1) if discrete else (-1, 0, 1)) if other != action

@@ -25,7 +25,7 @@ def actions_in_bounds(subject: Subject) -> None:
         config = subject.with_config(action_scaler=scaler)
     algorithm = config.build()
     for item in config.inputs(algorithm, 2):
-        config.update(algorithm, item)
+        algorithm.update(item)
     for size in (1.0, 1e3):
         x = subject.observations(64, size)
         for greedy in (True, False):
@@ -55,7 +55,7 @@ def export(suffix: str) -> Callable[[Subject], None]:
                     return
                 raise AssertionError("a policy with a memory was exported without it")
             for item in subject.inputs(algorithm, 2):
-                subject.update(algorithm, item)
+                algorithm.update(item)
             algorithm.save_policy(path)
             for rows in (1, 37):
                 if subject.experience.contexts:

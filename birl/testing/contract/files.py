@@ -19,7 +19,7 @@ def same_seed_same_result(subject: Subject) -> None:
     for seed in (subject.seed, subject.seed, subject.seed + 1):
         algorithm = subject.build(seed)
         for item in subject.inputs(algorithm, 3):
-            subject.update(algorithm, item)
+            algorithm.update(item)
         states.append(algorithm.get_state())
     differing = differences(states[0], states[1])
     assert not differing, f"two runs of one seed differ in {differing[:5]}"
@@ -31,12 +31,12 @@ def save_load_continue(subject: Subject) -> None:
     algorithm = subject.build()
     items = subject.inputs(algorithm, 6)
     for item in items[:3]:
-        subject.update(algorithm, item)
+        algorithm.update(item)
     file = io.BytesIO()
     algorithm.save(file)
     state, rng = copy.deepcopy(algorithm.get_state()), torch.get_rng_state()
     for item in items[3:]:
-        subject.update(algorithm, item)
+        algorithm.update(item)
     expected = algorithm.get_state()
     expected_actions = subject.act(algorithm, subject.observations(5))
 
@@ -49,7 +49,7 @@ def save_load_continue(subject: Subject) -> None:
     for name, other in (("load", loaded), ("set_state", restored)):
         torch.set_rng_state(rng)
         for item in items[3:]:
-            subject.update(other, item)
+            other.update(item)
         differing = differences(expected, other.get_state())
         assert not differing, f"after {name} training goes on differently in {differing[:5]}"
         torch.set_rng_state(rng)

@@ -44,7 +44,7 @@ def compiled_equals_eager(subject: Subject) -> None:
         torch._dynamo.utils.counters.clear()
         for item in subject.inputs(algorithm, 4):
             torch.manual_seed(0)
-            metrics.append(subject.update(algorithm, item))
+            metrics.append(algorithm.update(item))
         nets.append(snapshot(algorithm.nets))
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert algorithm.engine.compiled, "compile_graph=True, but nothing is compiled"
@@ -73,7 +73,7 @@ def metrics(subject: Subject) -> None:
     """Metrics are finite scalars on the device, without a graph."""
     algorithm = subject.with_config(update_actor_interval=1).build()
     for item in subject.inputs(algorithm, 2):
-        metrics = subject.update(algorithm, item)
+        metrics = algorithm.update(item)
         assert metrics, "an update gave no metrics"
         for name, value in metrics.items():
             assert isinstance(name, str) and isinstance(value, Tensor), f"metric {name!r} is a {type(value).__name__}"
@@ -99,7 +99,7 @@ def q_functions(subject: Subject) -> None:
         algorithm = subject.with_config(q_func_factory=head, update_actor_interval=1).build()
         before = snapshot(algorithm.nets)
         for item in subject.inputs(algorithm, 2):
-            metrics = subject.update(algorithm, item)
+            metrics = algorithm.update(item)
             bad = [name for name, value in metrics.items() if not bool(torch.isfinite(value))]
             assert not bad, f"{head}: {bad} are not finite"
         trained = {name for step in algorithm.engine.gradient_steps for name in algorithm.engine.parameters[step.name]}
@@ -144,6 +144,6 @@ def zero_learning_rate(subject: Subject) -> None:
     algorithm = subject.with_config(**rates, target_update_interval=1, update_actor_interval=1).build()
     before = snapshot(algorithm.nets)
     for item in subject.inputs(algorithm, 3):
-        subject.update(algorithm, item)
+        algorithm.update(item)
     changed = changed_names(before, algorithm.nets)
     assert not changed, f"with learning rate 0 these change: {changed[:5]}"

@@ -76,10 +76,6 @@ class Subject:
         dataset = self.dataset()
         return [algorithm.sample_minibatch(dataset) for _ in range(count)]
 
-    def update(self, algorithm: Any, item: Any) -> dict[str, Tensor]:
-        """Learn from one of `inputs`."""
-        return algorithm.update(item)  # type: ignore[no-any-return]
-
     def batches(self, algorithm: Any, item: Any) -> list[Batch]:
         """The batches that the engine would see for one of `inputs`. Nothing is learned."""
         seen: list[Batch] = []
@@ -91,7 +87,7 @@ class Subject:
         algorithm.engine.update = see
         algorithm.engine.is_due = lambda name: True  # or a batch may lack what only steps that are not due need
         try:
-            self.update(algorithm, item)
+            algorithm.update(item)
         finally:
             del algorithm.engine.update, algorithm.engine.is_due
         return seen
