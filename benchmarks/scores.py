@@ -100,14 +100,25 @@ class Task:
         return self.env == "Pendulum-v1"
 
 
-DISCRETE = ("DQN", "DoubleDQN", "NFQ", "DiscreteSAC", "DiscreteBCQ", "DiscreteCQL", "DiscreteBC")
-DISCRETE += ("DiscreteIQL",)
-CONTINUOUS = ("DDPG", "TD3", "SAC", "BCQ", "BEAR", "CRR", "CQL", "AWAC", "PLAS", "PLASWithPerturbation", "TD3PlusBC")
-CONTINUOUS += ("IQL", "ReBRAC", "CalQL", "BC", "EDAC", "PRDC")
+PAGES = Path(__file__).parents[1] / "docs" / "algorithms"
+
+
+def algorithms(actions: str) -> list[str]:
+    """Algorithms in birl/algos that learn from single steps of logged data, by their pages: birl need not be there."""
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md"))}
+    wanted = (f"- actions: {actions}\n- learns from: logged data", "Code: [birl/algos/")
+    apart = ("rest of their episodes", "| `context_size` |")  # whose steps are iterations, or sequences
+    found = [name for name, text in pages.items() if all(words in text for words in wanted)]
+    return [name for name in found if not any(words in pages[name] for words in apart)]
+
+
 # Defaults that wait for longer runs than these, or that these environments are not made for.
 SHORTER: dict[str, dict[str, Any]] = {
-    **{name: {"target_update_interval": 1000} for name in ("DQN", "DoubleDQN", "DiscreteSAC", "DiscreteBCQ")},
-    "DiscreteCQL": {"target_update_interval": 1000},
+    **{
+        name: {"target_update_interval": 1000}
+        for name in algorithms("discrete")
+        if "| `target_update_interval` | `8000` |" in (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    },
     "BEAR": {"warmup_steps": 1000},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
     "PLAS": {"warmup_steps": 2000},
@@ -128,7 +139,7 @@ TASKS: dict[str, Task] = {
         f"{name.lower()}-cartpole-replay": Task(
             name, "CartPole-v1", "cartpole-replay", 5_000, 1_000, SHORTER.get(name, {})
         )
-        for name in DISCRETE
+        for name in algorithms("discrete")
     },
     **{
         f"{name.lower()}-pendulum-replay": Task(
@@ -140,7 +151,7 @@ TASKS: dict[str, Task] = {
             SHORTER.get(name, {}),
             widths=SMALL if name in HEAVY else (),
         )
-        for name in CONTINUOUS
+        for name in algorithms("continuous")
     },
     "ppo-cartpole": Task("PPO", "CartPole-v1", "", 40_960, 4_096, {"batch_size": 64}),
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
