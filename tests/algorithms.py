@@ -276,6 +276,14 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        algos.MunchausenDQNConfig,
+        probes=(  # without the bonus and with a cold policy the values are those of the best actions
+            Probing(fields={"munchausen_scaling_term": 0.0, "entropy_temperature": 1e-3}, n_steps=120),
+        ),
+        chain=_heads(600, VALUE_CHAIN),
+        seeds=(Variant(fields={"target_update_interval": 7}),),
+    ),
+    Row(
         algos.DoubleDQNConfig,
         probes=(Probing(n_steps=120),),
         chain=_heads(600, VALUE_CHAIN),

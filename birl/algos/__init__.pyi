@@ -53,6 +53,8 @@ from birl.algos.iql import DiscreteIQL as DiscreteIQL
 from birl.algos.iql import DiscreteIQLConfig as DiscreteIQLConfig
 from birl.algos.iql import IQL as IQL
 from birl.algos.iql import IQLConfig as IQLConfig
+from birl.algos.munchausen_dqn import MunchausenDQN as MunchausenDQN
+from birl.algos.munchausen_dqn import MunchausenDQNConfig as MunchausenDQNConfig
 from birl.algos.nfq import NFQ as NFQ
 from birl.algos.nfq import NFQConfig as NFQConfig
 from birl.algos.plas import PLAS as PLAS
