@@ -119,6 +119,7 @@ SHORTER: dict[str, dict[str, Any]] = {
         for name in algorithms("discrete")
         if "| `target_update_interval` | `8000` |" in (PAGES / f"{name}.md").read_text(encoding="utf-8")
     },
+    "MunchausenDQN": {"target_update_interval": 100, "learning_rate": 1e-3},
     "BEAR": {"warmup_steps": 1000},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
     "PLAS": {"warmup_steps": 2000},
