@@ -20,9 +20,7 @@ from birl.types import Array, Batch, Inputs, State, Tree, is_shape, shape_map, t
 
 def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
     """Raise: a sequence model needs a return to aim at."""
-    raise UnsupportedError(
-        "a sequence model acts only with a return to aim at: use as_stateful_wrapper(target_return)"
-    )
+    raise UnsupportedError("a sequence model acts only with a return to aim at: use as_stateful_wrapper(target_return)")
 
 
 @dataclass(frozen=True)
@@ -181,20 +179,18 @@ class StatefulTransformerWrapper:
     """A sequence model that remembers its episode: one environment, one step at a time.
 
     It also stands in for an algorithm in evaluators: `actor` aims at this wrapper's return.
+
+    Attributes:
+        algo: the wrapped algorithm.
     """
 
     def __init__(self, algo: Any, target_return: float, action_sampler: TransformerActionSampler) -> None:
-        self._algo, self._target_return, self._sampler = algo, target_return, action_sampler
+        self.algo, self._target_return, self._sampler = algo, target_return, action_sampler
         self._actor, self._fresh = self.actor(), True
-
-    @property
-    def algo(self) -> Any:
-        """The wrapped algorithm."""
-        return self._algo
 
     def predict(self, x: Tree, reward: float) -> Array:
         """Action ``[A]`` (or an integer) for the newest observation ``x``, without batch, and the reward before it."""
-        shape = self._algo.spec.observation_shape
+        shape = self.algo.spec.observation_shape
         if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
             given = "a tuple" if isinstance(x, tuple) else f"an array of shape {np.shape(x)}"  # type: ignore[arg-type]
             raise ShapeError(
@@ -213,12 +209,12 @@ class StatefulTransformerWrapper:
 
     def actor(self, *, greedy: bool = True, n: int = 1) -> TransformerActor:
         """An actor for ``n`` environments that aims at this wrapper's return."""
-        return TransformerActor(self._algo, self._target_return, self._sampler, n)
+        return TransformerActor(self.algo, self._target_return, self._sampler, n)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("_") or name == "algo":
             raise AttributeError(name)
-        return getattr(self._algo, name)
+        return getattr(self.algo, name)
 
 
 class ContextModule(nn.Module):

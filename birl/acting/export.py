@@ -27,7 +27,7 @@ _TRACED_BATCH: Final = 3  # torch.export takes a batch of 1 for a constant
 _TOLERANCE: Final = 1e-4
 
 # Runs the reloaded policy on the leaves of an observation.
-_Runner: TypeAlias = Callable[[list[Tensor]], Tensor]
+_Runner: TypeAlias = Callable[..., Tensor]
 
 
 def export_policy(
@@ -152,7 +152,7 @@ def _check(flat: nn.Module, runner: _Runner, example: Tree, suffix: str) -> None
         leaves = _observations(example, size)
         expected = flat(*leaves).cpu()
         try:
-            action = runner(leaves).cpu()
+            action = runner(*leaves).cpu()
         except Exception as error:
             raise UnsupportedError(
                 f"the {suffix} export of this policy fails on a batch of {size}: {error}; nothing was written"
@@ -186,8 +186,7 @@ def _torchscript(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
             if not entry.filename.endswith(".debug_pkl"):
                 target.writestr(zipfile.ZipInfo(entry.filename), source.read(entry))
     file.seek(0)
-    loaded = torch.jit.load(file)  # type: ignore[no-untyped-call]
-    return file.getvalue(), lambda observations: loaded(*observations)
+    return file.getvalue(), torch.jit.load(file)  # type: ignore[no-untyped-call]
 
 
 def _torch_export(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
@@ -198,8 +197,7 @@ def _torch_export(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
-    loaded = torch.export.load(file).module()
-    return file.getvalue(), lambda observations: loaded(*observations)
+    return file.getvalue(), torch.export.load(file).module()
 
 
 def _onnx(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
@@ -224,7 +222,7 @@ def _onnx(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     options.log_severity_level = 3
     session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
-    def run(observations: list[Tensor]) -> Tensor:
+    def run(*observations: Tensor) -> Tensor:
         feed = {name: leaf.cpu().numpy() for name, leaf in zip(flat.names, observations, strict=True)}
         return torch.from_numpy(np.asarray(session.run(["output_0"], feed)[0]))
 

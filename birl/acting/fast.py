@@ -53,7 +53,7 @@ def _tanh(network: Any, output: Tensor) -> Tensor:
     return output.tanh()
 
 
-def _highest(network: Any, output: Tensor) -> Tensor:
+def _highest(network: Any, output: Any) -> Any:
     return output.argmax(-1)
 
 
@@ -85,20 +85,16 @@ def _tanh_of_one(network: Any, output: Array) -> Array:
     return np.tanh(output)
 
 
-def _highest_of_one(network: Any, output: Array) -> Any:
-    return output.argmax()
-
-
 _FromOutput = tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Array], Any]]
 _FROM_OUTPUT: dict[tuple[Any, type[nn.Module]], _FromOutput] = {
     (mode_action, SquashedNormalPolicy): (_squashed_mode, _squashed_mode_of_one),
     (mode_action, NormalPolicy): (_normal_mode, _normal_mode_of_one),
-    (mode_action, CategoricalPolicy): (_highest, _highest_of_one),
+    (mode_action, CategoricalPolicy): (_highest, _highest),
     (sampled_action, SquashedNormalPolicy): (_squashed_sample, _squashed_sample_of_one),
     (sampled_action, NormalPolicy): (_normal_sample, _normal_sample_of_one),
     (sampled_action, CategoricalPolicy): (_categorical_sample, _categorical_sample_of_one),
     (deterministic_action, DeterministicPolicy): (_tanh, _tanh_of_one),
-    (q_action, DiscreteQFunction): (_highest, _highest_of_one),
+    (q_action, DiscreteQFunction): (_highest, _highest),
 }
 _IN_PLACE: dict[Any, Callable[[Array], Any]] = {
     torch.relu: lambda x: np.maximum(x, 0.0, out=x),

@@ -178,21 +178,17 @@ def with_advantage(nets: AWRNets, batch: Batch) -> Batch:
     return replace(batch, extra={**batch.extra, "advantage": advantage(nets, batch)})
 
 
-ITERATION = Iterations(
-    iteration_returns,
-    (Regression("critic", "n_critic_updates"), Regression("actor", "n_actor_updates", with_advantage)),
-)
-STEPS = (Gradient("critic", value_loss, of=("value",)), Gradient("actor", actor_loss))
-
-
 @final
 class AWR(Algorithm[AWRConfig, AWRNets]):
     """See `AWRConfig`."""
 
     actions = ActionSpace.CONTINUOUS
-    learns_from = ITERATION
+    learns_from = Iterations(
+        iteration_returns,
+        (Regression("critic", "n_critic_updates"), Regression("actor", "n_actor_updates", with_advantage)),
+    )
     acts = StochasticActor(value=state_value, values_states=True, clipped=True)
-    steps = STEPS
+    steps = (Gradient("critic", value_loss, of=("value",)), Gradient("actor", actor_loss))
 
 
 @final
@@ -200,6 +196,6 @@ class DiscreteAWR(Algorithm[DiscreteAWRConfig, AWRNets]):
     """See `DiscreteAWRConfig`."""
 
     actions = ActionSpace.DISCRETE
-    learns_from = ITERATION
+    learns_from = AWR.learns_from
     acts = StochasticActor(value=state_value, values_states=True)
-    steps = STEPS
+    steps = AWR.steps

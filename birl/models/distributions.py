@@ -27,15 +27,12 @@ class Distribution(Protocol):
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Draw actions (``n`` per element, in a new first dimension) and their log-probabilities."""
-        ...
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-probability or log-density of ``action``."""
-        ...
 
     def mode(self) -> Tensor:
         """The greedy action."""
-        ...
 
 
 @dataclass(frozen=True)

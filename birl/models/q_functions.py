@@ -44,7 +44,6 @@ class QFunctionFactory(Serializable):
         """
 
 
-
 register_q_func_factory = QFunctionFactory.register
 
 

@@ -23,6 +23,7 @@ from birl.models.encoders import (
     VectorEncoderFactory,
     feature_size_of,
 )
+from birl.models.layers import Members
 from birl.types import Shape, Tree, is_shape
 
 
@@ -120,12 +121,11 @@ class RecurrentEncoder(Recurrent):
         return cast(Tensor, self.cell(x, state))
 
 
-class RecurrentMembers(Recurrent):
+class RecurrentMembers(Members, Recurrent):
     """An ensemble of recurrent encoders, each with its own part of the state."""
 
     def __init__(self, members: Sequence[RecurrentEncoder]) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
+        super().__init__(members)
         self.state_size = len(members) * members[0].state_size
         self.feature_size = members[0].feature_size
 
@@ -147,10 +147,6 @@ class RecurrentMembers(Recurrent):
         return torch.stack(
             [member.join(part, action) for member, part in zip(self.members, features, strict=True)]  # type: ignore[operator]
         )
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Features ``[N, M, F]`` of single observations seen from the zero state."""
-        return torch.stack([member(*inputs) for member in self.members])
 
 
 @dataclass(frozen=True)

@@ -21,30 +21,24 @@ class Returns(Protocol):
 
     def mean(self) -> Tensor:
         """Expected return ``[N, …, A]``."""
-        ...
 
     def gather(self, action: Tensor) -> Self:
         """The returns of int64 ``action`` ``[…]``: removes ``A``."""
-        ...
 
     def min(self) -> Self:
         """For each element the member with the lowest mean: removes ``N``."""
-        ...
 
     def blend(self, share: float) -> Self:
         """``share * lowest + (1 - share) * highest`` of the members, by their means: removes ``N``.
 
         A soft clipped double Q-learning target (Fujimoto et al. 2019, arXiv:1812.02900, eq. 13).
         """
-        ...
 
     def average(self) -> Self:
         """Mean over the ensemble: removes ``N``."""
-        ...
 
     def mix(self, probs: Tensor) -> Self:
         """Expectation over actions with probabilities ``probs`` ``[…, A]``: removes ``A``."""
-        ...
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> Self:
         """The target ``reward + discount * (Z + bonus)``, detached.
@@ -54,7 +48,6 @@ class Returns(Protocol):
             discount: ``[…]``, 0 where the episode terminated.
             bonus: ``[…]``, added to the next value, such as ``-temperature * log_prob``.
         """
-        ...
 
     def td_loss(self, target: Self, delta: float | None = None) -> Tensor:
         """Temporal-difference loss ``[N, …]``, one value for each element, against a ``target`` without ``N``.
@@ -63,7 +56,6 @@ class Returns(Protocol):
             target: made by `backup`.
             delta: Huber threshold where the loss has one.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,9 @@ class OptimizerFactory(Serializable):
     clip_grad_norm: float | None = None
     lr_scheduler_factory: LRSchedulerFactory | None = None
 
+    optim_cls: type[Optimizer] | None = None  # in factories of torch's optimisers, with the arguments it is given
+    params: dict[str, Any]
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """``OptimizerFactory(SomeOptimizer, …)``, as d3rlpy writes it, makes a `TorchOptimizerFactory`."""
         return super().__new__(TorchOptimizerFactory if cls is OptimizerFactory else cls)  # type: ignore[return-value]
@@ -62,27 +65,21 @@ class OptimizerFactory(Serializable):
 
     def _create(self, groups: list[Any], parameters: list[nn.Parameter], lr: float) -> Optimizer:
         """The optimiser of parameters or parameter ``groups``; ``parameters`` are all of them."""
-        raise UnsupportedError(
-            f"{type(self).__name__} makes no optimiser: give it create(named_parameters, lr), or d3rlpy's "
-            "create_optimizer(named_modules, lr)"
-        )
-
-
-register_optimizer_factory = OptimizerFactory.register
-
-
-class _OfTorch(OptimizerFactory):
-    optim_cls: type[Optimizer]
-    params: dict[str, Any]
-
-    def _create(self, groups: list[Any], parameters: list[nn.Parameter], lr: float) -> Optimizer:
+        if self.optim_cls is None:
+            raise UnsupportedError(
+                f"{type(self).__name__} makes no optimiser: give it create(named_parameters, lr), or d3rlpy's "
+                "create_optimizer(named_modules, lr)"
+            )
         params = dict(self.params)
         if self.optim_cls in _FUSED and not ({"fused", "foreach"} & params.keys()):
             params["fused"] = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
         return self.optim_cls(groups, lr=lr, **params)  # type: ignore[call-arg]
 
 
-class TorchOptimizerFactory(_OfTorch, type="torch"):
+register_optimizer_factory = OptimizerFactory.register
+
+
+class TorchOptimizerFactory(OptimizerFactory, type="torch"):
     """Any optimiser, by class; written to files by its name in ``torch.optim``.
 
     Args:
@@ -94,6 +91,8 @@ class TorchOptimizerFactory(_OfTorch, type="torch"):
     Raises:
         ConfigError: if ``optim_cls`` is neither.
     """
+
+    optim_cls: type[Optimizer]
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class TorchOptimizerFactory(_OfTorch, type="torch"):
 
 
 @dataclass(frozen=True)
-class _Factory(_OfTorch):
+class _Factory(OptimizerFactory):
     """Base of factories whose further fields are the arguments of ``optim_cls``."""
 
     clip_grad_norm: float | None = None

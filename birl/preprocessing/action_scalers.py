@@ -15,11 +15,7 @@ from birl.types import Array
 class ActionScaler(Scaler, Serializable):
     """Base of scalers of continuous actions. Your own is ``class Mine(ActionScaler, type="mine")``."""
 
-    def _values(self, episode: Any) -> Array:
-        return episode.actions  # type: ignore[no-any-return]
-
-    def _space(self, env: Any) -> Any:
-        return env.single_action_space if hasattr(env, "single_action_space") else env.action_space
+    _scaled = "action"
 
 
 register_action_scaler = ActionScaler.register

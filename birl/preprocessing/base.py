@@ -35,6 +35,9 @@ class Scaler:
     compiled and exported; they take any leading dimensions and never change their input.
     """
 
+    _scaled: ClassVar[str]
+    """What it scales, as episodes and environments call it."""
+
     @property
     def built(self) -> bool:
         """Whether all parameters are known."""
@@ -83,11 +86,7 @@ class Scaler:
         Raises:
             EmptyDataError: if there is no step.
         """
-
-        def view(episode: Any) -> Any:
-            return trajectory_slicer(episode, episode.size() - 1, episode.size())
-
-        self.fit_with_episodes(_Views(episodes, view))
+        self.fit_with_episodes(_Views(episodes, lambda each: trajectory_slicer(each, each.size() - 1, each.size())))
 
     def fit_with_env(self, env: Any) -> None:
         """Find the parameters from the bounds of an environment's spaces.
@@ -119,11 +118,13 @@ class Scaler:
 
     def _values(self, episode: Any) -> Array:
         """The values of one episode to scale: ``[steps, …]``."""
-        raise NotImplementedError
+        values: Array = getattr(episode, f"{self._scaled}s")
+        return values
 
     def _space(self, env: Any) -> Any:
-        """The environment's space of these values."""
-        raise NotImplementedError
+        """The (single) environment's space of these values."""
+        single = f"single_{self._scaled}_space"
+        return getattr(env, single) if hasattr(env, single) else getattr(env, f"{self._scaled}_space")
 
     def _missing(self) -> NotBuiltError:
         return NotBuiltError(
@@ -139,7 +140,7 @@ class Fitted(Scaler):
     """Their names, which are also names in `Statistics`."""
 
     def __post_init__(self) -> None:
-        first, second = self._found()
+        first, second = (getattr(self, name) for name in self._fitted)
         if (first is None) != (second is None):
             raise ConfigError(f"{type(self).__name__} takes {' and '.join(self._fitted)} together, or neither")
         if first is not None:
@@ -147,13 +148,16 @@ class Fitted(Scaler):
 
     @property
     def built(self) -> bool:
-        return self._found()[0] is not None
+        return getattr(self, self._fitted[0]) is not None
 
     def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
         statistics = row_statistics(self._values(episode) for episode in episodes)
         self._set(*(getattr(statistics, name) for name in self._fitted))
 
     def _found(self) -> tuple[Any, Any]:
+        """Both parameters."""
+        if not self.built:
+            raise self._missing()
         first, second = self._fitted
         return getattr(self, first), getattr(self, second)
 
@@ -350,15 +354,12 @@ class Affine(Fitted):
         key = (like.device, like.dtype, given)
         tensors = self._cache.get(key)
         if tensors is None:
-            tensors = self._make_tensors(like, given)
+            repeats = (given[0] // own[0],) + (1,) * (len(given) - 1) if given else ()
+            tiled = (np.tile(array, repeats) for array in self._constants())
+            tensors = tuple(torch.as_tensor(array).to(like.device, like.dtype) for array in tiled)
             if not torch.compiler.is_compiling():  # tensors made during compilation are fake and must not be kept
                 self._cache[key] = tensors
         return tensors
-
-    def _make_tensors(self, like: Tensor, given: tuple[int, ...]) -> tuple[Tensor, ...]:
-        repeats = (given[0] // self._found()[0].shape[0],) + (1,) * (len(given) - 1) if given else ()
-        tiled = (np.tile(array, repeats) for array in self._constants())
-        return tuple(torch.as_tensor(array).to(like.device, like.dtype) for array in tiled)
 
 
 @dataclass(eq=False)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from torch import Tensor
-
 from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
@@ -19,11 +17,7 @@ from birl.types import Array, tree_map
 class ObservationScaler(Scaler, Serializable):
     """Base of observation scalers. Your own is ``class Mine(ObservationScaler, type="mine")``."""
 
-    def _values(self, episode: Any) -> Array:
-        return episode.observations  # type: ignore[no-any-return]
-
-    def _space(self, env: Any) -> Any:
-        return env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space
+    _scaled = "observation"
 
 
 register_observation_scaler = ObservationScaler.register
@@ -39,11 +33,7 @@ class PixelObservationScaler(ObservationScaler, type="pixel"):
 
     def reverse_transform(self, x: Any) -> Any:
         """Back to uint8, rounded."""
-
-        def to_byte(leaf: Tensor) -> Tensor:
-            return (leaf * 255.0).round().clamp(0.0, 255.0).byte()
-
-        return tree_map(to_byte, x)
+        return tree_map(lambda leaf: (leaf * 255.0).round().clamp(0.0, 255.0).byte(), x)
 
 
 @dataclass(eq=False)

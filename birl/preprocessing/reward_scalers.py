@@ -22,8 +22,10 @@ from birl.types import Array
 class RewardScaler(Scaler, Serializable):
     """Base of reward scalers. Your own is ``class Mine(RewardScaler, type="mine")``."""
 
+    _scaled = "reward"
+
     def _values(self, episode: Any) -> Array:
-        return np.asarray(episode.rewards).reshape(-1)
+        return np.asarray(super()._values(episode)).reshape(-1)
 
 
 register_reward_scaler = RewardScaler.register
@@ -49,15 +51,11 @@ class _AffineReward(RewardScaler):
 
     def transform(self, x: Any) -> Any:
         """Scaled rewards: float tensor of the shape of ``x``."""
-        if not self.built:
-            raise self._missing()
         shift, scale = self._affine()
         return (as_float(x) - shift) * (self.multiplier / scale)
 
     def reverse_transform(self, x: Any) -> Any:
         """Inverse of `transform`."""
-        if not self.built:
-            raise self._missing()
         shift, scale = self._affine()
         return as_float(x) * (scale / self.multiplier) + shift
 

@@ -145,7 +145,7 @@ def test_one_tie_is_no_difference_but_two_are(tmp_path: Path) -> None:
 
     def off_by(count: int) -> Any:
         def make(flat: nn.Module, leaves: Any) -> Any:
-            def run(observations: Any) -> Tensor:
+            def run(*observations: Any) -> Tensor:
                 action = flat(*observations)
                 action[: count if len(action) > count else 0] += 1
                 return action
