@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from birl.dataset.transitions import Columns
+from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError, UnsupportedError
 from birl.models import eval_mode
 from birl.preprocessing.units import fold_sequences, rollout_batch, to_batch
@@ -114,12 +116,10 @@ class Transitions(Experience):
         return "logged data, or live environments through a replay buffer" if self.online else "logged data"
 
     def draw(self, learner: Learner, source: Any) -> Any:
-        config = learner.config
-        asked: dict[str, Any] = {"next_actions": True} if self.next_actions else {}
-        asked |= {} if learner.returns is None else {"returns": learner.returns}
+        config, columns = learner.config, Columns(self.next_actions, learner.returns)
         if learner.recurrent:
-            return source.sample_sequence_batch(config.batch_size, config.sequence_length, config.burn_in, **asked)
-        return source.sample_transition_batch(config.batch_size, **asked)
+            return source.draw(SequenceView(config.sequence_length, config.burn_in, columns), config.batch_size)
+        return source.draw(TransitionView(columns), config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         batch = to_batch(drawn, learner.units, learner.config.gamma)
@@ -145,7 +145,7 @@ class Trajectories(Experience):
     description = "logged data"
 
     def draw(self, learner: Learner, source: Any) -> Any:
-        return source.sample_trajectory_batch(learner.config.batch_size, learner.config.context_size)
+        return source.draw(TrajectoryView(learner.config.context_size), learner.config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         return to_batch(drawn, learner.units, learner.config.gamma)
@@ -197,7 +197,7 @@ class Iterations(Experience):
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 
     def draw(self, learner: Learner, source: Any) -> Any:
-        return source.sample_tail_batch(learner.config.batch_size)
+        return source.draw(TailView(), learner.config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         if not hasattr(drawn, "steps"):

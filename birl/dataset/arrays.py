@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -62,10 +62,6 @@ class MemoryPlace(_Place):
         """``array[rows]`` for integers ``rows`` of any shape."""
         return array.take(rows, axis=0)
 
-    def gather(self, array: Any, rows: Any) -> Any:
-        """``array[rows]`` as networks take it, see `to_network`."""
-        return self.to_network(array.take(rows, axis=0))
-
     def host(self, array: Any) -> Array:
         """The array as numpy; shares memory where it can."""
         return array  # type: ignore[no-any-return]
@@ -107,10 +103,6 @@ class MemoryPlace(_Place):
         """Set the elements (leading dimensions) where ``dead`` is true to zero, in place."""
         array[dead] = 0
         return array
-
-    def where(self, condition: Any, first: Any, second: Any) -> Any:
-        """Elementwise choice."""
-        return np.where(condition, first, second)
 
 
 class FolderPlace(MemoryPlace):
@@ -158,15 +150,10 @@ class PinnedPlace(MemoryPlace):
     block a copy is from.
     """
 
-    def gather(self, array: Any, rows: Any) -> Any:
-        """``array[rows]`` as networks take it, see `to_network`."""
-        return self.to_network(self._pinned(array, rows))
-
     def take(self, array: Any, rows: Any) -> Any:
         """``array[rows]`` for integers ``rows`` of any shape."""
-        return self._pinned(array, rows) if array.ndim > 1 else array.take(rows, axis=0)  # flags stay on the host
-
-    def _pinned(self, array: Any, rows: Any) -> Any:
+        if array.ndim == 1:  # flags stay on the host
+            return array.take(rows, axis=0)
         out = self.empty((*rows.shape, *array.shape[1:]), array.dtype)
         # Not "raise", for which numpy gathers into memory of its own first. Rows are drawn among those that are there.
         return array.take(rows, axis=0, out=out, mode="clip")
@@ -213,10 +200,6 @@ class TorchPlace(_Place):
             return array.index_select(0, rows)
         return array.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *array.shape[1:])
 
-    def gather(self, array: Any, rows: Any) -> Any:
-        """``array[rows]`` as networks take it, see `to_network`."""
-        return self.to_network(self.take(array, rows))
-
     def host(self, array: Any) -> Array:
         """The tensor as a numpy array."""
         return array.cpu().numpy()  # type: ignore[no-any-return]
@@ -262,12 +245,9 @@ class TorchPlace(_Place):
         # This would wait for a device: how many are dead is not known here.
         return array.masked_fill_(dead.reshape(dead.shape + (1,) * (array.dim() - dead.dim())), 0)
 
-    def where(self, condition: Any, first: Any, second: Any) -> Any:
-        """Elementwise choice."""
-        return torch.where(condition, first, second)
-
 
 Place: TypeAlias = MemoryPlace | TorchPlace
+HOST: Final = MemoryPlace()
 
 
 def free_device_memory(device: torch.device) -> int:

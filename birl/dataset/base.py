@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation
+from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, PartialTrajectory, Transition
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
-from birl.dataset.reader import Draws, Reader, StorageReader
+from birl.dataset.reader import Reader
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.dataset.transitions import TransitionPickerProtocol
-from birl.dataset.views import TrajectoryView, TransitionView, View
-from birl.errors import UnsupportedError
+from birl.dataset.transitions import Columns, TransitionPickerProtocol
+from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView, View
 from birl.types import Array, Shape, State
 
 
@@ -45,24 +44,46 @@ class ReplayBufferBase(metaclass=ABCMeta):
     ) -> None:
         """End the running episode."""
 
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    @property
     @abstractmethod
+    def reader(self) -> Reader:
+        """The way out: draws minibatches and walks over all transitions. `StorageReader.of_episodes` makes one."""
+
+    def draw(self, view: View, count: int) -> Any:
+        """Draw a minibatch of ``count`` elements."""
+        return self.reader.draw(view, count)
+
+    def sample_transition(self) -> Transition:
+        """Draw one transition."""
+        return self.reader.draw_one(TransitionView())  # type: ignore[no-any-return]
+
     def sample_transition_batch(
         self, batch_size: int, next_actions: bool = False, returns: DiscountedReturns | None = None
     ) -> TransitionMiniBatch:
-        """Draw transitions, uniformly and independently.
+        """Draw transitions, uniformly and independently unless the dataset has another sampler.
 
         Args:
             batch_size: number of transitions.
             next_actions: whether ``extra`` also has ``next_action`` ``[B, A]`` and float32 ``next_action_known``
-                ``[B, 1]``: what was done where the transition leads. Behind the last step of an episode both are 0.
+                ``[B, 1]``: the action taken where the transition leads. Behind the last step of an episode both are 0.
             returns: makes ``return_to_go`` ``[B, 1]`` of ``extra``: discounted rewards up to the end of the episode.
+
+        Raises:
+            EmptyDataError: if there is none.
         """
+        batch: TransitionMiniBatch = self.draw(TransitionView(Columns(next_actions, returns)), batch_size)
+        return batch.filled()
 
-    @abstractmethod
+    def sample_trajectory(self, length: int) -> PartialTrajectory:
+        """Draw one window."""
+        return self.reader.draw_one(TrajectoryView(length))  # type: ignore[no-any-return]
+
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """Draw windows of ``length`` steps that end with a uniformly drawn step."""
+        """Draw windows of ``length`` steps that end with a uniformly drawn step, padded at the front."""
+        return self.draw(TrajectoryView(length), batch_size)  # type: ignore[no-any-return]
 
-    @abstractmethod
     def sample_sequence_batch(
         self,
         batch_size: int,
@@ -71,31 +92,27 @@ class ReplayBufferBase(metaclass=ABCMeta):
         next_actions: bool = False,
         returns: DiscountedReturns | None = None,
     ) -> SequenceMiniBatch:
-        """Draw sequences of ``burn_in + length`` steps whose first trained step is a uniformly drawn transition.
+        """Draw sequences of ``burn_in + length`` steps; step ``burn_in`` is a uniformly drawn transition.
 
-        For ``next_actions`` and ``returns`` see `sample_transition_batch`.
-        """
-
-    def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
-        """Draw transitions as `sample_transition_batch` does, with the rest of their episodes.
+        Observations are those of the transition picker; rewards are of single steps.
 
         Raises:
-            UnsupportedError: for datasets that do not tell what follows a step.
+            EmptyDataError: if there is no transition.
+            UnsupportedError: if the picker's targets span several steps.
         """
-        raise UnsupportedError(
-            f"a {type(self).__name__} does not tell what follows the steps that are drawn: use a ReplayBuffer or a "
-            "MixedReplayBuffer"
-        )
+        view = SequenceView(length, burn_in, Columns(next_actions, returns))
+        return self.draw(view, batch_size)  # type: ignore[no-any-return]
 
-    def draw(self, view: View, count: int) -> Any:
-        """Draw a minibatch of ``count`` elements: one of the kinds that the methods above draw."""
-        return view.sample(self, count)
+    def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
+        """Draw transitions, uniformly and independently, with the rest of their episodes.
 
-    @property
-    def reader(self) -> Reader:
-        """A reader of the present steps; unless a class says more, of a copy of all episodes."""
-        info = self.dataset_info
-        return StorageReader.of_episodes(self.episodes, self.transition_picker, info.action_space, info.action_size)
+        The minibatch can be read until the next write.
+
+        Raises:
+            EmptyDataError: if there is no transition.
+            UnsupportedError: if the picker's targets span several steps.
+        """
+        return self.draw(TailView(), batch_size)  # type: ignore[no-any-return]
 
     def all_transitions(self) -> Iterator[TransitionMiniBatch]:
         """Every transition once, in the order of the episodes, many at a time.
@@ -115,9 +132,9 @@ class ReplayBufferBase(metaclass=ABCMeta):
         """Number of episodes."""
 
     @property
-    @abstractmethod
     def transition_count(self) -> int:
         """Number of steps whose next observation is known: those that can be drawn."""
+        return self.reader.transition_count
 
     @property
     @abstractmethod
@@ -140,43 +157,14 @@ class ReplayBufferBase(metaclass=ABCMeta):
         """Shape (or tree of shapes) of sampled observations, stacked frames included."""
 
     @property
-    @abstractmethod
     def transition_picker(self) -> TransitionPickerProtocol:
         """Makes transitions of steps."""
+        return self.reader.picker
 
     @property
-    @abstractmethod
     def trajectory_slicer(self) -> TrajectorySlicerProtocol:
         """Makes windows of steps."""
-
-    def placed_for(self, device: torch.device, *, growing: bool = False) -> Any:
-        """What to draw from when training on ``device``; this dataset itself unless a class says more."""
-        return self
-
-    @abstractmethod
-    def get_state(self, *, contents: bool = True) -> State:
-        """State of the random generator and, with ``contents``, all that is stored."""
-
-    @abstractmethod
-    def set_state(self, state: State) -> None:
-        """Go back to a state."""
-
-
-class ReadBuffer(Draws, ReplayBufferBase):
-    """A replay buffer whose minibatches come from a reader."""
-
-    @property
-    @abstractmethod
-    def reader(self) -> Reader:
-        """The way out of the buffer."""
-
-    def draw(self, view: View, count: int) -> Any:
-        """Draw a minibatch of ``count`` elements."""
-        return self.reader.draw(view, count)
-
-    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
-        """Draw one transition or window through the per-item protocol."""
-        return self.reader.draw_one(view)
+        return self.reader.slicer
 
     def placed_for(self, device: torch.device, *, growing: bool = False) -> Reader:
         """The reader to draw from when training on ``device``; the buffer itself is left as it is.
@@ -199,17 +187,10 @@ class ReadBuffer(Draws, ReplayBufferBase):
         """
         return self.reader.near(device, growing=growing)
 
-    @property
-    def transition_count(self) -> int:
-        """Number of steps whose next observation is known: those that can be drawn."""
-        return self.reader.transition_count
+    @abstractmethod
+    def get_state(self, *, contents: bool = True) -> State:
+        """State of the random generator and, with ``contents``, all that is stored."""
 
-    @property
-    def transition_picker(self) -> TransitionPickerProtocol:
-        """Makes transitions of steps."""
-        return self.reader.picker
-
-    @property
-    def trajectory_slicer(self) -> TrajectorySlicerProtocol:
-        """Makes windows of steps."""
-        return self.reader.slicer
+    @abstractmethod
+    def set_state(self, state: State) -> None:
+        """Go back to a state."""

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from birl.dataset.arrays import HOST
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
 from birl.errors import UnsupportedError
 from birl.types import Shape, Tree, tree_map
@@ -16,16 +17,6 @@ from birl.types import Shape, Tree, tree_map
 
 def _shape(tree: Tree) -> Shape:
     return tree_map(lambda leaf: tuple(leaf.shape), tree)
-
-
-def as_network_dtype(tree: Tree) -> Tree:
-    """Float32, except bytes, which stay bytes."""
-    return tree_map(lambda leaf: leaf if leaf.dtype == np.uint8 else leaf.astype(np.float32, copy=False), tree)
-
-
-def as_action_dtype(actions: Any) -> Any:
-    """Integers as int64, other numbers as float32."""
-    return actions.astype(np.int64 if actions.dtype.kind in "iu" else np.float32, copy=False)
 
 
 def _join(axis: int, *leaves: Any) -> Any:
@@ -64,7 +55,7 @@ class MiniBatch:
         is_first: bool, likewise: an episode begins here, the state is reset before this step.
         start_states: ``[B, size]`` by network name: the stored state before the first step.
         burn_in: the first ``burn_in`` steps only warm up the state.
-        rows: the rows that were drawn, for `birl.dataset.reader.Reader.update`; ``None`` where priorities are not used.
+        rows: the rows that were drawn, for `StorageReader.update`; ``None`` where priorities are not used.
     """
 
     _axis = 0  # of the batch
@@ -147,10 +138,10 @@ class TransitionMiniBatch(MiniBatch):
     def from_transitions(cls, transitions: Sequence[Transition]) -> TransitionMiniBatch:
         """Stack single transitions."""
         return cls(
-            as_network_dtype(stack_trees(t.observation for t in transitions)),
-            as_action_dtype(np.stack([np.atleast_1d(t.action) for t in transitions])),
+            tree_map(HOST.to_network, stack_trees(t.observation for t in transitions)),
+            HOST.to_action(np.stack([np.atleast_1d(t.action) for t in transitions])),
             np.array([np.reshape(t.reward, 1) for t in transitions], np.float32),
-            as_network_dtype(stack_trees(t.next_observation for t in transitions)),
+            tree_map(HOST.to_network, stack_trees(t.next_observation for t in transitions)),
             np.array([[t.terminal] for t in transitions], np.float32),
             np.array([[t.interval] for t in transitions], np.float32),
             np.ones((len(transitions), 1), np.float32),
@@ -190,8 +181,8 @@ class TrajectoryMiniBatch(MiniBatch):
             return np.stack([getattr(trajectory, name) for trajectory in trajectories]).astype(dtype)
 
         return cls(
-            as_network_dtype(stack_trees(trajectory.observations for trajectory in trajectories)),
-            as_action_dtype(np.stack([trajectory.actions for trajectory in trajectories])),
+            tree_map(HOST.to_network, stack_trees(trajectory.observations for trajectory in trajectories)),
+            HOST.to_action(np.stack([trajectory.actions for trajectory in trajectories])),
             stack("rewards"),
             terminals=stack("terminals"),
             masks=stack("masks"),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from birl.checks import check
-from birl.dataset.base import ReadBuffer
+from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol
 from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.hdf5 import dump
@@ -100,7 +100,7 @@ class MixedReader(Reader):
         self.secondary.set_state(state["secondary"])
 
 
-class MixedReplayBuffer(ReadBuffer):
+class MixedReplayBuffer(ReplayBufferBase):
     """Draws a fixed share of each minibatch from a second buffer. New steps go to the first.
 
     While one of them holds no transition yet, the other gives whole minibatches.

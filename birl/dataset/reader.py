@@ -13,30 +13,17 @@ import torch
 
 from birl.checks import check
 from birl.dataset.arrays import Place
-from birl.dataset.episode import EpisodeBase, PartialTrajectory, Transition
+from birl.dataset.episode import EpisodeBase
 from birl.dataset.episodes import locate
 from birl.dataset.incoming import episode_rows
 from birl.dataset.layout import Layout
-from birl.dataset.minibatch import (
-    MiniBatch,
-    SequenceMiniBatch,
-    TailMiniBatch,
-    TrajectoryMiniBatch,
-    TransitionMiniBatch,
-)
+from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
 from birl.dataset.mirror import Mirror, place_near
-from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import FINAL, FIRST, NO_TRANSITION, Storage
-from birl.dataset.transitions import (
-    Columns,
-    FrameStackTransitionPicker,
-    TransitionPickerProtocol,
-    is_vectorised,
-    pick_batch,
-)
-from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView, View
+from birl.dataset.transitions import FrameStackTransitionPicker, TransitionPickerProtocol, is_vectorised
+from birl.dataset.views import TrajectoryView, TransitionView, View
 from birl.errors import EmptyDataError
 from birl.types import ActionSpace, Array, State
 
@@ -44,78 +31,7 @@ ROWS_AT_ONCE = 1024
 _STACKS = (FrameStackTransitionPicker, FrameStackTrajectorySlicer)
 
 
-class Draws(ABC):
-    """The methods that draw, for whatever draws views."""
-
-    @abstractmethod
-    def draw(self, view: View, count: int) -> Any:
-        """Draw a minibatch of ``count`` elements."""
-
-    @abstractmethod
-    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
-        """Draw one transition or window through the per-item protocol."""
-
-    def sample_transition(self) -> Transition:
-        """Draw one transition."""
-        return self.draw_one(TransitionView())  # type: ignore[no-any-return]
-
-    def sample_transition_batch(
-        self, batch_size: int, next_actions: bool = False, returns: DiscountedReturns | None = None
-    ) -> TransitionMiniBatch:
-        """Draw transitions, uniformly and independently unless the dataset has another sampler.
-
-        Args:
-            batch_size: number of transitions.
-            next_actions: whether ``extra`` also has ``next_action`` ``[B, A]`` and float32 ``next_action_known``
-                ``[B, 1]``: the action taken where the transition leads. Behind the last step of an episode both are 0.
-            returns: makes ``return_to_go`` ``[B, 1]`` of ``extra``: discounted rewards up to the end of the episode.
-
-        Raises:
-            EmptyDataError: if there is none.
-        """
-        batch: TransitionMiniBatch = self.draw(TransitionView(Columns(next_actions, returns)), batch_size)
-        return batch.filled()
-
-    def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """Draw one window."""
-        return self.draw_one(TrajectoryView(length))  # type: ignore[no-any-return]
-
-    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """Draw windows of ``length`` steps that end with a uniformly drawn step, padded at the front."""
-        return self.draw(TrajectoryView(length), batch_size)  # type: ignore[no-any-return]
-
-    def sample_sequence_batch(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        next_actions: bool = False,
-        returns: DiscountedReturns | None = None,
-    ) -> SequenceMiniBatch:
-        """Draw sequences of ``burn_in + length`` steps; step ``burn_in`` is a uniformly drawn transition.
-
-        Observations are those of the transition picker; rewards are of single steps.
-
-        Raises:
-            EmptyDataError: if there is no transition.
-            UnsupportedError: if the picker's targets span several steps.
-        """
-        view = SequenceView(length, burn_in, Columns(next_actions, returns))
-        return self.draw(view, batch_size)  # type: ignore[no-any-return]
-
-    def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
-        """Draw transitions, uniformly and independently, with the rest of their episodes.
-
-        The minibatch can be read until the next write.
-
-        Raises:
-            EmptyDataError: if there is no transition.
-            UnsupportedError: if the picker's targets span several steps.
-        """
-        return self.draw(TailView(), batch_size)  # type: ignore[no-any-return]
-
-
-class Reader(Draws):
+class Reader(ABC):
     """The only way out of a dataset.
 
     Attributes:
@@ -141,8 +57,9 @@ class Reader(Draws):
             One minibatch of all elements.
         """
 
-    def update(self, batch: MiniBatch, priority: Any) -> None:
-        """Take the priorities ``[B]`` of a minibatch's elements. Of no effect where the sampler knows none."""
+    @abstractmethod
+    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
+        """Draw one transition or window through the per-item protocol."""
 
     @abstractmethod
     def renewed(self) -> Self:
@@ -290,12 +207,12 @@ class StorageReader(Reader):
         return batch if rows.weight is None else replace(batch, weights=rows.weight, rows=rows)
 
     def update(self, batch: MiniBatch, priority: Any) -> None:
+        """Take the priorities ``[B]`` of a minibatch's elements. Of no effect where the sampler knows none."""
         self.sampler.update(batch.rows, priority)
 
     def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
-        """Draw one transition or window through the per-item protocol."""
         row = int(self._rows(view, 1).index[0])
-        return view.read_one(self.storage.source, self._part(view), row)
+        return view.items(self.storage.source, self._part(view), np.array([row]))[0]
 
     def _part(self, view: View) -> Any:
         return self.slicer if view.sliced else self.picker
@@ -324,7 +241,7 @@ class StorageReader(Reader):
             rows = rows[(storage.flags[rows] & FIRST) != 0]
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             chunk = rows[begin : begin + ROWS_AT_ONCE]
-            batch = pick_batch(storage, self.picker, storage.place.indices(chunk))
+            batch = TransitionView().read(storage, self.picker, storage.place.indices(chunk))
             numbers = first_episode + locate(storage, chunk)[0]
             yield replace(batch.map(storage.place.host).filled(), extra={"episode": numbers})
 

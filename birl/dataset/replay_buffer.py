@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from birl.dataset.arrays import FolderPlace, make_place
-from birl.dataset.base import ReadBuffer
+from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, Signature
 from birl.dataset.episodes import EpisodeList
@@ -24,7 +24,8 @@ from birl.dataset.reader import StorageReader
 from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.storage import NO_TRANSITION, Storage
-from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised, pick_one
+from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
+from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_batch
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from birl.types import ActionSpace, Array, Shape, State, Tree, tree_map
@@ -32,7 +33,7 @@ from birl.types import ActionSpace, Array, Shape, State, Tree, tree_map
 Place = str | os.PathLike[str] | torch.device
 
 
-class ReplayBuffer(ReadBuffer):
+class ReplayBuffer(ReplayBufferBase):
     """Experience replay over arrays.
 
     Shapes and dtypes come from ``env``, else from ``episodes``, else from the three signatures.
@@ -313,8 +314,9 @@ class ReplayBuffer(ReadBuffer):
             return self.transition_picker.observation_shape(stored)  # type: ignore[attr-defined]
         if not self.transition_count:
             return stored
-        first = np.flatnonzero((self._storage.flags & NO_TRANSITION) == 0)[0]
-        return tree_map(np.shape, pick_one(self._storage, self.transition_picker, int(first)).observation)
+        first = np.flatnonzero((self._storage.flags & NO_TRANSITION) == 0)[:1]
+        (transition,) = TransitionView().items(self._storage, self.transition_picker, first)
+        return tree_map(np.shape, transition.observation)
 
     @property
     def buffer(self) -> BufferProtocol:

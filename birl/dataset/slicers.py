@@ -7,13 +7,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from birl.dataset.episode import EpisodeBase, Observation, PartialTrajectory, batch_pad_array, batch_pad_observations
-from birl.dataset.episodes import per_item, timesteps_and_returns
+from birl.dataset.episodes import timesteps_and_returns
 from birl.dataset.minibatch import TrajectoryMiniBatch
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,
-    is_vectorised,
     stack_frames,
 )
 from birl.types import tree_map
@@ -25,14 +24,6 @@ class TrajectorySlicerProtocol(Protocol):
 
     def __call__(self, episode: EpisodeBase, end_index: int, size: int) -> PartialTrajectory:
         """The ``size`` steps up to ``end_index``, that one included, padded with zeros at the front."""
-
-
-@runtime_checkable
-class VectorisedSlicer(Protocol):
-    """A slicer that cuts many windows at once."""
-
-    def batch(self, storage: Storage, rows: Any, length: int) -> TrajectoryMiniBatch:
-        """Windows of ``length`` steps that end with ``rows`` ``[B]`` of a storage."""
 
 
 class BasicTrajectorySlicer(TrajectorySlicerProtocol):
@@ -98,18 +89,3 @@ class FrameStackTrajectorySlicer(BasicTrajectorySlicer):
     def _observations(self, episode: EpisodeBase, start: int, end: int) -> Observation:
         stacks = [stack_frames(episode.observations, index, self.n_frames) for index in range(start, end)]
         return tree_map(lambda *leaves: np.stack(leaves), *stacks)
-
-
-def slice_one(storage: Storage, slicer: TrajectorySlicerProtocol, row: int, length: int) -> PartialTrajectory:
-    """One window, through the per-item protocol."""
-    (window,) = per_item(storage, np.array([row]), lambda episode, index: slicer(episode, index, length))
-    return window  # type: ignore[no-any-return]
-
-
-def slice_batch(storage: Storage, slicer: TrajectorySlicerProtocol, rows: Any, length: int) -> TrajectoryMiniBatch:
-    """Windows that end with ``rows`` ``[B]``: at once if the slicer can, else one by one."""
-    if is_vectorised(slicer, ("batch",)):
-        batch: TrajectoryMiniBatch = slicer.batch(storage, rows, length)  # type: ignore[attr-defined]
-        return batch
-    windows = per_item(storage, storage.place.host(rows), lambda episode, index: slicer(episode, index, length))
-    return TrajectoryMiniBatch.from_partial_trajectories(windows).map(storage.place.indices)

@@ -234,9 +234,8 @@ class Storage:
 
     def observation(self, rows: Any) -> Tree:
         """Observations at ``rows``, as networks take them."""
-        if isinstance(self.observation_names, str):
-            return self.place.gather(self.columns["observation"], rows)
-        return tree_map(lambda name: self.place.gather(self.columns[name], rows), self.observation_names)
+        place, columns = self.place, self.columns
+        return tree_map(lambda name: place.to_network(place.take(columns[name], rows)), self.observation_names)
 
     def terminals(self, rows: Any) -> Any:
         """Float32 ``[..., 1]``: 1 where a step terminates."""

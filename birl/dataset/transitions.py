@@ -1,13 +1,13 @@
 """Transition pickers: from a step to a transition.
 
 A picker is called with one episode and an index, as in d3rlpy. The built-in ones also have ``batch``, which does the
-same for many rows of a storage at once; `pick_batch` uses it where it is there.
+same for many rows of a storage at once; `birl.dataset.views.TransitionView` uses it where it is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,8 +16,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.arrays import Place
 from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
-from birl.dataset.episodes import per_item
-from birl.dataset.minibatch import TransitionMiniBatch, as_action_dtype
+from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
 from birl.types import Array, Shape, Tree, tree_leaves, tree_map
@@ -37,20 +36,6 @@ class TransitionPickerProtocol(Protocol):
         """
 
 
-@runtime_checkable
-class VectorisedPicker(Protocol):
-    """A picker that makes many transitions at once."""
-
-    def observe(self, storage: Storage, rows: Any) -> Tree:
-        """Observations at ``rows`` ``[...]`` of a storage, as networks take them."""
-
-    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
-        """Transitions that begin at ``rows`` ``[B]`` of a storage."""
-
-    def observation_shape(self, shape: Shape) -> Shape:
-        """Shape of picked observations, from the stored shape."""
-
-
 def _at(observations: Observation, index: int) -> Observation:
     return tree_map(lambda leaf: leaf[index], observations)
 
@@ -63,7 +48,7 @@ def observation_after(episode: EpisodeBase, index: int) -> Observation:
     return create_zero_observation(_at(episode.observations, index)) if final is None else final
 
 
-class BasicTransitionPicker(TransitionPickerProtocol, VectorisedPicker):
+class BasicTransitionPicker(TransitionPickerProtocol):
     """One-step transitions."""
 
     def __call__(self, episode: EpisodeBase, index: int) -> Transition:
@@ -92,12 +77,15 @@ class BasicTransitionPicker(TransitionPickerProtocol, VectorisedPicker):
         return episode.rewards[index:]
 
     def observe(self, storage: Storage, rows: Any) -> Tree:
+        """Observations at ``rows`` ``[...]`` of a storage, as networks take them."""
         return storage.observation(rows)
 
     def observation_shape(self, shape: Shape) -> Shape:
+        """Shape of picked observations, from the stored shape."""
         return shape
 
     def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
+        """Transitions that begin at ``rows`` ``[B]`` of a storage."""
         place = storage.place
         return TransitionMiniBatch(
             self.observe(storage, rows),
@@ -184,7 +172,7 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
         interval = alive.sum(-1)
         last = storage.shift(rows, interval - 1)
         gammas = place.kept(("powers", self.gamma, self.n_steps), lambda: self._powers(place))
-        rewards = place.where(alive, place.to_float(storage.take("reward", window))[..., 0], 0.0)
+        rewards = place.blank(place.to_float(storage.take("reward", window))[..., 0], ~alive)
         return TransitionMiniBatch(
             self.observe(storage, rows),
             place.to_action(storage.take("action", rows)),
@@ -266,12 +254,6 @@ def is_vectorised(part: Any, names: tuple[str, ...] = ("batch", "observe")) -> b
     return hasattr(cls, "batch") and _vectorised_class(cls, names)
 
 
-def pick_one(storage: Storage, picker: TransitionPickerProtocol, row: int) -> Transition:
-    """One transition, through the per-item protocol."""
-    (transition,) = per_item(storage, np.array([row]), picker, for_picker=True)
-    return transition  # type: ignore[no-any-return]
-
-
 @dataclass(frozen=True)
 class Columns:
     """What is asked for beside the steps.
@@ -284,11 +266,6 @@ class Columns:
     next_actions: bool = False
     returns: DiscountedReturns | None = None
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The attributes that ask for something, by name."""
-        return {name: value for name, value in vars(self).items() if value}
-
     def read(self, storage: Storage, picker: Any, rows: Any, after: Callable[[], Any]) -> dict[str, Any]:
         """The columns of the steps at ``rows``, whose next observations are those of the rows ``after()``."""
         columns: dict[str, Any] = {}
@@ -300,35 +277,3 @@ class Columns:
 
 
 NO_COLUMNS = Columns()
-
-
-def pick_batch(storage: Storage, picker: Any, rows: Any, columns: Columns = NO_COLUMNS) -> TransitionMiniBatch:
-    """Transitions at ``rows`` ``[B]``: at once if the picker can, else one by one."""
-    own: dict[str, Any] = {}
-    if is_vectorised(picker):
-        batch: TransitionMiniBatch = picker.batch(storage, rows)
-    else:
-        batch, own = _one_by_one(storage, picker, rows, columns)
-    if columns == NO_COLUMNS:
-        return batch
-
-    def after() -> Any:
-        steps = 1 if batch.intervals is None else storage.place.to_whole(batch.intervals[:, 0])
-        return storage.shift(rows, steps)
-
-    return replace(batch, extra={**batch.extra, **columns.read(storage, picker, rows, after), **own})
-
-
-def _one_by_one(
-    storage: Storage, picker: TransitionPickerProtocol, rows: Any, columns: Columns
-) -> tuple[TransitionMiniBatch, dict[str, Any]]:
-    """Transitions, and those of the columns asked for that the picker's own transitions have."""
-    transitions = per_item(storage, storage.place.host(rows), picker, for_picker=True)
-    batch, own = TransitionMiniBatch.from_transitions(transitions), {}
-    actions = [np.atleast_1d(t.next_action) for t in transitions if t.next_action is not None]
-    rewards = [t.rewards_to_go for t in transitions if t.rewards_to_go is not None]
-    if columns.next_actions and len(actions) == len(transitions):
-        own["next_action"] = as_action_dtype(np.stack(actions))
-    if columns.returns is not None and len(rewards) == len(transitions):
-        own["return_to_go"] = columns.returns.sums(rewards)
-    return batch.map(storage.place.indices), {name: storage.place.indices(value) for name, value in own.items()}

@@ -1,17 +1,30 @@
-"""Views: the kinds of minibatch that a `Reader` draws, and the columns that are asked for beside the steps."""
+"""Views: the kinds of minibatch that a `Reader` draws, with the columns that are asked for beside the steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from birl.checks import check
+from birl.dataset.arrays import HOST
 from birl.dataset.episode import PartialTrajectory, Transition
+from birl.dataset.episodes import episode_table, locate, per_item
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
-from birl.dataset.slicers import TrajectorySlicerProtocol, slice_batch, slice_one
-from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
-from birl.dataset.transitions import NO_COLUMNS, Columns, TransitionPickerProtocol, pick_batch, pick_one
-from birl.dataset.windows import sequence_batch, tail_batch
+from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.storage import FINAL, FIRST, NO_NEXT, NO_TRANSITION, Storage
+from birl.dataset.transitions import (
+    NO_COLUMNS,
+    BasicTransitionPicker,
+    Columns,
+    FrameStackTransitionPicker,
+    TransitionPickerProtocol,
+    extra_columns,
+    is_vectorised,
+)
+from birl.errors import DataError, UnsupportedError
+from birl.types import Array, Tree, tree_map
 
 
 class View(Protocol):
@@ -28,9 +41,6 @@ class View(Protocol):
     def read(self, storage: Storage, part: Any, rows: Any) -> Any:
         """The minibatch of ``rows`` ``[B]``, made with a picker or slicer."""
 
-    def sample(self, dataset: Any, count: int) -> Any:
-        """Draw with a dataset's own method."""
-
 
 @dataclass(frozen=True)
 class TransitionView(View):
@@ -42,42 +52,38 @@ class TransitionView(View):
 
     columns: Columns = NO_COLUMNS
 
-    def read(self, storage: Storage, part: TransitionPickerProtocol, rows: Any) -> TransitionMiniBatch:
-        return pick_batch(storage, part, rows, self.columns)
+    def read(self, storage: Storage, part: Any, rows: Any) -> TransitionMiniBatch:
+        """Transitions at ``rows`` ``[B]``: at once if the picker can, else one by one."""
+        own: dict[str, Any] = {}
+        if is_vectorised(part):
+            batch: TransitionMiniBatch = part.batch(storage, rows)
+        else:
+            transitions = self.items(storage, part, storage.place.host(rows))
+            batch = TransitionMiniBatch.from_transitions(transitions).map(storage.place.indices)
+            own = {name: storage.place.indices(value) for name, value in self._own_columns(transitions).items()}
+        if self.columns == NO_COLUMNS:
+            return batch
 
-    def read_one(self, storage: Storage, part: TransitionPickerProtocol, row: int) -> Transition:
-        """One transition, through the per-item protocol."""
-        return pick_one(storage, part, row)
+        def after() -> Any:
+            steps = 1 if batch.intervals is None else storage.place.to_whole(batch.intervals[:, 0])
+            return storage.shift(rows, steps)
 
-    def sample(self, dataset: Any, count: int) -> TransitionMiniBatch:
-        return dataset.sample_transition_batch(count, **self.columns.given)  # type: ignore[no-any-return]
+        return replace(batch, extra={**batch.extra, **self.columns.read(storage, part, rows, after), **own})
 
+    def items(self, storage: Storage, part: TransitionPickerProtocol, rows: Array) -> list[Transition]:
+        """The transitions one by one, through the per-item protocol."""
+        return per_item(storage, rows, part, for_picker=True)
 
-@dataclass(frozen=True)
-class SequenceView(View):
-    """Sequences of ``burn_in + length`` steps whose first trained step is the one drawn.
-
-    Args:
-        length: number of trained steps.
-        burn_in: number of steps before them.
-        columns: what is asked for beside the steps.
-    """
-
-    length: int
-    burn_in: int = 0
-    columns: Columns = NO_COLUMNS
-
-    def __post_init__(self) -> None:
-        if type(self.length) is not int or type(self.burn_in) is not int or self.length < 1 or self.burn_in < 0:
-            check("length", self.length, int, low=1)
-            check("burn_in", self.burn_in, int, low=0)
-
-    def read(self, storage: Storage, part: TransitionPickerProtocol, rows: Any) -> SequenceMiniBatch:
-        return sequence_batch(storage, part, rows, self.length, self.burn_in, self.columns)
-
-    def sample(self, dataset: Any, count: int) -> SequenceMiniBatch:
-        given = self.columns.given
-        return dataset.sample_sequence_batch(count, self.length, self.burn_in, **given)  # type: ignore[no-any-return]
+    def _own_columns(self, transitions: list[Transition]) -> dict[str, Any]:
+        """Those of the columns asked for that all of a picker's own transitions have."""
+        own: dict[str, Any] = {}
+        actions = [np.atleast_1d(t.next_action) for t in transitions if t.next_action is not None]
+        rewards = [t.rewards_to_go for t in transitions if t.rewards_to_go is not None]
+        if self.columns.next_actions and len(actions) == len(transitions):
+            own["next_action"] = HOST.to_action(np.stack(actions))
+        if self.columns.returns is not None and len(rewards) == len(transitions):
+            own["return_to_go"] = self.columns.returns.sums(rewards)
+        return own
 
 
 @dataclass(frozen=True)
@@ -95,23 +101,127 @@ class TrajectoryView(View):
     def __post_init__(self) -> None:
         check("length", self.length, int, low=1)
 
-    def read(self, storage: Storage, part: TrajectorySlicerProtocol, rows: Any) -> TrajectoryMiniBatch:
-        return slice_batch(storage, part, rows, self.length)
+    def read(self, storage: Storage, part: Any, rows: Any) -> TrajectoryMiniBatch:
+        """Windows that end with ``rows`` ``[B]``: at once if the slicer can, else one by one."""
+        if is_vectorised(part, ("batch",)):
+            return part.batch(storage, rows, self.length)  # type: ignore[no-any-return]
+        windows = self.items(storage, part, storage.place.host(rows))
+        return TrajectoryMiniBatch.from_partial_trajectories(windows).map(storage.place.indices)
 
-    def read_one(self, storage: Storage, part: TrajectorySlicerProtocol, row: int) -> PartialTrajectory:
-        """One window, through the per-item protocol."""
-        return slice_one(storage, part, row, self.length)
+    def items(self, storage: Storage, part: TrajectorySlicerProtocol, rows: Array) -> list[PartialTrajectory]:
+        """The windows one by one, through the per-item protocol."""
+        return per_item(storage, rows, lambda episode, index: part(episode, index, self.length))
 
-    def sample(self, dataset: Any, count: int) -> TrajectoryMiniBatch:
-        return dataset.sample_trajectory_batch(count, self.length)  # type: ignore[no-any-return]
+
+@dataclass(frozen=True)
+class SequenceView(View):
+    """Sequences of ``burn_in + length`` steps whose first trained step is the one drawn.
+
+    The ``burn_in`` steps before it come first (Kapturowski et al. 2019, R2D2). Where the episode has fewer, padding
+    comes first and the state is reset at the first real step. Beyond the episode's end there is padding.
+
+    Args:
+        length: number of trained steps.
+        burn_in: number of steps before them.
+        columns: what is asked for beside the steps.
+    """
+
+    length: int
+    burn_in: int = 0
+    columns: Columns = NO_COLUMNS
+
+    def __post_init__(self) -> None:
+        if type(self.length) is not int or type(self.burn_in) is not int or self.length < 1 or self.burn_in < 0:
+            check("length", self.length, int, low=1)
+            check("burn_in", self.burn_in, int, low=0)
+
+    def read(self, storage: Storage, part: Any, rows: Any) -> SequenceMiniBatch:
+        _require_single_steps(part, "sequences")
+        place = storage.place
+        before, alive_before = storage.behind(rows, self.burn_in + 1)
+        after, alive_after = storage.ahead(rows, self.length)
+        window = place.join([before[:, :-1], after], 1).T
+        alive = place.join([alive_before[:, :-1], alive_after], 1).T
+        if isinstance(part, FrameStackTransitionPicker):
+            alive = alive & part.complete(storage, window)
+        padding = ~alive
+        known = alive & ~storage.take_flags(window, NO_NEXT)
+        is_first = storage.take_flags(window, FIRST) & alive
+        # After padding the state is not the stored one: a head whose history was evicted starts from zero as well.
+        is_first[1:] |= alive[1:] & ~alive[:-1]
+        observe = part.observe
+
+        def read(values: Tree, dead: Any = padding) -> Tree:
+            return tree_map(lambda leaf: place.blank(leaf, dead), values)
+
+        prefix = "extra.state."
+        states = {
+            name.removeprefix(prefix): read(place.to_float(storage.take(name, window[0])), padding[0])
+            for name in storage.extra_names
+            if name.startswith(prefix)
+        }
+        following = storage.shift(window, 1)
+        extra = extra_columns(storage, window) | self.columns.read(storage, part, window, lambda: following)
+        return SequenceMiniBatch(
+            read(observe(storage, window)),
+            read(place.to_action(storage.take("action", window))),
+            read(place.to_float(storage.take("reward", window))),
+            read(observe(storage, following), ~known),
+            read(storage.terminals(window)),
+            extra=read(extra),
+            masks=place.to_float(known),
+            is_first=is_first,
+            start_states=states,
+            burn_in=self.burn_in,
+        )
 
 
 @dataclass(frozen=True)
 class TailView(View):
-    """Transitions with the rest of their episodes."""
+    """Transitions with the rest of their episodes, which are read until the next write."""
 
-    def read(self, storage: Storage, part: TransitionPickerProtocol, rows: Any) -> TailMiniBatch:
-        return tail_batch(storage, part, rows)
+    def read(self, storage: Storage, part: Any, rows: Any) -> TailMiniBatch:
+        _require_single_steps(part, "returns up to an episode's end")
+        place, table = storage.place, episode_table(storage)
+        episode, index = locate(storage, place.host(rows))
+        chosen, which = np.unique(episode, return_inverse=True)
+        first = table.length[chosen]
+        np.minimum.at(first, which, index)
+        lane, start, length = (column[chosen] for column in table)
+        closed = (storage.flags[storage.rows(lane, start + length - 1)] & NO_NEXT) == 0
+        count = length - first + closed  # else the last step, which is no transition, is the closing row
+        ends = np.cumsum(count)
+        begins = ends - count
+        position = np.arange(ends[-1]) + np.repeat(start + first - begins, count)
+        tails = place.indices(storage.rows(np.repeat(lane, count), position))
+        steps = np.ones((len(position), 1), np.float32)
+        steps[ends - 1] = 0
+        written = storage.source
+        version = written.version
 
-    def sample(self, dataset: Any, count: int) -> TailMiniBatch:
-        return dataset.sample_tail_batch(count)  # type: ignore[no-any-return]
+        def read(begin: int, end: int) -> Tree:
+            if written.version != version:
+                raise DataError(
+                    "the dataset was written to after this minibatch was drawn, so that rows of it may be gone: draw "
+                    "one, learn from it, and only then write"
+                )
+            return part.observe(storage, tails[begin:end])
+
+        return TailMiniBatch(
+            part.observe(storage, rows),
+            place.to_action(storage.take("action", rows)),
+            place.to_float(storage.take("reward", tails)),
+            terminals=storage.terminals(tails),
+            steps=place.indices(steps),
+            index=place.indices(begins[which] + index - first[which]),
+            longest=int(count.max()) - 1,
+            read=read,
+        )
+
+
+def _require_single_steps(picker: Any, purpose: str) -> None:
+    if not is_vectorised(picker) or type(picker).batch is not BasicTransitionPicker.batch:
+        raise UnsupportedError(
+            f"{type(picker).__name__} cannot be used for {purpose}, which are made of single steps: give the dataset a "
+            "BasicTransitionPicker or FrameStackTransitionPicker"
+        )

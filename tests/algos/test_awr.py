@@ -20,7 +20,6 @@ from birl.dataset import (
     MDPDataset,
     MixedReplayBuffer,
     MultiStepTransitionPicker,
-    ReplayBufferBase,
     create_fifo_replay_buffer,
     create_infinite_replay_buffer,
 )
@@ -397,5 +396,3 @@ def test_what_cannot_be_used_is_refused_with_a_remedy() -> None:
     empty = create_fifo_replay_buffer(10, env=ChainEnv(True))
     with pytest.raises(EmptyDataError):
         algorithm.sample_minibatch(empty)
-    with pytest.raises(UnsupportedError, match="does not tell what follows"):
-        ReplayBufferBase.sample_tail_batch(dataset, 3)

@@ -85,5 +85,5 @@ def test_a_dataset_draws_what_its_reader_draws() -> None:
         dataset.set_state(state)
         shown: Any = method(6, **options)
         dataset.set_state(state)
-        assert type(drawn) is type(shown) is type(view.sample(dataset, 6))
+        assert type(drawn) is type(shown) is type(dataset.draw(view, 6))
         np.testing.assert_array_equal(drawn.observations, shown.observations)

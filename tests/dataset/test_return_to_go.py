@@ -13,6 +13,8 @@ from birl.dataset import MDPDataset, MixedReplayBuffer, SparseRewardTransitionPi
 from birl.dataset.arrays import TorchPlace
 from birl.dataset.episodes import episode_table
 from birl.dataset.return_to_go import DiscountedReturns
+from birl.dataset.transitions import Columns
+from birl.dataset.views import SequenceView, TransitionView
 from birl.errors import ConfigError
 
 GAMMA = 0.9
@@ -102,7 +104,7 @@ def test_minibatches_have_them_if_asked() -> None:
     mixed = MixedReplayBuffer(dataset, dataset, 0.5)
     placed = dataset.reader.mirrored(TorchPlace(torch.device("cpu")))
     for source in (dataset, mixed, placed):
-        batch = source.sample_transition_batch(32, returns=returns)
+        batch = source.draw(TransitionView(Columns(returns=returns)), 32)
         wanted = [of_step[float(x)] for x in batch.observations[:, 0]]
         np.testing.assert_allclose(np.asarray(batch.extra["return_to_go"])[:, 0], wanted, atol=1e-5)
     sequences = dataset.sample_sequence_batch(16, 4, returns=returns)
@@ -131,13 +133,13 @@ def test_steps_that_no_success_follows_have_the_return_of_failure(where: str) ->
     expected = [-3, -2, 0, -40, -40, -40, -2.5, -1, -40]
     seen = set()
     for _ in range(20):
-        batch = steps.sample_transition_batch(8, returns=returns)
+        batch = steps.draw(TransitionView(Columns(returns=returns)), 8)
         for observation, value in zip(batch.observations, batch.extra["return_to_go"], strict=True):
             step = int(observation[0])
             seen.add(step)
             assert float(value[0]) == expected[step]
     assert len(seen) >= 6  # last steps of cut episodes cannot be drawn
-    sequences = steps.sample_sequence_batch(8, 2, returns=returns)
+    sequences = steps.draw(SequenceView(2, columns=Columns(returns=returns)), 8)
     real = np.asarray(sequences.masks) > 0
     values, positions = np.asarray(sequences.extra["return_to_go"])[..., 0], np.asarray(sequences.observations)[..., 0]
     assert [float(v) for v in values[real]] == [expected[int(p)] for p in positions[real]]

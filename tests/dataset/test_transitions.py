@@ -31,8 +31,8 @@ from birl.dataset import (
 )
 from birl.dataset.episodes import episode_at, locate
 from birl.dataset.return_to_go import DiscountedReturns
-from birl.dataset.transitions import Columns, pick_batch
-from birl.dataset.windows import sequence_batch
+from birl.dataset.transitions import Columns
+from birl.dataset.views import SequenceView, TransitionView
 from birl.errors import ConfigError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 
@@ -134,8 +134,8 @@ def test_next_actions_are_those_of_the_step_where_a_transition_leads(
     if not len(rows):
         return
     placed = buffer.storage.place.indices(rows)
-    batch = pick_batch(buffer.storage, picker, placed, Columns(next_actions=True)).filled()
-    plain = pick_batch(buffer.storage, picker, placed)
+    batch = TransitionView(Columns(next_actions=True)).read(buffer.storage, picker, placed).filled()
+    plain = TransitionView().read(buffer.storage, picker, placed)
     assert set(batch.extra) - set(plain.extra) == {"next_action", "next_action_known"}
     episodes, indices = locate(buffer.storage, rows)
     for k, (number, index) in enumerate(zip(episodes, indices, strict=True)):
@@ -150,7 +150,9 @@ def test_next_actions_are_those_of_the_step_where_a_transition_leads(
 
 def test_next_actions_of_sequences_and_of_mixed_buffers() -> None:
     buffer = make([(4, True, True), (3, False, True)])
-    batch = sequence_batch(buffer.storage, BasicTransitionPicker(), np.array([1, 5]), 4, 1, Columns(next_actions=True))
+    batch = SequenceView(4, 1, Columns(next_actions=True)).read(
+        buffer.storage, BasicTransitionPicker(), np.array([1, 5])
+    )
     assert batch.extra["next_action_known"][..., 0].T.tolist() == [[1, 1, 1, 0, 0], [0, 1, 1, 0, 0]]
     assert batch.extra["next_action"][..., 0].T.tolist() == [[1, 2, 0, 0, 0], [0, 1, 2, 0, 0]]
     mixed = MixedReplayBuffer(buffer, make([(5, True, True)]), secondary_mix_ratio=0.5)
@@ -164,7 +166,7 @@ def test_the_newest_step_of_a_running_episode_has_no_next_action_yet() -> None:
     buffer.append(np.zeros((2, 1, 1), np.uint8), 2, 0.0)
     buffer.append(np.ones((2, 1, 1), np.uint8), 1, 0.0)
     rows = all_rows(buffer)
-    batch = pick_batch(buffer.storage, BasicTransitionPicker(), rows, Columns(next_actions=True))
+    batch = TransitionView(Columns(next_actions=True)).read(buffer.storage, BasicTransitionPicker(), rows)
     assert batch.extra["next_action_known"][:, 0].tolist() == [1, 1, 0, 1]
     assert batch.extra["next_action"][:, 0].tolist() == [1, 2, 0, 1]
 
@@ -201,8 +203,8 @@ def test_sequences_never_leave_their_episode(
     rows = all_rows(buffer)
     if not len(rows):
         return
-    batch = sequence_batch(
-        buffer.storage, buffer.transition_picker, buffer.storage.place.indices(rows), length, burn_in
+    batch = SequenceView(length, burn_in).read(
+        buffer.storage, buffer.transition_picker, buffer.storage.place.indices(rows)
     )
     observations, following = (np.asarray(x)[..., 0, 0, 0] for x in (batch.observations, batch.next_observations))
     masks, first, terminals = np.asarray(batch.masks), np.asarray(batch.is_first), np.asarray(batch.terminals)[..., 0]
@@ -300,7 +302,7 @@ def test_start_states_come_with_sequences() -> None:
         buffer.append(pixels, 0, 0.0, extra=extra)
     buffer.clip_episode(True)
     rows = all_rows(buffer)
-    batch = sequence_batch(buffer.storage, buffer.transition_picker, rows, 2, 1)
+    batch = SequenceView(2, 1).read(buffer.storage, buffer.transition_picker, rows)
     assert batch.start_states["actor"][:, 0].tolist() == [0, 0, 0, 0, 1, 2]  # before row 0; older episodes have zeros
     assert batch.extra["log_prob"][1].tolist() == [0, 0, 0, -1, -2, -3]
     transitions = buffer.sample_transition_batch(5)
@@ -360,7 +362,7 @@ def test_pickers_of_d3rlpy_give_next_actions_and_returns(limit: int | None, stor
 
     def drawn(picker: Any) -> TransitionMiniBatch:
         returns = DiscountedReturns(0.9, lambda rewards: rewards * 2)
-        return pick_batch(builtin.storage, picker, rows, Columns(True, returns))
+        return TransitionView(Columns(True, returns)).read(builtin.storage, picker, rows)
 
     wanted, same, other = drawn(BasicTransitionPicker()), drawn(OfD3rlpy()), drawn(OfD3rlpy(2, 10.0))
     for name in ("next_action", "next_action_known", "return_to_go"):
@@ -370,14 +372,14 @@ def test_pickers_of_d3rlpy_give_next_actions_and_returns(limit: int | None, stor
     assert (np.asarray(other.next_actions) == 2).all()
     assert (np.asarray(other.extra["return_to_go"]) > np.asarray(wanted.extra["return_to_go"]) + 19).all()
     with pytest.raises(UnsupportedError, match="next_actions=True"):
-        _ = pick_batch(builtin.storage, OfD3rlpy(), rows).next_actions
+        _ = TransitionView().read(builtin.storage, OfD3rlpy(), rows).next_actions
 
 
 @pytest.mark.parametrize("picker", PICKERS)
 def test_single_transitions_tell_what_d3rlpy_tells(picker: Any) -> None:
     buffer = make([(5, False, True), (4, True, False), (3, False, False)], transition_picker=picker)
     rows = all_rows(buffer)
-    wanted = pick_batch(buffer.storage, picker, rows, Columns(True, DiscountedReturns(0.9))).extra
+    wanted = TransitionView(Columns(True, DiscountedReturns(0.9))).read(buffer.storage, picker, rows).extra
     single = one_by_one(buffer, rows, picker, for_picker=True)
     assert np.stack([one.next_action for one in single]).tolist() == wanted["next_action"].tolist()
     returns = DiscountedReturns(0.9).sums([one.rewards_to_go for one in single])
