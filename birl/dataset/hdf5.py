@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, FileError, ForeignFileError, WriteError
 from birl.files import atomic_write
-from birl.types import ActionSpace, Array, Tree, tree_leaves
+from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map
 
 _COLUMNS = ["observations", "actions", "rewards", "terminated"]
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -41,15 +42,6 @@ _MAXIMUM_RATIO = 1100  # deflate shrinks to 1/1032 at best: what claims more is 
 
 Target = str | os.PathLike[str] | BinaryIO
 Loaded = tuple[list[Episode], ActionSpace | None, int | None]
-
-
-def _template(tree: Tree, counter: Iterator[int]) -> Any:
-    """The structure of an observation as JSON: numbers for leaves, lists for tuples."""
-    if isinstance(tree, dict):
-        return {key: _template(item, counter) for key, item in tree.items()}
-    if isinstance(tree, tuple):
-        return [_template(item, counter) for item in tree]
-    return next(counter)
 
 
 def _build(template: Any, leaves: list[Array]) -> Tree:
@@ -125,7 +117,8 @@ def _write(file: Any, episodes: Sequence[Episode], info: DatasetInfo | None) -> 
     file.create_dataset("num_episodes", data=len(episodes))
     file.create_dataset("version", data=b"2.1")
     first = episodes[0] if len(episodes) else None
-    template: Any = 0 if first is None else _template(first.observations, iter(range(1 << 30)))
+    numbers = itertools.count()  # the structure of an observation: a number for each leaf
+    template: Any = 0 if first is None else tree_map(lambda _: next(numbers), first.observations)
     extra_names = sorted({name for episode in episodes for name in getattr(episode, "extra", None) or {}})
     meta = {
         "version": 1,
@@ -219,7 +212,7 @@ def _opened(f: Target) -> Iterator[tuple[Any, int, str, bool]]:
 
     name = os.fspath(f) if isinstance(f, str | os.PathLike) else getattr(f, "name", "the file")
     try:
-        with open(f, "rb") if isinstance(f, str | os.PathLike) else _Borrowed(f) as stream:
+        with open(f, "rb") if isinstance(f, str | os.PathLike) else contextlib.nullcontext(f) as stream:
             stream.seek(0)
             begin = stream.read(len(_SIGNATURE))
             size = stream.seek(0, os.SEEK_END)
@@ -267,19 +260,6 @@ def _checked_array(file: Any, name: str, size: int, path: str) -> Array:
     if dataset.size * dataset.dtype.itemsize > stored:
         raise CorruptFileError(f"{path}: {name} claims shape {dataset.shape}, more than the file holds")
     return np.asarray(dataset[()])
-
-
-class _Borrowed:
-    """A file that is not ours to close."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def __enter__(self) -> BinaryIO:
-        return self._file
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 class _Reader:
