@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from birl.cli.common import algorithm_classes, print_table
-from birl.types import ActionSpace
 
-_ACTIONS = {
-    ActionSpace.CONTINUOUS: "continuous",
-    ActionSpace.DISCRETE: "discrete",
-    ActionSpace.BOTH: "both",
-}
 _LEARNS = {"fit": "offline", "fit_online": "online"}
 
 
@@ -19,5 +13,5 @@ def algos() -> None:
     for name, algorithm in algorithm_classes().items():
         sentence = " ".join((algorithm.config_class.__doc__ or "").split("\n\n")[0].split())
         learns = ", ".join(_LEARNS[loop] for loop in sorted(algorithm.learns_from.loops)) or "does not learn"
-        rows.append((name, _ACTIONS[algorithm.actions], learns, sentence.rstrip(".").replace("`", "")))
+        rows.append((name, algorithm.actions.name.lower(), learns, sentence.rstrip(".").replace("`", "")))
     print_table(rows)

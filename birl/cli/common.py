@@ -80,6 +80,11 @@ def runs_of_seeds(folder: Path) -> list[Path]:
     return sorted(runs, key=lambda path: int(path.name[5:]))
 
 
+def runs_of(path: Path) -> list[Path]:
+    """A run folder with metrics itself, or else the run folders of several seeds in it."""
+    return [path] if any(path.glob("*.csv")) else runs_of_seeds(path)
+
+
 def several_runs(folder: Path) -> str:
     """Message about a folder with one run for each of several seeds; empty for other folders."""
     runs = runs_of_seeds(folder)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -71,13 +69,9 @@ def read_curve(file: Path) -> Curve:
 
 def in_order(folder: Path) -> list[Path]:
     """CSV files of a run folder: returns, then other metrics, times, and gradients."""
-    kinds: list[Callable[[str], Any]] = [
-        lambda name: name in RETURNS,
-        lambda name: not name.startswith("time_") and not name.endswith(_GRADIENT_SUFFIX),
-        lambda name: name.startswith("time_"),
-    ]
 
     def key(file: Path) -> tuple[int, str]:
-        return next((place for place, fits in enumerate(kinds) if fits(file.stem)), len(kinds)), file.stem
+        name, time, gradient = file.stem, file.stem.startswith("time_"), file.stem.endswith(_GRADIENT_SUFFIX)
+        return [name in RETURNS, not time and not gradient, time, True].index(True), name
 
     return sorted(folder.glob("*.csv"), key=key)

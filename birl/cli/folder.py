@@ -11,6 +11,7 @@ from birl.cli.common import newest_model, note
 from birl.errors import FileError, ForeignFileError, ResumeError, WriteError
 from birl.files import atomic_write
 from birl.logging import CombineAdapter, FileAdapter, LoggerAdapter, LoggerAdapterFactory
+from birl.logging.logger import EpochAdapter
 from birl.run.checkpoint import checkpoint_path, differences
 
 _SETTINGS = "run.json"
@@ -101,7 +102,7 @@ class RunFolder(LoggerAdapterFactory):
         return CombineAdapter([FileAdapter(self.path / name), _Lines(name)])
 
 
-class _Lines(LoggerAdapter):
+class _Lines(EpochAdapter):
     """One line for each epoch.
 
     Args:
@@ -109,17 +110,12 @@ class _Lines(LoggerAdapter):
     """
 
     def __init__(self, run: str = "") -> None:
+        super().__init__()
         self._run = run
-
-    def before_write_metric(self, epoch: int, step: int) -> None:
-        self._words = [*([self._run] if self._run else []), f"epoch {epoch}", f"step {step}"]
-
-    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
-        if not name.startswith("time_"):
-            self._words.append(f"{name}={value:.5g}")
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
         """Nothing: they would fill the screen."""
 
     def after_write_metric(self, epoch: int, step: int) -> None:
-        note("  ".join(self._words))
+        words = [f"{name}={value:.5g}" for name, value in self._metrics.items() if not name.startswith("time_")]
+        note("  ".join([*([self._run] if self._run else []), f"epoch {epoch}", f"step {step}", *words]))

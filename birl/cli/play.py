@@ -38,6 +38,4 @@ def play(
     if sys.platform == "linux" and not any(map(os.environ.get, screens)):
         raise ConfigError("there is no screen to open a window on (DISPLAY is not set): `birl record` makes videos")
     env = rendering_environment(env_id, env_header, "human")
-    print(
-        play_episodes(model, env, n_episodes, epsilon=epsilon, target_return=target_return, seed=seed, device=device)
-    )
+    print(play_episodes(model, env, n_episodes, epsilon, target_return, seed, device))

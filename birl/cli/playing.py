@@ -44,14 +44,7 @@ def rendering_environment(env_id: str | None, env_header: str | None, mode: str)
 
 
 def play_episodes(
-    model: Path,
-    env: Any,
-    n_episodes: int,
-    *,
-    epsilon: float,
-    target_return: float | None,
-    seed: int,
-    device: str,
+    model: Path, env: Any, n_episodes: int, epsilon: float, target_return: float | None, seed: int, device: str
 ) -> str:
     """Play episodes; the environment is closed at the end.
 
@@ -60,14 +53,11 @@ def play_episodes(
     """
     try:
         file, algorithm = load_model(model, device)
-        note(f"{file} in {_name(env)}, seed {seed}")
+        name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+        note(f"{file} in {name}, seed {seed}")
         birl.seed(seed)
         returns = metrics.evaluate(acting_algorithm(algorithm, target_return), env, n_episodes, epsilon, seed=seed)
     finally:
         env.close()
     each = ", ".join(f"{value:.2f}" for value in returns)
     return f"return {np.mean(returns):.2f} ± {np.std(returns):.2f} over {n_episodes} episodes ({each})"
-
-
-def _name(env: Any) -> str:
-    return type(env.unwrapped).__name__ if env.spec is None else str(env.spec.id)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl.cli.common import note, runs_of_seeds
+from birl.cli.common import note, runs_of
 from birl.cli.curves import RETURNS, read_curve
 from birl.cli.options import Save, ShowSteps, Title
 from birl.errors import ConfigError, FileError, NonFiniteError, require
@@ -125,13 +125,18 @@ def show_or_save(figure: Any, path: Path | None) -> None:
         ConfigError: if the file has an unknown suffix, or there is no screen.
         FileError: if the file cannot be written.
     """
-    if path is not None:
-        _save(figure, path)
+    if path is None:
+        pyplot = require("matplotlib.pyplot", "plot")
+        if pyplot.get_backend().lower() == "agg":
+            raise ConfigError("there is no screen to open a window on: give --save FILE.png")
+        pyplot.show()
         return
-    pyplot = require("matplotlib.pyplot", "plot")
-    if pyplot.get_backend().lower() == "agg":
-        raise ConfigError("there is no screen to open a window on: give --save FILE.png")
-    pyplot.show()
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _check_limits(option: str, limits: tuple[float, float] | None) -> None:
@@ -145,15 +150,6 @@ def _smooth(values: Any, window: int) -> list[float]:
     return [values[max(end - window, 0) : end].mean() for end in range(1, len(values) + 1)]
 
 
-def _save(figure: Any, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror}") from error
-
-
 def _name(path: Path, files: list[Path]) -> str:
     """Name of a curve in the legend."""
     if len(files) > 1:
@@ -163,11 +159,9 @@ def _name(path: Path, files: list[Path]) -> str:
 
 def _csvs(path: Path, metric: str | None) -> list[Path]:
     """The files of one curve: of one run, or of each seed's."""
-    runs = [] if any(path.glob("*.csv")) else runs_of_seeds(path)
-    if not runs:
-        return [_csv(path, metric)]
-    first = _csv(runs[0], metric)
-    return [first, *(_csv(run, first.stem) for run in runs[1:])]
+    run, *others = runs_of(path) or [path]
+    first = _csv(run, metric)
+    return [first, *(_csv(other, first.stem) for other in others)]
 
 
 def _csv(path: Path, metric: str | None) -> Path:

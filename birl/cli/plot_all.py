@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from birl.cli.common import note, runs_of_seeds
+from birl.cli.common import note, runs_of
 from birl.cli.curves import in_order, read_curve
 from birl.cli.options import Save, ShowSteps, Title
 from birl.cli.plot import draw_curve, show_or_save
@@ -27,7 +27,7 @@ def plot_all(
     """Plot all metrics of a run in a grid, and print its parameters. Gradients: mean and range of their numbers."""
     if not path.is_dir():
         raise FileError(f"there is no folder {path}: give a run folder")
-    runs = [path] if any(path.glob("*.csv")) else runs_of_seeds(path)
+    runs = runs_of(path)
     panels = in_order(runs[0]) if runs else []
     if not panels:
         raise FileError(f"{path} has no metrics (CSV files) yet: train first")
@@ -48,12 +48,9 @@ def plot_all(
         axes.set_visible(False)
     figure.supxlabel("step" if show_steps else "epoch", fontsize=9)
     figure.suptitle(title or (path.name if len(runs) == 1 else f"{path.name}, mean of {len(runs)} seeds"))
-    if save is not None:
-        show_or_save(figure, save)
     _print_params(runs[0] / "params.json")
-    if save is None:
-        show_or_save(figure, None)
-    else:
+    show_or_save(figure, save)
+    if save is not None:
         print(f"{save}: {len(panels)} metrics of {path}")
 
 

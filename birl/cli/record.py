@@ -42,9 +42,7 @@ def record(
     """Record episodes, played as by `birl evaluate`, as videos (.mp4); videos of the same name are replaced."""
     require("av", "video")
     env = Recorder(rendering_environment(env_id, env_header, "rgb_array"), out)
-    words = play_episodes(
-        model, env, n_episodes, epsilon=epsilon, target_return=target_return, seed=seed, device=device
-    )
+    words = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device)
     for file in env.files:
         print(file)
     print(words)

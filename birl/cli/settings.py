@@ -66,13 +66,9 @@ def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, va
             known = ", ".join(sorted(kind._known))
             raise ConfigError(f"{full}={name}: there is no such {kind.__name__}; known: {known}")
         value = {"kind": kind.__name__, "type": name, "params": value["params"] if isinstance(value, dict) else {}}
-    if before and head not in params and not _has(owner, head):
+    if before and head not in params and head not in owner.__dataclass_fields__:
         raise ConfigError(f"{before.rstrip('.')} ({owner.__name__}) has no field {head!r}; it has: {', '.join(params)}")
     params[head] = value
-
-
-def _has(owner: type[Any], field: str) -> bool:
-    return field in getattr(owner, "__dataclass_fields__", {})
 
 
 def _kind(owner: type[Any], field: str) -> type[Serializable] | None:

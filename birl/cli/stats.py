@@ -36,29 +36,25 @@ def stats(
 
 def _metric(file: Path) -> None:
     """d3rlpy's lines, and the last value."""
+    _print({"FILE NAME": file, **_numbers(file)})
+
+
+def _numbers(file: Path) -> dict[str, Any]:
     curve = read_curve(file)
-    rows = {
-        "FILE NAME": file,
-        "EPOCH": int(curve.epoch[-1]),
-        "TOTAL STEPS": int(curve.step[-1]),
-        "MAX VALUE": np.max(curve.high),
-        "MIN VALUE": np.min(curve.low),
-        "STD VALUE": np.std(curve.value),
-        "LAST VALUE": curve.value[-1],
-    }
-    _print(rows)
+    counts = {"EPOCH": int(curve.epoch[-1]), "TOTAL STEPS": int(curve.step[-1])}
+    ends = {"MAX VALUE": np.max(curve.high), "MIN VALUE": np.min(curve.low)}
+    return {**counts, **ends, "STD VALUE": np.std(curve.value), "LAST VALUE": curve.value[-1]}
 
 
 def _run(folder: Path) -> None:
     files = in_order(folder)
     if not files:
         raise FileError(several_runs(folder) or f"{folder} has no metrics (CSV files) yet: train first")
-    table = [["METRIC", "EPOCH", "TOTAL STEPS", "LAST VALUE", "MAX VALUE", "MIN VALUE", "STD VALUE"]]
+    columns = ["EPOCH", "TOTAL STEPS", "LAST VALUE", "MAX VALUE", "MIN VALUE", "STD VALUE"]
+    table = [["METRIC", *columns]]
     for file in files:
-        curve = read_curve(file)
-        numbers = [curve.value[-1], np.max(curve.high), np.min(curve.low), np.std(curve.value)]
-        counts = [int(curve.epoch[-1]), int(curve.step[-1])]
-        table.append([file.stem, *map(str, counts), *(f"{number:.5g}" for number in numbers)])
+        numbers = _numbers(file)
+        table.append([file.stem, *(_word(numbers[name], 5) for name in columns)])
     print_table(table, right=True)
 
 
@@ -91,4 +87,8 @@ def _summary(values: Any) -> str:
 def _print(rows: dict[str, Any]) -> None:
     width = max(map(len, rows))
     for name, value in rows.items():
-        print(f"{name.ljust(width)}: {f'{value:.6g}' if isinstance(value, float) else value}")
+        print(f"{name.ljust(width)}: {_word(value, 6)}")
+
+
+def _word(value: Any, digits: int) -> str:
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)

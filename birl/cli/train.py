@@ -266,19 +266,13 @@ class _Run:
     settings: Mapping[str, Any]
 
     def _options(self) -> dict[str, Any]:
-        names = ("n_steps", "n_steps_per_epoch")
-        return {
-            **{name: self.settings[name] for name in names},
-            "experiment_name": self.folder.path.name,
-            "with_timestamp": False,
-            "logger_adapter": self.folder,
-            "checkpoint": self.folder.path,
-            **self._logging(),
-        }
-
-    def _logging(self) -> dict[str, Any]:
-        options = {name: self.settings[name] for name in ("logging_steps", "log_gradients") if name in self.settings}
-        return {**options, "logging_strategy": LoggingStrategy.STEPS} if "logging_steps" in options else options
+        names = ("n_steps", "n_steps_per_epoch", "logging_steps", "log_gradients")
+        options = {name: self.settings[name] for name in names if name in self.settings}
+        if "logging_steps" in options:
+            options["logging_strategy"] = LoggingStrategy.STEPS
+        path = self.folder.path
+        written = {"experiment_name": path.name, "with_timestamp": False, "logger_adapter": self.folder}
+        return {**options, **written, "checkpoint": path}
 
     def offline(self, source: Any, env: Any) -> None:
         self.learner.fit(source, evaluators=self._evaluators(env, self.settings["seed"]), **self._options())

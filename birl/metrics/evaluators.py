@@ -68,8 +68,8 @@ class OverTransitions(EvaluatorProtocol):
         for what, given in (("dataset", info and info.action_space), ("algorithm", ask and ask())):
             if given in (ActionSpace.DISCRETE, ActionSpace.CONTINUOUS) and given is not kind:
                 raise ConfigError(
-                    f"the {what} has {given.value} actions, {type(self).__name__} takes {kind.value} ones: "
-                    f"use {self._sibling}"
+                    f"the {what} has {given.name.lower()} actions, {type(self).__name__} takes "
+                    f"{kind.name.lower()} ones: use {self._sibling}"
                 )
 
     @abc.abstractmethod
