@@ -1,4 +1,4 @@
-"""The class that users hold, and everything that the file of an algorithm is made of.
+"""The class that users hold, and the building blocks of algorithm files.
 
 Beside this, an algorithm imports from `birl.models`, `birl.losses` and `birl.optimizers`.
 """

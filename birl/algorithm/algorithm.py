@@ -47,7 +47,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     learns_from: ClassVar[Experience]
     acts: ClassVar[Policy]
     steps: ClassVar[tuple[Step, ...]] = ()
-    evaluates: ClassVar[bool] = False  # whether it is made of an algorithm, whose policy it evaluates
+    evaluates: ClassVar[bool] = False  # whether it is given an algorithm and evaluates its policy
     config_class: ClassVar[type[AlgorithmConfig]]
     networks: ClassVar[Callable[[Spec, Any], nn.Module]]
 
@@ -90,7 +90,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     @property
     def learner(self) -> Learner:
-        """The networks and what moves them. Raises `NotBuiltError` before the networks exist."""
+        """The networks with everything that moves them. Raises `NotBuiltError` before the networks exist."""
         if self._learner is None:
             raise NotBuiltError(
                 f"this {type(self).__name__} has no networks yet: call fit(…), build_with_dataset(dataset), "
@@ -120,7 +120,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     @property
     def units(self) -> Any:
-        """Conversion between what data and environments speak and what the networks see."""
+        """Conversion between the units of data and environments and those of the networks."""
         return self.learner.units
 
     @property
@@ -421,7 +421,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         )
 
     def reset_optimizer_states(self) -> None:
-        """Forget the optimisers' moments and schedules: often right before fine-tuning."""
+        """Reset the optimisers' moments and schedules, for example before fine-tuning."""
         self.engine.reset_optimizers()
 
     # -- acting ----------------------------------------------------------------------------------------------------
@@ -452,8 +452,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
         Args:
             x: observations ``[B, *shape]``.
-            action: ``[B, A]`` in environment units, or integers ``[B]``. May be left out where there are only values of
-                states.
+            action: ``[B, A]`` in environment units, or integers ``[B]``. May be omitted if the algorithm values states
+                only.
         """
         return self.learner.policy.value(x, action)
 
@@ -490,7 +490,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         self.learner.set_state(state)
 
     def describe(self) -> dict[str, Any]:
-        """Configuration and shapes in JSON form: what ``params.json`` and model files hold."""
+        """Configuration and shapes in JSON form, as in ``params.json`` and model files."""
         return described(self.learner)
 
     def save(self, fname: str | Path | BinaryIO) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
-    """Name the mistakes that are easily made in a call of `Algorithm.fit`."""
+    """Catch common mistakes in calls of `Algorithm.fit`."""
     for callback in callbacks:
         if callback is not None and not callable(callback):
             raise ConfigError(f"a callback is {callback!r:.80}; it must be a function (algo, epoch, step)")
@@ -85,7 +85,7 @@ def check_scalers(config: Any, spec: Spec) -> None:
 
 
 def checked_spec(kind: type[Algorithm[Any, Any]], shape: Shape, action_size: int, discrete: bool | None) -> Spec:
-    """What networks of an algorithm are built for.
+    """The spec that an algorithm's networks are built for.
 
     Raises:
         ConfigError: if the sizes are impossible, or the actions are not those that it takes.
@@ -183,7 +183,7 @@ def _warn_of_range(kind: type[Algorithm[Any, Any]], low: Array, high: Array, sou
 
 
 def _other_actions(kind: type[Algorithm[Any, Any]], discrete: bool) -> str:
-    """An algorithm was given the other kind of actions: name its sibling, or others that learn in the same loops."""
+    """The message for the other kind of actions: names the sibling, or algorithms that learn in the same loops."""
     name = kind.__name__
     sibling = name.removeprefix("Discrete") if discrete else f"Discrete{name}"
     if sibling == name or sibling not in kind._known:

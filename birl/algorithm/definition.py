@@ -18,7 +18,7 @@ def named_parts(cls: type, root: type) -> tuple[Any, Any]:
     """The configuration and the networks that a subclass of ``root`` names.
 
     Raises:
-        ConfigError: if it names none.
+        ConfigError: if it does not name both.
     """
     found = type_arguments(cls, root)
     if len(found) != 2:
@@ -30,7 +30,7 @@ def named_parts(cls: type, root: type) -> tuple[Any, Any]:
 
 
 def type_arguments(cls: type, root: type) -> tuple[Any, ...]:
-    """What ``cls`` puts in the place of the type parameters of ``root``: ``(XConfig, XNets)`` for an algorithm."""
+    """The type arguments that ``cls`` gives to ``root``: ``(XConfig, XNets)`` for an algorithm."""
     for base in vars(cls).get("__orig_bases__", ()):
         origin = get_origin(base)
         if origin is root:
@@ -45,7 +45,7 @@ def type_arguments(cls: type, root: type) -> tuple[Any, ...]:
 def check_definition(cls: type) -> None:
     """Raise `ConfigError` unless an algorithm has its values, of the right types, and no method.
 
-    An algorithm is a description. What it does stands in its losses, its steps, its policy and its experience.
+    An algorithm is a description; its behaviour is in its losses, steps, policy and experience.
     """
     kinds = (FunctionType, classmethod, staticmethod, property)
     for name, value in vars(cls).items():

@@ -1,7 +1,7 @@
 """Kinds of experience: what an algorithm learns from, how it is drawn, and how it becomes batches.
 
-An algorithm has one of them as its ``learns_from``. The loops, the command line and the documentation ask it; nothing
-else asks what kind of data an algorithm needs.
+An algorithm has one of them as its ``learns_from``. Loops, command line and documentation ask it, and it alone knows
+what kind of data the algorithm needs.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Experience:
 
     Attributes:
         loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
-        stores: what acting keeps beside each step: ``"policy_action"`` where the environment is given another action.
-        fresh: whether only the newest experience of the policy itself is learned from: no buffer, no explorer.
+        stores: columns that acting stores with each step: ``"policy_action"`` if the environment gets another action.
+        fresh: whether it is the newest experience of the policy itself, without buffer or explorer.
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
         plain: whether a draw is an index and a gather, so that a device can make several updates in one recording.
         alone: why several seeds cannot be trained at once; empty if they can.
-        description: in words, for the documentation.
+        description: a phrase for the documentation.
     """
 
     loops: frozenset[str] = frozenset()
@@ -58,19 +58,19 @@ class Experience:
     description: str = "nothing: it does not learn"
 
     def draw(self, learner: Learner, source: Any) -> Any:
-        """Draw what one update learns from. Any randomness is the source's own."""
+        """Draw the data of one update, with the source's own randomness."""
         raise UnsupportedError(f"{learner.name} does not learn: use collect(), predict() or sample_action()")
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
-        """The drawn steps in the networks' units, with everything that is prepared once for all passes."""
+        """The drawn steps in the networks' units, with everything that all passes share."""
         raise NotImplementedError
 
     def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
-        """The engine updates that are made with a batch: one, unless a kind of experience says otherwise."""
+        """The engine updates to make with a batch; by default one."""
         yield Pass(batch)
 
     def updates(self, config: Any, count: int) -> int:
-        """About how many engine updates are made with ``count`` draws (or with so many steps of fresh experience)."""
+        """Approximate number of engine updates for ``count`` draws (or ``count`` steps of fresh experience)."""
         return count
 
     def refuse(self, name: str, loop: str) -> None:
@@ -95,7 +95,7 @@ class Transitions(Experience):
     """Single transitions from a dataset or a buffer; with recurrent networks, sequences of them.
 
     Attributes:
-        online: whether it can learn from its own experience, too. What imitates the data learns nothing from it.
+        online: whether it can also learn from its own experience; pure imitation cannot.
         next_actions: whether it learns from the data's next actions: ``next_action`` and ``next_action_known`` in a
             batch's ``extra``.
         returns_to_go: whether it learns from the data's discounted returns: ``return_to_go`` in ``extra``.
@@ -155,7 +155,7 @@ class Tails(NamedTuple):
     """Rows ``[R]`` of episodes' ends, in order; where an episode ends, a closing row has the state after its last step.
 
     Attributes:
-        observations: yields the rows' observations in blocks, in the networks' units: all at once would be too many.
+        observations: yields the rows' observations in the networks' units, in blocks to bound memory.
         reward, discount, step: ``[R]``; ``step`` is 1 for steps and 0 for closing rows.
         longest: number of steps in the longest tail.
     """
@@ -172,7 +172,7 @@ class Regression(NamedTuple):
 
     Attributes:
         step: name of the step.
-        n_minibatches: field of the configuration that says how many.
+        n_minibatches: name of the config field with the number of minibatches.
         prepare: ``(networks, batch) -> batch``, once before them.
     """
 
@@ -186,8 +186,8 @@ class Iterations(Experience):
     """Steps with the rest of their episodes: returns are computed once, then regressions pass over the steps.
 
     Attributes:
-        returns: ``(networks, tails, config) -> [R]``, what the steps led to: ``return`` in a batch's ``extra``.
-        regressions: what is learned in an iteration, in order.
+        returns: ``(networks, tails, config) -> [R]``; ``return`` in a batch's ``extra``.
+        regressions: the regressions of an iteration, in order.
     """
 
     returns: Callable[[Any, Tails, Any], Tensor]
@@ -238,7 +238,7 @@ class Iterations(Experience):
 
 
 def minibatches(batch: Batch, size: int, count: int) -> Iterator[Batch]:
-    """``count`` minibatches of ``size`` steps: passes over a batch in new orders, without what does not fill one."""
+    """``count`` minibatches of ``size`` steps, from shuffled passes over a batch; remainders are left out."""
     total = len(batch.weight)
     whole = total - total % size
     for made in range(count):
@@ -254,9 +254,9 @@ class Rollouts(Experience):
     """The policy's own newest steps in environments, prepared once and passed over several times.
 
     Attributes:
-        prepare: ``(networks, batch, ended, config) -> batch`` with what all passes need, such as advantages; ``ended``
-            ``[T, N]`` is 1 where a recursion over time stops.
-        n_passes: field of the configuration that says how many.
+        prepare: ``(networks, batch, ended, config) -> batch``, adds values that all passes share, such as advantages;
+            ``ended`` ``[T, N]`` is 1 where a recursion over time stops.
+        n_passes: name of the config field with the number of passes.
     """
 
     prepare: Callable[[Any, Batch, Tensor, Any], Batch]
@@ -286,7 +286,7 @@ class Rollouts(Experience):
             yield replace(batch.map(lambda x, index=index: x.index_select(1, index)), state=state)  # type: ignore[misc]
 
     def _steps(self, config: Any, batch: Batch) -> Iterator[Batch]:
-        # The whole rollout is put in order once for each pass; a minibatch then is a slice of it, without a copy.
+        # Each pass reorders the whole rollout once; its minibatches are then slices, without copies.
         flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
         valid = flat.weight.nonzero()[:, 0]
         order = valid[torch.randperm(len(valid)).to(valid.device)]

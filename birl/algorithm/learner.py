@@ -1,4 +1,4 @@
-"""A built algorithm: networks, units, the engine, and what it keeps while it learns."""
+"""A built algorithm: networks, units, engine, and the state of learning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from birl.preprocessing.units import Units
 from birl.types import Batch, Spec, State
 
 COMPILE_FROM = 10_000
-"""Updates in a run by which compiling, which takes 5 to 60 seconds, has paid for itself with small networks, too."""
+"""Length of a run, in updates, from which compiling (5 to 60 seconds) pays for itself even with small networks."""
 
 UPDATES_AT_ONCE = 10
 """Updates in one recording, on devices that replay recordings."""
@@ -31,23 +31,23 @@ class Learner:
     """Learns and acts; knows no environment, no loop and no file.
 
     Args:
-        name: of the algorithm, for messages.
-        config: configuration. Its scalers are fitted.
-        spec: what the networks are built for.
-        device: where they are.
+        name: name of the algorithm, for messages.
+        config: configuration with fitted scalers.
+        spec: shapes that the networks are built for.
+        device: device of the networks.
         networks: makes the networks, given ``spec`` and ``config``.
-        steps: what an update consists of.
+        steps: the steps of an update.
         policy: how it acts.
         experience: what it learns from.
         evaluated: the learner whose policy this one evaluates; ``None`` for most algorithms.
 
     Attributes:
         nets: the networks.
-        engine: moves them.
-        units: conversion between what data and environments speak and what networks see.
+        engine: updates the networks.
+        units: conversion between the units of data and environments and those of networks.
         policy: its own policy, bound to the networks.
         returns: makes discounted returns of a dataset; ``None`` where the experience does not ask for them.
-        memory: what the experience keeps between draws.
+        memory: values that the experience keeps between draws.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Learner:
         return bool(self.engine.recurrent) or (self.evaluated is not None and self.evaluated.recurrent)
 
     def set_mode(self, acting: bool) -> None:
-        """Before acting: dropout off, running statistics of batch norm, fixed fractions of IQN. Or before learning."""
+        """Prepare to act (dropout off, batch norm on running statistics, fixed IQN fractions) or to learn."""
         if acting != self._mode:
             set_acting(self.nets, acting)
             for step in self.engine.targets:
@@ -98,7 +98,7 @@ class Learner:
             self._mode = acting
 
     def draw(self, source: Any) -> Any:
-        """Draw what `learn` learns from."""
+        """Draw the data of one call of `learn`."""
         return self.experience.draw(self, source)
 
     def batch(self, drawn: Any) -> Batch:
@@ -106,7 +106,7 @@ class Learner:
         return self.experience.batch(self, drawn)
 
     def learn(self, drawn: Any) -> dict[str, Tensor]:
-        """Learn from what `draw` gave (or from a `Batch`).
+        """Learn from a result of `draw` (or from a `Batch`).
 
         Returns:
             Losses and metrics as scalar tensors on the device, averaged over the passes that had them.
@@ -120,13 +120,13 @@ class Learner:
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
     def updates_at_once(self, source: Any) -> int:
-        """How many updates `learn_many` should make: several where a device replays them and draws their batches."""
+        """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.plain and not self.recurrent and self.engine.records
         return UPDATES_AT_ONCE if together else 1
 
     def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
-        """Updates with batches drawn from ``source`` on the device, without going back to Python between them."""
+        """Make ``count`` updates with batches drawn on the device, without returning to Python in between."""
         self.set_mode(acting=False)
         generator = source.device_generator
         return self.engine.update_many(
@@ -134,10 +134,10 @@ class Learner:
         )
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
-        """A run of ``count`` draws begins: with ``compile_graph="auto"`` a long one is compiled.
+        """Begin a run of ``count`` draws; with ``compile_graph="auto"``, compile if it is long.
 
         Returns:
-            What to draw from: ``source``, or what its ``placed_for`` makes of it for the training device.
+            The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
         if self.config.compile_graph == "auto" and self.experience.updates(self.config, count) >= COMPILE_FROM:
             self.engine.compile(required=False)
@@ -150,7 +150,7 @@ class Learner:
         scalers = {name: getattr(self.config, name) for name in SCALERS}
         fitted = {name: scaler.serialize()["params"] for name, scaler in scalers.items() if scaler is not None}
         state: State = {"engine": self.engine.get_state(), "scalers": fitted}
-        if self.evaluated is not None:  # so that a run goes on with no other policy
+        if self.evaluated is not None:  # so that a run cannot continue with another policy
             state["policy"] = {**policy_state(self.evaluated), "description": described(self.evaluated)}
         return state
 

@@ -1,4 +1,4 @@
-"""Models and exports: a learner as files, and files as learners."""
+"""Models and exports: learners to files, and back."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def load_learnable(fname: File, device: bool | int | str | None = False) -> Any:
 
 
 def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State | None = None) -> Any:
-    """An algorithm with new networks, as `described` says it.
+    """An algorithm with new networks, from the result of `described`.
 
     Args:
-        data: what `described` gave.
+        data: result of `described`.
         device: see `AlgorithmConfig.create`.
         state: of the engine, refused if it does not fit ``data``. Only an evaluated policy is loaded here.
     """
@@ -92,7 +92,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     given = (_evaluated(kind, data, device, state),) if kind.evaluates else ()
     algorithm = kind(*given, config, device)
     if discrete and algorithm.action_scaler is not None:
-        algorithm.replace_config(action_scaler=None)  # older versions took one, and made no use of it
+        algorithm.replace_config(action_scaler=None)  # older versions accepted one and ignored it
     if state is not None:  # sizes are compared before anything is allocated
         planned = planned_networks(algorithm.config, Spec(shape, int(action_size), discrete))
         if {name: x.shape for name, x in planned.items()} != {name: x.shape for name, x in state["nets"].items()}:

@@ -1,4 +1,4 @@
-"""Many seeds of one configuration, trained in one process for little more than the price of one."""
+"""Many seeds of one configuration, trained in one process at little more than the cost of one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fit_many(
     The data are held once. The generators of ``dataset`` itself and the global ones are left as they were.
 
     Args:
-        config: what to train: any algorithm that learns from transitions, without recurrent networks.
+        config: configuration of any algorithm that learns from transitions, without recurrent networks.
         dataset: replay buffer or dataset.
         n_steps: number of updates.
         seeds: one algorithm is trained for each; 16 stands for ``range(16)``.
@@ -119,7 +119,7 @@ def fit_many(
 
 
 def check_many(algorithm: Any) -> None:
-    """Raise `UnsupportedError` if `fit_many` cannot train such an algorithm, as far as it can be told before."""
+    """Raise `UnsupportedError` if the class shows that `fit_many` cannot train the algorithm."""
     name, experience = type(algorithm).__name__, algorithm.learns_from
     experience.refuse(name, next(iter(experience.loops), "fit"))
     if experience.alone:
@@ -169,7 +169,7 @@ class _Run:
 
     @contextlib.contextmanager
     def acting(self, *, keep: bool) -> Iterator[None]:
-        """Inside, the global generators are this seed's; with ``keep`` it remembers what was drawn from them."""
+        """Switch the global generators to this seed's; with ``keep``, keep their new state on exit."""
         with randomness_kept():
             set_random_state(_with_generator(self.random, self.generator))
             try:
@@ -213,7 +213,7 @@ class _Stack:
         return self
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
-        """The dataset; it was placed already, and what is compiled or not depends on no number of updates."""
+        """The dataset, which is placed already. Compilation does not depend on the number of updates."""
         return source
 
     @property
@@ -292,7 +292,7 @@ class _Stack:
 
 
 class _StackConfig:
-    """What a resumed run must share: the configuration and the seeds."""
+    """The settings that a resumed run must share: the configuration and the seeds."""
 
     def __init__(self, config: AlgorithmConfig, seeds: list[int]) -> None:
         self.batch_size, self.gamma, self.compile_graph = config.batch_size, config.gamma, config.compile_graph
@@ -333,7 +333,7 @@ class _AdapterFactory(LoggerAdapterFactory):
 
 
 class _Adapters(LoggerAdapter):
-    """Passes on to each seed's adapter what is its own, under the name that it has in a run by itself."""
+    """Passes each seed's metrics to its own adapter, under their usual names."""
 
     def __init__(
         self, stack: _Stack, factory: LoggerAdapterFactory, experiment_name: str, n_steps_per_epoch: int

@@ -1,4 +1,4 @@
-"""What sequence models add to `Algorithm`: contexts, and a return to aim at."""
+"""Sequence models: algorithms that act on contexts, with a return to aim at."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TransformerConfig(AlgorithmConfig):
 
     @property
     def network_options(self) -> dict[str, Any]:
-        """What `birl.models.DecisionTransformerNetwork` takes of these fields."""
+        """The arguments for `birl.models.DecisionTransformerNetwork`."""
         return {
             "context_size": self.context_size,
             "max_timestep": self.max_timestep,
@@ -163,13 +163,13 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
 
         The file needs no birl. It is checked against the policy itself before it gets its name. It takes contexts in
         environment units, oldest step first, with ``L = context_size`` steps and any batch size ``B``; what comes
-        before the beginning of an episode is padding, whose timestep is 0 and whose other values are not looked at:
+        before the beginning of an episode is padding, whose timestep is 0 and whose other values are ignored:
 
         ====================  ==========================================  ======================================
         name (ONNX)           shape                                       what
         ====================  ==========================================  ======================================
         ``observation_0``, …  ``[B, L, *shape]``                          observations, one input for each array
-        ``action``            float ``[B, L, A]`` or int64 ``[B, L, 1]``  actions; the last is not looked at
+        ``action``            float ``[B, L, A]`` or int64 ``[B, L, 1]``  actions; the last is ignored
         ``return_to_go``      float ``[B, L, 1]``                         returns to collect from each step on
         ``timestep``          int64 ``[B, L]``                            numbers of the steps, from 1
         ``output_0``          float ``[B, A]`` or int64 ``[B]``           actions of the last steps

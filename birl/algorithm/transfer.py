@@ -13,9 +13,9 @@ def copy_networks(algorithm: Any, source: Any, names: tuple[str, str], what: str
     """Copy a network, and its target if there is one, from another algorithm.
 
     Args:
-        algorithm: to which it is copied.
-        source: from which.
-        names: of the network and of its target. Without a target in ``source`` the network itself is copied.
+        algorithm: the algorithm to copy to.
+        source: the algorithm to copy from.
+        names: names of the network and of its target. Without a target in ``source``, the network itself is copied.
         what: the network in words, for messages.
     """
     own, theirs = dict(algorithm.nets.named_children()), dict(source.nets.named_children())

@@ -1,4 +1,4 @@
-"""The whole of learning: steps, gradients, optimisers and target networks."""
+"""Learning: steps, gradients, optimisers and target networks."""
 
 from birl.engine.engine import Engine
 from birl.engine.steps import Gradient, HardCopy, Polyak, Step, TargetUpdate, When, check_steps

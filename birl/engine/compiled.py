@@ -1,7 +1,7 @@
 """The whole update as one compiled program: losses, gradients, optimisers and target networks.
 
-Nothing in it goes back to Python: one call a step. There is a program for each shape of batch and for each set of
-steps that are due together (two for an actor that moves in every second update).
+An update is one call, which never returns to Python. There is a program for each shape of batch and each set of steps
+that are due together (two for an actor that moves in every second update).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Program(Eager):
 
     Args:
         trained: the networks and optimisers that move.
-        record: on devices that can, updates are recorded after some runs, and replayed. ``None`` for none.
+        record: records updates after some runs, to be replayed; ``None`` for devices that cannot.
     """
 
     compiled, reduces = True, False
@@ -46,7 +46,7 @@ class Program(Eager):
         """Look up the optimisers' moments anew, after they were replaced or loaded."""
         self._version = self._trained.version
         self._optimizer_steps = {name: _OptimizerStep(self._trained, name) for name in self._trained.optimizers}
-        self._single: Uncopied[bool] = Uncopied()  # kinds of updates that were made by themselves
+        self._single: Uncopied[bool] = Uncopied()  # kinds of updates that were already made one by one
         self._runs: Uncopied[int] = Uncopied()
         self._recordings: Uncopied[Recording] = Uncopied()
         self._graphs.refresh()
@@ -66,8 +66,8 @@ class Program(Eager):
     ) -> dict[str, Tensor] | None:
         """See `Eager.update_many`.
 
-        One by one with a schedule, which tells the scalars of one step at a time; and until each kind of update has
-        been made by itself, for what cannot be compiled must fail before anything has changed.
+        Updates are made one by one with a schedule, which gives the scalars of one step at a time, and until each kind
+        of update has run once, because a failure to compile must come before anything has changed.
         """
         scheduled = any(schedule is not None for schedule in self._trained.schedulers.values())
         replaced = self._version != self._trained.version
@@ -103,7 +103,7 @@ class Program(Eager):
         return {step.name: self._optimizer_steps[step.name] for step in due if step.name in self._optimizer_steps}
 
     def _step_scalars(self, dues: Sequence[Due]) -> Tensor:
-        """What the coming optimiser steps read beside gradients and moments, in the order of the steps."""
+        """The scalars of the next optimiser steps, in the order of the steps."""
         ahead: dict[str, int] = {}
         scalars: list[float] = []
         for due in dues:
@@ -130,7 +130,7 @@ class Program(Eager):
         return graph.update([*leaves, scalars], (batch, scalars, moments), kept)
 
     def _key(self, due: Due) -> Hashable:
-        """What tells one compiled update from another, beside its batch."""
+        """The key of a compiled update, beside its batch."""
         names = tuple(step.name for step in due)
         rules = tuple(step.rules for step in self._optimized(due).values())
         return names, rules, self.nets.training, self._trained.watch is not None
@@ -175,7 +175,7 @@ class _OptimizerStep:
         return len(self.scalars(1))
 
     def moments(self) -> list[list[Tensor]]:
-        """The optimiser's moments of each parameter; made when the first step is, as the optimiser itself would."""
+        """The optimiser's moments of each parameter, created on the first step, as the optimiser itself does."""
         if self._moments is None:
             self._moments = [
                 moments_of(self._optimizer, parameter, self.rules[group])

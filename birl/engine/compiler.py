@@ -17,10 +17,10 @@ from torch import Tensor
 from birl.errors import CompileError
 
 BACKEND = "inductor"
-"""Of torch.compile. Tests on machines without a C++ compiler take another, which traces but does not compile."""
+"""Backend of torch.compile. Tests on machines without a C++ compiler use one that traces but does not compile."""
 
 INDUCTOR: dict[str, Any] = {"fallback_random": True, "size_asserts": False}
-"""Its settings."""
+"""Options of the backend."""
 
 _serial = itertools.count()
 
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class Uncopied(dict[Hashable, Value]):
-    """What belongs to the networks that it was made for: a copy of it is empty."""
+    """A value that belongs to the networks it was made for: a copy of it is empty."""
 
     def __deepcopy__(self, memo: Any) -> Self:
         return type(self)()
@@ -53,8 +53,8 @@ class Graphs(Uncopied["_Compiled"]):
 class _Compiled:
     """``function`` as one compiled graph.
 
-    Guards, which would look at every network attribute before every call, are left out: callers see to it that a
-    function is only called with what it was compiled for. Random numbers are torch's own, so that seeds and
+    Guards, which would check every network attribute before every call, are left out: callers ensure that a
+    function is only called with arguments that it was compiled for. Random numbers are torch's own, so that seeds and
     checkpoints mean the same as without compilation.
     """
 
@@ -85,7 +85,7 @@ class _Compiled:
 
     def _backend(self, graph: torch.fx.GraphModule, examples: list[Tensor], **_: Any) -> Callable[..., Any]:
         """Compile the traced graph and record its next call."""
-        # On the CPU it is then not Python that calls one kernel after the other; a GPU's programs are recorded anyway.
+        # On the CPU this keeps Python from launching the kernels one by one; programs on GPUs are recorded anyway.
         wrapped = all(example.device.type == "cpu" for example in examples if isinstance(example, Tensor))
         settings = {"config_patches": INDUCTOR | {"cpp_wrapper": wrapped}} if BACKEND == "inductor" else {}
         compile_: Any = torch._dynamo.lookup_backend(BACKEND)
@@ -104,8 +104,8 @@ class _Compiled:
     ) -> dict[str, Tensor]:
         """Call a function that returns tensors by name.
 
-        After the first call the compiled program is called directly if what else it reads and writes is among the
-        tensors of ``kept``.
+        After the first call the compiled program is called directly, if everything else that it reads and writes is
+        among the tensors of ``kept``.
 
         Args:
             own: the tensors of ``args``, which change from call to call.
@@ -166,7 +166,7 @@ def _without_shell(
 
 
 def has_compiler(device: torch.device) -> bool:
-    """Whether ``torch.compile`` finds what it needs for ``device``: a C++ compiler, or Triton."""
+    """Whether ``torch.compile`` finds a compiler for ``device``: a C++ compiler, or Triton."""
     if device.type == "cpu":
         return any(which(os.environ.get("CXX", name)) for name in ("g++", "clang++", "c++"))
     return importlib.util.find_spec("triton") is not None

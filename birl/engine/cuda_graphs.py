@@ -1,8 +1,8 @@
 """Updates recorded once and replayed, so that a GPU need not wait for Python to launch its kernels (CUDA graphs).
 
-A recording fixes the addresses of all tensors. What changes between replays is copied to where the recording reads it:
-batches, unless they are drawn on the device by the recording itself, and the scalars of the optimisers' steps. The
-default random generator of the device moves on with every replay; others have to be named.
+A recording fixes the addresses of all tensors. Inputs that change between replays are copied to those addresses:
+batches, unless the recording itself draws them on the device, and the scalars of the optimisers' steps. The device's
+default random generator advances with every replay; others have to be named.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Recording:
 
     Args:
         updates: made with the recording's own tensors.
-        batch: example of what changes between replays, or ``None`` if ``updates`` draws its batches itself.
+        batch: an example batch, or ``None`` if ``updates`` draws its batches itself.
         scalars: of the optimisers' steps ``[n]``, on the device.
         generators: generators that ``updates`` draws from, without the device's default one.
         record: see `Recorder`.

@@ -59,7 +59,7 @@ class Engine(Trained):
         step.
 
         Args:
-            required: whether to raise where compiling is not possible, instead of going on without it.
+            required: whether to raise an error if compiling is not possible, instead of continuing without it.
 
         Raises:
             CompileError: if there is no compiler, now; if the compiler does not take a module, in the first update.
@@ -104,7 +104,7 @@ class Engine(Trained):
         with fast_products():
             try:
                 metrics = self._updates.update(batch, due)
-            except CompileError as error:  # comes before anything has changed
+            except CompileError as error:  # raised before anything has changed
                 if self._compile_required:
                     raise
                 warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
@@ -142,7 +142,7 @@ class Engine(Trained):
         """Learning rates to be logged, as they are before the update."""
         named = [step for step in due if isinstance(step, Gradient) and step.rate_metric]
         device = next(self.nets.parameters()).device if named else None
-        # filled on the device: copying a number there would wait for it
+        # filled on the device: copying a number to it would synchronise
         return {
             step.rate_metric: torch.full((), self.optimizers[step.name].param_groups[0]["lr"], device=device)
             for step in named

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 WATCHED = "gradients of the step "
-"""Before a step's name: where an update keeps statistics among its metrics until it hands them on."""
+"""Prefix of a step's name: key of its statistics among an update's metrics."""
 
 
 def statistics(gradients: Iterable[Tensor]) -> Tensor:

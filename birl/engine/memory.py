@@ -21,7 +21,7 @@ _CHOICES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_T
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let the process keep up to 1 GiB of freed memory in blocks of up to 32 MiB; tells whether it does.
+    """Let the process keep up to 1 GiB of freed memory in blocks of up to 32 MiB. Returns whether it does.
 
     Does nothing where the C library is not glibc, where one of glibc's own variables (``MALLOC_TRIM_THRESHOLD_`` and
     its like, or ``glibc.malloc`` in ``GLIBC_TUNABLES``) already says what to do, or with ``BIRL_KEEP_MEMORY=0``.

@@ -1,7 +1,7 @@
 """Several engines of one configuration moved by one update: parameters, moments and gradients stacked.
 
-What makes seeds different (parameters, minibatches, random numbers) gets a first dimension ``[S]``; a loss and
-its gradients are written down once, as one graph, and run for all seeds at once.
+Everything that differs between seeds (parameters, minibatches, random numbers) gets a first dimension ``[S]``; a loss
+and its gradients are traced once, as one graph, and run for all seeds at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAda
 """Optimisers of ``torch.optim`` that treat every number of a parameter alike, so that stacking changes nothing."""
 
 _SHARED = ("step", "mu_product")
-"""What such an optimiser keeps for a whole parameter: the same for all seeds."""
+"""State that such an optimiser keeps once per parameter: the same for all seeds."""
 
 
 class StackedEngine(Eager):
@@ -71,7 +71,7 @@ class StackedEngine(Eager):
         self.restack_optimizers()
 
     def _stackable(self, step: Step) -> Step:
-        """The step, but a target update of one's own may do more than arithmetic on single numbers."""
+        """The step, or for custom target updates (not only elementwise arithmetic) one for each engine."""
         if not isinstance(step, TargetUpdate) or type(step) in (Polyak, HardCopy):
             return step
         each = tuple(Eager(engine) for engine in self._engines)
@@ -79,7 +79,7 @@ class StackedEngine(Eager):
 
     @torch.no_grad()
     def _stack(self) -> None:
-        """Move all tensors into stacked ones. Buffers that no file holds are constants, and stay as they are."""
+        """Move all tensors into stacked ones. Non-persistent buffers are constants and are not stacked."""
         self.nets.requires_grad_(False)  # gradients come from the graph
         names = self.nets.state_dict().keys()
         self.saved = {name: tensor for name, tensor in _tensors(self.nets) if name in names}
@@ -97,7 +97,7 @@ class StackedEngine(Eager):
         return zip(self._trained.optimizers[name].param_groups, zip(*groups, strict=True), strict=True)
 
     def restack_optimizers(self) -> None:
-        """Bring counters, moments and schedules from the engines. Afterwards their own are of no importance."""
+        """Copy counters, moments and schedules from the engines, whose own are unused afterwards."""
         first, trained = self._engines[0], self._trained
         trained.grad_step, trained.step_counts = first.grad_step, dict(first.step_counts)
         for name, optimizer in trained.optimizers.items():
@@ -214,7 +214,7 @@ class _StackedLoss:
             # fused optimisers read memory in order, whatever the strides say
             return [each.contiguous() for each in gradients], values.detach(), [each.detach() for each in more]
 
-        # on copies: batch norm's statistics move while a loss is looked at
+        # on copies: tracing a loss moves batch norm's statistics
         given, rest = self._split({name: tensor.detach().clone() for name, tensor in stacked.saved.items()})
         try:
             vmap(lambda t, r, b: one(t, r, b, None))(given, rest, batch.leaves)
@@ -264,14 +264,14 @@ class _LossModule(nn.Module):
 
 @dataclass(frozen=True)
 class _Draw:
-    """Random numbers that a loss asks for: an in-place method of a tensor, which every random function comes down to.
+    """Random numbers that a loss draws, by the in-place tensor method that every random function reduces to.
 
     Attributes:
         method: name of the method, such as ``"normal_"``.
         args: its arguments.
-        shape: what one seed asks for.
-        dtype, device: as asked for.
-        scale: what the numbers are divided by.
+        shape: shape for one seed.
+        dtype, device: of the numbers.
+        scale: divisor of the numbers.
     """
 
     method: str
@@ -297,9 +297,9 @@ class _RandomnessGiven(TorchFunctionMode):
     """Replaces random calls by precomputed numbers, in call order.
 
     Args:
-        noise: the numbers, or ``None`` to find out what is asked for.
-        draws: what was asked for; filled in if ``noise`` is ``None``.
-        anchor: a tensor with the seeds' hidden dimension: what is made from it has that dimension too.
+        noise: the numbers, or ``None`` to record the draws.
+        draws: the draws; filled in if ``noise`` is ``None``.
+        anchor: a tensor with the seeds' hidden dimension, which tensors made from it inherit.
     """
 
     def __init__(self, noise: list[Tensor] | None, draws: list[_Draw], anchor: Tensor) -> None:

@@ -104,8 +104,8 @@ class Gradient:
         metric: name under which the loss is logged; by default ``<name>_loss``.
         rate_metric: name under which the learning rate is logged; empty if it is not.
         when: in which updates it is made.
-        splits: whether the gradient of a minibatch is the mean of those of its parts. It is not where the loss has a
-            factor made from the whole minibatch, such as TD3+BC's mean ``|Q|``: of several processes each has its own.
+        splits: whether the gradient of a minibatch is the mean of those of its parts. It is not if the loss has a
+            factor of the whole minibatch, such as TD3+BC's mean ``|Q|``, which differs between processes.
     """
 
     name: str
@@ -211,7 +211,7 @@ class Polyak(TargetUpdate):
 
 @dataclass(frozen=True)
 class HardCopy(TargetUpdate):
-    """``target <- source`` now and then (Mnih et al. 2015, doi:10.1038/nature14236)."""
+    """``target <- source`` at intervals (Mnih et al. 2015, doi:10.1038/nature14236)."""
 
     when: When = When(every="target_update_interval")
 
@@ -221,7 +221,7 @@ class HardCopy(TargetUpdate):
 
 
 def check_steps(steps: Sequence[Step], config_class: type) -> None:
-    """Check what steps name before an algorithm is made from them.
+    """Check the names in steps when an algorithm is defined.
 
     Raises:
         ConfigError: if two steps have one name, or a step names a field that ``config_class`` does not have.
@@ -241,7 +241,7 @@ def check_steps(steps: Sequence[Step], config_class: type) -> None:
 
 
 def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
-    """Check that the networks exist that steps name, and that those of gradient steps have parameters.
+    """Check that all networks named by steps exist, and that those of gradient steps have parameters.
 
     Raises:
         ConfigError: naming the step, the network and the networks there are.

@@ -1,4 +1,4 @@
-"""Networks with their optimisers: what updates read and change, and what files keep."""
+"""Networks with their optimisers: the state that updates change and files keep."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
 from birl.types import State
 
 Gradients = dict[str, Tensor]
-"""By the name of the parameter."""
+"""By parameter name."""
 
 
 def identity(gradients: Gradients) -> Gradients:
-    """Leave gradients as they are: no other process has any."""
+    """Return the gradients unchanged: there is only one process."""
     return gradients
 
 
 class Trained:
-    """Networks, their optimisers with schedules, and how often all of them moved.
+    """Networks, their optimisers and schedules, and the counters of their steps.
 
     Args:
         nets: module whose children are the networks, by name.
@@ -123,7 +123,7 @@ class Trained:
         self.step_counts[name] += 1
         self._counts_stored = False
         if self.schedulers[name] is not None:
-            self.optimizers[name]._opt_called = True  # or the schedule warns that no step was made
+            self.optimizers[name]._opt_called = True  # otherwise the schedule warns that no step was made
             self.schedulers[name].step()
 
     def store_counts(self) -> None:

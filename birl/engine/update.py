@@ -1,4 +1,4 @@
-"""What a step may ask for while an update is made, and the plain way of answering."""
+"""The interface between steps and updates, and the two implementations that make steps one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from birl.types import Batch
 
 
 class Update(Protocol):
-    """An update under way: eager, being compiled, or of many seeds."""
+    """An update as its steps see it: eager, compiled, or of many seeds."""
 
     @property
     def nets(self) -> Any:
@@ -41,7 +41,7 @@ class Update(Protocol):
 
 
 def make(steps: Sequence[Step], on: Update, batch: Batch) -> None:
-    """Make steps in their order. Each sees what the steps before it share."""
+    """Make steps in order. Each sees the values that earlier steps share."""
     for step in steps:
         batch = step(on, batch)
 
