@@ -1,7 +1,7 @@
 """Where the columns of a storage lie: memory, a folder of memory-mapped files, or a torch device.
 
-A place knows how to make, write and read arrays. Everything above works on either kind through these few
-operations, so pickers and slicers are written once.
+A place makes, writes and reads arrays. Pickers and slicers use only these few operations, so they are written once for
+all places.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 
 class _Place:
-    """Small arrays that are made once and not to be written to."""
+    """Base of places: small constant arrays, made once and never written to."""
 
     device: torch.device | None = None
 
@@ -36,14 +36,14 @@ class _Place:
         return rows
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What ``make`` returns, made once for each key: small constants of pickers."""
+        """The result of ``make``, computed once for each key: small constants of pickers."""
         value = self._kept.get(key)
         if value is None:
             value = self._kept[key] = make()
         return value
 
     def steps(self, start: int, stop: int) -> Any:
-        """Integers from ``start`` up to and without ``stop``."""
+        """Integers from ``start`` up to, but not including, ``stop``."""
         return self.kept(("steps", start, stop), lambda: self.indices(np.arange(start, stop)))
 
 
@@ -131,7 +131,7 @@ class FolderPlace(MemoryPlace):
         return np.asarray(mapped)
 
     def flush(self) -> None:
-        """Write what is still in memory to disk."""
+        """Write pending changes to disk."""
         for mapped in self._maps.values():
             mapped.flush()
 
@@ -155,11 +155,11 @@ class PinnedPlace(MemoryPlace):
         if array.ndim == 1:  # flags stay on the host
             return array.take(rows, axis=0)
         out = self.empty((*rows.shape, *array.shape[1:]), array.dtype)
-        # Not "raise", for which numpy gathers into memory of its own first. Rows are drawn among those that are there.
+        # Not "raise", for which numpy first gathers into its own memory. Drawn rows always exist.
         return array.take(rows, axis=0, out=out, mode="clip")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """New pinned array, not filled. It holds on to the tensor that it is a view of."""
+        """New uninitialised pinned array. It keeps the tensor alive that it is a view of."""
         like = torch.from_numpy(np.empty(0, dtype))
         return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()
 
@@ -184,7 +184,7 @@ class TorchPlace(_Place):
             array[self.indices(rows)] = self.send(values).to(array.dtype)
 
     def send(self, values: Array) -> Any:
-        """A copy of ``values`` on the device, which is not waited for."""
+        """A copy of ``values`` on the device, without waiting for it."""
         tensor = torch.from_numpy(np.require(values, requirements=["C", "W"]))
         if self.device is not None and self.device.type == "cuda":
             tensor = tensor.pin_memory()  # from pageable memory the copy would wait for all work before it
@@ -242,7 +242,7 @@ class TorchPlace(_Place):
         if array.device.type == "cpu":
             array.numpy()[dead.numpy()] = 0  # few are dead; torch would pass over all bytes
             return array
-        # This would wait for a device: how many are dead is not known here.
+        # This would wait for a device, because the number of dead elements is not known here.
         return array.masked_fill_(dead.reshape(dead.shape + (1,) * (array.dim() - dead.dim())), 0)
 
 
@@ -251,11 +251,11 @@ HOST: Final = MemoryPlace()
 
 
 def free_device_memory(device: torch.device) -> int:
-    """Bytes that a device has to give; 0 if it does not say."""
+    """Free memory of a device in bytes; 0 if unknown."""
     if device.type != "cuda":
         return 0
     free, _ = torch.cuda.mem_get_info(device)
-    # What torch holds and does not use is free for new tensors as well.
+    # Memory that torch has reserved but does not use is free for new tensors, too.
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 

@@ -1,4 +1,4 @@
-"""What algorithms and loops use of a dataset, whatever it is made of."""
+"""The interface of datasets for algorithms and loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from birl.types import Array, Shape, State
 
 
 class ReplayBufferBase(metaclass=ABCMeta):
-    """What algorithms and loops use of a dataset."""
+    """The interface of datasets for algorithms and loops."""
 
     @abstractmethod
     def append(
@@ -49,7 +49,7 @@ class ReplayBufferBase(metaclass=ABCMeta):
     @property
     @abstractmethod
     def reader(self) -> Reader:
-        """The way out: draws minibatches and walks over all transitions. `StorageReader.of_episodes` makes one."""
+        """Draws minibatches and walks over all transitions. `StorageReader.of_episodes` makes one."""
 
     def draw(self, view: View, count: int) -> Any:
         """Draw a minibatch of ``count`` elements."""
@@ -189,7 +189,7 @@ class ReplayBufferBase(metaclass=ABCMeta):
 
     @abstractmethod
     def get_state(self, *, contents: bool = True) -> State:
-        """State of the random generator and, with ``contents``, all that is stored."""
+        """State of the random generator and, with ``contents``, all stored steps."""
 
     @abstractmethod
     def set_state(self, state: State) -> None:

@@ -13,7 +13,7 @@ from birl.dataset.storage import Storage
 
 @runtime_checkable
 class BufferProtocol(Protocol):
-    """Says how many steps are kept, and shows what is there.
+    """Decides how many steps are kept, and gives access to the kept episodes.
 
     The steps themselves lie in the storage of the replay buffer that the buffer is given to.
     """

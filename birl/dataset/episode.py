@@ -1,4 +1,4 @@
-"""Episodes, transitions, partial trajectories and their signatures: what pickers and slicers read and make."""
+"""Episodes, transitions, partial trajectories and their signatures."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a dataset holds."""
+    """Signatures, action space and action size of a dataset."""
 
     observation_signature: Signature
     action_signature: Signature
@@ -98,7 +98,7 @@ class DatasetInfo:
 
 @runtime_checkable
 class EpisodeBase(Protocol):
-    """What anything that is to be used as an episode offers.
+    """The interface of episodes.
 
     ``truncated`` and ``final_observation`` are read if present; an episode without them that is not terminated
     counts as truncated with an unknown final observation.

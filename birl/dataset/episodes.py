@@ -1,4 +1,4 @@
-"""Episodes as views of a storage, and what is derived from whole episodes."""
+"""Episodes as views of a storage, and values derived from whole episodes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
     if for_picker and not bool(last & NO_NEXT):
         episode.observations = observations
         episode.actions = read("action", length + 1)
-        if episode.actions[length].any():  # what was there before, in a ring
+        if episode.actions[length].any():  # old rows of a ring
             episode.actions = episode.actions.copy()
             episode.actions[length] = 0
     return episode
@@ -107,7 +107,7 @@ def per_item(
 def timesteps_and_returns(storage: Storage) -> tuple[Any, Any]:
     """For every row: the number of its step (int64, from 1) and the rewards from it to the episode's end (float32).
 
-    Computed once for all rows and kept until the next write: two more numbers a row, only for those who ask.
+    Computed once for all rows, on first use, and kept until the next write: two more numbers per row.
     """
 
     def make() -> tuple[Any, Any]:

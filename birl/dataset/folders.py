@@ -20,7 +20,7 @@ _VERSION = 1
 
 
 def _tail(storage: Storage) -> Array:
-    """Flags of the last two rows of each lane: what a later write may change of the steps that are there."""
+    """Flags of the last two rows of each lane: the only part of existing steps that a later write may change."""
     return storage.flags[storage.rows(np.arange(storage.lanes), np.maximum(storage.end - [[2], [1]], 0))].T
 
 
@@ -46,7 +46,7 @@ def get_storage_state(storage: Storage) -> State:
 
 
 def set_storage_state(storage: Storage, state: State) -> None:
-    """Make ``storage`` equal to the one that the state was taken of.
+    """Make ``storage`` equal to the storage whose state was saved.
 
     Raises:
         ShapeError: if lanes, columns or limit are others.
@@ -118,7 +118,7 @@ def recount(storage: Storage) -> None:
 
 
 def check_new_folder(place: Place) -> None:
-    """Raise `ConfigError` if a place is a folder that holds anything already: none of it is ever replaced."""
+    """Raise `ConfigError` if a place is a folder that is not empty: existing files are never replaced."""
     if not isinstance(place, FolderPlace):
         return
     if (place.folder / _INDEX).exists():
@@ -136,7 +136,7 @@ def save_folder(storage: Storage, info: dict[str, Any], *, clean: bool = True) -
 
     Args:
         storage: a storage in a folder.
-        info: what the owner needs to be made again (plain JSON).
+        info: values to restore the owner from (plain JSON).
         clean: false marks a ring that is being overwritten and cannot be opened until it is saved again.
     """
     place = storage.place

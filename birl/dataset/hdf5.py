@@ -38,7 +38,7 @@ _COLUMNS = ["observations", "actions", "rewards", "terminated"]
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TRAILER = b"birl-sha256:"
 _DIGEST_SIZE = hashlib.sha256().digest_size
-_MAXIMUM_RATIO = 1100  # deflate shrinks to 1/1032 at best: what claims more is damaged
+_MAXIMUM_RATIO = 1100  # deflate shrinks to 1/1032 at best: a file that claims more is damaged
 
 Target = str | os.PathLike[str] | BinaryIO
 Loaded = tuple[list[Episode], ActionSpace | None, int | None]
@@ -185,7 +185,7 @@ def check_readable(f: Any, call: str) -> None:
 
 
 def read_arrays(f: Target, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
-    """Read named arrays of numbers from an HDF5 file that somebody else wrote.
+    """Read named arrays of numbers from an HDF5 file of any origin.
 
     Args:
         f: path, or a file opened for binary reading.
@@ -207,7 +207,7 @@ def read_arrays(f: Target, required: Sequence[str], optional: Sequence[str] = ()
 
 @contextlib.contextmanager
 def _opened(f: Target) -> Iterator[tuple[Any, int, str, bool]]:
-    """An HDF5 file with its size, its name for messages, and whether a digest guards it. Says what is wrong with it."""
+    """An HDF5 file with its size, its name for messages, and whether a digest guards it. Raises typed errors."""
     import h5py
 
     name = os.fspath(f) if isinstance(f, str | os.PathLike) else getattr(f, "name", "the file")
@@ -236,7 +236,7 @@ def _opened(f: Target) -> Iterator[tuple[Any, int, str, bool]]:
 
 
 def _check_digest(stream: BinaryIO, size: int, name: str) -> bool:
-    """Compare the digest behind the HDF5 part, if there is one. Returns whether there is."""
+    """Check the digest after the HDF5 part, if present. Returns whether it is."""
     body = size - len(_TRAILER) - _DIGEST_SIZE
     stream.seek(max(body, 0))
     trailer = stream.read()

@@ -1,4 +1,4 @@
-"""From steps as users give them to checked columns of a storage."""
+"""Conversion of users' steps to checked columns of a storage."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[
 def episode_rows(
     storage: Storage, layout: Layout, episode: EpisodeBase
 ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-    """An episode as `Storage.extend` takes it: flags, columns of its steps, columns of its final row.
+    """The arguments of `Storage.extend` for an episode: flags, columns of its steps, columns of its final row.
 
     Raises:
         ShapeError, NonFiniteError, ActionError: if it does not fit.

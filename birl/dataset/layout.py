@@ -1,4 +1,4 @@
-"""What one step of a dataset looks like, as environments, episodes and signatures tell it."""
+"""The layout of one step of a dataset, from environments, episodes or signatures."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from birl.errors import DataError, ShapeError
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map
 
 _CHUNK = 65536
-_LONG = 1000  # steps: a longer log without any end is rarely one episode
+_LONG = 1000  # steps: a longer log without an end is rarely one episode
 
 
 class MDPDataset(ReplayBuffer):
@@ -130,7 +130,7 @@ class MDPDataset(ReplayBuffer):
 
 
 def _flags(terminal: Array, ends: Array, *, known: bool) -> Array:
-    """Flags of all rows, final rows put in behind each end."""
+    """Flags of all rows, with a final row after each end."""
     rows = np.arange(len(ends)) + np.cumsum(ends) - ends
     flags = np.full(len(ends) + int(ends.sum()), FINAL if known else FINAL | UNKNOWN, np.uint8)
     cut = ends & ~terminal

@@ -1,4 +1,4 @@
-"""Minibatches: what algorithms learn from. Arrays are numpy, or tensors for data on a torch device."""
+"""Minibatches. Arrays are numpy, or tensors for data on a torch device."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ class TailMiniBatch(MiniBatch):
 
     A tail is the steps of an episode from the first one drawn on, in order, and a closing row: the observation after
     the last step whose next observation is known. Steps drawn from one episode share its tail. The tails follow one
-    another, ``[R]`` rows in all. A row costs a few numbers; its observation is read from the dataset when it is asked
-    for, so that no more of them need be held than are looked at together.
+    another, ``[R]`` rows in all. A row costs a few numbers; its observation is read from the dataset on
+    request, so that only those in use need memory.
 
     Observations and actions are those of the steps, rewards and terminals those of the rows; rewards are undefined in
     closing rows.

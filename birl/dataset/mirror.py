@@ -1,4 +1,4 @@
-"""A storage as a training device sees it: its rows copied there, or gathered into pinned memory."""
+"""A storage near a training device: its rows copied there, or gathered into pinned memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MIRRORED: Final = (
 
 
 class Mirror(Storage):
-    """The rows of another storage as a place has them. Only read; `refresh` brings it up to date.
+    """A read-only copy of another storage's rows in a place; `refresh` brings it up to date.
 
     Args:
         source: the storage that is mirrored.
@@ -50,13 +50,13 @@ class Mirror(Storage):
         return self._source
 
     def note(self, rows: Array) -> None:
-        """These rows of the source have been written."""
+        """Record that these rows of the source were written."""
         self.written.append(rows)
         if len(self.written) > _MANY:
             self.written = [np.unique(np.concatenate(self.written))]
 
     def refresh(self) -> None:
-        """Take over what has been written to the source."""
+        """Copy the rows that have been written to the source."""
         source = self._source
         if self.version == source.version and self._generation == source.generation:
             return

@@ -71,7 +71,7 @@ class MixedReader(Reader):
         return (self.secondary if second else self.primary).draw_one(view)
 
     def _share(self) -> float:
-        """Share of the second reader, as far as there is something to draw."""
+        """Share of the second reader: 0 or 1 while one of the two has nothing to draw."""
         if not 0.0 < self.ratio < 1.0 or (self.primary.transition_count and self.secondary.transition_count):
             return self.ratio
         return 0.0 if self.primary.transition_count else 1.0
@@ -158,7 +158,7 @@ class MixedReplayBuffer(ReplayBufferBase):
 
     @property
     def reader(self) -> MixedReader:
-        """The way out of both buffers."""
+        """The reader of both buffers."""
         return self._reader
 
     # -- writing ---------------------------------------------------------------------------------------------------

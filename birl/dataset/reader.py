@@ -1,4 +1,4 @@
-"""The way out of a dataset: a reader draws rows with a sampler and reads them through a view."""
+"""Readers, which draw rows of a dataset with a sampler and read them through a view."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Reader(ABC):
 
     @abstractmethod
     def get_state(self, *, contents: bool = False) -> State:
-        """State of the random generators. What is stored belongs to the dataset: ``contents`` is of no effect."""
+        """State of the random generators. Stored steps belong to the dataset: ``contents`` has no effect."""
 
     @abstractmethod
     def set_state(self, state: State) -> None:
@@ -207,7 +207,7 @@ class StorageReader(Reader):
         return batch if rows.weight is None else replace(batch, weights=rows.weight, rows=rows)
 
     def update(self, batch: MiniBatch, priority: Any) -> None:
-        """Take the priorities ``[B]`` of a minibatch's elements. Of no effect where the sampler knows none."""
+        """Set the priorities ``[B]`` of a minibatch's elements; ignored by samplers without priorities."""
         self.sampler.update(batch.rows, priority)
 
     def draw_one(self, view: TransitionView | TrajectoryView) -> Any:

@@ -48,7 +48,7 @@ class ReplayBuffer(ReplayBufferBase):
         observation_signature, action_signature, reward_signature: what is stored. Rewards are one float32 if ``None``.
         action_space: ``None`` to find it from the environment, or from the dtype of the actions.
         action_size: number of action dimensions, or of discrete actions; ``None`` to find it.
-        cache_size: of no effect, kept for code written for d3rlpy: episodes may have any length.
+        cache_size: ignored, kept for code written for d3rlpy: episodes may have any length.
         write_at_termination: kept for code written for d3rlpy; only ``False`` is possible: steps are stored one by one.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
         lanes: number of parallel environments that write; ``None`` for the number in ``env``.
@@ -124,7 +124,7 @@ class ReplayBuffer(ReplayBufferBase):
         writer: WriterPreprocessProtocol | None,
         sampler: Sampler | None = None,
     ) -> None:
-        """Take the parts that stand around the storage."""
+        """Set the parts around the storage."""
         self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
         self._reader = StorageReader(self._storage, picker or BasicTransitionPicker(), slicer, sampler)
         self._all_lanes, self._saved = np.arange(self._storage.lanes), False
@@ -280,7 +280,7 @@ class ReplayBuffer(ReplayBufferBase):
 
     @property
     def reader(self) -> StorageReader:
-        """The way out of the buffer: draws minibatches and walks over all transitions."""
+        """Draws minibatches and walks over all transitions."""
         return self._reader
 
     @property
@@ -320,7 +320,7 @@ class ReplayBuffer(ReplayBufferBase):
 
     @property
     def buffer(self) -> BufferProtocol:
-        """How many steps are kept."""
+        """The retention: decides how many steps are kept."""
         return self._buffer
 
     @property
@@ -402,13 +402,13 @@ class ReplayBuffer(ReplayBufferBase):
         return {"action_space": self._layout.action_space.value, "action_size": self._layout.action_size}
 
     def flush(self) -> None:
-        """Bring a folder up to date on disk. Nothing to do for other storage."""
+        """Write pending changes of a folder to disk. Does nothing for other storage."""
         if isinstance(self._storage.place, FolderPlace):
             save_folder(self._storage, self._info())
             self._saved = True
 
     def get_state(self, *, contents: bool = True) -> State:
-        """State of the random generators and, with ``contents``, all that is stored."""
+        """State of the random generators and, with ``contents``, all stored steps."""
         state = self._reader.get_state()
         if contents:
             self.flush()

@@ -1,4 +1,4 @@
-"""Discounted returns of the data, for algorithms that ask for them."""
+"""Discounted returns of the data, for algorithms that use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Failure = tuple[float, float]
 
 @dataclass
 class _Kept:
-    """What was computed for one storage: returns of all rows, and up to which position of each lane they stay."""
+    """Cached returns of all rows of a storage, and the positions up to which they stay valid in each lane."""
 
     values: Any
     over: Array
@@ -32,8 +32,8 @@ class DiscountedReturns:
 
     An episode that was cut by a time limit, or is still running, is summed up to its last step.
 
-    All rows are computed at once when they are first asked for, and kept; after a write only those of episodes that
-    were not over before it.
+    The returns of all rows are computed at once on first use, and kept; after a write, only those of episodes that had
+    not ended before it are computed again.
 
     Args:
         gamma: discount factor of one step.

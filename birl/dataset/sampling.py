@@ -15,12 +15,12 @@ from birl.types import Array, State
 
 
 class Rows(NamedTuple):
-    """Rows that were drawn.
+    """Drawn rows.
 
     Attributes:
         index: row numbers ``[B]``.
         weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1 and priorities are not used.
-        generation: tags ``[B]`` that tell whether a row still holds the same step; ``None`` likewise.
+        generation: tags ``[B]`` that show whether a row still holds the same step; ``None`` likewise.
     """
 
     index: Any
@@ -81,7 +81,7 @@ class Sampler(Protocol):
             count: number of rows.
             generators: source of randomness.
             reject: rows with any of these flags are not drawn.
-            complete: tells for rows ``[B]`` which of them can be read. Only given where some cannot.
+            complete: shows for rows ``[B]`` which of them can be read. Only given if some cannot.
 
         Raises:
             EmptyDataError: if there is nothing to draw.

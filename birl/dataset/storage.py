@@ -30,7 +30,7 @@ FIRST = 16  # first step of an episode
 HEAD = 32  # the steps before this one, in the same episode, have been evicted
 UNKNOWN = 64  # on final rows: the final observation is not known, zeros stand for it
 
-NO_TRANSITION = FINAL | NO_NEXT  # what cannot be drawn as a transition
+NO_TRANSITION = FINAL | NO_NEXT  # flags of rows that cannot be drawn as transitions
 _MINIMUM_CAPACITY = 64
 _CHUNK = 65536
 
@@ -39,9 +39,9 @@ class Storage:
     """Growing or ring-shaped arrays of steps.
 
     Args:
-        observation: tree of `Leaf`, what one observation is.
-        action: what one action is.
-        reward: what one reward is.
+        observation: tree of `Leaf` of one observation.
+        action: leaf of one action.
+        reward: leaf of one reward.
         lanes: number of parallel environments.
         limit: largest number of steps over all lanes, ``None`` for no limit.
         place: where arrays lie.
@@ -68,7 +68,7 @@ class Storage:
         self.columns: dict[str, Any] = {}
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # of the contents; of the arrays they lie in
-        self.mirrors: list[weakref.ref[Any]] = []  # copies elsewhere, which are told which rows are written
+        self.mirrors: list[weakref.ref[Any]] = []  # mirrors, which are notified of written rows
         # On a device rows are drawn from an index there. Of a ring it would have to be made again after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
@@ -186,7 +186,7 @@ class Storage:
 
     @property
     def used(self) -> int:
-        """Rows a lane that hold or held something: those behind are free in all lanes."""
+        """Rows per lane that are or were in use: rows after them are free in all lanes."""
         end = self.end[0] if self.lanes == 1 else self.end.max()
         return min(int(end), self.capacity)
 
@@ -276,7 +276,7 @@ class Storage:
         self._changed()
 
     def _resolve(self, lanes: Array, position: Array) -> None:
-        """The next observation of steps has become known."""
+        """Mark that the next observation of steps is now known."""
         rows = self.rows(lanes, position)
         self._set_flags(rows, self.flags[rows] & np.uint8(255 - NO_NEXT))
         self.transition_count += len(lanes)
@@ -416,7 +416,7 @@ class Storage:
         return bounds
 
     def cached(self, key: str, make: Callable[[], Any]) -> Any:
-        """What ``make`` returns, computed again only after a write."""
+        """The result of ``make``, computed again only after a write."""
         version, value = self._cache.get(key, (-1, None))
         if version != self.version:
             value = make()

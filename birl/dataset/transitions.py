@@ -191,7 +191,7 @@ class SparseRewardTransitionPicker(BasicTransitionPicker):
     discounted return says only how long the episode was. Such steps have ``failure_return`` as their return.
 
     Args:
-        failure_return: return of steps that no success follows; it is scaled as rewards are.
+        failure_return: return of steps without a later success; it is scaled as rewards are.
         step_reward: reward of steps without success.
     """
 
@@ -226,7 +226,7 @@ def extra_columns(storage: Storage, rows: Any) -> dict[str, Any]:
 
 
 def next_action_columns(storage: Storage, after: Any) -> dict[str, Any]:
-    """What was done in the rows ``after`` ``[...]`` steps, for `TransitionMiniBatch.extra`.
+    """Actions of the rows ``after`` ``[...]`` steps, for `TransitionMiniBatch.extra`.
 
     Returns:
         ``next_action`` ``[..., A]`` and float32 ``next_action_known`` ``[..., 1]``. Behind the last step of an episode
@@ -256,7 +256,7 @@ def is_vectorised(part: Any, names: tuple[str, ...] = ("batch", "observe")) -> b
 
 @dataclass(frozen=True)
 class Columns:
-    """What is asked for beside the steps.
+    """Columns that are requested beside the steps.
 
     Attributes:
         next_actions: see `next_action_columns`.

@@ -1,4 +1,4 @@
-"""Checks on data that comes from outside. Each says what was given, what is allowed and what to do."""
+"""Checks of users' data. Each error names the given and the allowed values and says what to do."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class TransitionView(View):
     """Transitions.
 
     Args:
-        columns: what is asked for beside the steps.
+        columns: columns that are requested beside the steps.
     """
 
     columns: Columns = NO_COLUMNS

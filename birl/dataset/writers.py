@@ -1,4 +1,4 @@
-"""What is done to each step before it is stored."""
+"""Preprocessing of steps before they are stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WriterPreprocessProtocol(Protocol):
 
 
 class BasicWriterPreprocess(WriterPreprocessProtocol):
-    """Stores steps as they are."""
+    """Stores steps unchanged."""
 
     def process_observation(self, observation: Observation) -> Observation:
         """The observation itself."""

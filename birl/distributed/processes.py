@@ -53,7 +53,7 @@ class AverageGradients:
     """The ``reduce`` of an engine: mean of gradients, and of the networks' buffers, over all processes.
 
     Args:
-        nets: whose buffers (such as running means of batch norm) are averaged too.
+        nets: networks whose buffers (such as running means of batch norm) are averaged, too.
     """
 
     def __init__(self, nets: nn.Module) -> None:
@@ -75,7 +75,7 @@ class AverageGradients:
 
 @contextmanager
 def joined(algorithm: Any, dataset: Any, n_steps: int, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Inside, a built algorithm learns together with those of the other processes.
+    """Context in which a built algorithm learns together with those of the other processes.
 
     All start from the parameters of process 0. Processes that were seeded alike draw different minibatches. Only
     process 0 logs and shows its progress; each keeps a checkpoint of its own.

@@ -1,4 +1,4 @@
-"""Atari 2600 games as they are learned from. They need the extra ``atari``."""
+"""Atari 2600 games with the usual preprocessing. They need the extra ``atari``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from birl.types import Array
 
 
 def make_atari(game: str, *, sticky_action: bool = True, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """A game without preprocessing, one frame a step, with the actions that it knows.
+    """A game without preprocessing: one frame per step, and its minimal set of actions.
 
     Args:
         game: such as ``"breakout"``, ``"space-invaders"`` or ``"SpaceInvaders"``.
@@ -37,7 +37,7 @@ def game_name(game: str) -> str:
 
 
 class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """What is usually done to Atari frames (Machado et al. 2018, arXiv:1709.06009).
+    """The usual preprocessing of Atari frames (Machado et al. 2018, arXiv:1709.06009).
 
     Actions are repeated, the last two frames are joined by their maximum, turned grey and shrunk, and an episode begins
     with a random number of steps that do nothing. Observations are uint8 ``[size, size]`` (``[size, size, 3]`` in

@@ -1,4 +1,4 @@
-"""Does an environment keep its own promises?"""
+"""A check that an environment behaves as its spaces declare."""
 
 from __future__ import annotations
 

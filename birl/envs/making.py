@@ -66,13 +66,13 @@ def _make(name: str, options: dict[str, Any]) -> Any:
 
 
 def _check_factory(name: str, factory: Any, options: dict[str, Any]) -> None:
-    """Refuse what cannot make an environment from these options, as far as it can be told before it is called."""
+    """Reject a factory that cannot take these options, as far as its signature shows."""
     wanted = "'module:factory' must be a function or class that makes an environment"
     if not callable(factory):
         raise ConfigError(f"{name!r} is an object of type {type(factory).__name__}: {wanted}")
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (ValueError, TypeError):  # some functions of C do not tell
+    except (ValueError, TypeError):  # some C functions have no signature
         return
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     missing = [

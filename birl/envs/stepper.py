@@ -1,4 +1,4 @@
-"""Stepping one environment or many in the same way, and restoring where they were.
+"""Stepping one environment or many in the same way, and restoring their state.
 
 A plain environment is a vector environment of one. The three autoreset modes of Gymnasium look alike from here: a
 `Step` holds the true next observation, and says which environments made a real step.
@@ -19,7 +19,7 @@ from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
 
 
 class Step(NamedTuple):
-    """What one step of ``n`` environments led to.
+    """The result of one step of ``n`` environments.
 
     Attributes:
         next_observation: tree of arrays ``[n, *shape]``: the final observation where an episode ended.
@@ -53,10 +53,10 @@ class Stepper:
     Attributes:
         n: number of environments.
         action_space: of one environment.
-        observation: tree of arrays ``[n, *shape]``: what the next actions are chosen for.
+        observation: tree of arrays ``[n, *shape]``, on which the next actions are chosen.
         is_first: bool ``[n]``: a new episode begins with ``observation``.
         reward: float32 ``[n]``: of the step before, 0 where ``is_first``.
-        lost: set by `set_state` if the environment could not be brought back, so that new episodes began.
+        lost: set by `set_state` if the environment could not be restored and new episodes began.
     """
 
     def __init__(self, env: Any, generator: np.random.Generator) -> None:
@@ -90,7 +90,7 @@ class Stepper:
         return int(self._generator.integers(2**31 - self.n))
 
     def step(self, action: Array) -> Step:
-        """Make a step everywhere and reset what ended.
+        """Make a step everywhere and reset the environments whose episodes ended.
 
         Args:
             action: ``[n, action_size]`` or ``[n]``.
@@ -104,7 +104,7 @@ class Stepper:
     @property
     def divisible(self) -> bool:
         """Whether a step can be begun and finished later: only where environments run in processes of their own."""
-        # The class is asked: a wrapper hands on what it does not know, and would be left out.
+        # Check the class: a wrapper passes unknown attributes on, and its own work would be left out.
         return hasattr(type(self._env), "step_async") and hasattr(type(self._env), "step_wait")
 
     def begin(self, action: Array) -> None:
@@ -116,7 +116,7 @@ class Stepper:
         self._begun = action
 
     def finish(self) -> Step:
-        """What the step that was begun led to; see `step`."""
+        """The result of the step that was begun; see `step`."""
         self._log.append(self._begun)
         return self._arrived(*self._env.step_wait())
 
@@ -125,7 +125,7 @@ class Stepper:
         self._env.step_wait()
 
     def _arrived(self, result: Tree, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
-        """What the environments gave for a step, resetting what ended."""
+        """The environments' answer to a step; resets those whose episodes ended."""
         observation: Tree = _copied(result)
         terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
         truncated = truncated & ~terminated
@@ -183,7 +183,7 @@ class Stepper:
                 )
 
     def get_state(self) -> State:
-        """Generator, actions to repeat, and the observation that must come out."""
+        """Generator, actions to repeat, and the observation that they must lead to."""
         return {
             "origin": self._origin,
             "generator": self._generator.bit_generator.state,
@@ -215,7 +215,7 @@ class Stepper:
 
 
 def _copied(observation: Tree) -> Tree:
-    """Vector environments may give the same array at every step."""
+    """A copy: vector environments may return the same array at every step."""
     return observation.copy() if type(observation) is np.ndarray else tree_map(np.array, observation)
 
 

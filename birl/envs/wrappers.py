@@ -1,4 +1,4 @@
-"""Wrappers that make observations what networks take: channels first, frames stacked, goals joined."""
+"""Wrappers that turn observations into network inputs: channels first, stacked frames, joined goals."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def flat_goal(goal: Any) -> Array:
 
 
 def _box(space: Any) -> spaces.Box:
-    """The space of what `flat_goal` makes."""
+    """The space of the results of `flat_goal`."""
     if isinstance(space, spaces.Dict):
         return _joined([_box(space[key]) for key in sorted(space.spaces)])
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:

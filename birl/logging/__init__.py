@@ -1,4 +1,4 @@
-"""Where metrics, parameters and models of a run are written."""
+"""Adapters that write the metrics, parameters and models of a run."""
 
 from birl.logging.adapters import CombineAdapter, CombineAdapterFactory, NoopAdapter, NoopAdapterFactory
 from birl.logging.file_adapter import FileAdapter, FileAdapterFactory

@@ -1,6 +1,6 @@
 """The interface of logger adapters, and the logger that loops and users write to.
 
-Only what is passed in is written: no environment variables, no command line, no host name.
+They write only the values passed to them: no environment variables, no command line, no host name.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class BirlLogger:
 
     Attributes:
         experiment_name: the name with its timestamp.
-        adapter: what the factory made.
+        adapter: made by the factory.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class BirlLogger:
         return {} if get is None else get()
 
     def set_state(self, state: State) -> None:
-        """Drop what was written after `get_state`."""
+        """Drop everything written after `get_state`."""
         put = getattr(self.adapter, "set_state", None)
         if put is not None and state:
             put(state)

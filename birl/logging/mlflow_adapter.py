@@ -12,7 +12,7 @@ from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
 from birl.logging.tensorboard_adapter import flat
 from birl.types import State
 
-_MOST_METRICS = 1000  # MLflow takes so many in one request, and so many parameters:
+_MOST_METRICS = 1000  # limits of MLflow for one request:
 _MOST_PARAMS = 100
 _LONGEST_PARAM = 500
 _FORBIDDEN = re.compile(r"[^\w\-./ ]")

@@ -60,7 +60,7 @@ class TensorboardAdapter(LoggerAdapter):
         return {"step": self._step}
 
     def set_state(self, state: State) -> None:
-        """Tell TensorBoard to drop what was written after that step."""
+        """Tell TensorBoard to drop everything after that step."""
         self._writer.close()
         self._writer = self._make(purge_step=state["step"] + 1)
 

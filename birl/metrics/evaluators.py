@@ -26,7 +26,7 @@ class EvaluatorProtocol(Protocol):
 
         Args:
             algo: algorithm; ``predict``, ``predict_value``, ``gamma`` and the scalers are there.
-            dataset: what it is being trained on.
+            dataset: the dataset that it is trained on.
         """
 
 

@@ -53,17 +53,17 @@ class FQEConfig(ValueConfig):
 
     The policy is given to `FQE` as an algorithm. It sees raw observations through its own scalers, and its actions come
     back in the environment's units; the scalers of this configuration are those of the Q-functions. It is evaluated as
-    it is deployed, by its greedy actions. With ``n_action_samples`` of 1 or more it is evaluated as the stochastic
-    policy that it is: the next value is the mean over so many actions that are drawn from it.
+    it is deployed, by its greedy actions. With ``n_action_samples`` of 1 or more the stochastic policy is evaluated:
+    the next value is the mean over that many sampled actions.
 
     Use single steps: in n-step returns all actions but the first are the data's, not the policy's. The mean and the C51
-    head learn expectations; the quantile Huber loss of the other heads does so only nearly. With C51, estimates stay
-    within ``v_min`` and ``v_max`` even for policies that the data hardly show.
+    head learn expectations; the quantile Huber loss of the other heads does so only approximately. With C51, estimates
+    stay within ``v_min`` and ``v_max`` even for policies far from the data.
 
     Logs ``loss``.
 
     Differs from the paper: stochastic gradient steps with a target network that is copied every
-    ``target_update_interval`` updates, instead of a regression to its end for each target.
+    ``target_update_interval`` updates, instead of a full regression for each target.
 
     Differs from d3rlpy: policies that scale observations or actions are evaluated in their own units; an ensemble's
     target is its mean, not its minimum, which would be too low; the squared error for discrete actions too, since the
@@ -78,7 +78,7 @@ class FQEConfig(ValueConfig):
     )
 
     def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
-        """Refused: an evaluation cannot be made of its configuration alone.
+        """Always raises: an evaluation also needs a policy.
 
         Raises:
             ConfigError: always.
@@ -128,8 +128,8 @@ def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
 class WithPolicyActions(Transitions):
     """Transitions with the evaluated policy's actions at next observations.
 
-    Recurrent states in the data belong to whoever collected them: all networks begin with zeros, and ``burn_in`` warms
-    them up.
+    Recurrent states in the data belong to the networks that collected them, so all networks here start from zeros and
+    are warmed up by ``burn_in``.
     """
 
     alone: str = "prepares its minibatches with its networks, which seeds do not share"
@@ -174,7 +174,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         **fields: the configuration's fields, instead of ``config``.
 
     Raises:
-        ConfigError: if ``algo`` is no such algorithm.
+        ConfigError: if ``algo`` is not such an algorithm.
         NotBuiltError: if it has no networks yet.
     """
 
@@ -214,7 +214,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
 
     @property
     def acting(self) -> BoundPolicy:
-        """The policy as it is evaluated: by samples if the evaluation draws any, else by its greedy actions."""
+        """The evaluated policy: it acts by samples if the evaluation draws any, otherwise greedily."""
         policy = self._algo.acting
         return policy.sampling() if self.config.n_action_samples else policy
 
@@ -223,7 +223,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         self._algo.save_policy(fname)
 
     def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
-        """Build the Q-functions: with as many actions as the policy has, which the data need not all have taken."""
+        """Build the Q-functions with all actions of the policy, including those that are not in the data."""
         own = self._algo.spec
         discrete, size = own.discrete_action, spec.action_size
         fits = size <= own.action_size if discrete else size == own.action_size

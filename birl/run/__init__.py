@@ -1,7 +1,7 @@
-"""The loops: training on data and in environments, collecting, evaluating, and resuming.
+"""Loops: training on data and in environments, collecting, evaluating and resuming.
 
-One module per loop: `offline`, `online`, `on_policy`, `collect`, `evaluate`. Each loop is a generator of epochs; what
-surrounds it (logging, models, progress, checkpoints, signals) is in `session`.
+One module per loop: `offline`, `online`, `on_policy`, `collect`, `evaluate`. Each loop is a generator of epochs;
+`session` has everything around it (logging, models, progress, checkpoints, signals).
 """
 
 from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise

@@ -15,8 +15,8 @@ from birl.types import State
 class Averages:
     """Means of metrics over many steps.
 
-    Tensors are summed on their device and read now and then in `check`, so a step costs one addition. A sum is
-    finite only if all its terms are: checking the sum checks every step.
+    Tensors are summed on their device and read in `check`, so a step costs one addition. A sum is finite only if all
+    its terms are: checking the sum checks every step.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Averages:
         self._checked_at = 0
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Take in the metrics of one step."""
+        """Add the metrics of one step."""
         sums, values = [], []
         for name, value in metrics.items():
             self._count[name] = self._count.get(name, 0) + 1
@@ -43,13 +43,13 @@ class Averages:
             torch._foreach_add_(sums, values)
 
     def add_many(self, metrics: Mapping[str, Tensor]) -> None:
-        """Take in metrics ``[k]`` of ``k`` steps each."""
+        """Add metrics ``[k]`` of ``k`` steps each."""
         self.add({name: values.sum() for name, values in metrics.items()})
         for name, values in metrics.items():
             self._count[name] += len(values) - 1
 
     def check(self, step: int, flush: bool = True) -> None:
-        """Read the sums from the device and stop if something was not finite.
+        """Read the sums from the device and raise if one is not finite.
 
         Args:
             step: total step now, for the message.
@@ -73,11 +73,11 @@ class Averages:
             self._checked_at = step
 
     def means(self) -> dict[str, float]:
-        """The means of what was checked, in the order in which the names came up."""
+        """The means of all checked values, in the order in which their names first appeared."""
         return {name: self._total.get(name, math.nan) / count for name, count in self._count.items()}
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all means."""
         self._total.clear()
         self._count.clear()
         self._sums.clear()

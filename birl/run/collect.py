@@ -23,7 +23,7 @@ def collect(
     show_progress: bool = True,
     seed: int | None = None,
 ) -> Any:
-    """Act in an environment and keep what happens.
+    """Act in an environment and store the steps.
 
     Args:
         algorithm: its networks are made if they do not exist.

@@ -1,4 +1,4 @@
-"""Acting in environments and storing what happens."""
+"""Acting in environments and storing the steps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Collector:
                 "(birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
             )
         self._overlap = overlap
-        self._begun: tuple[Array, dict[str, Array]] | None = None  # the action, and what is stored beside it
+        self._begun: tuple[Array, dict[str, Array]] | None = None  # the action, and the columns stored with it
         self._algorithm, self._buffer = algorithm, buffer
         self._explorer: Any = explorer
         self._actor = algorithm.actor(greedy=greedy or explorer is not None, n=self.stepper.n)
@@ -77,13 +77,13 @@ class Collector:
         Args:
             step: steps counted so far, for the explorer.
             random_steps: number of steps at the start of the run that are uniformly random.
-            measure: ``measure(name)`` times what is inside.
+            measure: ``measure(name)`` is a context that times its block.
 
         Returns:
             Returns of the episodes that have ended.
         """
         ended: list[float] = []
-        while self.pending == 0:  # a step may be nothing but a reset
+        while self.pending == 0:  # a step may be only a reset
             if self._overlap:
                 result = self._advance(step, random_steps, measure)
             else:
@@ -121,7 +121,7 @@ class Collector:
             self.stepper.abandon()
 
     def interact(self, step: int, random: bool, measure: Measure, most: int | None = None) -> Step:
-        """Make one step in every environment and store it; those beyond ``most`` are marked as not valid, left out."""
+        """Make one step in every environment and store it; those beyond ``most`` are marked as invalid and left out."""
         observation = self.stepper.observation
         action = self._choose(step, random, measure)
         with measure("environment_step"):
@@ -158,7 +158,7 @@ class Collector:
         )
 
     def close_episodes(self) -> None:
-        """End the episodes that are under way: what comes next in the buffer does not follow on them."""
+        """End the running episodes: the next steps in the buffer do not continue them."""
         for lane in range(self.stepper.n):
             self._buffer.clip_episode(False, truncated=True, lane=lane)
 
@@ -195,7 +195,7 @@ class Collector:
 class _WithGreedyActions:
     """Stands in for the algorithm before an explorer.
 
-    The greedy actions have been chosen already, by an actor that remembers its episode; all else is the algorithm's.
+    An actor with the memory of its episode has already chosen the greedy actions; everything else is the algorithm's.
     """
 
     def __init__(self, algorithm: Trainable, action: Array) -> None:

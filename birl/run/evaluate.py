@@ -14,7 +14,7 @@ def online_evaluators(
     """The evaluator of online training, if there is an environment for it.
 
     Raises:
-        ConfigError: if it is the training environment: evaluating there would tear the episode that is under way.
+        ConfigError: if it is the training environment: evaluating there would interrupt the running episode.
     """
     if eval_env is None:
         return {}

@@ -1,4 +1,4 @@
-"""Statistics of gradients over many updates that do not wait for the device."""
+"""Statistics of gradients over many updates, kept on the device until they are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GradientStatistics:
         self._counts: dict[str, int] = {}
 
     def add(self, step: str, names: Sequence[str], values: Tensor) -> None:
-        """Take in the statistics of one update ``[n, 4]``, or of several ``[k, n, 4]``."""
+        """Add the statistics of one update ``[n, 4]``, or of several ``[k, n, 4]``."""
         values = values.reshape(-1, len(names), len(GRADIENT_STATISTICS))
         low, high, rest = values[..., 0], values[..., 1], values[..., 2:]
         extremes, sums = torch.stack([low, -high], -1).amin(0), rest.sum(0)
@@ -36,7 +36,7 @@ class GradientStatistics:
         self._counts[step] = self._counts.get(step, 0) + len(values)
 
     def take(self) -> dict[str, dict[str, float]]:
-        """Read the statistics by parameter, and begin anew."""
+        """Read the statistics by parameter, and reset them."""
         result: dict[str, dict[str, float]] = {}
         every = [name for names in self._names.values() for name in names]
         for step, names in self._names.items():
@@ -48,7 +48,7 @@ class GradientStatistics:
         return result
 
     def get_state(self) -> State:
-        """What was taken in since the last reading."""
+        """The statistics since the last reading."""
         return {
             step: {
                 "names": list(names),

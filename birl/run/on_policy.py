@@ -47,7 +47,7 @@ class RolloutCollector:
         check_actions(space, given)
         step = stepper.step(given)
         step.valid[np.flatnonzero(step.valid)[most:]] = False
-        if not step.valid.any():  # nothing but resets: no row
+        if not step.valid.any():  # only resets: no row
             return step
         row = {
             "observation": observation,
@@ -84,7 +84,7 @@ class RolloutCollector:
         return Rollout(**columns, extra=extra)
 
     def get_state(self) -> State:
-        """Environment, actor and the part of the rollout that is there."""
+        """Environment, actor and the rollout so far."""
         rows = {name: self._leaves(tree, self._rows) for name, tree in self._columns.items()}
         return {
             "stepper": self.stepper.get_state(),
@@ -105,7 +105,7 @@ class RolloutCollector:
         self.pending, self._rows = state["pending"], state["rows"]
         self._columns = {name: self._grown(name, leaves) for name, leaves in state["columns"].items()}
         if self.stepper.lost and self._rows:
-            # The steps before are whole, but what follows does not follow on them: their episodes end here.
+            # The saved steps are complete, but the next ones do not continue them: their episodes end here.
             columns, last = self._columns, self._rows - 1
             columns["truncated"][last] |= columns["valid"][last] & ~columns["terminated"][last]
 

@@ -19,7 +19,7 @@ class Progress:
         total: number of steps of the whole run.
         done: number of steps made before.
         show: whether to show anything at all.
-        first: what to say in front of the bar until there are metrics.
+        first: text in front of the bar until there are metrics.
     """
 
     def __init__(self, total: int, done: int = 0, show: bool = True, first: str = "") -> None:
@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def due(self) -> bool:
-        """Whether the metrics shown are more than a second old, and someone looks at them."""
+        """Whether the bar is visible and its metrics are more than a second old."""
         return self._bar is not None and time.monotonic() - self._shown_at > 1.0
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the loops need from the objects they drive. Nothing here imports an algorithm.
+"""The interfaces of the objects that loops drive. Nothing here imports an algorithm.
 
 An algorithm is a `Trainable`; its networks are moved by a `Learner`, and act through an `Actor`.
 """
@@ -30,7 +30,7 @@ class Stateful(Protocol):
 
 
 class Actor(Protocol):
-    """Chooses actions in ``n`` environments at once and remembers what it needs (recurrent states, contexts).
+    """Chooses actions in ``n`` environments at once and keeps recurrent states or contexts between steps.
 
     An actor reads the learner's current networks: it need not be made again after an update.
 
@@ -47,7 +47,7 @@ class Actor(Protocol):
 
         Args:
             observation: tree of arrays ``[n, *shape]`` as the environment gave them.
-            is_first: bool ``[n]``: a new episode begins here, what is remembered of the old one is dropped first.
+            is_first: bool ``[n]``: a new episode begins here; memory of the old one is dropped first.
             reward: float32 ``[n]``: reward of the step before (0 where ``is_first``).
 
         Returns:
@@ -55,7 +55,7 @@ class Actor(Protocol):
         """
 
     def get_state(self) -> State:
-        """What is remembered of the current episodes, and random generators of its own."""
+        """Memory of the current episodes, and the actor's own random generators."""
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
@@ -73,14 +73,14 @@ class LearnerConfig(Protocol):
 
 
 class Learner(Protocol):
-    """What moves the networks of a built algorithm."""
+    """The part of a built algorithm that moves its networks."""
 
     @property
     def compiled(self) -> bool:
         """Whether updates are compiled, so that the first one takes up to a minute."""
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
-        """A run begins. Returns what to draw from: the dataset, or one with its contents near the training device.
+        """Begin a run. Returns the source to draw from: the dataset, or one with its contents near the training device.
 
         Args:
             source: replay buffer, or ``None`` where nothing is drawn.
@@ -89,10 +89,10 @@ class Learner(Protocol):
         """
 
     def draw(self, source: Any) -> Any:
-        """Draw what `learn` takes. Any randomness is the source's own generator."""
+        """Draw the input of `learn`, with the source's own generator."""
 
     def learn(self, drawn: Any) -> dict[str, Tensor]:
-        """Learn from it. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
+        """Learn from a draw. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates with batches from ``source`` are best made by one call of `learn_many`."""
@@ -111,7 +111,7 @@ class Trainable(Protocol):
         """Its learner, once the networks are built."""
 
     def describe(self) -> dict[str, Any]:
-        """Shapes and configuration in JSON form: what ``params.json`` holds."""
+        """Shapes and configuration in JSON form, as in ``params.json``."""
 
     def build_with_dataset(self, dataset: Any) -> None:
         """Make the networks for a dataset, or check that they fit if they exist."""
@@ -144,11 +144,11 @@ class Rollout:
     """Consecutive steps of ``N`` environments, time first. All numpy, in the environment's units.
 
     Attributes:
-        observation: tree ``[T, N, *shape]``: what the action was chosen for.
+        observation: tree ``[T, N, *shape]``, on which the action was chosen.
         action: ``[T, N, action_size]`` float32 or ``[T, N]`` int64, as the actor gave it (the environment was
             given the action clipped to its bounds).
         reward: float32 ``[T, N]``.
-        next_observation: tree ``[T, N, *shape]``: what the step led to; at episode ends the final observation,
+        next_observation: tree ``[T, N, *shape]``, after the step; at episode ends the final observation,
             never the first one of the next episode.
         terminated: bool ``[T, N]``.
         truncated: bool ``[T, N]``: never where ``terminated`` is.

@@ -1,4 +1,4 @@
-"""What every training loop has around it: epochs, logging, models, progress, checkpoints, signals.
+"""The frame of every training loop: epochs, logging, models, progress, checkpoints, signals.
 
 A loop makes a `Session` and looks like this::
 
@@ -36,7 +36,7 @@ from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
 
 CHECK_INTERVAL = 100
-"""Steps between two looks at the metrics on the device."""
+"""Steps between two readings of the metrics on the device."""
 
 
 class _Options(TypedDict, total=False):
@@ -116,7 +116,7 @@ class Session:
         algorithm: built.
         name: name of the run if ``experiment_name`` does not say otherwise.
         n_steps: total number of steps, those before a resume included.
-        parts: what a checkpoint holds beside the algorithm, by name.
+        parts: further objects whose state a checkpoint holds, by name.
         settings: JSON values that a resumed run must share, by name. See `run_settings`.
         **options: see `Options`.
 
@@ -210,14 +210,14 @@ class Session:
 
     @property
     def until_looked_at(self) -> int:
-        """Steps that can be made at one go: up to the next callback, look at the metrics or end of an epoch."""
+        """Steps that can be made in one go: up to the next callback, reading of the metrics, or end of an epoch."""
         if self._callback is not None:
             return 1
         intervals = [CHECK_INTERVAL, *([] if self._logging_steps is None else [self._logging_steps])]
         return min(self._epoch_end - self.step, *(interval - self.step % interval for interval in intervals))
 
     def time(self, name: str, steps: int = 1) -> _Timer:
-        """Context that adds the seconds inside, which went by for so many steps, to the metric ``time_<name>``."""
+        """Context that adds its duration, which counts for so many steps, to the metric ``time_<name>``."""
         return _Timer(self.averages, f"time_{name}", steps)
 
     def tick(self, steps: int = 1) -> None:
@@ -329,7 +329,7 @@ def _is_steps(strategy: Any) -> bool:
 
 
 class _Timer:
-    """Adds the seconds spent inside to a metric."""
+    """Adds the duration of its block to a metric."""
 
     __slots__ = ("_averages", "_name", "_start", "_steps")
 
@@ -371,7 +371,7 @@ def run_settings(algorithm: Trainable, loop: str, **values: Any) -> dict[str, An
 
 
 def part_settings(part: Any) -> dict[str, Any] | None:
-    """What tells one explorer, picker or slicer from another in `run_settings`: its class and its plain numbers."""
+    """The identity of an explorer, picker or slicer in `run_settings`: its class and its plain numbers."""
     if part is None:
         return None
     own = getattr(part, "__dict__", {})
@@ -380,7 +380,7 @@ def part_settings(part: Any) -> dict[str, Any] | None:
 
 
 def dataset_settings(dataset: Any) -> dict[str, Any]:
-    """What tells one dataset from another in `run_settings`: size, picker, slicer, and a digest of some rewards."""
+    """The identity of a dataset in `run_settings`: size, picker, slicer, and a digest of some rewards."""
     return {
         "transitions": dataset.transition_count,
         "picker": part_settings(getattr(dataset, "transition_picker", None)),
@@ -403,7 +403,7 @@ def _digest(dataset: Any) -> str:
 
 
 def _some_rewards(episodes: Any, order: Iterable[int], most: int = 1000) -> Iterator[Any]:
-    """Rewards of the first episodes in the order given, so many steps in all."""
+    """Rewards of the first episodes in the given order, up to a number of steps."""
     left = most
     for index in order:
         rewards = np.ascontiguousarray(episodes[index].rewards[:left])
@@ -414,7 +414,7 @@ def _some_rewards(episodes: Any, order: Iterable[int], most: int = 1000) -> Iter
 
 
 def environment_settings(env: Environment, seed: int | None) -> dict[str, Any]:
-    """What tells one training environment from another in `run_settings`."""
+    """The identity of a training environment in `run_settings`."""
     specification = getattr(env, "spec", None)
     name = type(env.unwrapped).__name__ if specification is None else specification.id
     return {"environment": name, "environments": number_of_environments(env), "seed": seed}

@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 
 class Abandoned(BaseException):
-    """Raised inside `Interrupt.abandonable` to leave it. Not an ``Exception``, so that nothing in there catches it."""
+    """Raised inside `Interrupt.abandonable` to leave it. Not an ``Exception``, so that no code there catches it."""
 
 
 class Interrupt:
-    """Holds back SIGINT and SIGTERM until the loop is at a place from which a run can be resumed.
+    """Holds back SIGINT and SIGTERM until the loop reaches a point from which a run can be resumed.
 
     The first signal is remembered; a second one acts at once. Outside the main thread, where Python delivers no
     signals, nothing is held back.
@@ -31,7 +31,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def held_back(self) -> Iterator[None]:
-        """Inside, signals are remembered instead of acted on."""
+        """Context that records signals instead of acting on them."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -59,7 +59,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def abandonable(self) -> Iterator[None]:
-        """Inside (an evaluation, say), a signal raises `Abandoned` at once instead of waiting for the end."""
+        """Context, for example of an evaluation, in which a signal raises `Abandoned` at once."""
         self._abandonable = True
         try:
             if self.signal is not None:
@@ -69,7 +69,7 @@ class Interrupt:
             self._abandonable = False
 
     def stop(self) -> NoReturn:
-        """Do what the signal asked for: `KeyboardInterrupt` for SIGINT, exit with status 143 for SIGTERM."""
+        """Act on the signal: `KeyboardInterrupt` for SIGINT, exit with status 143 for SIGTERM."""
         if self.signal == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
         raise KeyboardInterrupt
