@@ -23,7 +23,7 @@ _MODEL = re.compile(r"model_(\d+)\.d3")
 
 
 def note(text: str) -> None:
-    """Tell the user something on standard error; standard output is for results."""
+    """Print a message to standard error; standard output is for results."""
     tqdm.write(text, file=sys.stderr)  # above the progress bar, if there is one
 
 
@@ -75,7 +75,7 @@ _NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a 
 
 
 def runs_of_seeds(folder: Path) -> list[Path]:
-    """The run folders of a folder that holds one for each of several seeds, in the order of the seeds."""
+    """The run folders in the folder of several seeds, in the order of the seeds."""
     runs = [path for path in folder.glob("seed_*") if path.is_dir() and path.name[5:].isdecimal()]
     return sorted(runs, key=lambda path: int(path.name[5:]))
 

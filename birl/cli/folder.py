@@ -68,7 +68,7 @@ class RunFolder(LoggerAdapterFactory):
                     "another --out, or --fresh to remove that run and start over"
                 )
         going_on = checkpoint_path(self.path).exists() and not fresh
-        if not going_on:  # what was logged before the first checkpoint is logged again
+        if not going_on:  # everything before the first checkpoint is logged again
             for old in self._files():
                 old.unlink()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class _Lines(EpochAdapter):
         self._run = run
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
-        """Nothing: they would fill the screen."""
+        """Print nothing: gradients would fill the screen."""
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         words = [f"{name}={value:.5g}" for name, value in self._metrics.items() if not name.startswith("time_")]

@@ -48,7 +48,7 @@ def install(
     if dry_run:
         print(shlex.join(command))
         return
-    # Asked of the metadata: to look for the module would switch off setuptools' distutils, which torch compiles with.
+    # Read the metadata: looking for the module would disable setuptools' distutils, which torch compiles with.
     if not list(importlib.metadata.distributions(name="pip")):
         raise BirlError(f"{sys.executable} has no pip: install {command[-1]!r} with what made this environment")
     note(shlex.join(command))
@@ -58,7 +58,7 @@ def install(
 
 
 def _requirement(extra: str) -> str:
-    """The extra of the very package that is running: never another version, nor a stranger's of the same name."""
+    """The requirement for an extra of the running package itself, never of another version or a namesake."""
     try:
         version = importlib.metadata.version("birl")
     except importlib.metadata.PackageNotFoundError:

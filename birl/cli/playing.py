@@ -19,7 +19,7 @@ def rendering_environment(env_id: str | None, env_header: str | None, mode: str)
 
     Args:
         env_id: Gymnasium id or ``module:factory``.
-        env_header: what d3rlpy executes; refused here.
+        env_header: Python code, which d3rlpy executes; refused here.
         mode: ``"rgb_array"`` or ``"human"``: given to the environment, or to a factory that takes ``render_mode``.
 
     Raises:
@@ -49,7 +49,7 @@ def play_episodes(
     """Play episodes; the environment is closed at the end.
 
     Returns:
-        Their returns in words.
+        A line of text with their returns.
     """
     try:
         file, algorithm = load_model(model, device)

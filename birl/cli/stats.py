@@ -1,4 +1,4 @@
-"""``birl stats``: numbers about a metric, a run or a dataset."""
+"""``birl stats``: statistics of a metric, a run or a dataset."""
 
 from __future__ import annotations
 

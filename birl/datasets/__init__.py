@@ -109,7 +109,7 @@ def get_dataset(
 
 
 def _check_options(name: str, load: Callable[..., Any], options: dict[str, Any], *given: str) -> None:
-    """Refuse options that the function which loads a dataset does not take."""
+    """Reject options that the loading function does not take."""
     own = {"env_name", "transition_picker", "trajectory_slicer", "render_mode", *given}
     allowed = [parameter for parameter in inspect.signature(load).parameters if parameter not in own]
     for option in options:

@@ -24,7 +24,7 @@ FAMILIES: Final = (
     *("hopper", "halfcheetah", "walker2d", "ant", "antmaze", "maze2d", "pen", "hammer", "door", "relocate"),
     *("kitchen", "minigrid", "carla", "flow"),
 )
-"""What names begin with."""
+"""Prefixes of the names of datasets."""
 
 PATTERN: Final = re.compile(rf"(bullet-)?({'|'.join(FAMILIES)})(-[a-z0-9-]+)?-v[0-2]")
 """Names of D4RL's datasets."""

@@ -1,4 +1,4 @@
-"""Where files of named datasets are looked for. Nothing is ever downloaded."""
+"""The search for files of named datasets. Nothing is ever downloaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def find(what: str, names: Sequence[str], path: Where, source: str) -> Path:
         source: where it can be downloaded, for messages.
 
     Raises:
-        FileError: if it is nowhere; the message says what to download and where to put it.
+        FileError: if it is not found; the message says what to download and where to put it.
     """
     folders = data_folders() if path is None else [Path(path)]
     if path is not None and Path(path).is_file():

@@ -31,7 +31,7 @@ class Reference(Protocol):
 
 @dataclass
 class GoldenReport:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         parameters: largest absolute difference of each parameter over all updates.
@@ -50,7 +50,7 @@ class GoldenReport:
 
     @property
     def worst(self) -> str:
-        """Where it is."""
+        """Name of the parameter or metric with the largest difference."""
         both = {**self.parameters, **{f"metric {name}": value for name, value in self.metrics.items()}}
         return max(both, key=lambda name: both[name])
 
@@ -66,7 +66,7 @@ class _Double(TorchFunctionMode):
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """Inside, networks are made in float64 and every explicit conversion to float32 goes to float64."""
+    """Context in which networks are made in float64 and every explicit conversion to float32 goes to float64."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -88,7 +88,7 @@ def compare_with_reference(
     """Let both learn from the same batches and compare them after every update.
 
     Args:
-        algorithm: built inside `double_precision`.
+        algorithm: built in `double_precision`.
         reference: made from the same parameters.
         batches: `Batch`es, or pairs of what the algorithm and what the reference is given.
         parameters: networks to the reference's names; `plain_parameters` by default.

@@ -1,4 +1,4 @@
-"""Does an algorithm learn? Probes with known values, and tasks that are solved in seconds or not at all."""
+"""Tests of learning: probes with known values, and tasks that are solved in seconds or not at all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(
 def probe_errors(
     config: Any, kind: str, discrete: bool, n_steps: int, *, seed: int = 0, n_data: int = 200, expert: bool = False
 ) -> dict[str, float]:
-    """Train on a probe and measure what is still wrong.
+    """Train on a probe and measure the remaining errors.
 
     Args:
         config: configuration of the algorithm; its ``gamma`` sets the true values.
@@ -102,6 +102,6 @@ def average_return(
         env: environment.
         n_episodes: number of episodes.
         seed: of the resets.
-        target_return: what a decision transformer aims at.
+        target_return: the return that a sequence model aims at.
     """
     return float(np.mean(evaluate(algorithm, env, n_episodes, seed=seed, actor=_greedy(algorithm, target_return))))

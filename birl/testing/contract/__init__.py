@@ -63,7 +63,7 @@ def check_algorithm(
     checks: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[str]:
-    """Check that an algorithm does what every algorithm must do.
+    """Check that an algorithm keeps the contract of all algorithms.
 
     Args:
         config: configuration, with small networks and a small ``batch_size`` to be quick, and without dropout or batch

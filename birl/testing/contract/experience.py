@@ -1,4 +1,4 @@
-"""Episodes stay apart in everything that is learned from."""
+"""Episodes stay apart in all batches."""
 
 from __future__ import annotations
 

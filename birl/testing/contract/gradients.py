@@ -54,7 +54,7 @@ class _Noise(TorchFunctionMode):
 
 def gradient_split(subject: Subject) -> None:
     """The gradient of a batch is the mean of the gradients of its halves."""
-    algorithm = subject.with_config(normalize_advantage=False).build()  # it would be another one in each half
+    algorithm = subject.with_config(normalize_advantage=False).build()  # it would differ between the halves
     for batch in subject.first_batches(algorithm)[:2]:
         axis = 1 if batch.is_first is not None else 0
         batch = batch.map(_doubles)

@@ -1,4 +1,4 @@
-"""What whole updates do: metrics, target networks, heads, compiled programs."""
+"""Whole updates: metrics, target networks, heads, compiled programs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
 
 
 def changed_names(before: dict[str, Tensor], module: nn.Module) -> list[str]:
-    """Names of the tensors that are no longer what they were."""
+    """Names of the tensors that have changed."""
     return [name for name, tensor in module.state_dict().items() if not same(before[name], tensor)]
 
 

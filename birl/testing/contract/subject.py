@@ -1,4 +1,4 @@
-"""What the contract checks: a configuration and the sizes its networks are built for."""
+"""The subject of the contract: a configuration and the sizes its networks are built for."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Subject:
 
     @property
     def experience(self) -> Any:
-        """What the algorithm learns from."""
+        """The experience that the algorithm learns from."""
         return self.config.algorithm.learns_from
 
     def with_config(self, **fields: Any) -> Subject:
-        """The same with other fields, as far as the configuration has them."""
+        """The same subject with other fields; those that the configuration lacks are ignored."""
         known = {item.name for item in dataclasses.fields(self.config)}
         return replace(self, config=replace(self.config, **{k: v for k, v in fields.items() if k in known}))
 
