@@ -204,7 +204,7 @@ class _Rebuild:
     def __call__(
         self, storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object
     ) -> Tensor:
-        """A tensor of its own, never larger than its storage."""
+        """A new tensor, never larger than its storage."""
         flat = torch.frombuffer(bytearray(storage.data), dtype=storage.dtype) if storage.data else torch.empty(0)
         last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
         count = math.prod(list(size))

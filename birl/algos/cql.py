@@ -166,7 +166,7 @@ class DiscreteCQLConfig(DQNConfig):
 
     Differs from the paper: Double DQN instead of DQN, as d3rlpy.
 
-    Differs from d3rlpy: each of several critics has a gap of its own (d3rlpy: one gap, of the critics' mean).
+    Differs from d3rlpy: each of several critics has its own gap (d3rlpy: one gap, of the critics' mean).
     """
 
     alpha: float = field(1.0, "Weight of the conservative loss.", low=0)

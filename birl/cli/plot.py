@@ -63,7 +63,7 @@ def draw(
 
     Args:
         curves: files for each curve, ``epoch,step,value`` without a header. Several files are the seeds of one curve:
-            their mean is drawn as far as all of them go, and each of them as a thin line.
+            their mean is drawn up to the end of the shortest, and each of them as a thin line.
         labels: name of each curve.
         window: moving average over so many epochs, over fewer at the start.
         show_steps: steps along the x-axis instead of epochs.

@@ -45,7 +45,7 @@ GAMES: Final = (
     *("seaquest", "skiing", "solaris", "space-invaders", "star-gunner", "tennis", "time-pilot", "tutankham"),
     *("up-n-down", "venture", "video-pinball", "wizard-of-wor", "yars-revenge", "zaxxon"),
 )
-"""Games with logged data, as far as they are known."""
+"""Games that are known to have logged data."""
 
 _EPOCHS: Final = {"mixed": 1, "medium": 10, "expert": 50}
 _COLUMNS: Final = ("observation", "action", "reward", "terminal")

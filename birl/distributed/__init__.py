@@ -1,4 +1,4 @@
-"""Data-parallel training: several processes, each with data of its own, learn one set of parameters.
+"""Data-parallel training: several processes, each with its own data, learn one set of parameters.
 
 Start one process for each device, for instance with ``torchrun --nproc-per-node 2 train.py``::
 

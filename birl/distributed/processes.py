@@ -78,7 +78,7 @@ def joined(algorithm: Any, dataset: Any, n_steps: int, options: dict[str, Any]) 
     """Context in which a built algorithm learns together with those of the other processes.
 
     All start from the parameters of process 0. Processes that were seeded alike draw different minibatches. Only
-    process 0 logs and shows its progress; each keeps a checkpoint of its own.
+    process 0 logs and shows its progress; each keeps its own checkpoint.
 
     Args:
         algorithm: built algorithm.

@@ -69,7 +69,7 @@ class _Compiled:
         """Tensors that the function keeps may have been replaced."""
         self._direct: Callable[[Sequence[Tensor]], dict[str, Tensor]] | None = None
         self._looked = False
-        self._calls: list[tuple[Any, Any, Any]] | None = None  # of the program by its shell, while one is looked at
+        self._calls: list[tuple[Any, Any, Any]] | None = None  # the shell's calls of the program, while recorded
 
     def __call__(self, *args: Any) -> Any:
         if self._made:
@@ -194,7 +194,7 @@ def _why(error: Exception) -> str:
 
 
 def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of ``function`` with a code object of its own.
+    """A copy of ``function`` with its own code object.
 
     torch.compile keeps its results by code object, and without guards the first result would serve every engine.
     """

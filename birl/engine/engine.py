@@ -177,7 +177,7 @@ class Engine(Trained):
     def burn_in(self, batch: Batch, steps: int) -> Batch:
         """Warm up recurrent states on the first ``steps`` steps of a sequence batch, and cut those steps off.
 
-        Each recurrent network, target networks included, starts from the stored state and gets a state of its own
+        Each recurrent network, target networks included, starts from the stored state and gets its own state
         (Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 3).
         """
         if steps == 0 or not self.recurrent:

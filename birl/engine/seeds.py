@@ -41,7 +41,7 @@ class StackedEngine(Eager):
     """Engines that were built alike, updated together.
 
     From now on the engines' parameters, buffers and moments are views of the stacked ones: they are always those of
-    the last update. Counters and schedules follow in `publish`. `release` gives every engine tensors of its own again.
+    the last update. Counters and schedules follow in `publish`. `release` gives every engine its own tensors again.
 
     Args:
         engines: engines of one configuration and one shape, ``S`` in number, after the same number of updates.
@@ -161,14 +161,14 @@ class StackedEngine(Eager):
                     engine.schedulers[name].load_state_dict(state)
 
     def release(self) -> None:
-        """Publish, and give every engine tensors of its own: it can be trained alone then."""
+        """Publish, and give every engine its own tensors, so that it can be trained alone."""
         self.publish()
         for engine in self._engines:
             state = engine.get_state()
             for name, tensor in _tensors(engine.nets):
                 if name in self.saved:
                     tensor.data = tensor.detach().clone()
-            engine.set_state(state)  # moments of its own
+            engine.set_state(state)  # its own moments
 
 
 @dataclass(frozen=True)

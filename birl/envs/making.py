@@ -29,7 +29,7 @@ def make_env(name: str, num_envs: int | None = None, asynchronous: bool = False,
             ``"module:factory"`` for a function or class in an importable module, called with ``options``.
         num_envs: number of parallel environments; ``None`` for a plain environment. Vector environments are reset by
             birl (`AutoresetMode.DISABLED`), so no step is lost to resets.
-        asynchronous: whether each parallel environment gets a process of its own.
+        asynchronous: whether each parallel environment runs in its own process.
         **options: passed to the environment.
 
     Raises:

@@ -61,7 +61,7 @@ def array_bytes(name: str, value: Tensor | Array) -> tuple[torch.dtype, tuple[in
 
 
 def load_tensors(source: str | os.PathLike[str] | bytes, header: Any, label: str) -> dict[str, Tensor]:
-    """Read all tensors of a safetensors file, each into memory of its own.
+    """Read all tensors of a safetensors file, each into its own memory.
 
     The library compares every size with the length of the file before it allocates anything.
 

@@ -21,7 +21,7 @@ _FORBIDDEN = re.compile(r"[^\w\-./ ]")
 class MLflowAdapter(EpochAdapter):
     """Logs a run to MLflow: metrics by name against the step, parameters one by one. Saves no models.
 
-    The run is started by the first thing that is written, through a client of its own: the active run of
+    The run starts with the first write, through a separate client: the active run of
     ``mlflow.start_run()`` is left alone. A resumed run goes on under the same id, and what it makes again is not
     written twice. Characters that MLflow takes in no name become ``_``.
 

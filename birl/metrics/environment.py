@@ -96,7 +96,7 @@ class EnvironmentEvaluator:
     a resumed run logs the same ones.
 
     Args:
-        env: environment or vector environment of its own.
+        env: environment or vector environment for evaluation only.
         n_trials: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
         seed: fixes the episodes; by default drawn from `seed_env` or `birl.seed`.

@@ -128,7 +128,7 @@ class _Block(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
-class _Linear(nn.Linear):  # a module of its own: forward hooks see what goes through it
+class _Linear(nn.Linear):  # a separate module, so that forward hooks see its inputs
     def forward(self, x: Tensor) -> Tensor:
         return dense(x, self.weight, self.bias)
 

@@ -76,7 +76,7 @@ class VAEDecoder(LinearNetwork):
 
         Args:
             inputs: the states.
-            n: number of actions for each state, or ``None`` for one without a dimension of its own.
+            n: number of actions for each state, or ``None`` for one without an extra dimension.
             squash: see `forward`.
 
         Returns:

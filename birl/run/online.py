@@ -64,7 +64,7 @@ def online_fitter(
             step takes long, a run then takes the longer of both times instead of their sum. What changes: the actions
             of a step are chosen before these updates instead of after them. Only for environments in processes of their
             own (`gymnasium.vector.AsyncVectorEnv`). The same seed still gives the same result.
-        eval_env: environment of its own for the metric ``evaluation``: the mean greedy return.
+        eval_env: a separate environment for the metric ``evaluation``, the mean greedy return.
         eval_epsilon: share of random actions in it.
         eval_n_trials: number of its episodes.
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.

@@ -54,7 +54,7 @@ def probe_errors(
 
     Returns:
         Largest absolute error by what was measured: ``"action_value"``, ``"state_value"`` and ``"action"`` (0 or 1 for
-        discrete actions), as far as the algorithm has them.
+        discrete actions), for those that the algorithm has.
     """
     seed_everything(seed)
     env = ProbeEnv(kind, discrete)

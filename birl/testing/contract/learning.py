@@ -111,7 +111,7 @@ def q_functions(subject: Subject) -> None:
 
 
 def targets_follow(subject: Subject) -> None:
-    """Target networks begin as copies and move when they are due, as far as they should."""
+    """Target networks begin as copies and move by the right amount when they are due."""
     algorithm = subject.with_config(target_update_interval=3, tau=0.25).build()
     engine = algorithm.engine
     for target in engine.targets:
