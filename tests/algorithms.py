@@ -392,7 +392,7 @@ ROWS: tuple[Row, ...] = (
         contract=(Variant("", {"n_critics": 3}),),
         probes=(Probing("", {"n_critics": 4, "eta": 0.1}, n_steps=150),),
         chain=(Chain("", {"n_critics": 4, "eta": 0.01}, n_steps=300),),
-        apart="EDAC has a loss that holds gradients",
+        apart="EDAC differentiates through gradients",
     ),
     Row(
         algos.IQLConfig,

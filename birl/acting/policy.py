@@ -46,7 +46,7 @@ def q_mean(nets: Any, inputs: Inputs) -> Tensor:
 
 def q_action(nets: Any, inputs: Inputs) -> Tensor:
     """The discrete action with the highest Q-value."""
-    return q_mean(nets, inputs).argmax(-1)
+    return nets.critic(inputs).best()
 
 
 def q_action_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:

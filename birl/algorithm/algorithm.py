@@ -30,6 +30,14 @@ ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
 
 
+def _of_config(name: str, meaning: str) -> Any:
+    def read(self: Any) -> Any:
+        return getattr(self.config, name)
+
+    read.__doc__ = meaning
+    return property(read)
+
+
 class Algorithm(Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
@@ -143,30 +151,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
         """Number of action dimensions (continuous) or of actions (discrete); ``None`` before the networks exist."""
         return None if self._learner is None else self._learner.spec.action_size
 
-    @property
-    def batch_size(self) -> int:
-        """Minibatch size."""
-        return self.config.batch_size
-
-    @property
-    def gamma(self) -> float:
-        """Discount factor."""
-        return self.config.gamma
-
-    @property
-    def observation_scaler(self) -> Any:
-        """Observation scaler or ``None``."""
-        return self.config.observation_scaler
-
-    @property
-    def action_scaler(self) -> Any:
-        """Action scaler or ``None``."""
-        return self.config.action_scaler
-
-    @property
-    def reward_scaler(self) -> Any:
-        """Reward scaler or ``None``."""
-        return self.config.reward_scaler
+    batch_size = _of_config("batch_size", "Minibatch size.")
+    gamma = _of_config("gamma", "Discount factor.")
+    observation_scaler = _of_config("observation_scaler", "Observation scaler or ``None``.")
+    action_scaler = _of_config("action_scaler", "Action scaler or ``None``.")
+    reward_scaler = _of_config("reward_scaler", "Reward scaler or ``None``.")
 
     @property
     def grad_step(self) -> int:
@@ -378,21 +367,9 @@ class Algorithm(Generic[ConfigT, NetsT]):
             return
         if buffer is not None:
             building.check_picker(buffer, self.config)
-        online.fit_online(
-            self,
-            env,
-            buffer,
-            explorer,
-            n_steps,
-            update_interval=update_interval,
-            n_updates=n_updates,
-            update_start_step=update_start_step,
-            random_steps=random_steps,
-            overlap=overlap,
-            seed=seed,
-            **evaluation,
-            **run,
-        )
+        run_updates: Any = {"update_interval": update_interval, "n_updates": n_updates, "overlap": overlap}
+        begin: Any = {"update_start_step": update_start_step, "random_steps": random_steps, "seed": seed}
+        online.fit_online(self, env, buffer, explorer, n_steps, **run_updates, **begin, **evaluation, **run)
 
     def collect(
         self,
@@ -409,16 +386,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
         Returns:
             The buffer with ``n_steps`` more steps; a new one if none was given.
         """
-        return collect.collect(
-            self,
-            env,
-            buffer,
-            explorer,
-            deterministic=deterministic,
-            n_steps=n_steps,
-            show_progress=show_progress,
-            seed=seed,
-        )
+        options: Any = {"n_steps": n_steps, "show_progress": show_progress, "seed": seed}
+        return collect.collect(self, env, buffer, explorer, deterministic=deterministic, **options)
 
     def reset_optimizer_states(self) -> None:
         """Reset the optimisers' moments and schedules, for example before fine-tuning."""

@@ -67,7 +67,7 @@ def q_loss(nets: DQNNets, batch: Batch, cfg: DQNConfig) -> Loss:
     """``y = r + discount * max_a Q'(s', a)``; the error is clipped, that is, a Huber loss with threshold 1."""
     with torch.no_grad():
         next_returns = nets.critic_target(batch.next_inputs)
-        best = next_returns.mean().mean(0).argmax(-1)
+        best = next_returns.best()
         target = next_returns.gather(best).min().backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
 
@@ -76,7 +76,7 @@ def double_q_target(nets: DQNNets, batch: Batch) -> Returns:
     """Eq. 4: ``y = r + discount * Q'(s', argmax_a Q(s', a))``."""
     with torch.no_grad():
         with eval_mode(nets.critic):
-            best = nets.critic(batch.next_inputs).mean().mean(0).argmax(-1)
+            best = nets.critic(batch.next_inputs).best()
         return nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
 
 

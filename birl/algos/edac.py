@@ -64,6 +64,6 @@ class EDAC(Algorithm[EDACConfig, SACNets]):
     """See `EDACConfig`."""
 
     actions = ActionSpace.CONTINUOUS
-    learns_from = Transitions(alone="has a loss that holds gradients, which several seeds cannot have at once yet")
+    learns_from = Transitions(alone="differentiates through gradients, which several seeds at once do not support yet")
     acts = StochasticActor(value=q_value)
     steps = (Gradient("critic", critic_loss), *SAC.steps[1:])

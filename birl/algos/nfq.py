@@ -53,7 +53,7 @@ def q_loss(nets: NFQNets, batch: Batch, cfg: NFQConfig) -> Loss:
     """``y = r + discount * max_a Q(s', a)`` (the paper's pattern set, with rewards for costs), squared error."""
     with torch.no_grad(), eval_mode(nets.critic):  # batch statistics are those of the data, not of next observations
         next_returns = nets.critic(batch.next_inputs)
-        best = next_returns.mean().mean(0).argmax(-1)
+        best = next_returns.best()
         target = next_returns.gather(best).min().backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
 

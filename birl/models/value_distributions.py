@@ -22,6 +22,10 @@ class Returns(Protocol):
     def mean(self) -> Tensor:
         """Expected return ``[N, …, A]``."""
 
+    def best(self) -> Tensor:
+        """The action ``[…]`` of the highest expected return, averaged over the ensemble: the greedy action."""
+        return self.mean().mean(0).argmax(-1)
+
     def gather(self, action: Tensor) -> Self:
         """The returns of int64 ``action`` ``[…]``: removes ``A``."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 
 import gymnasium
@@ -580,6 +582,15 @@ def test_a_valid_file_with_impossible_content_is_a_typed_error(tmp_path, change)
     save_archive(tmp_path / "forged.d3", "model", config, state)
     with pytest.raises((FileError, ConfigError)):
         birl.load_learnable(tmp_path / "forged.d3")
+
+
+@pytest.mark.parametrize("module", ["birl", "birl.base"])
+def test_a_model_loads_in_a_process_that_has_imported_nothing_else(module, tmp_path):
+    small_dqn_trained = trained(small_dqn(), discrete_dataset())
+    small_dqn_trained.save(tmp_path / "model.d3")
+    code = f"import {module}; print({module}.load_learnable({str(tmp_path / 'model.d3')!r}).grad_step)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(small_dqn_trained.grad_step), done.stderr
 
 
 def test_the_wrong_actions_name_another_algorithm():

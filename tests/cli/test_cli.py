@@ -28,7 +28,7 @@ from birl.files import load_archive
 ROOT = Path(__file__).parents[2]
 OFFLINE = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", "20", "--set", "batch_size=8"]
 ONLINE = ["train", "dqn", "--env-id", "CartPole-v1", "--n-steps", "200", "--set", "batch_size=8"]
-ONE_SEED = "EDAC has a loss that holds gradients, which several seeds cannot have at once"
+ONE_SEED = "EDAC differentiates through gradients"
 
 COMMANDS = ["train", "evaluate", "stats", "plot", "plot-all", "record", "play", "export", "convert", "algos", "install"]
 
