@@ -65,3 +65,11 @@ def test_the_table_of_names_is_there() -> None:
 @pytest.mark.parametrize(("old", "new"), NAMES)
 def test_every_name_of_d3rlpy_is_here(old: str, new: str) -> None:
     assert _resolved(f"birl.{old}") == _resolved(new)
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_paths_that_are_named_exist(name: str) -> None:
+    named = re.findall(r"`([\w.*-]+/[\w./*-]*)`", (ROOT / name).read_text(encoding="utf-8"))
+    assert len(named) > 10
+    missing = [path for path in named if not any(any(root.glob(path.rstrip("/"))) for root in (ROOT, ROOT / "birl"))]
+    assert not missing
