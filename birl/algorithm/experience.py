@@ -58,8 +58,13 @@ class Experience:
     description: str = "nothing: it does not learn"
 
     def draw(self, learner: Learner, source: Any) -> Any:
-        """Draw the data of one update, with the source's own randomness."""
-        raise UnsupportedError(f"{learner.name} does not learn: use collect(), predict() or sample_action()")
+        """Draw the data of one update, with the source's own randomness.
+
+        Raises:
+            UnsupportedError: if nothing is drawn from datasets.
+        """
+        self.refuse(learner.name, "fit")
+        raise NotImplementedError
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         """The drawn steps in the networks' units, with everything that all passes share."""

@@ -593,6 +593,14 @@ def test_a_model_loads_in_a_process_that_has_imported_nothing_else(module, tmp_p
     assert done.stdout.strip() == str(small_dqn_trained.grad_step), done.stderr
 
 
+def test_what_learns_from_no_dataset_draws_from_none():
+    for config, reason in ((algos.DiscreteRandomPolicyConfig(), "not learn"), (algos.PPOConfig(), "fresh experience")):
+        algorithm = config.create()
+        algorithm.build_with_dataset(discrete_dataset())
+        with pytest.raises(UnsupportedError, match=reason):
+            algorithm.sample_minibatch(discrete_dataset())
+
+
 def test_the_wrong_actions_name_another_algorithm():
     with pytest.raises(ConfigError, match="takes discrete actions only; use one of .*SAC, TD3"):
         small_dqn().build_with_env(gymnasium.make("Pendulum-v1"))
