@@ -47,5 +47,6 @@ def _algorithms() -> dict[str, type]:
     return found
 
 
-globals().update(_algorithms())
-__all__ += sorted(_algorithms())
+_FOUND = _algorithms()
+globals().update(_FOUND)
+__all__ += sorted(_FOUND)

@@ -39,7 +39,9 @@ CHECK_INTERVAL = 100
 """Steps between two readings of the metrics on the device."""
 
 
-class _Options(TypedDict, total=False):
+class FitOptions(TypedDict, total=False):
+    """`Options` of a loop that takes the run's name and ``n_steps_per_epoch`` apart."""
+
     logger_adapter: LoggerAdapterFactory | None
     show_progress: bool
     save_interval: int
@@ -51,7 +53,7 @@ class _Options(TypedDict, total=False):
     log_gradients: bool
 
 
-class NamedOptions(_Options, total=False):
+class NamedOptions(FitOptions, total=False):
     """`Options` of a loop that takes ``n_steps_per_epoch`` apart."""
 
     experiment_name: str | None
@@ -80,9 +82,6 @@ class Options(NamedOptions, total=False):
 
     n_steps_per_epoch: int
 
-
-FitOptions = _Options
-"""`Options` of a loop that takes the run's name and ``n_steps_per_epoch`` apart."""
 
 DEFAULTS: Final[Options] = {
     "n_steps_per_epoch": 10_000,
