@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
-from birl.checks import Allowed
+from birl.errors import ConfigError
 
 _root = np.random.SeedSequence()
-SEED = Allowed(int, low=0, high=2**32 - 1)
 
 
 def seed(value: int) -> None:
@@ -25,11 +25,18 @@ def seed(value: int) -> None:
         ConfigError: if it is not.
     """
     global _root
-    value = SEED.check("seed", value)
+    if not is_seed(value):
+        raise ConfigError(f"seed is {value!r:.80}; it must be an int >= 0 and <= {2**32 - 1}")
+    value = int(value)
     _root = np.random.SeedSequence(value)
     random.seed(value)
     np.random.seed(value)  # users and environments may draw from the global generator
     torch.manual_seed(value)
+
+
+def is_seed(value: Any) -> bool:
+    """Whether all generators can be seeded with ``value``."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) < 2**32
 
 
 @contextlib.contextmanager

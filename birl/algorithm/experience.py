@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError, UnsupportedError
 from birl.models import eval_mode
-from birl.preprocessing.units import fold_sequences, rollout_batch, to_batch
 from birl.types import Batch, Inputs
 
 if TYPE_CHECKING:

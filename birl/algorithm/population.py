@@ -137,7 +137,7 @@ def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
     if not isinstance(seeds, Iterable) and Allowed(int, low=1).accepts(seeds):
         return list(range(seeds))
     values = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
-    if not values or not all(map(seeding.SEED.accepts, values)) or len(set(values)) < len(values):
+    if not values or not all(map(seeding.is_seed, values)) or len(set(values)) < len(values):
         raise ConfigError(
             f"seeds is {seeds!r:.80}; it must be a number of seeds, or different ints in [0, 2**32 - 1], such as "
             "(3, 5, 7)"

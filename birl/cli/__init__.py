@@ -12,7 +12,7 @@ from types import FrameType
 
 import typer
 
-from birl import __version__
+from birl._version import __version__
 from birl.cli.algos import algos
 from birl.cli.convert import convert
 from birl.cli.evaluate import evaluate

@@ -12,10 +12,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-import birl.algos
-import birl.ope
-from birl import dataset, datasets
-from birl.algorithm import Algorithm
+from birl import algos, dataset, datasets, ope
+from birl.algorithm import Algorithm, load_learnable
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError
 
@@ -37,7 +35,7 @@ def print_table(rows: Sequence[Sequence[str]], right: bool = False) -> None:
 
 def algorithm_classes() -> dict[str, type[Algorithm[Any, Any]]]:
     """All algorithms of birl by name, sorted."""
-    found = {name: getattr(birl.algos, name) for name in birl.algos.__all__}
+    found = {name: getattr(algos, name) for name in algos.__all__}
     return {
         name: value
         for name, value in sorted(found.items())
@@ -53,7 +51,7 @@ def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
     """
     known = {_plain(key): value for key, value in algorithm_classes().items()}
     found = known.get(_plain(name))
-    for evaluation in birl.ope.__all__:
+    for evaluation in ope.__all__:
         if _plain(name) == _plain(evaluation):
             raise ConfigError(
                 f"{evaluation} evaluates the policy of a trained algorithm and is not trained by itself: in Python, "
@@ -113,7 +111,7 @@ def load_model(path: Path, device: str) -> tuple[Path, Any]:
             raise FileError(several_runs(path) or _NO_MODEL.format(path))
     elif not path.exists():
         raise FileError(f"there is no {path}: give a model file (.d3) or the folder of a run")
-    return file, birl.load_learnable(file, device)  # type: ignore[return-value, arg-type]
+    return file, load_learnable(file, device)  # type: ignore[return-value, arg-type]
 
 
 def load_dataset(name: str) -> Any:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-import birl
 from birl import metrics
 from birl.cli.common import load_model, make_environment, note
 from birl.cli.options import Device, EnvId, Epsilon, Model, TargetReturn
 from birl.errors import ConfigError
+from birl.seeding import seed as set_seed
 
 
 def evaluate(
@@ -31,7 +31,7 @@ def evaluate(
     """
     file, algorithm = load_model(model, device)
     env = make_environment(env_id)
-    birl.seed(seed)
+    set_seed(seed)
     returns = metrics.evaluate(acting_algorithm(algorithm, target_return), env, n_episodes, epsilon, seed=seed)
     env.close()
     summary: dict[str, Any] = {"model": str(file), "env_id": env_id, "n_episodes": n_episodes, "seed": seed}

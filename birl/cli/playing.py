@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-import birl
 from birl import metrics
 from birl.cli.common import load_model, make_environment, note
 from birl.cli.evaluate import acting_algorithm
 from birl.errors import ConfigError
+from birl.seeding import seed as set_seed
 
 
 def rendering_environment(env_id: str | None, env_header: str | None, mode: str) -> Any:
@@ -55,7 +55,7 @@ def play_episodes(
         file, algorithm = load_model(model, device)
         name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
         note(f"{file} in {name}, seed {seed}")
-        birl.seed(seed)
+        set_seed(seed)
         returns = metrics.evaluate(acting_algorithm(algorithm, target_return), env, n_episodes, epsilon, seed=seed)
     finally:
         env.close()

@@ -14,7 +14,6 @@ import numpy as np
 import typer
 from gymnasium.spaces import Box
 
-import birl
 from birl.algorithm import Algorithm
 from birl.algorithm.population import check_many, checked_seeds, fit_many
 from birl.algos import LinearDecayEpsilonGreedy, NormalNoise
@@ -29,6 +28,7 @@ from birl.logging import LoggingStrategy
 from birl.metrics import evaluate
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.checkpoint import checkpoint_step, randomness_kept
+from birl.seeding import seed as set_seed
 from birl.types import ActionSpace, Array
 
 _MOST_SEEDS = 1000
@@ -95,7 +95,7 @@ def train(
         check_target(algorithm, target_return)
     words = [*(set_ or []), *(more or [])]
     config = configure(algorithm, words)
-    birl.seed(seed)
+    set_seed(seed)
     with _stopping(out):
         source = None if dataset is None else load_dataset(dataset)
         env = None if env_id is None else make_environment(env_id, num_envs)

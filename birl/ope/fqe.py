@@ -32,11 +32,11 @@ from birl.algorithm import (
     q_action,
     q_value,
 )
+from birl.algorithm.batches import to_batch
 from birl.algorithm.building import check_actions
 from birl.errors import ConfigError, ShapeError
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction
-from birl.preprocessing.units import to_batch
 
 POLICY_ACTION = "policy_action"
 

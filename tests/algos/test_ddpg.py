@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from birl import algos
+from birl.algorithm.batches import to_batch
 from birl.dataset import MultiStepTransitionPicker
 from birl.models import VectorEncoderFactory
-from birl.preprocessing.units import to_batch
 from birl.testing import build_algorithm, random_dataset
 
 ENCODER = VectorEncoderFactory(hidden_units=[8])

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from birl import algos
+from birl.algorithm.batches import to_batch
 from birl.algorithm.population import fit_many
 from birl.algos.rebrac import critic_loss as rebrac_critic_loss
 from birl.errors import DataError
 from birl.logging import NoopAdapterFactory
 from birl.models import VectorEncoderFactory
 from birl.preprocessing import MinMaxActionScaler
-from birl.preprocessing.units import to_batch
 from birl.seeding import seed
 from birl.testing import build_algorithm, random_dataset
 from birl.types import Batch

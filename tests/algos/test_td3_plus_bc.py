@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from birl import algos
+from birl.algorithm.batches import to_batch
 from birl.algos.td3 import smoothed_action
 from birl.models import VectorEncoderFactory
-from birl.preprocessing.units import to_batch
 from birl.testing import build_algorithm, random_dataset
 from birl.types import Batch
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import birl.dataset.mirror
+from birl.algorithm.batches import to_batch
 from birl.dataset import (
     BasicTransitionPicker,
     FrameStackTrajectorySlicer,
@@ -29,7 +30,7 @@ from birl.dataset import (
 from birl.dataset.arrays import MemoryPlace, PinnedPlace, TorchPlace
 from birl.dataset.mirror import Mirror
 from birl.dataset.views import SequenceView, TrajectoryView, TransitionView
-from birl.preprocessing.units import Units, to_batch
+from birl.preprocessing.units import Units
 from birl.seeding import seed
 from birl.types import tree_leaves
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from birl.algorithm.batches import to_batch
 from birl.dataset import InfiniteBuffer, MDPDataset, ReplayBuffer
 from birl.dataset.sampling import Rows, Sampler
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
-from birl.preprocessing.units import Units, to_batch
+from birl.preprocessing.units import Units
 from birl.seeding import seed
 
 

@@ -247,8 +247,8 @@ def test_targets_have_no_dropout_and_double_dqn_chooses_without_it():
 def test_terminals_end_the_bootstrap_and_time_limits_do_not():
     import numpy as np
 
+    from birl.algorithm.batches import to_batch
     from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer
-    from birl.preprocessing.units import to_batch
 
     def episode(terminated: bool) -> Episode:
         return Episode(

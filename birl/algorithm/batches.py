@@ -1,0 +1,96 @@
+"""Minibatches and rollouts as `Batch`: on the training device, in the units of the networks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from birl.dataset.minibatch import MiniBatch, TrajectoryMiniBatch
+from birl.preprocessing.units import Units, to_float
+from birl.types import Batch, Tree
+
+_EXTRA = {"next_action": Units.action, "next_action_known": Units.column, "return_to_go": Units.column}
+
+
+def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
+    """Convert a minibatch of transitions, sequences or trajectories.
+
+    Columns that algorithms ask for are in ``extra``: ``next_action`` and ``next_action_known``, ``return_to_go``, and
+    for trajectories ``returns_to_go`` and ``timestep``. The tensors may share memory with the minibatch: do not write
+    to them.
+    """
+    given = minibatch.extra
+    extra = {name: read(units, given[name]) for name, read in _EXTRA.items() if name in given}
+    following: Tree = None
+    if isinstance(minibatch, TrajectoryMiniBatch):
+        extra = {
+            "returns_to_go": units.reward(minibatch.returns_to_go),
+            "timestep": units.tensor(minibatch.timesteps).to(torch.int64),
+        }
+    else:
+        following = units.observation(minibatch.next_observations)
+    reward, is_first = units.reward(minibatch.rewards), minibatch.is_first
+    power = gamma if minibatch.intervals is None else torch.pow(gamma, units.column(minibatch.intervals))
+    weight = torch.ones_like(reward) if minibatch.weights is None else units.column(minibatch.weights)
+    if minibatch.masks is not None:
+        weight = weight * to_float(units.tensor(minibatch.masks))
+    return Batch(
+        units.observation(minibatch.observations),
+        units.action(minibatch.actions),
+        reward,
+        following,
+        torch.rsub(units.column(minibatch.terminals), 1).mul_(power),
+        weight,
+        None if is_first is None else units.tensor(is_first).to(torch.bool),
+        {name: units.tensor(value) for name, value in minibatch.start_states.items()} or None,
+        extra,
+    )
+
+
+def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tensor]:
+    """Convert a rollout ``[T, N, …]``.
+
+    Returns:
+        The batch, with weight 0 where a row is not a real step, and float ``[T, N]``: 1 where a recursion over time
+        stops.
+    """
+    action = rollout.extra.get("policy_action", rollout.action)  # what the policy chose, before any clipping
+    action = units.tensor(action)
+    action = action.to(torch.int64) if units.discrete else action.to(torch.float32)
+    valid = units.tensor(rollout.valid).to(torch.float32)
+    terminated = units.tensor(rollout.terminated).to(torch.float32)
+    ended = torch.maximum(torch.maximum(terminated, units.tensor(rollout.truncated).to(torch.float32)), 1 - valid)
+    batch = Batch(
+        observation=units.observation(rollout.observation),
+        action=action,
+        reward=units.reward(rollout.reward[..., None]),
+        next_observation=units.observation(rollout.next_observation),
+        discount=gamma * (1 - terminated),
+        weight=valid,
+        is_first=units.tensor(rollout.is_first).to(torch.bool),
+        state={name: units.tensor(value) for name, value in rollout.start_state.items()} or None,
+        extra={name: units.tensor(value) for name, value in rollout.extra.items() if name.startswith("state.")},
+    )
+    return batch, ended
+
+
+def fold_sequences(batch: Batch, length: int) -> Batch:
+    """Cut ``[T, N, …]`` into sequences of ``length`` steps ``[length, ceil(T / length) * N, …]``.
+
+    Each starts from the recurrent state stored with its first step (``state.<network>`` in ``extra``). The last ones
+    are padded with steps of weight 0.
+    """
+    steps = batch.reward.shape[0]
+    count = -(-steps // length)
+    stored = {name.removeprefix("state."): batch.extra[name] for name in batch.extra if name.startswith("state.")}
+
+    def fold(x: Tensor) -> Tensor:
+        padded = torch.cat([x, x.new_zeros(count * length - steps, *x.shape[1:])])
+        return padded.unflatten(0, (count, length)).transpose(0, 1).flatten(1, 2)
+
+    extra = {name: value for name, value in batch.extra.items() if not name.startswith("state.")}
+    state = {name: value[::length].flatten(0, 1) for name, value in stored.items()}
+    return replace(replace(batch, extra=extra).map(fold), state=state or None)
