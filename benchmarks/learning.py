@@ -247,7 +247,7 @@ def _epochs(task: Task, env: Any, eval_env: Any, seed: int) -> Iterator[tuple[in
         "logger_adapter": NoopAdapterFactory(),
         **task.options,
     }
-    if algorithm.learns_from.fresh:
+    if algorithm.learns_from.on_policy:
         return on_policy_fitter(algorithm, env, **options)
     buffer = create_fifo_replay_buffer(limit=task.limit, env=env)
     explorer = None if task.explorer is None else task.explorer()

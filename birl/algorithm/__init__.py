@@ -18,17 +18,15 @@ from birl.acting.policy import (
 )
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import (
-    Experience,
     Iterations,
     Nothing,
-    Pass,
     Regression,
     Rollouts,
     Tails,
     Trajectories,
     Transitions,
 )
-from birl.algorithm.learner import Learner
+from birl.algorithm.learner import Experience, Learner, Pass
 from birl.algorithm.persistence import load_learnable
 from birl.algorithm.population import fit_many
 from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Generic, Self, TypeVar, Unpack
 
@@ -16,26 +17,19 @@ from birl.acting.bound import BoundPolicy
 from birl.acting.policy import Policy
 from birl.algorithm import building, persistence, transfer
 from birl.algorithm.definition import check_definition, named_parts
-from birl.algorithm.experience import Experience
-from birl.algorithm.learner import Learner, described
+from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
+from birl.envs import environment_spec
 from birl.errors import ConfigError, NotBuiltError, UnsupportedError
+from birl.preprocessing import MinMaxActionScaler
 from birl.run import FitOptions, NamedOptions, Options, check_options, collect, offline, on_policy, online
 from birl.types import ActionSpace, Array, Shape, Spec, State, Tree
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
-
-
-def _of_config(name: str, meaning: str) -> Any:
-    def read(self: Any) -> Any:
-        return getattr(self.config, name)
-
-    read.__doc__ = meaning
-    return property(read)
 
 
 class Algorithm(Generic[ConfigT, NetsT]):
@@ -58,8 +52,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
     evaluates: ClassVar[bool] = False  # whether it is given an algorithm and evaluates its policy
     config_class: ClassVar[type[AlgorithmConfig]]
     networks: ClassVar[Callable[[Spec, Any], nn.Module]]
+    definition: ClassVar[Definition]
 
-    _known: ClassVar[dict[str, type[Algorithm[Any, Any]]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -70,7 +64,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
         check_steps(cls.steps, config_class)
         cls.config_class, cls.networks = config_class, networks
         config_class.set_algorithm(cls)
-        cls._known[config_class.get_type()] = cls
+        values = cls.actions, cls.learns_from, cls.acts, cls.steps, cls.evaluates
+        cls.definition = KNOWN[config_class.get_type()] = Definition(cls.__name__, config_class, networks, *values)
 
     def __init__(
         self,
@@ -151,11 +146,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
         """Number of action dimensions (continuous) or of actions (discrete); ``None`` before the networks exist."""
         return None if self._learner is None else self._learner.spec.action_size
 
-    batch_size = _of_config("batch_size", "Minibatch size.")
-    gamma = _of_config("gamma", "Discount factor.")
-    observation_scaler = _of_config("observation_scaler", "Observation scaler or ``None``.")
-    action_scaler = _of_config("action_scaler", "Action scaler or ``None``.")
-    reward_scaler = _of_config("reward_scaler", "Reward scaler or ``None``.")
+    batch_size = property(attrgetter("config.batch_size"), doc="Minibatch size.")
+    gamma = property(attrgetter("config.gamma"), doc="Discount factor.")
+    observation_scaler = property(attrgetter("config.observation_scaler"), doc="Observation scaler or ``None``.")
+    action_scaler = property(attrgetter("config.action_scaler"), doc="Action scaler or ``None``.")
+    reward_scaler = property(attrgetter("config.reward_scaler"), doc="Reward scaler or ``None``.")
 
     @property
     def grad_step(self) -> int:
@@ -198,7 +193,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             action_size: number of action dimensions (continuous) or of actions (discrete).
             discrete_action: only for algorithms that can do both.
         """
-        spec = building.checked_spec(type(self), observation_shape, action_size, discrete_action)
+        spec = building.checked_spec(self.definition, observation_shape, action_size, discrete_action)
         if self._learner is not None:
             if spec == self.spec and self.grad_step == 0:
                 return
@@ -207,21 +202,30 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
         building.check_scalers(self.config, spec)
-        kind = type(self)
-        parts = kind.networks, kind.steps, kind.acts, kind.learns_from
-        return Learner(kind.__name__, self.config, spec, self.torch_device, *parts, evaluated)
+        return Learner(self.definition, self.config, spec, self.torch_device, evaluated)
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes and fit the scalers that are not fitted; check that they fit if built."""
-        building.build_with_dataset(self, dataset)
+        self._build_or_check(building.fit_to_dataset(self.definition, self.config, dataset), building.check_dataset)
 
     def build_with_env(self, env: Any) -> None:
         """Build for an environment's spaces and fit the scalers that its bounds determine; check them if built."""
-        building.build_with_env(self, env)
+        spec = environment_spec(env)
+        building.check_actions(self.definition, spec.discrete_action, "the environment")
+        if not self.built and building.needs_action_scaler(self.definition, self.config, env):
+            self.replace_config(action_scaler=MinMaxActionScaler())
+        building.fit_to_env(self.definition, self.config, spec, env)
+        self._build_or_check(spec, building.check_env)
+
+    def _build_or_check(self, spec: Spec, check: Callable[[Definition, Spec, Spec], None]) -> None:
+        if self.built:
+            check(self.definition, self.spec, spec)
+        else:
+            self.create_impl(spec.observation_shape, spec.action_size, discrete_action=spec.discrete_action)
 
     def check_env(self, env: Any) -> None:
         """Raise `EnvironmentMismatchError` if the environment's spaces are not those of the networks."""
-        building.check_env(self, env)
+        building.check_env(self.definition, self.spec, environment_spec(env))
 
     # -- learning --------------------------------------------------------------------------------------------------
 
@@ -354,7 +358,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             raise UnsupportedError("enable_ddp is for fit(dataset): several processes cannot learn online together")
         run: Options = {"n_steps_per_epoch": n_steps_per_epoch, **options}
         evaluation: Any = {"eval_env": eval_env, "eval_epsilon": eval_epsilon, "eval_n_trials": eval_n_trials}
-        if self.learns_from.fresh:
+        if self.learns_from.on_policy:
             given = {"buffer": buffer, "explorer": explorer, "random_steps": random_steps or None}
             given |= {"update_start_step": update_start_step or None, "overlap": overlap or None}
             unused = [name for name, value in given.items() if value is not None]

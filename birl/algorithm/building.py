@@ -5,20 +5,18 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from birl.algorithm.learner import KNOWN, Definition
 from birl.checks import check
+from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
-from birl.envs import environment_spec, single_spaces
+from birl.envs import single_spaces
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
-from birl.preprocessing import MinMaxActionScaler
 from birl.spaces import as_shape, describe_spec
 from birl.types import ActionSpace, Array, Shape, Spec
-
-if TYPE_CHECKING:
-    from birl.algorithm.algorithm import Algorithm
 
 
 def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
@@ -84,7 +82,7 @@ def check_scalers(config: Any, spec: Spec) -> None:
             raise ShapeError(f"{name} has parameters of shape {own}, but what it scales has shape {shape}")
 
 
-def checked_spec(kind: type[Algorithm[Any, Any]], shape: Shape, action_size: int, discrete: bool | None) -> Spec:
+def checked_spec(kind: Definition, shape: Shape, action_size: int, discrete: bool | None) -> Spec:
     """The spec that an algorithm's networks are built for.
 
     Raises:
@@ -93,7 +91,7 @@ def checked_spec(kind: type[Algorithm[Any, Any]], shape: Shape, action_size: int
     action_size = check("action_size", action_size, int, low=1)
     if kind.actions is ActionSpace.BOTH:
         if discrete is None:
-            raise ConfigError(f"{kind.__name__} handles both kinds of actions: say discrete_action=True or False")
+            raise ConfigError(f"{kind.name} handles both kinds of actions: say discrete_action=True or False")
     else:
         own = kind.actions is ActionSpace.DISCRETE
         if discrete not in (None, own):
@@ -102,12 +100,15 @@ def checked_spec(kind: type[Algorithm[Any, Any]], shape: Shape, action_size: int
     return Spec(as_shape(shape), action_size, bool(discrete))
 
 
-def build_with_dataset(algorithm: Algorithm[Any, Any], dataset: ReplayBufferBase) -> None:
-    """See `Algorithm.build_with_dataset`."""
-    info, config, name = dataset.dataset_info, algorithm.config, type(algorithm).__name__
+def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBufferBase) -> Spec:
+    """Check that a dataset is one to learn from, and fit the scalers that are not fitted.
+
+    Returns:
+        The dataset's shapes.
+    """
+    info = dataset.dataset_info
     discrete = info.action_space is ActionSpace.DISCRETE
-    shape = as_shape(dataset.observation_shape)
-    check_actions(type(algorithm), discrete, "the dataset")
+    check_actions(kind, discrete, "the dataset")
     check_picker(dataset, config)
     for scaler in (config.observation_scaler, None if discrete else config.action_scaler, config.reward_scaler):
         if scaler is not None and not scaler.built:
@@ -115,83 +116,77 @@ def build_with_dataset(algorithm: Algorithm[Any, Any], dataset: ReplayBufferBase
     if not discrete and config.action_scaler is None:
         minimum, maximum = dataset.action_bounds()
         # less than the range is fine
-        _warn_of_range(type(algorithm), np.minimum(minimum, -1), np.maximum(maximum, 1), "the dataset")
-    if not algorithm.built:
-        algorithm.create_impl(shape, info.action_size, discrete_action=discrete)
-        return
-    spec = algorithm.spec
-    fits = info.action_size <= spec.action_size if discrete else info.action_size == spec.action_size
-    if shape != spec.observation_shape or not fits:
+        _warn_of_range(kind, np.minimum(minimum, -1), np.maximum(maximum, 1), "the dataset")
+    return Spec(as_shape(dataset.observation_shape), info.action_size, discrete)
+
+
+def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
+    """Raise `ShapeError` if a dataset's shapes are not those of the networks. It may lack the last discrete actions."""
+    fits = spec.action_size <= own.action_size if own.discrete_action else spec.action_size == own.action_size
+    if spec.observation_shape != own.observation_shape or not fits:
         raise ShapeError(
-            f"the dataset has observations {shape} and {info.action_size} actions, but this {name} was built for "
-            f"{spec.observation_shape} and {spec.action_size}"
+            f"the dataset has observations {spec.observation_shape} and {spec.action_size} actions, but this "
+            f"{kind.name} was built for {own.observation_shape} and {own.action_size}"
         )
 
 
-def build_with_env(algorithm: Algorithm[Any, Any], env: Any) -> None:
-    """See `Algorithm.build_with_env`. An unbounded policy that is clipped is scaled to an environment's bounds."""
-    spec, kind = environment_spec(env), type(algorithm)
-    check_actions(kind, spec.discrete_action, "the environment")
-    space: Any = single_spaces(env)[1]
-    scaled = kind.acts.clipped and not kind.acts.bounded and _bounded(space)
-    if scaled and not algorithm.built and algorithm.config.action_scaler is None:
-        algorithm.replace_config(action_scaler=MinMaxActionScaler())
-    config = algorithm.config
+def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Any) -> None:
+    """Fit the scalers that an environment's bounds determine and that are not fitted."""
     for scaler in (config.observation_scaler, None if spec.discrete_action else config.action_scaler):
         if scaler is not None and not scaler.built:
             scaler.fit_with_env(env)
     if not spec.discrete_action and config.action_scaler is None:
+        space: Any = single_spaces(env)[1]
         _warn_of_range(kind, space.low, space.high, "the environment")
-    if not algorithm.built:
-        algorithm.create_impl(spec.observation_shape, spec.action_size, discrete_action=spec.discrete_action)
-    else:
-        check_env(algorithm, env)
 
 
-def _bounded(space: Any) -> bool:
-    """Whether actions are continuous with finite bounds."""
+def needs_action_scaler(kind: Definition, config: AlgorithmConfig, env: Any) -> bool:
+    """Whether an unbounded policy that is clipped is to be scaled to an environment's bounds."""
+    space: Any = single_spaces(env)[1]
     low, high = getattr(space, "low", None), getattr(space, "high", None)
-    return low is not None and high is not None and bool((abs(low) < 1e30).all() and (abs(high) < 1e30).all())
+    bounded = low is not None and high is not None and bool((abs(low) < 1e30).all() and (abs(high) < 1e30).all())
+    return kind.acts.clipped and not kind.acts.bounded and bounded and config.action_scaler is None
 
 
-def check_env(algorithm: Algorithm[Any, Any], env: Any) -> None:
-    """See `Algorithm.check_env`."""
-    spec = environment_spec(env)
-    if spec != algorithm.spec:
+def check_env(kind: Definition, own: Spec, spec: Spec) -> None:
+    """Raise `EnvironmentMismatchError` if an environment's shapes are not those of the networks."""
+    if spec != own:
         raise EnvironmentMismatchError(
-            f"this {type(algorithm).__name__} was built for {describe_spec(algorithm.spec)}, the environment has "
-            f"{describe_spec(spec)}: use the environment (or the model) that belongs to it"
+            f"this {kind.name} was built for {describe_spec(own)}, the environment has {describe_spec(spec)}: use the "
+            "environment (or the model) that belongs to it"
         )
 
 
-def check_actions(kind: type[Algorithm[Any, Any]], discrete: bool, source: str) -> None:
+def check_actions(kind: Definition, discrete: bool, source: str) -> None:
     """Raise `ConfigError` if an algorithm does not take the kind of actions that ``source`` has."""
     if kind.actions is not ActionSpace.BOTH and discrete != (kind.actions is ActionSpace.DISCRETE):
         other = _other_actions(kind, not discrete)
         raise ConfigError(f"{source} has {'discrete' if discrete else 'continuous'} actions: {other}")
 
 
-def _warn_of_range(kind: type[Algorithm[Any, Any]], low: Array, high: Array, source: str) -> None:
+def _warn_of_range(kind: Definition, low: Array, high: Array, source: str) -> None:
     bounded = np.isfinite(low).all() and np.isfinite(high).all()
     if kind.acts.bounded and bounded and not (np.allclose(low, -1) and np.allclose(high, 1)):
         warnings.warn(
-            f"actions of {source} reach from {low.min():g} to {high.max():g}, but {kind.__name__}'s policy acts in "
+            f"actions of {source} reach from {low.min():g} to {high.max():g}, but {kind.name}'s policy acts in "
             "[-1, 1]: set action_scaler=birl.preprocessing.MinMaxActionScaler()",
             ActionRangeWarning,
             stacklevel=4,
         )
 
 
-def _other_actions(kind: type[Algorithm[Any, Any]], discrete: bool) -> str:
+def _other_actions(kind: Definition, discrete: bool) -> str:
     """The message for the other kind of actions: names the sibling, or algorithms that learn in the same loops."""
-    name = kind.__name__
-    sibling = name.removeprefix("Discrete") if discrete else f"Discrete{name}"
-    if sibling == name or sibling not in kind._known:
+    sibling = kind.name.removeprefix("Discrete") if discrete else f"Discrete{kind.name}"
+    if sibling == kind.name or sibling not in KNOWN:
         wanted = ActionSpace.CONTINUOUS if discrete else ActionSpace.DISCRETE
         own = kind.learns_from
-        others = (each for each in kind._known.values() if each.actions is wanted and not each.evaluates)
-        kinds = {each.__name__: (each.learns_from.loops, each.learns_from.contexts) for each in others}
-        fitting = sorted(each for each in kinds if kinds[each] == (own.loops, own.contexts))
+        fitting = sorted(
+            each.name
+            for each in KNOWN.values()
+            if each.actions is wanted
+            and not each.evaluates
+            and (each.learns_from.loops, each.learns_from.contexts) == (own.loops, own.contexts)
+        )
         sibling = fitting[0] if len(fitting) == 1 else f"one of {', '.join(fitting)}"
-    return f"{name} takes {'discrete' if discrete else 'continuous'} actions only; use {sibling}"
-
+    return f"{kind.name} takes {'discrete' if discrete else 'continuous'} actions only; use {sibling}"

@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any, Final, get_args, get_origin
 
 from birl.acting.policy import Policy
-from birl.algorithm.experience import Experience
+from birl.algorithm.learner import Experience
 from birl.errors import ConfigError
 from birl.types import ActionSpace
 

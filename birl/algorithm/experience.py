@@ -8,87 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
+from birl.algorithm.learner import Experience, Learner, Pass
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
-from birl.errors import DataError, UnsupportedError
+from birl.errors import DataError
 from birl.models import eval_mode
 from birl.types import Batch, Inputs
-
-if TYPE_CHECKING:
-    from birl.algorithm.learner import Learner
 
 OFFLINE: Final = frozenset({"fit"})
 ONLINE: Final = frozenset({"fit_online"})
 ROWS_AT_ONCE: Final = 2048
 """States whose values are computed together: bounds the memory that the returns of an iteration take."""
-
-
-class Pass(NamedTuple):
-    """One engine update: a batch, and the names of the steps that it is confined to (all of them if ``None``)."""
-
-    batch: Batch
-    only: tuple[str, ...] | None = None
-
-
-class Experience:
-    """What an algorithm learns from. This base learns from nothing.
-
-    Attributes:
-        loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
-        stores: columns that acting stores with each step: ``"policy_action"`` if the environment gets another action.
-        fresh: whether it is the newest experience of the policy itself, without buffer or explorer.
-        contexts: whether it consists of slices of trajectories, which sequence models learn from.
-        plain: whether a draw is an index and a gather, so that a device can make several updates in one recording.
-        alone: why several seeds cannot be trained at once; empty if they can.
-        description: a phrase for the documentation.
-    """
-
-    loops: frozenset[str] = frozenset()
-    stores: tuple[str, ...] = ()
-    fresh: bool = False
-    contexts: bool = False
-    plain: bool = False
-    alone: str = ""
-    description: str = "nothing: it does not learn"
-
-    def draw(self, learner: Learner, source: Any) -> Any:
-        """Draw the data of one update, with the source's own randomness.
-
-        Raises:
-            UnsupportedError: if nothing is drawn from datasets.
-        """
-        self.refuse(learner.name, "fit")
-        raise NotImplementedError
-
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
-        """The drawn steps in the networks' units, with everything that all passes share."""
-        raise NotImplementedError
-
-    def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
-        """The engine updates to make with a batch; by default one."""
-        yield Pass(batch)
-
-    def updates(self, config: Any, count: int) -> int:
-        """Approximate number of engine updates for ``count`` draws (or ``count`` steps of fresh experience)."""
-        return count
-
-    def refuse(self, name: str, loop: str) -> None:
-        """Raise `UnsupportedError` if the algorithm called ``name`` does not learn in this loop."""
-        if not self.loops:
-            raise UnsupportedError(f"{name} does not learn: use collect(), predict() or sample_action()")
-        if loop not in self.loops:
-            if loop == "fit":
-                raise UnsupportedError(
-                    f"{name} learns only from its own fresh experience: use fit_online(env), or an offline "
-                    "algorithm such as IQL, CQL or DiscreteCQL for logged data"
-                )
-            raise UnsupportedError(f"{name} learns only from logged data: use fit(dataset)")
 
 
 class Nothing(Experience):
@@ -109,8 +45,8 @@ class Transitions(Experience):
     online: bool = True
     next_actions: bool = False
     returns_to_go: bool = False
-    alone: str = ""
-    plain = True
+    single_seed: str = ""
+    gathers = True
 
     @property
     def loops(self) -> frozenset[str]:  # type: ignore[override]
@@ -146,7 +82,7 @@ class Trajectories(Experience):
 
     loops = OFFLINE
     contexts = True
-    alone = "learns from trajectories, which several seeds cannot do at once yet"
+    single_seed = "learns from trajectories, which several seeds cannot do at once yet"
     description = "logged data"
 
     def draw(self, learner: Learner, source: Any) -> Any:
@@ -198,7 +134,7 @@ class Iterations(Experience):
     returns: Callable[[Any, Tails, Any], Tensor]
     regressions: tuple[Regression, ...]
     loops = OFFLINE | ONLINE
-    alone = "makes many updates in a step, which many seeds cannot do at once yet"
+    single_seed = "makes many updates in a step, which many seeds cannot do at once yet"
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 
     def draw(self, learner: Learner, source: Any) -> Any:
@@ -268,8 +204,8 @@ class Rollouts(Experience):
     n_passes: str = "n_epochs"
     loops = ONLINE
     stores = ("policy_action",)
-    fresh = True
-    alone = "learns from its own experience, which seeds do not share"
+    on_policy = True
+    single_seed = "learns from its own experience, which seeds do not share"
     description = "live environments (its own fresh experience)"
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:

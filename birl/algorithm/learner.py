@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from birl.acting.bound import BoundPolicy
 from birl.acting.policy import Policy
-from birl.algorithm.experience import Experience
+from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.engine import Engine, Step
-from birl.errors import ResumeError
+from birl.errors import ResumeError, UnsupportedError
 from birl.models import set_acting
 from birl.preprocessing.units import Units
-from birl.types import Batch, Spec, State
+from birl.types import ActionSpace, Batch, Spec, State
 
 COMPILE_FROM = 10_000
 """Length of a run, in updates, from which compiling (5 to 60 seconds) pays for itself even with small networks."""
@@ -27,18 +28,105 @@ UPDATES_AT_ONCE = 10
 SCALERS = ("observation_scaler", "action_scaler", "reward_scaler")
 
 
+class Pass(NamedTuple):
+    """One engine update: a batch, and the names of the steps that it is confined to (all of them if ``None``)."""
+
+    batch: Batch
+    only: tuple[str, ...] | None = None
+
+
+class Experience:
+    """What an algorithm learns from. This base learns from nothing.
+
+    Attributes:
+        loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
+        stores: columns that acting stores with each step: ``"policy_action"`` if the environment gets another action.
+        on_policy: whether it is the newest experience of the policy itself, without buffer or explorer.
+        contexts: whether it consists of slices of trajectories, which sequence models learn from.
+        gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
+        single_seed: why several seeds cannot be trained at once; empty if they can.
+        description: a phrase for the documentation.
+    """
+
+    loops: frozenset[str] = frozenset()
+    stores: tuple[str, ...] = ()
+    on_policy: bool = False
+    contexts: bool = False
+    gathers: bool = False
+    single_seed: str = ""
+    description: str = "nothing: it does not learn"
+
+    def draw(self, learner: Learner, source: Any) -> Any:
+        """Draw the data of one update, with the source's own randomness.
+
+        Raises:
+            UnsupportedError: if nothing is drawn from datasets.
+        """
+        self.refuse(learner.name, "fit")
+        raise NotImplementedError
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        """The drawn steps in the networks' units, with everything that all passes share."""
+        raise NotImplementedError
+
+    def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
+        """The engine updates to make with a batch; by default one."""
+        yield Pass(batch)
+
+    def updates(self, config: Any, count: int) -> int:
+        """Approximate number of engine updates for ``count`` draws (or ``count`` steps of fresh experience)."""
+        return count
+
+    def refuse(self, name: str, loop: str) -> None:
+        """Raise `UnsupportedError` if the algorithm called ``name`` does not learn in this loop."""
+        if not self.loops:
+            raise UnsupportedError(f"{name} does not learn: use collect(), predict() or sample_action()")
+        if loop not in self.loops:
+            if loop == "fit":
+                raise UnsupportedError(
+                    f"{name} learns only from its own fresh experience: use fit_online(env), or an offline "
+                    "algorithm such as IQL, CQL or DiscreteCQL for logged data"
+                )
+            raise UnsupportedError(f"{name} learns only from logged data: use fit(dataset)")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The values that define an algorithm.
+
+    Attributes:
+        name: name of its class.
+        config_class: its configuration.
+        networks: makes its networks, given ``(spec, config)``.
+        actions: the kind of actions it can take.
+        learns_from: what it learns from.
+        acts: how it acts.
+        steps: what an update does, in order.
+        evaluates: whether it is given an algorithm and evaluates its policy.
+    """
+
+    name: str
+    config_class: type[AlgorithmConfig]
+    networks: Callable[[Spec, Any], nn.Module]
+    actions: ActionSpace
+    learns_from: Experience
+    acts: Policy
+    steps: tuple[Step, ...]
+    evaluates: bool
+
+
+KNOWN: dict[str, Definition] = {}
+"""All algorithms, by the names of their configurations in files."""
+
+
 class Learner:
     """Learns and acts; knows no environment, no loop and no file.
 
     Args:
-        name: name of the algorithm, for messages.
+        definition: the algorithm.
         config: configuration with fitted scalers.
         spec: shapes that the networks are built for.
         device: device of the networks.
-        networks: makes the networks, given ``spec`` and ``config``.
-        steps: the steps of an update.
-        policy: how it acts.
-        experience: what it learns from.
         evaluated: the learner whose policy this one evaluates; ``None`` for most algorithms.
 
     Attributes:
@@ -52,28 +140,24 @@ class Learner:
 
     def __init__(
         self,
-        name: str,
+        definition: Definition,
         config: Any,
         spec: Spec,
         device: torch.device,
-        networks: Callable[[Spec, Any], nn.Module],
-        steps: Sequence[Step],
-        policy: Policy,
-        experience: Experience,
         evaluated: Learner | None = None,
     ) -> None:
-        self.name, self.config, self.spec, self.device = name, config, spec, device
-        self.experience, self.evaluated = experience, evaluated
-        self.nets: Any = networks(spec, config).to(device)
-        self.engine = Engine(self.nets, steps, config)
+        self.name, self.config, self.spec, self.device = definition.name, config, spec, device
+        self.experience, self.evaluated = definition.learns_from, evaluated
+        self.nets: Any = definition.networks(spec, config).to(device)
+        self.engine = Engine(self.nets, definition.steps, config)
         if config.compile_graph is True:
             self.engine.compile()
         self.units = Units(device, spec.discrete_action, *(getattr(config, name) for name in SCALERS))
         self._mode: bool | None = None
-        self.policy = BoundPolicy(name, policy, self.nets, spec, self.units, self.set_mode)
+        self.policy = BoundPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
         self.memory: dict[str, Any] = {}
         self.returns: DiscountedReturns | None = None
-        if getattr(experience, "returns_to_go", False):
+        if getattr(self.experience, "returns_to_go", False):
             reward = config.reward_scaler
             scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
             self.returns = DiscountedReturns(config.gamma, scale)
@@ -122,7 +206,7 @@ class Learner:
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
         drawn_there = getattr(source, "device_generator", None) is not None
-        together = drawn_there and self.experience.plain and not self.recurrent and self.engine.records
+        together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
         return UPDATES_AT_ONCE if together else 1
 
     def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:

@@ -122,8 +122,8 @@ def check_many(algorithm: Any) -> None:
     """Raise `UnsupportedError` if the class shows that `fit_many` cannot train the algorithm."""
     name, experience = type(algorithm).__name__, algorithm.learns_from
     experience.refuse(name, next(iter(experience.loops), "fit"))
-    if experience.alone:
-        raise UnsupportedError(f"{name} {experience.alone}: train each seed by itself")
+    if experience.single_seed:
+        raise UnsupportedError(f"{name} {experience.single_seed}: train each seed by itself")
     if algorithm.built:
         check_stackable(algorithm.engine)
 

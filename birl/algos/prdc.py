@@ -119,9 +119,9 @@ class NearData(Transitions):
     The first draw from a dataset reads all of it. Only updates that move the policy search.
     """
 
-    plain = False
+    gathers = False
     online: bool = False
-    alone: str = "prepares its minibatches with its networks, which seeds do not share"
+    single_seed: str = "prepares its minibatches with its networks, which seeds do not share"
 
     def draw(self, learner: Learner, source: Any) -> Drawn:
         count, (known, size, nearest) = source.transition_count, learner.memory.get("nearest", (None, 0, None))

@@ -88,7 +88,7 @@ def train(
     logging = _logging(logging_steps, log_gradients, seeds)
     several = None if seeds is None else _seeds(seeds, seed, env_id if dataset is None else None)
     algorithm = algorithm_class(algo)
-    if updates and algorithm.learns_from.fresh:
+    if updates and algorithm.learns_from.on_policy:
         raise ConfigError(f"{_flags(updates)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…")
     _check_source(algorithm, dataset)
     if target_return is not None:
@@ -299,7 +299,7 @@ class _Run:
 
     def online(self, env: Any, eval_env: Any) -> None:
         options = {**self._options(), "eval_env": eval_env, "eval_n_trials": self.settings["n_trials"]}
-        if not self.learner.learns_from.fresh:
+        if not self.learner.learns_from.on_policy:
             options |= self._exploration(env)
         self.learner.fit_online(env, seed=self.settings["seed"], **options)
 

@@ -20,7 +20,7 @@ def train(
     algorithm: Any, env: Any, n_steps: int, dataset: Any = None, callback: Callable[..., None] | None = None
 ) -> None:
     """Train in the way the algorithm learns: ``n_steps`` updates on a dataset, or steps in the environment."""
-    if algorithm.learns_from.fresh:
+    if algorithm.learns_from.on_policy:
         algorithm.fit_online(
             env,
             n_steps=n_steps,
@@ -60,7 +60,7 @@ def probe_errors(
     env = ProbeEnv(kind, discrete)
     dataset = None
     algorithm = config.create()
-    if not algorithm.learns_from.fresh:
+    if not algorithm.learns_from.on_policy:
         skill = 1.0 if expert else 0.0
         dataset = collect_dataset(env, n_data, seed, policy=env.best_action, skill=skill)
     train(algorithm, env, n_steps, dataset)

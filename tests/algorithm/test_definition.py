@@ -8,6 +8,7 @@ import pytest
 
 from birl.acting.policy import GreedyCritic
 from birl.algorithm import Algorithm, Transitions
+from birl.algorithm.learner import KNOWN
 from birl.algos import DQN, DQNConfig
 from birl.algos.dqn import DQNNets
 from birl.errors import ConfigError
@@ -31,7 +32,7 @@ def test_configuration_and_networks_are_taken_from_the_base() -> None:
         assert made.networks is DQNNets
     finally:
         DQNConfig.set_algorithm(known)
-        Algorithm._known["DQN"] = known
+        KNOWN["DQN"] = known.definition
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def learn(run: Run, seed: int, n_steps: int, config: Any = None) -> tuple[float,
     arena = ChainEnv(run.discrete, max_steps=env.n_states + 1)
     algorithm = (config or run.config).create()
     dataset, every = None, 1024
-    if algorithm.learns_from.fresh:
+    if algorithm.learns_from.on_policy:
         algorithm.build_with_env(env)
     else:
         dataset, every = collect_dataset(env, 3000, seed, policy=env.best_action, skill=run.variant.skill), 50
@@ -61,7 +61,7 @@ def test_chain(run: Run, seed: int) -> None:
 def test_chain_is_not_solved_with_learning_rate_zero(run: Run) -> None:
     rates = {item.name: 0.0 for item in fields(run.config) if item.name.endswith("learning_rate")}
     _, after, solved = learn(
-        run, 0, 1024 if run.config.algorithm.learns_from.fresh else 100, replace(run.config, **rates)
+        run, 0, 1024 if run.config.algorithm.learns_from.on_policy else 100, replace(run.config, **rates)
     )
     assert after < 1.0 and solved is None
 
@@ -69,7 +69,7 @@ def test_chain_is_not_solved_with_learning_rate_zero(run: Run) -> None:
 def _remember(config: Any, n_steps: int, seed: int) -> float:
     seed_everything(seed)
     env, algorithm = MemoryEnv(), config.create()
-    dataset = None if algorithm.learns_from.fresh else collect_dataset(env, 2000, seed)
+    dataset = None if algorithm.learns_from.on_policy else collect_dataset(env, 2000, seed)
     train(algorithm, env, n_steps, dataset)
     return average_return(algorithm, MemoryEnv(), 20)
 

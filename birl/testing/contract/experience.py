@@ -17,10 +17,10 @@ def episodes_stay_apart(subject: Subject) -> None:
     algorithm = subject.build()
     generator = np.random.default_rng(subject.seed)
     gamma = subject.config.gamma
-    if subject.experience.fresh:
+    if subject.experience.on_policy:
         _rollout_episodes_stay_apart(subject, algorithm, generator)
     items: list[Any]
-    if subject.experience.fresh:
+    if subject.experience.on_policy:
         items = [subject.rollout(algorithm, generator, marked=True)]
     else:
         dataset = subject.dataset(marked=True)
@@ -48,7 +48,7 @@ def episodes_stay_apart(subject: Subject) -> None:
 
 
 def _group(subject: Subject) -> int:
-    return LANES if subject.experience.fresh else 1
+    return LANES if subject.experience.on_policy else 1
 
 
 def _rollout_episodes_stay_apart(subject: Subject, algorithm: Any, generator: np.random.Generator) -> None:

@@ -70,7 +70,7 @@ class Subject:
 
     def inputs(self, algorithm: Any, count: int) -> list[Any]:
         """``count`` minibatches or rollouts."""
-        if self.experience.fresh:
+        if self.experience.on_policy:
             generator = np.random.default_rng(self.seed)
             return [self.rollout(algorithm, generator) for _ in range(count)]
         dataset = self.dataset()
