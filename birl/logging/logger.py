@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
+from birl.logging.averages import Averages, Timer
 from birl.types import State
 
 LOG = logging.getLogger("birl")
@@ -115,6 +114,7 @@ class BirlLogger:
     Attributes:
         experiment_name: the name with its timestamp.
         adapter: made by the factory.
+        averages: means of the metrics since the last writing.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class BirlLogger:
             experiment_name += datetime.now().strftime("_%Y%m%d%H%M%S")
         self.experiment_name = experiment_name
         self.adapter = _create(adapter_factory, experiment_name, algo, n_steps_per_epoch)
-        self._sums: dict[str, list[float]] = {}
+        self.averages = Averages()
 
     def add_params(self, params: dict[str, Any]) -> None:
         """Write shapes and hyper-parameters."""
@@ -138,23 +138,21 @@ class BirlLogger:
 
     def add_metric(self, name: str, value: float) -> None:
         """Add a value to the mean of ``name`` that the next `commit` writes."""
-        total = self._sums.setdefault(name, [0.0, 0.0])
-        total[0] += value
-        total[1] += 1.0
+        self.averages.add({name: value})
 
-    @contextmanager
-    def measure_time(self, name: str) -> Iterator[None]:
-        """Add the duration of the block, in seconds, as the metric ``time_<name>``."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add_metric(f"time_{name}", time.perf_counter() - start)
+    def measure_time(self, name: str, steps: int = 1) -> Timer:
+        """Context that adds its duration, in seconds, to the metric ``time_<name>``.
+
+        Args:
+            name: of the metric.
+            steps: number of steps that the duration is divided by.
+        """
+        return Timer(self.averages, f"time_{name}", steps)
 
     def commit(self, epoch: int, step: int) -> dict[str, float]:
         """Write the means of everything added since the last commit, and return them."""
-        metrics = {name: total / count for name, (total, count) in self._sums.items()}
-        self._sums.clear()
+        metrics = self.averages.means()
+        self.averages.clear()
         self.write(epoch, step, metrics)
         return metrics
 

@@ -47,13 +47,9 @@ def collect(
     done = 0
     with contextlib.closing(progress):
         while done < n_steps:
-            step = collector.interact(done, False, _unmeasured, most=n_steps - done)
+            step = collector.interact(done, most=n_steps - done)
             for _ in range(int(step.valid.sum())):
                 done += 1
                 progress.advance()
     collector.close_episodes()
     return buffer
-
-
-def _unmeasured(name: str) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Callable
 from typing import Any, Self
@@ -19,7 +20,73 @@ from birl.types import Array, State, Tree
 Measure = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
-class Collector:
+def _unmeasured(name: str) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+class Player(abc.ABC):
+    """Lets an actor act in an environment; subclasses store the steps.
+
+    Args:
+        algorithm: gives the actor.
+        env: environment or vector environment.
+        resets: source of the seeds of resets.
+        greedy: whether the actor acts greedily.
+
+    Attributes:
+        pending: steps that are stored and not yet counted (see `count`).
+    """
+
+    def __init__(self, algorithm: Trainable, env: Environment, resets: np.random.Generator, greedy: bool) -> None:
+        self.stepper = Stepper(env, resets)
+        self._actor = algorithm.actor(greedy=greedy, n=self.stepper.n)
+        self.pending = 0
+
+    @abc.abstractmethod
+    def interact(self, *arguments: Any) -> Step:
+        """Make one step in every environment and store it."""
+
+    @abc.abstractmethod
+    def close_episodes(self) -> None:
+        """End the running episodes: the next steps that are stored do not continue them."""
+
+    def count(self, *arguments: Any) -> list[float]:
+        """Count one more step, making it first if need be; the arguments are those of `interact`.
+
+        A vector environment makes several steps at once. They are counted one by one, so that updates, epochs and the
+        end of a run fall on exact numbers of steps.
+
+        Returns:
+            Returns of the episodes that have ended.
+        """
+        ended: list[float] = []
+        while self.pending == 0:  # a step may be only a reset
+            result = self.interact(*arguments)
+            self.pending = int(result.valid.sum())
+            ended += result.returns.values()
+        self.pending -= 1
+        return ended
+
+    def _act(self, clip: bool) -> tuple[Array, Array]:
+        """The actor's actions, as it chose them and as the environment may take them."""
+        stepper, space = self.stepper, self.stepper.action_space
+        action = self._actor(stepper.observation, stepper.is_first, stepper.reward)
+        return action, np.clip(action, space.low, space.high) if clip and isinstance(space, spaces.Box) else action
+
+    def get_state(self) -> State:
+        """Environment, actor and count; stored steps are not included."""
+        return {"stepper": self.stepper.get_state(), "actor": self._actor.get_state(), "pending": self.pending}
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`; call it when the stored steps are back."""
+        self.stepper.set_state(state["stepper"])
+        self._actor.set_state(state["actor"])
+        self.pending = state["pending"]
+        if self.stepper.lost:
+            self.close_episodes()
+
+
+class Collector(Player):
     """Lets an actor, an explorer or chance act in an environment, and stores the steps in a replay buffer.
 
     Args:
@@ -29,11 +96,8 @@ class Collector:
         explorer: changes greedy actions; ``None`` for the policy's own (sampled, or greedy) ones.
         greedy: whether the policy acts greedily where there is no explorer.
         seed: fixes resets and random actions.
-        overlap: whether `count` begins the next step before it counts the present one, so that the environments make
-            it meanwhile. The collector is a context then: leaving it waits for a step that was begun.
-
-    Attributes:
-        pending: steps that are in the buffer and not yet counted (see `count`).
+        overlap: whether `interact` begins the next step before it returns, so that the environments make it meanwhile.
+            The collector is a context then: leaving it waits for a step that was begun.
     """
 
     def __init__(
@@ -48,7 +112,7 @@ class Collector:
         overlap: bool = False,
     ) -> None:
         resets, self._generator = reset_generator(env, seed).spawn(2)
-        self.stepper = Stepper(env, resets)
+        super().__init__(algorithm, env, resets, greedy or explorer is not None)
         if check("overlap", overlap, bool) and not self.stepper.divisible:
             raise ConfigError(
                 f"overlap=True was given with a {type(env.unwrapped).__name__}; only environments that run in "
@@ -60,92 +124,32 @@ class Collector:
         self._begun: tuple[Array, dict[str, Array]] | None = None  # the action, and the columns stored with it
         self._algorithm, self._buffer = algorithm, buffer
         self._explorer: Any = explorer
-        self._actor = algorithm.actor(greedy=greedy or explorer is not None, n=self.stepper.n)
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
-        self.pending = 0
         bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
         if bind is not None:
             bind(self.stepper.action_space)
 
-    def count(self, step: int, random_steps: int, measure: Measure) -> list[float]:
-        """Count one more step, making it first if need be.
-
-        A vector environment makes several steps at once. They are counted one by one, so that updates, epochs and the
-        end of a run fall on exact numbers of steps.
+    def interact(
+        self, step: int, random_steps: int = 0, measure: Measure = _unmeasured, most: int | None = None
+    ) -> Step:
+        """Make one step in every environment and store it.
 
         Args:
             step: steps counted so far, for the explorer.
             random_steps: number of steps at the start of the run that are uniformly random.
             measure: ``measure(name)`` is a context that times its block.
-
-        Returns:
-            Returns of the episodes that have ended.
+            most: further steps are marked as invalid and left out.
         """
-        ended: list[float] = []
-        while self.pending == 0:  # a step may be only a reset
-            if self._overlap:
-                result = self._advance(step, random_steps, measure)
-            else:
-                result = self.interact(step, step < random_steps, measure)
-            self.pending = int(result.valid.sum())
-            ended += result.returns.values()
-        self.pending -= 1
-        return ended
-
-    def _advance(self, step: int, random_steps: int, measure: Measure) -> Step:
-        """Finish the step that was begun (or is begun now), store it, and begin the next one."""
         if self._begun is None:
             self._begin(step, random_steps, measure)
         assert self._begun is not None
         (action, extra), self._begun = self._begun, None
         observation = self.stepper.observation
         with measure("environment_step"):
-            result = self.stepper.finish()
-        self._store(observation, action, extra, result)
-        self._begin(step + int(result.valid.sum()), random_steps, measure)
-        return result
-
-    def _begin(self, step: int, random_steps: int, measure: Measure) -> None:
-        action = self._choose(step, step < random_steps, measure)
-        self.stepper.begin(action)
-        self._begun = action, self._actor.extra
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Wait for a step that was begun and forget it, so that others can use the environments."""
-        if self._begun is not None:
-            self._begun = None
-            self.stepper.abandon()
-
-    def interact(self, step: int, random: bool, measure: Measure, most: int | None = None) -> Step:
-        """Make one step in every environment and store it; those beyond ``most`` are marked as invalid and left out."""
-        observation = self.stepper.observation
-        action = self._choose(step, random, measure)
-        with measure("environment_step"):
-            result = self.stepper.step(action)
+            result = self.stepper.finish() if self._overlap else self.stepper.step(action)
         if most is not None:
             result.valid[np.flatnonzero(result.valid)[most:]] = False
-        self._store(observation, action, self._actor.extra, result)
-        return result
-
-    def _choose(self, step: int, random: bool, measure: Measure) -> Array:
-        stepper = self.stepper
-        observation = stepper.observation
-        with measure("inference"):
-            action = self._actor(observation, stepper.is_first, stepper.reward)
-            if self._unbounded and isinstance(stepper.action_space, spaces.Box):
-                action = np.clip(action, stepper.action_space.low, stepper.action_space.high)
-            if random:
-                action = sample_actions(stepper.action_space, stepper.n, self._generator)
-            elif self._explorer is not None:
-                action = self._explorer.sample(_WithGreedyActions(self._algorithm, action), observation, step)
-        check_actions(stepper.action_space, action)
-        return action
-
-    def _store(self, observation: Tree, action: Array, extra: dict[str, Array], result: Step) -> None:
         self._buffer.append_batch(
             observation,
             action,
@@ -156,20 +160,40 @@ class Collector:
             extra=extra,
             mask=result.valid,
         )
+        if self._overlap:
+            self._begin(step + int(result.valid.sum()), random_steps, measure)
+        return result
+
+    def _begin(self, step: int, random_steps: int, measure: Measure) -> None:
+        """Choose the actions of the next step; with ``overlap`` the environments set out on it."""
+        stepper = self.stepper
+        with measure("inference"):
+            _, action = self._act(clip=self._unbounded)
+            if step < random_steps:
+                action = sample_actions(stepper.action_space, stepper.n, self._generator)
+            elif self._explorer is not None:
+                greedy = _WithGreedyActions(self._algorithm, action)
+                action = self._explorer.sample(greedy, stepper.observation, step)
+        check_actions(stepper.action_space, action)
+        if self._overlap:
+            stepper.begin(action)
+        self._begun = action, self._actor.extra
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for a step that was begun and forget it, so that others can use the environments."""
+        if self._overlap and self._begun is not None:
+            self._begun = None
+            self.stepper.abandon()
 
     def close_episodes(self) -> None:
-        """End the running episodes: the next steps in the buffer do not continue them."""
         for lane in range(self.stepper.n):
             self._buffer.clip_episode(False, truncated=True, lane=lane)
 
     def get_state(self) -> State:
-        """Environment, actor, explorer, generator and count; the buffer is not included."""
-        state = {
-            "stepper": self.stepper.get_state(),
-            "actor": self._actor.get_state(),
-            "generator": self._generator.bit_generator.state,
-            "pending": self.pending,
-        }
+        state = {**super().get_state(), "generator": self._generator.bit_generator.state}
         if self._begun is not None:
             state["begun"] = {"action": self._begun[0], "extra": self._begun[1]}
         if hasattr(self._explorer, "get_state"):
@@ -177,16 +201,11 @@ class Collector:
         return state
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`; call it after the buffer's."""
-        self.stepper.set_state(state["stepper"])
-        self._actor.set_state(state["actor"])
+        super().set_state(state)
         self._generator.bit_generator.state = state["generator"]
-        self.pending = state["pending"]
         if "explorer" in state and hasattr(self._explorer, "set_state"):
             self._explorer.set_state(state["explorer"])
-        if self.stepper.lost:
-            self.close_episodes()
-        elif "begun" in state:
+        if "begun" in state and not self.stepper.lost:
             action, extra = np.asarray(state["begun"]["action"]), state["begun"]["extra"]
             self._begun = action, {name: np.asarray(value) for name, value in extra.items()}
             self.stepper.begin(action)

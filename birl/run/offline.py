@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
 from birl.run.protocols import Evaluator, Trainable
-from birl.run.session import Options, SamplerPart, Session, dataset_settings, evaluator_parts, run_settings
+from birl.run.session import Options, SamplerPart, Session, dataset_settings, run_settings
 
 
 def fitter(
@@ -38,28 +38,27 @@ def fitter(
     algorithm.build_with_dataset(dataset)
     learner = algorithm.learner
     source = learner.begin_run(dataset, n_steps)
-    parts = {"sampler": SamplerPart(source), **evaluator_parts(evaluators)}
-    session = Session(algorithm, type(algorithm).__name__, n_steps, parts, settings, **options)
+    parts = {"sampler": SamplerPart(source)}
+    name = type(algorithm).__name__
+    session = Session(algorithm, name, n_steps, parts, settings, evaluators, dataset, **options)
     many = learner.updates_at_once(source)
-    with session:
-        while session.unfinished:
-            with session.interrupt.held_back():
-                while session.in_epoch:
-                    if 1 < many <= session.until_looked_at:
-                        with session.time("step", many):
-                            several = learner.learn_many(source, many)
-                        session.averages.add_many(several)
-                        session.tick(many)
-                        continue
-                    with session.time("step"):
-                        with session.time("sample_batch"):
-                            drawn = learner.draw(source)
-                        with session.time("algorithm_update"):
-                            metrics = learner.learn(drawn)
-                    session.averages.add(metrics)
-                    session.tick()
-                result = session.end_epoch(evaluators, dataset)
-            yield result
+
+    def step() -> None:
+        if 1 < many <= session.until_looked_at:
+            with session.time("step", many):
+                several = learner.learn_many(source, many)
+            session.averages.add_many(several)
+            session.tick(many)
+            return
+        with session.time("step"):
+            with session.time("sample_batch"):
+                drawn = learner.draw(source)
+            with session.time("algorithm_update"):
+                metrics = learner.learn(drawn)
+        session.averages.add(metrics)
+        session.tick()
+
+    yield from session.epochs(step)
 
 
 def fit(algorithm: Trainable, dataset: Any, n_steps: int, **options: Any) -> list[tuple[int, dict[str, float]]]:

@@ -17,7 +17,6 @@ from birl.run.session import (
     SamplerPart,
     Session,
     environment_settings,
-    evaluator_parts,
     part_settings,
     run_settings,
 )
@@ -114,28 +113,27 @@ def online_fitter(
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
     collector = Collector(algorithm, env, buffer, explorer, seed=seed, overlap=overlap)
     evaluators = online_evaluators(env, eval_env, eval_n_trials, eval_epsilon)
-    parts = {"buffer": buffer, "sampler": SamplerPart(source), "collector": collector, **evaluator_parts(evaluators)}
-    session = Session(algorithm, f"{type(algorithm).__name__}_online", n_steps, parts, settings, **options)
-    with session, collector:
-        while session.unfinished:
-            with session.interrupt.held_back():
-                while session.in_epoch:
-                    with session.time("step"):
-                        returns = collector.count(session.step, random_steps, session.time)
-                        for value in returns:
-                            session.averages.add({"rollout_return": value})
-                        step = session.step + 1
-                        due = step > update_start_step and step % update_interval == 0
-                        if due and buffer.transition_count >= batch_size:
-                            for _ in range(n_updates):
-                                with session.time("sample_batch"):
-                                    drawn = learner.draw(source)
-                                with session.time("algorithm_update"):
-                                    metrics = learner.learn(drawn)
-                                session.averages.add(metrics)
-                    session.tick()
-                result = session.end_epoch(evaluators, buffer)
-            yield result
+    parts = {"buffer": buffer, "sampler": SamplerPart(source), "collector": collector}
+    name = f"{type(algorithm).__name__}_online"
+    session = Session(algorithm, name, n_steps, parts, settings, evaluators, buffer, **options)
+
+    def step() -> None:
+        with session.time("step"):
+            for value in collector.count(session.step, random_steps, session.time):
+                session.averages.add({"rollout_return": value})
+            now = session.step + 1
+            due = now > update_start_step and now % update_interval == 0
+            if due and buffer.transition_count >= batch_size:
+                for _ in range(n_updates):
+                    with session.time("sample_batch"):
+                        drawn = learner.draw(source)
+                    with session.time("algorithm_update"):
+                        metrics = learner.learn(drawn)
+                    session.averages.add(metrics)
+        session.tick()
+
+    with collector:
+        yield from session.epochs(step)
     collector.close_episodes()
 
 

@@ -1,25 +1,16 @@
 """The frame of every training loop: epochs, logging, models, progress, checkpoints, signals.
 
-A loop makes a `Session` and looks like this::
+A loop makes a `Session`, and a function that makes a step and calls `Session.tick`::
 
-    with session:
-        while session.unfinished:
-            with session.interrupt.held_back():
-                while session.in_epoch:
-                    ...one step...
-                    session.tick()
-                result = session.end_epoch(evaluators, dataset)
-            yield result
+    yield from session.epochs(step)
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -27,7 +18,6 @@ from birl.checks import check
 from birl.envs import number_of_environments
 from birl.errors import ConfigError, ResumeError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
-from birl.run.averages import Averages
 from birl.run.checkpoint import load_checkpoint, randomness_kept, save_checkpoint, set_random_state
 from birl.run.gradient_statistics import GradientStatistics
 from birl.run.progress import Progress
@@ -117,12 +107,14 @@ class Session:
         n_steps: total number of steps, those before a resume included.
         parts: further objects whose state a checkpoint holds, by name.
         settings: JSON values that a resumed run must share, by name. See `run_settings`.
+        evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
+        dataset: what evaluators look at.
         **options: see `Options`.
 
     Attributes:
         step: steps made so far.
         averages: metrics of the current epoch.
-        interrupt: signals that came.
+        time: `BirlLogger.measure_time`.
     """
 
     def __init__(
@@ -132,6 +124,8 @@ class Session:
         n_steps: int,
         parts: Mapping[str, Stateful],
         settings: dict[str, Any],
+        evaluators: Mapping[str, Evaluator] | None = None,
+        dataset: Any = None,
         **options: Unpack[Options],
     ) -> None:
         given: Options = {**DEFAULTS, **options}
@@ -143,7 +137,9 @@ class Session:
         check("log_gradients", given["log_gradients"], bool)
         self._logging_steps = logging_steps if _is_steps(given["logging_strategy"]) else None
         self._algorithm, self._n_steps, self._epoch_length = algorithm, n_steps, n_steps_per_epoch
-        self._parts: dict[str, Stateful] = {"learner": algorithm, **parts}
+        self._evaluators, self._dataset = evaluators or {}, dataset
+        with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
+        self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state}
         settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch}
         if self._logging_steps is not None:
             settings["logging_steps"] = logging_steps
@@ -155,11 +151,9 @@ class Session:
         self._callback, self._epoch_callback = given["callback"], given["epoch_callback"]
         self.step = 0
         self._closed = 0  # the step at which the last finished epoch ended
-        self.averages = Averages()
-        self.interrupt = Interrupt()
+        self._interrupt = Interrupt()
 
         state = None if self._checkpoint is None else load_checkpoint(self._checkpoint, self._settings)
-        self.resumed = state is not None
         experiment_name, with_timestamp = given["experiment_name"], given["with_timestamp"]
         if state is not None:
             experiment_name, with_timestamp = self._set_state(state), False
@@ -170,7 +164,9 @@ class Session:
             algo=algorithm,
             n_steps_per_epoch=n_steps_per_epoch,
         )
+        self.averages, self.time = self._logger.averages, self._logger.measure_time
         if state is not None:
+            self.averages.set_state(state["session"]["averages"])
             self._logger.set_state(state["session"]["logger"])
             set_random_state(state["random"])
         self._logger.add_params(algorithm.describe())
@@ -180,16 +176,6 @@ class Session:
             self._write_checkpoint()  # a run that dies in its first epoch begins again with the same random numbers
 
     # -- where the run is ------------------------------------------------------------------------------------------
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether an epoch is left."""
-        return self._closed < self._n_steps
-
-    @property
-    def in_epoch(self) -> bool:
-        """Whether a step is left in the present epoch."""
-        return self.step < self._epoch_end
 
     @property
     def _epoch_end(self) -> int:
@@ -207,6 +193,30 @@ class Session:
 
     # -- the steps -------------------------------------------------------------------------------------------------
 
+    def epochs(self, step: Callable[[], None]) -> Iterator[tuple[int, dict[str, float]]]:
+        """Make the steps of the run, and close it, however it ends.
+
+        Args:
+            step: makes a step, or as many as `until_looked_at`, and calls `tick`.
+
+        Yields:
+            Number of each epoch (from 1) and its metrics.
+        """
+        if self._gradients is not None:
+            self._algorithm.watch_gradients(self._gradients.add)
+        try:
+            while self._closed < self._n_steps:
+                with self._interrupt.held_back():
+                    while self.step < self._epoch_end:
+                        step()
+                    result = self._end_epoch()
+                yield result
+        finally:
+            if self._gradients is not None:
+                self._algorithm.watch_gradients(None)
+            self._progress.close()
+            self._logger.close()
+
     @property
     def until_looked_at(self) -> int:
         """Steps that can be made in one go: up to the next callback, reading of the metrics, or end of an epoch."""
@@ -214,10 +224,6 @@ class Session:
             return 1
         intervals = [CHECK_INTERVAL, *([] if self._logging_steps is None else [self._logging_steps])]
         return min(self._epoch_end - self.step, *(interval - self.step % interval for interval in intervals))
-
-    def time(self, name: str, steps: int = 1) -> _Timer:
-        """Context that adds its duration, which counts for so many steps, to the metric ``time_<name>``."""
-        return _Timer(self.averages, f"time_{name}", steps)
 
     def tick(self, steps: int = 1) -> None:
         """Finish a step, or as many as `until_looked_at`: count, look at the metrics now and then, obey signals."""
@@ -227,26 +233,22 @@ class Session:
             self.averages.check(self.step)
             if self._progress.due:
                 self._progress.show(self.epoch, self.averages.means())
-        if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.in_epoch:
+        if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.step < self._epoch_end:
             self.averages.check(self.step)
-            self._write(self.averages.means())  # at the end of the epoch, `end_epoch` writes
+            self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
         if self._callback is not None:
             self._callback(self._algorithm, self.epoch, self.step)
         self._obey()
 
-    def end_epoch(self, evaluators: Mapping[str, Evaluator] | None, dataset: Any) -> tuple[int, dict[str, float]]:
-        """Evaluate, log, save.
-
-        Returns:
-            Number of the epoch and its metrics.
-        """
+    def _end_epoch(self) -> tuple[int, dict[str, float]]:
+        """Evaluate, log, save; returns the number of the epoch and its metrics."""
         epoch = self.epoch
         self.averages.check(self.step)
         metrics = self.averages.means()
         try:
-            with randomness_kept(), self.interrupt.abandonable():
-                for name, evaluator in (evaluators or {}).items():
-                    metrics[name] = float(evaluator(self._algorithm, dataset))
+            with randomness_kept(), self._interrupt.abandonable():
+                for name, evaluator in self._evaluators.items():
+                    metrics[name] = float(evaluator(self._algorithm, self._dataset))
         except Abandoned:
             self._obey()
         self._write(metrics)
@@ -254,7 +256,7 @@ class Session:
         self._closed = self.step
         if self._epoch_callback is not None:
             self._epoch_callback(self._algorithm, epoch, self.step)
-        if epoch % self._save_interval == 0 or not self.unfinished:
+        if epoch % self._save_interval == 0 or self._closed == self._n_steps:
             self._logger.save_model(self.step, self._algorithm)
             self._write_checkpoint()
         self._obey()
@@ -266,9 +268,9 @@ class Session:
         self.averages.clear()
 
     def _obey(self) -> None:
-        if self.interrupt.signal is not None:
+        if self._interrupt.signal is not None:
             self._write_checkpoint()
-            self.interrupt.stop()
+            self._interrupt.stop()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -297,24 +299,10 @@ class Session:
                 f"{self._n_steps}: ask for at least as many, or use another folder to start anew"
             )
         self.step, self._closed = session["step"], session["closed"]
-        self.averages.set_state(session["averages"])
         for name, part in self._parts.items():
             if name in state["parts"]:  # evaluators may have been added since
                 part.set_state(state["parts"][name])
         return str(session["experiment_name"])
-
-    def __enter__(self) -> Self:
-        if self._gradients is not None:
-            self._algorithm.watch_gradients(self._gradients.add)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._gradients is not None:
-            self._algorithm.watch_gradients(None)
-        self._progress.close()
-        self._logger.close()
 
 
 def _is_steps(strategy: Any) -> bool:
@@ -327,41 +315,18 @@ def _is_steps(strategy: Any) -> bool:
         ) from error
 
 
-class _Timer:
-    """Adds the duration of its block to a metric."""
-
-    __slots__ = ("_averages", "_name", "_start", "_steps")
-
-    def __init__(self, averages: Averages, name: str, steps: int) -> None:
-        self._averages, self._name, self._start, self._steps = averages, name, 0.0, steps
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self._averages.add({self._name: (time.perf_counter() - self._start) / self._steps})
-
-
-class SamplerPart:
+class SamplerPart(NamedTuple):
     """The random generators of a dataset or reader, as a part of a checkpoint."""
 
-    def __init__(self, source: Any) -> None:
-        self._source = source
+    source: Any
 
     def get_state(self) -> State:
         """State without the contents."""
-        state: State = self._source.get_state(contents=False)
-        return state
+        return self.source.get_state(contents=False)  # type: ignore[no-any-return]
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
-        self._source.set_state(state)
-
-
-def evaluator_parts(evaluators: Mapping[str, Evaluator] | None) -> dict[str, Stateful]:
-    """The evaluators that have a state: parts of a checkpoint."""
-    named: dict[str, Any] = {f"evaluator {name}": evaluator for name, evaluator in (evaluators or {}).items()}
-    return {name: evaluator for name, evaluator in named.items() if isinstance(evaluator, Stateful)}
+        self.source.set_state(state)
 
 
 def run_settings(algorithm: Trainable, loop: str, **values: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from birl.errors import NonFiniteError
-from birl.run.averages import Averages
+from birl.logging.averages import Averages
 
 
 def test_means_of_tensors_and_numbers() -> None:

@@ -1,8 +1,9 @@
-"""Running means of metrics that do not wait for the device."""
+"""Running means of metrics, which do not wait for the device, and of durations."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 
 import torch
@@ -96,3 +97,18 @@ class Averages:
         self._total, self._count = dict(state["total"]), dict(state["count"])
         self._sums = dict(state["sums"])
         self._checked_at = state["checked_at"]
+
+
+class Timer:
+    """Context that adds its duration, divided by a number of steps, to a metric."""
+
+    __slots__ = ("_averages", "_name", "_start", "_steps")
+
+    def __init__(self, averages: Averages, name: str, steps: int) -> None:
+        self._averages, self._name, self._start, self._steps = averages, name, 0.0, steps
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._averages.add({self._name: (time.perf_counter() - self._start) / self._steps})
