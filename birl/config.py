@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import inspect
+import functools
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, dataclass
@@ -121,6 +121,7 @@ def config(cls: type[T]) -> type[T]:
     plain: Callable[..., None] = cls.__init__
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
+    @functools.wraps(plain)
     def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
         unknown = [name for name in kwargs if name not in names]
         if args or unknown:
@@ -130,9 +131,6 @@ def config(cls: type[T]) -> type[T]:
             raise ConfigError(f"{cls.__name__} {what}{hint} Fields: {', '.join(names)}")
         plain(self, **kwargs)
 
-    checked_init.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
-    checked_init.__wrapped__ = plain  # type: ignore[attr-defined]
-    checked_init.__name__ = "__init__"
     cls.__init__ = checked_init  # type: ignore[method-assign]
     return cls
 
