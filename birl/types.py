@@ -32,6 +32,7 @@ __all__ = [
     "shape_map",
     "tree_leaves",
     "tree_map",
+    "tree_of_json",
     "weighted_mean",
 ]
 
@@ -82,6 +83,13 @@ def tree_leaves(tree: Tree) -> Iterator[Any]:
             yield from tree_leaves(value)
     else:
         yield tree
+
+
+def tree_of_json(value: Any) -> Tree:
+    """A tree that was written to JSON: its lists are tuples again."""
+    if isinstance(value, dict):
+        return {key: tree_of_json(item) for key, item in value.items()}
+    return tuple(map(tree_of_json, value)) if isinstance(value, list) else value
 
 
 def is_shape(shape: Shape) -> bool:

@@ -284,11 +284,12 @@ class Episode(_Steps):
             "terminated": self.terminated,
             "truncated": self.truncated,
             "final_observation": self.final_observation,
+            "extra": self.extra,
         }
 
     @classmethod
     def deserialize(cls, serialized: dict[str, Any]) -> Episode:
-        """Inverse of `serialize`; ``truncated`` and ``final_observation`` may be missing."""
+        """Inverse of `serialize`; ``truncated``, ``final_observation`` and ``extra`` may be missing."""
         terminated = bool(serialized["terminated"])
         return cls(
             serialized["observations"],
@@ -297,6 +298,7 @@ class Episode(_Steps):
             terminated,
             truncated=bool(serialized.get("truncated", not terminated)),
             final_observation=serialized.get("final_observation"),
+            extra=serialized.get("extra"),
         )
 
 

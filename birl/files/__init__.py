@@ -2,6 +2,7 @@
 
 from birl.files.archive import load_archive, load_config, save_archive
 from birl.files.atomic import atomic_write
+from birl.files.reading import open_binary
 from birl.files.strict_json import parse_json
 
-__all__ = ["atomic_write", "load_archive", "load_config", "parse_json", "save_archive"]
+__all__ = ["atomic_write", "load_archive", "load_config", "open_binary", "parse_json", "save_archive"]

@@ -26,7 +26,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
 
     Args:
         path: the file.
-        content: its bytes, or a function that writes them to the open file it is given.
+        content: its bytes, or a function that writes them to the open file it is given, which it may read, too.
 
     Raises:
         WriteError: for every ``OSError``: full disk, no permission, no such folder.
@@ -36,12 +36,12 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
     try:
         mode = _existing_mode(target)
         if mode is not None and not stat.S_ISREG(mode):
-            with open(target, "wb") as file:
-                write(file)
+            with open(target, "wb") as device:
+                write(device)
             return
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
         try:
-            with open(temporary, "xb") as file:
+            with open(temporary, "x+b") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())

@@ -51,7 +51,7 @@ def open_binary(path: Target) -> Iterator[tuple[BinaryIO, str]]:
     except io.UnsupportedOperation as error:
         raise FileError(f"cannot read {path!r}: {error} (give a path, or a file that can seek)") from error
     except OSError as error:
-        raise FileError(f"cannot read {path!s}: {error.strerror or error}") from error
+        raise FileError(f"cannot read {path!s}: {error.strerror or error} (check the path)") from error
 
 
 def bytes_left(file: BinaryIO) -> int:

@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkey
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shutil.copyfileobj", full)
+    monkeypatch.setattr("birl.dataset.hdf5._write_episodes", full)
     with pytest.raises(WriteError, match="space"):
         make().dump(tmp_path / "a.h5")
     assert (tmp_path / "a.h5").read_bytes() == before
