@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 
 from birl.errors import ConfigError, WriteError
 from birl.types import Array
@@ -111,24 +112,29 @@ class FolderPlace(MemoryPlace):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
         self.folder = Path(folder)
-        self.files: dict[str, Path] = {}
         self._maps: dict[str, np.memmap[Any, Any]] = {}
+
+    def _map(self, name: str, mapped: np.memmap[Any, Any]) -> Any:
+        self._maps[name] = mapped
+        return np.asarray(mapped)  # a plain view: np.memmap itself is slow to index
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """New file of zeros; takes space on disk only where it is written."""
         path = self.folder / f"{name}.{shape[0]}.npy"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            mapped = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+            return self._map(name, open_memmap(path, mode="w+", dtype=dtype, shape=shape))
         except OSError as error:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
-        self.files[name], self._maps[name] = path, mapped
-        return np.asarray(mapped)  # a plain view: np.memmap itself is slow to index
 
-    def attach(self, name: str, path: Path, mapped: np.memmap[Any, Any]) -> Any:
-        """Use an existing file."""
-        self.files[name], self._maps[name] = path, mapped
-        return np.asarray(mapped)
+    def attach(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """The existing file of such an array. Raises ``ValueError`` or ``OSError`` if there is none."""
+        path = self.folder / f"{name}.{shape[0]}.npy"
+        open_memmap(path, mode="r")  # "r+" would make a short file longer: this one refuses it
+        mapped = open_memmap(path, mode="r+")
+        if mapped.shape != shape or mapped.dtype != dtype:
+            raise ValueError(f"{path.name} has shape {mapped.shape} and dtype {mapped.dtype}")
+        return self._map(name, mapped)
 
     def flush(self) -> None:
         """Write pending changes to disk."""
@@ -137,7 +143,7 @@ class FolderPlace(MemoryPlace):
 
     def remove_others(self) -> None:
         """Delete column files that are no longer in use (left by growth)."""
-        used = {path.name for path in self.files.values()}
+        used = {f"{name}.{len(mapped)}.npy" for name, mapped in self._maps.items()}
         for path in self.folder.glob("column_*.npy"):
             if path.name not in used:
                 path.unlink(missing_ok=True)

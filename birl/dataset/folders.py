@@ -9,19 +9,27 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.arrays import FolderPlace, Place
-from birl.dataset.storage import FINAL, NO_NEXT, Storage
-from birl.errors import ConfigError, CorruptFileError, ForeignFileError, ShapeError
-from birl.files import atomic_write
-from birl.types import Array, Leaf, State, Tree
+from birl.dataset.layout import Layout
+from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
+from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError, ShapeError
+from birl.files import atomic_write, parse_json
+from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
 
 _INDEX = "storage.json"
 _LANE_ARRAYS = ("start", "end", "offset", "open", "pending")
 _VERSION = 1
 
 
-def _tail(storage: Storage) -> Array:
-    """Flags of the last two rows of each lane: the only part of existing steps that a later write may change."""
-    return storage.flags[storage.rows(np.arange(storage.lanes), np.maximum(storage.end - [[2], [1]], 0))].T
+def _last_rows(storage: Storage) -> Array:
+    """The last two rows ``[2, lanes]`` of each lane: the only existing ones that a later write may change."""
+    return storage.rows(np.arange(storage.lanes), np.maximum(storage.end - [[2], [1]], 0))
+
+
+def _ends(storage: Storage) -> State:
+    """Where the lanes begin and end: of rows that only grow in number this is all that later writes change."""
+    state: State = {name: getattr(storage, name).copy() for name in _LANE_ARRAYS}
+    tail = storage.flags[_last_rows(storage)].T
+    return state | {"capacity": storage.capacity, "limit": storage.limit, "tail": tail}
 
 
 def get_storage_state(storage: Storage) -> State:
@@ -29,20 +37,18 @@ def get_storage_state(storage: Storage) -> State:
 
     A folder without limit only ever grows, so its state is a position: restoring goes back to it.
     """
-    used = storage.used
-    state: State = {name: getattr(storage, name).copy() for name in _LANE_ARRAYS}
-    state |= {"capacity": storage.capacity, "limit": storage.limit, "tail": _tail(storage)}
+    state = _ends(storage)
     if isinstance(storage.place, FolderPlace) and storage.limit is None:
         storage.place.flush()
         return state
+
     shape = (storage.lanes, storage.capacity)
 
     def read(array: Array) -> Array:
-        return array.reshape(*shape, *array.shape[1:])[:, :used].copy()
+        return array.reshape(*shape, *array.shape[1:])[:, : storage.used].copy()
 
-    state["flags"] = read(storage.flags)
-    state["columns"] = {name: read(storage.place.host(column)) for name, column in storage.columns.items()}
-    return state
+    columns = {name: read(storage.place.host(column)) for name, column in storage.columns.items()}
+    return state | {"flags": read(storage.flags), "columns": columns}
 
 
 def set_storage_state(storage: Storage, state: State) -> None:
@@ -60,15 +66,22 @@ def set_storage_state(storage: Storage, state: State) -> None:
         )
     if "columns" in state:
         _restore_rows(storage, state)
-    elif not isinstance(storage.place, FolderPlace) or int(np.max(state["end"])) > storage.capacity:
-        raise ConfigError(
-            "the rows of this state lie in a folder: open that folder with ReplayBuffer.open(folder) first"
-        )
+    elif not isinstance(storage.place, FolderPlace) or (storage.limit is None and max(state["end"]) > storage.capacity):
+        raise ConfigError("rows of this state are missing: open their folder with ReplayBuffer.open(folder) first")
     for name in _LANE_ARRAYS:
         getattr(storage, name)[:] = np.asarray(state[name])
-    if "columns" not in state:
-        _rewind(storage, np.asarray(state["tail"]))
-    recount(storage)
+    if storage.limit is None:  # rows after the ends are not in use
+        inside = np.arange(storage.capacity)
+        storage.flags.reshape(storage.lanes, -1)[inside >= storage.end[:, None]] = FINAL
+        storage.flags[_last_rows(storage)] = np.asarray(state["tail"]).T
+    lane, position = storage.live()
+    flags = storage.flags[storage.rows(lane, position)]
+    is_step = (flags & FINAL) == 0
+    storage.steps[:] = np.bincount(lane[is_step], minlength=storage.lanes)
+    storage.episode_count = int(np.count_nonzero(~is_step))
+    storage.transition_count = int(np.count_nonzero((flags & NO_TRANSITION) == 0))
+    storage.version += 1
+    storage.generation += 1
 
 
 def _restore_rows(storage: Storage, state: State) -> None:
@@ -85,7 +98,7 @@ def _restore_rows(storage: Storage, state: State) -> None:
     if storage.capacity != state["capacity"]:
         storage.resize(int(state["capacity"]))
     flags = np.asarray(state["flags"])
-    rows = np.arange(storage.lanes)[:, None] * storage.capacity + np.arange(flags.shape[1])
+    rows = storage.rows(np.arange(storage.lanes)[:, None], np.arange(flags.shape[1]))
     storage.flags[:] = FINAL
     storage.flags[rows] = flags
     storage.copy_flags()
@@ -93,53 +106,30 @@ def _restore_rows(storage: Storage, state: State) -> None:
         storage.place.put(column, rows, columns.get(name, 0))
 
 
-def _rewind(storage: Storage, tail: Array) -> None:
-    """Go back to the lanes' ends: rows after them are not in use."""
-    for lane, end in enumerate(storage.end.tolist()):
-        begin = lane * storage.capacity
-        storage.flags[begin + end : begin + storage.capacity] = FINAL
-        if end:
-            storage.flags[begin + end - 2 : begin + end] = tail[lane]
-
-
-def recount(storage: Storage) -> None:
-    """Count steps, transitions and episodes from the flags."""
-    lane, position = storage.live()
-    flags = storage.flags[storage.rows(lane, position)]
-    is_step = (flags & FINAL) == 0
-    storage.steps[:] = np.bincount(lane[is_step], minlength=storage.lanes)
-    storage.episode_count = int(np.count_nonzero(~is_step))
-    storage.transition_count = int(np.count_nonzero((flags & (FINAL | NO_NEXT)) == 0))
-    storage.version += 1
-    storage.generation += 1
-
-
 # -- folders -------------------------------------------------------------------------------------------------------
 
 
 def check_new_folder(place: Place) -> None:
     """Raise `ConfigError` if a place is a folder that is not empty: existing files are never replaced."""
-    if not isinstance(place, FolderPlace):
+    if not isinstance(place, FolderPlace) or not place.folder.is_dir() or not any(place.folder.iterdir()):
         return
     if (place.folder / _INDEX).exists():
         raise ConfigError(
             f"{place.folder} holds a dataset already: open it with ReplayBuffer.open(…) or name a new folder"
         )
-    if place.folder.is_dir() and any(place.folder.iterdir()):
-        raise ConfigError(
-            f"{place.folder} has files but no dataset of birl: name a new folder for storage=, or empty this one"
-        )
+    raise ConfigError(
+        f"{place.folder} has files but no dataset of birl: name a new folder for storage=, or empty this one"
+    )
 
 
-def save_folder(storage: Storage, info: dict[str, Any], *, clean: bool = True) -> None:
+def save_folder(storage: Storage, *, clean: bool = True) -> None:
     """Write rows to disk, then the index that says where they are.
 
     Args:
         storage: a storage in a folder.
-        info: values to restore the owner from (plain JSON).
         clean: false marks a ring that is being overwritten and cannot be opened until it is saved again.
     """
-    place = storage.place
+    place, layout = storage.place, storage.layout
     assert isinstance(place, FolderPlace)
     if clean:
         place.flush()
@@ -147,80 +137,56 @@ def save_folder(storage: Storage, info: dict[str, Any], *, clean: bool = True) -
         "format": "birl-storage",
         "version": _VERSION,
         "clean": clean,
-        "info": info,
+        "info": {"action_space": layout.action_space.value, "action_size": layout.action_size},
         "lanes": storage.lanes,
-        "limit": storage.limit,
-        "capacity": storage.capacity,
         "observation": storage.observation_names,
-        "leaves": {name: [list(leaf.shape), leaf.dtype.str] for name, leaf in storage.leaves.items()},
-        "tail": _tail(storage).tolist(),
-        **{name: getattr(storage, name).tolist() for name in _LANE_ARRAYS},
+        "leaves": {name: (leaf.shape, leaf.dtype.str) for name, leaf in storage.leaves.items()},
+        **_ends(storage),
     }
-
-    atomic_write(place.folder / _INDEX, json.dumps(index).encode())
+    atomic_write(place.folder / _INDEX, json.dumps(index, default=np.ndarray.tolist).encode())
     if clean:
         place.remove_others()
 
 
-def open_folder(folder: Path) -> tuple[Storage, dict[str, Any]]:
-    """Open a storage and its owner's info.
+def open_folder(folder: Path) -> Storage:
+    """Open a storage.
 
     Raises:
         ForeignFileError: if the folder holds no storage, or one of a newer birl.
         CorruptFileError: if files are missing, damaged, or a ring was being written when its process ended.
     """
     path = folder / _INDEX
+    if not path.exists():
+        raise ForeignFileError(f"{folder} holds no dataset of birl ({_INDEX} is missing): check the path")
     try:
-        index = json.loads(path.read_bytes())
-        known = index["format"] == "birl-storage" and index["version"] <= _VERSION
-    except FileNotFoundError as error:
-        raise ForeignFileError(f"{folder} holds no dataset of birl ({_INDEX} is missing): check the path") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(f"{path} is damaged ({error}): restore the folder from a copy") from error
-    if not known:
-        raise ForeignFileError(f"{path} is not of this version of birl: install a newer one")
-    if not index["clean"]:
-        raise CorruptFileError(
-            f"{folder} was being written when its process ended, and its oldest steps are partly overwritten: "
-            "restore it from a checkpoint or collect it again"
-        )
-    try:
-        return _attach(folder, index), index["info"]
+        index = parse_json(path.read_bytes(), str(path))
+        if index["format"] != "birl-storage" or index["version"] > _VERSION:
+            raise ForeignFileError(f"{path} is not of this version of birl: install a newer one")
+        if not index["clean"]:
+            raise CorruptFileError(
+                f"{folder} was being written when its process ended, and its oldest steps are partly overwritten: "
+                "restore it from a checkpoint or collect it again"
+            )
+        return _attach(folder, index)
+    except FileError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise CorruptFileError(f"{folder} is damaged ({error}): restore the folder from a copy") from error
 
 
 def _attach(folder: Path, index: dict[str, Any]) -> Storage:
-    leaves = {str(name): Leaf(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in index["leaves"].items()}
-
-    def tree(names: Any) -> Tree:
-        if isinstance(names, str):
-            return leaves[names]
-        return {key: tree(item) for key, item in names.items()} if isinstance(names, dict) else tuple(map(tree, names))
-
-    storage = Storage(
-        tree(index["observation"]), leaves["action"], leaves["reward"], lanes=int(index["lanes"]), limit=index["limit"]
-    )
+    leaves = {name: Leaf(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in index["leaves"].items()}
+    observation = tree_map(leaves.__getitem__, tree_of_json(index["observation"]))
+    space, size = ActionSpace(index["info"]["action_space"]), int(index["info"]["action_size"])
+    layout = Layout(observation, leaves["action"], leaves["reward"], space, size)
+    storage = Storage(layout, lanes=int(index["lanes"]), limit=index["limit"])
     storage.leaves, storage.capacity = leaves, int(index["capacity"])
-    place = FolderPlace(folder)
+    storage.place = place = FolderPlace(folder)
     rows = storage.lanes * storage.capacity
-
-    def attach(name: str, leaf: Leaf) -> Any:
-        path = folder / f"{name}.{rows}.npy"
-        np.lib.format.open_memmap(path, mode="r")  # "r+" would make a short file longer: this one refuses it
-        mapped = np.lib.format.open_memmap(path, mode="r+")
-        if mapped.shape != (rows, *leaf.shape) or mapped.dtype != leaf.dtype:
-            raise ValueError(f"{path.name} has shape {mapped.shape} and dtype {mapped.dtype}")
-        return place.attach(name, path, mapped)
-
-    storage.columns = {name: attach(f"column_{number}", leaf) for number, (name, leaf) in enumerate(leaves.items())}
-    storage.flags = storage.device_flags = attach("column_flags", Leaf((), np.dtype(np.uint8)))
-    storage.place = place
-    for name in _LANE_ARRAYS:
-        getattr(storage, name)[:] = np.asarray(index[name])
-    if storage.limit is None:
-        if int(storage.end.max()) > storage.capacity:
-            raise ValueError("the index points behind the last row")
-        _rewind(storage, np.array(index["tail"], np.uint8))
-    recount(storage)
+    storage.columns = {
+        name: place.attach(f"column_{number}", (rows, *leaf.shape), leaf.dtype)
+        for number, (name, leaf) in enumerate(leaves.items())
+    }
+    storage.flags = storage.device_flags = place.attach("column_flags", (rows,), np.dtype(np.uint8))
+    set_storage_state(storage, index)
     return storage

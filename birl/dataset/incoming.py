@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.episode import EpisodeBase
-from birl.dataset.layout import Layout
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.validation import check_action_range, check_finite
 from birl.errors import ShapeError
@@ -21,7 +20,6 @@ def step_columns(
     action: Any,
     reward: Any,
     extra: Mapping[str, Any] | None,
-    layout: Layout,
 ) -> dict[str, Array]:
     """Columns of steps ``[n, …]``, in the storage's dtypes. New extra columns are added to the storage.
 
@@ -35,8 +33,8 @@ def step_columns(
         if given.size != count * leaf.shape[0]:
             raise ShapeError(f"{name} has shape {given.shape}, expected is {(count, *leaf.shape)}")
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
-    if layout.action_space is ActionSpace.DISCRETE:
-        check_action_range(values["action"], layout.action_size)
+    if storage.layout.action_space is ActionSpace.DISCRETE:
+        check_action_range(values["action"], storage.layout.action_size)
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
         if len(value) != count:
@@ -60,26 +58,29 @@ def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[
     }
 
 
-def episode_rows(
-    storage: Storage, layout: Layout, episode: EpisodeBase
-) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[str, Array], dict[str, Array]]:
     """The arguments of `Storage.extend` for an episode: flags, columns of its steps, columns of its final row.
 
     Raises:
         ShapeError, NonFiniteError, ActionError: if it does not fit.
     """
-    count, terminated = episode.size(), bool(episode.terminated)
     extra, final_observation = getattr(episode, "extra", None), getattr(episode, "final_observation", None)
-    steps = step_columns(storage, episode.observations, episode.actions, episode.rewards, extra, layout)
-    flags = np.zeros(count + 1, np.uint8)
-    flags[0] |= FIRST
-    flags[count - 1] |= TERMINATED if terminated else TRUNCATED
-    flags[count] = FINAL
-    if final_observation is not None:
-        return flags, steps, observation_columns(storage, first_rows(final_observation), "final_observation")
-    flags[count] |= UNKNOWN
-    flags[count - 1] |= 0 if terminated else NO_NEXT
-    return flags, steps, {}
+    steps = step_columns(storage, episode.observations, episode.actions, episode.rewards, extra)
+    ends = np.arange(episode.size()) == episode.size() - 1
+    flags = row_flags(ends & bool(episode.terminated), ends, known=final_observation is not None)
+    if final_observation is None:
+        return flags, steps, {}
+    return flags, steps, observation_columns(storage, first_rows(final_observation), "final_observation")
+
+
+def row_flags(terminal: Array, ends: Array, *, known: bool) -> Array:
+    """Flags of all rows of steps ``[N]`` with a final row after each end, whose observation is known or not."""
+    rows = np.arange(len(ends)) + np.cumsum(ends) - ends
+    flags = np.full(len(ends) + int(ends.sum()), FINAL if known else FINAL | UNKNOWN, np.uint8)
+    cut = ends & ~terminal
+    flags[rows] = terminal * TERMINATED + cut * (TRUNCATED if known else TRUNCATED | NO_NEXT)
+    flags[rows[np.concatenate([[True], ends[:-1]])]] |= FIRST
+    return flags
 
 
 def first_rows(tree: Tree) -> Tree:

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from birl.dataset.arrays import Place
 from birl.dataset.episode import DatasetInfo, EpisodeBase, Signature
-from birl.dataset.storage import Storage
 from birl.dataset.validation import detect_action_size, detect_action_space, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError, ShapeError
@@ -88,13 +86,6 @@ class Layout:
             leaf = Leaf((1,), np.dtype(np.int64))
         return cls(observation.tree, leaf, reward, space, _size(action_size, leaf.shape[0]))
 
-    @classmethod
-    def of_storage(cls, storage: Storage, action_space: ActionSpace, action_size: int) -> Layout:
-        """The layout of the steps that a storage holds."""
-        leaves = storage.leaves
-        observation = tree_map(lambda name: leaves[name], storage.observation_names)
-        return cls(observation, leaves["action"], leaves["reward"], action_space, action_size)
-
     @property
     def info(self) -> DatasetInfo:
         """Signatures, action space and size."""
@@ -107,13 +98,6 @@ class Layout:
             self.action_space,
             self.action_size,
         )
-
-    def storage(
-        self, *, lanes: int = 1, limit: int | None = None, place: Place | None = None, capacity: int = 0
-    ) -> Storage:
-        """An empty storage for such steps."""
-        parts = (self.observation, self.action, self.reward)
-        return Storage(*parts, lanes=lanes, limit=limit, place=place, capacity=capacity)
 
 
 def _size(given: int | None, found: int) -> int:

@@ -9,10 +9,10 @@ import numpy as np
 
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import Signature, parts_as_tuple
+from birl.dataset.incoming import row_flags
 from birl.dataset.layout import Layout
 from birl.dataset.replay_buffer import Place, ReplayBuffer
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import (
     as_array,
@@ -110,7 +110,7 @@ class MDPDataset(ReplayBuffer):
                 stacklevel=2,
             )
         ends[-1] = True
-        flags = _flags(terminal, ends, known=next_observations is not None)
+        flags = row_flags(terminal, ends, known=next_observations is not None)
         finals: Tree = None
         if next_observations is not None:
             following = tree_map(lambda leaf: as_array("next_observations", leaf), next_observations)
@@ -127,16 +127,6 @@ class MDPDataset(ReplayBuffer):
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
         self._storage.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
         self.flush()
-
-
-def _flags(terminal: Array, ends: Array, *, known: bool) -> Array:
-    """Flags of all rows, with a final row after each end."""
-    rows = np.arange(len(ends)) + np.cumsum(ends) - ends
-    flags = np.full(len(ends) + int(ends.sum()), FINAL if known else FINAL | UNKNOWN, np.uint8)
-    cut = ends & ~terminal
-    flags[rows] = terminal * TERMINATED + cut * (TRUNCATED if known else TRUNCATED | NO_NEXT)
-    flags[rows[np.concatenate([[True], ends[:-1]])]] |= FIRST
-    return flags
 
 
 def _check_following(observations: Tree, following: Tree, ends: Array) -> None:

@@ -19,7 +19,7 @@ DEVICE_MEMORY_SHARE: Final = 0.5
 
 _MANY: Final = 4096  # writes that are remembered one by one
 _MIRRORED: Final = (
-    *("lanes", "limit", "capacity", "leaves", "observation_names", "flags"),
+    *("layout", "lanes", "limit", "capacity", "leaves", "observation_names", "flags"),
     *("start", "end", "steps", "offset", "open", "pending", "transition_count", "episode_count", "version"),
     "generation",
 )

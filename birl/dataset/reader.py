@@ -157,9 +157,9 @@ class StorageReader(Reader):
         if not episodes:
             raise EmptyDataError("there are no episodes to read: give one or more")
         layout = Layout.of_episodes(episodes, action_space, action_size)
-        storage = layout.storage(capacity=sum(episode.size() + 1 for episode in episodes))
+        storage = Storage(layout, capacity=sum(episode.size() + 1 for episode in episodes))
         for episode in episodes:
-            storage.extend(0, *episode_rows(storage, layout, episode))
+            storage.extend(0, *episode_rows(storage, episode))
         return cls(storage, picker)
 
     def _with(self, storage: Storage, generators: Generators) -> StorageReader:

@@ -28,7 +28,7 @@ from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProt
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_batch
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from birl.types import ActionSpace, Array, Shape, State, Tree, tree_map
+from birl.types import ActionSpace, Array, Shape, State, tree_map
 
 Place = str | os.PathLike[str] | torch.device
 
@@ -113,8 +113,7 @@ class ReplayBuffer(ReplayBufferBase):
         place, limit = make_place(storage), buffer.limit
         check_new_folder(place)
         capacity = rows if limit is None else min(rows, limit + 2)
-        self._layout = layout
-        self._storage = layout.storage(lanes=lanes, limit=limit, place=place, capacity=capacity)
+        self._storage = Storage(layout, lanes=lanes, limit=limit, place=place, capacity=capacity)
 
     def _use(
         self,
@@ -158,7 +157,8 @@ class ReplayBuffer(ReplayBufferBase):
         """
         lanes = self._lane(lane)
         observation = self._processed(observation)
-        values = self._columns(
+        values = step_columns(
+            self._storage,
             first_rows(observation),
             np.asarray(self._writer.process_action(action))[None],
             np.asarray(self._writer.process_reward(reward))[None],
@@ -204,7 +204,7 @@ class ReplayBuffer(ReplayBufferBase):
             action = np.stack([np.asarray(self._writer.process_action(item)) for item in np.asarray(action)])
         if type(self._writer).process_reward is not BasicWriterPreprocess.process_reward:
             reward = np.stack([np.asarray(self._writer.process_reward(item)) for item in np.asarray(reward)])
-        values = self._columns(tree_map(np.asarray, observation), np.asarray(action), np.asarray(reward), extra)
+        values = step_columns(self._storage, observation, action, reward, extra)
         lanes = self._all_lanes
         if mask is not None and not np.all(mask):
             lanes = np.flatnonzero(mask)
@@ -250,7 +250,7 @@ class ReplayBuffer(ReplayBufferBase):
             raise DataError(
                 f"an episode is running in lane {lane}: end it with clip_episode(…) before append_episode(…)"
             )
-        rows = episode_rows(self._storage, self._layout, episode)
+        rows = episode_rows(self._storage, episode)
         self._before_write()
         self._storage.extend(lane, *rows)
 
@@ -266,14 +266,9 @@ class ReplayBuffer(ReplayBufferBase):
     def _processed(self, observation: Observation) -> Observation:
         return self._as_tree(self._writer.process_observation(self._as_tree(observation)))
 
-    def _columns(
-        self, observation: Tree, action: Any, reward: Any, extra: Mapping[str, Any] | None
-    ) -> dict[str, Array]:
-        return step_columns(self._storage, observation, action, reward, extra, self._layout)
-
     def _before_write(self) -> None:
         if self._saved and self._storage.limit is not None:  # a ring on disk is not readable while it is overwritten
-            save_folder(self._storage, self._info(), clean=False)
+            save_folder(self._storage, clean=False)
         self._saved = False
 
     # -- what is there ---------------------------------------------------------------------------------------------
@@ -300,7 +295,7 @@ class ReplayBuffer(ReplayBufferBase):
     @property
     def dataset_info(self) -> DatasetInfo:
         """Signatures of what is stored, action space and size."""
-        return self._layout.info
+        return self._storage.layout.info
 
     def action_bounds(self) -> tuple[Array, Array]:
         """Least and greatest actions ``[A]`` of all steps; found once after a write. Infinite without steps."""
@@ -390,21 +385,17 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> ReplayBuffer:
         """Open data that was made with ``storage=folder``. Rows stay on disk."""
         self = ReplayBuffer.__new__(ReplayBuffer)
-        self._storage, info = open_folder(Path(folder))
+        self._storage = open_folder(Path(folder))
         limit = self._storage.limit
-        self._layout = Layout.of_storage(self._storage, ActionSpace(info["action_space"]), int(info["action_size"]))
         buffer = InfiniteBuffer() if limit is None else FIFOBuffer(limit)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor)
         self._saved = True
         return self
 
-    def _info(self) -> dict[str, Any]:
-        return {"action_space": self._layout.action_space.value, "action_size": self._layout.action_size}
-
     def flush(self) -> None:
         """Write pending changes of a folder to disk. Does nothing for other storage."""
         if isinstance(self._storage.place, FolderPlace):
-            save_folder(self._storage, self._info())
+            save_folder(self._storage)
             self._saved = True
 
     def get_state(self, *, contents: bool = True) -> State:
@@ -412,7 +403,7 @@ class ReplayBuffer(ReplayBufferBase):
         state = self._reader.get_state()
         if contents:
             self.flush()
-            state |= {"storage": get_storage_state(self._storage), "action_size": self._layout.action_size}
+            state |= {"storage": get_storage_state(self._storage), "action_size": self._storage.layout.action_size}
         return state
 
     def set_state(self, state: State) -> None:
@@ -421,7 +412,7 @@ class ReplayBuffer(ReplayBufferBase):
         if "storage" in state:
             self._before_write()
             set_storage_state(self._storage, state["storage"])
-            self._layout = replace(self._layout, action_size=int(state["action_size"]))
+            self._storage.layout = replace(self._storage.layout, action_size=int(state["action_size"]))
 
 
 def create_fifo_replay_buffer(

@@ -20,6 +20,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
+from birl.dataset.layout import Layout
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
 TERMINATED = 1  # the environment ended the episode with this step
@@ -39,9 +40,7 @@ class Storage:
     """Growing or ring-shaped arrays of steps.
 
     Args:
-        observation: tree of `Leaf` of one observation.
-        action: leaf of one action.
-        reward: leaf of one reward.
+        layout: shapes and dtypes of one step.
         lanes: number of parallel environments.
         limit: largest number of steps over all lanes, ``None`` for no limit.
         place: where arrays lie.
@@ -50,9 +49,7 @@ class Storage:
 
     def __init__(
         self,
-        observation: Tree,
-        action: Leaf,
-        reward: Leaf,
+        layout: Layout,
         *,
         lanes: int = 1,
         limit: int | None = None,
@@ -63,8 +60,9 @@ class Storage:
         check("limit", limit, int, ": at least 1 step for each lane", optional=True, low=lanes)
         self.place: Place = MemoryPlace() if place is None else place
         self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
-        self.leaves: dict[str, Leaf] = {"action": action, "reward": reward}
-        self.observation_names: Tree = self._name("observation", observation)
+        self.layout = layout
+        self.leaves: dict[str, Leaf] = {"action": layout.action, "reward": layout.reward}
+        self.observation_names: Tree = self._name("observation", layout.observation)
         self.columns: dict[str, Any] = {}
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # of the contents; of the arrays they lie in
@@ -102,8 +100,8 @@ class Storage:
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def _allocate(self, name: str, capacity: int | None = None) -> Any:
-        leaf, rows = self.leaves[name], self.lanes * (capacity or self.capacity)
+    def _allocate(self, name: str) -> Any:
+        leaf, rows = self.leaves[name], self.lanes * self.capacity
         return self.place.allocate(f"column_{list(self.leaves).index(name)}", (rows, *leaf.shape), leaf.dtype)
 
     def _allocate_flags(self) -> None:
@@ -146,15 +144,12 @@ class Storage:
         self.columns = {}
         for name, column in columns.items():
             moved = self._allocate(name)
-            if self.place.device is None:
-                moved[new] = column[old]
-            else:
-                moved[self.place.indices(new)] = column[self.place.indices(old)]
+            moved[self.place.indices(new)] = column[self.place.indices(old)]
             self.columns[name] = moved
         self._allocate_flags()
         self._set_flags(new, before)
         self.generation += 1
-        self._changed()
+        self.version += 1
 
     def add_extra(self, name: str, leaf: Leaf) -> None:
         """Add a column; steps that are already there get zeros."""
@@ -180,9 +175,6 @@ class Storage:
     def _full_capacity(self) -> int:
         """Rows a lane for ``limit`` steps: one final row for 64 steps. 0 without a limit."""
         return 0 if self.limit is None else -(-self.limit // self.lanes) * 65 // 64 + 8
-
-    def _changed(self) -> None:
-        self.version += 1
 
     @property
     def used(self) -> int:
@@ -273,7 +265,7 @@ class Storage:
         self.transition_count += len(lanes) if known else 0
         self.episode_count += len(lanes) - int(was_open.sum())
         self._enforce_limit()
-        self._changed()
+        self.version += 1
 
     def _resolve(self, lanes: Array, position: Array) -> None:
         """Mark that the next observation of steps is now known."""
@@ -301,7 +293,7 @@ class Storage:
             self._resolve(lanes[done], last[done])
         self.open[lanes] = self.pending[lanes] = False
         self._enforce_limit()
-        self._changed()
+        self.version += 1
 
     def extend(self, lane: int, flags: Array, steps: Mapping[str, Array], finals: Mapping[str, Array]) -> None:
         """Add whole episodes to a lane that has none running.
@@ -342,7 +334,7 @@ class Storage:
         self.episode_count += len(final_rows)
         self.transition_count += int(np.count_nonzero((flags & NO_TRANSITION) == 0))
         self._enforce_limit()
-        self._changed()
+        self.version += 1
 
     # -- eviction --------------------------------------------------------------------------------------------------
 
