@@ -294,7 +294,7 @@ def run_birl(options: argparse.Namespace) -> None:
         algorithm.fit_online(
             env,
             buffer,
-            explorer=birl.run.NormalNoise(std=NOISE) if name == "TD3" else None,
+            explorer=birl.algos.NormalNoise(std=NOISE) if name == "TD3" else None,
             n_steps=steps,
             n_steps_per_epoch=steps,
             callback=evaluate,

@@ -23,6 +23,7 @@ __all__ = [
     "Batch",
     "Inputs",
     "Leaf",
+    "Loss",
     "Shape",
     "Spec",
     "State",
@@ -238,6 +239,30 @@ class Batch:
 
 
 _parts_of: Callable[[Batch], tuple[Any, ...]] = attrgetter(*(each.name for each in fields(Batch)))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss with its metrics and the values that it shares.
+
+    Attributes:
+        value: the scalar to minimise.
+        metrics: further scalars to log, by name.
+        share: values that later steps of the same update also need; see `birl.losses.shared`.
+    """
+
+    value: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    share: dict[str, Tensor] = field(default_factory=dict)
+
+    def detached(self) -> Loss:
+        """The same without gradients."""
+        metrics, share = ({name: x.detach() for name, x in each.items()} for each in (self.metrics, self.share))
+        return Loss(self.value.detach(), metrics, share)
+
+    def shared_with(self, batch: Batch) -> Batch:
+        """``batch`` with `share` in its ``extra``."""
+        return replace(batch, extra={**batch.extra, **self.share}) if self.share else batch
 
 
 def weighted_mean(value: Tensor, weight: Tensor) -> Tensor:

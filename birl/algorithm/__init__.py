@@ -43,8 +43,8 @@ from birl.config import (
     field,
     rate,
 )
-from birl.engine import Gradient, HardCopy, Loss, Polyak, Step, TargetUpdate, When
-from birl.types import ActionSpace, Batch, Inputs, Spec, weighted_mean
+from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, When
+from birl.types import ActionSpace, Batch, Inputs, Loss, Spec, weighted_mean
 
 __all__ = [
     "ActionSpace",

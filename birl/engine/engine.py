@@ -19,10 +19,9 @@ from birl.engine.steps import Gradient, Step
 from birl.engine.trained import Gradients, Trained, identity
 from birl.engine.update import CompiledGradients, Eager
 from birl.errors import CompileError
-from birl.losses.loss import Loss
 from birl.models import is_recurrent
 from birl.models.matmul import fast_products
-from birl.types import Batch, Inputs
+from birl.types import Batch, Inputs, Loss
 
 
 class Engine(Trained):

@@ -26,9 +26,8 @@ from birl.engine.steps import HardCopy, LossFunction, Polyak, Step, TargetUpdate
 from birl.engine.trained import Gradients, Trained, clip
 from birl.engine.update import Eager, Update
 from birl.errors import ConfigError, UnsupportedError
-from birl.losses.loss import Loss
 from birl.models import set_acting
-from birl.types import Batch
+from birl.types import Batch, Loss
 
 _ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 """Optimisers of ``torch.optim`` that treat every number of a parameter alike, so that stacking changes nothing."""

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
-from birl.losses.loss import Loss
-from birl.types import Batch
+from birl.types import Batch, Loss
 
 if TYPE_CHECKING:
     from birl.engine.update import Update

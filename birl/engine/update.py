@@ -12,8 +12,7 @@ from birl.engine.compiler import Graphs
 from birl.engine.gradient_statistics import WATCHED, statistics
 from birl.engine.steps import LossFunction, Step
 from birl.engine.trained import Gradients, Trained
-from birl.losses.loss import Loss
-from birl.types import Batch
+from birl.types import Batch, Loss
 
 
 class Update(Protocol):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from birl.losses.loss import Loss
-from birl.types import weighted_mean
+from birl.types import Loss, weighted_mean
 
 
 def temperature_loss(temperature: Tensor, entropy: Tensor, target: float, weight: Tensor) -> Loss:

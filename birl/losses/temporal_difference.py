@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from birl.losses.loss import Loss
 from birl.models.value_distributions import Returns
-from birl.types import Batch, weighted_mean
+from birl.types import Batch, Loss, weighted_mean
 
 
 def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = "", delta: float | None = None) -> Loss:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from birl.losses.loss import Loss
 from birl.models.vae import VAEDecoder, VAEEncoder
-from birl.types import Batch, weighted_mean
+from birl.types import Batch, Loss, weighted_mean
 
 
 def vae_loss(encoder: VAEEncoder, decoder: VAEDecoder, batch: Batch, kl_weight: float) -> Loss:

@@ -4,19 +4,14 @@ One module per loop: `offline`, `online`, `on_policy`, `collect`, `evaluate`. Ea
 `session` has everything around it (logging, models, progress, checkpoints, signals).
 """
 
-from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
 from birl.run.protocols import Actor, Learner, Rollout, Stateful, Trainable
 from birl.run.session import FitOptions, NamedOptions, Options, check_options
 
 __all__ = [
     "Actor",
-    "ConstantEpsilonGreedy",
-    "Explorer",
     "FitOptions",
     "Learner",
-    "LinearDecayEpsilonGreedy",
     "NamedOptions",
-    "NormalNoise",
     "Options",
     "Rollout",
     "Stateful",

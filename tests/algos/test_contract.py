@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from birl import algos
-from birl.engine import Gradient, HardCopy, Loss, Polyak, When
+from birl.engine import Gradient, HardCopy, Polyak, When
 from birl.losses import td_loss
 from birl.models import DefaultEncoderFactory
 from birl.preprocessing import (

@@ -21,10 +21,10 @@ import torch
 import birl.convert
 from birl.algos import DQNConfig, TD3Config, bcq, cql, discrete_sac, dqn, iql, nfq, sac
 from birl.convert import read_d3rlpy
-from birl.engine import Gradient, Loss
+from birl.engine import Gradient
 from birl.models import NormalPolicy
 from birl.models.distributions import Categorical, Normal
-from birl.types import Batch
+from birl.types import Batch, Loss
 
 DATA = Path(__file__).parents[1] / "data" / "d3rlpy"
 with np.load(DATA / "updates" / "batches.npz") as file:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from birl.engine import Loss
 from birl.testing.contract.states import changed_names, snapshot
 from birl.testing.contract.subject import Subject
-from birl.types import Batch
+from birl.types import Batch, Loss
 
 _DRAWS = (
     torch.rand,

@@ -1,0 +1,18 @@
+"""Values that several losses of an update need and one computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from birl.types import Batch
+
+
+def shared(batch: Batch, name: str, compute: Callable[[], Tensor]) -> Tensor:
+    """The value that an earlier step of this update shared as ``name``, computed if none did."""
+    if name in batch.extra:
+        return batch.extra[name]
+    with torch.no_grad():
+        return compute()
