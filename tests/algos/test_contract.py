@@ -23,6 +23,7 @@ from birl.preprocessing import (
     TupleObservationScaler,
 )
 from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm
+from birl.types import Loss
 from tests.algorithms import CONTRACT_RUNS, Run
 
 
