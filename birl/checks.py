@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -77,35 +77,16 @@ class Allowed:
         return value.tolist() if isinstance(value, np.generic) else value
 
 
-@overload
 def check(
     name: str,
     value: Any,
     kind: type[T],
-    hint: str = ...,
-    *,
-    optional: Literal[True],
-    error: type[BirlError] = ...,
-    **limits: Unpack[Limits],
-) -> T | None: ...
-
-
-@overload
-def check(
-    name: str, value: Any, kind: type[T], hint: str = ..., *, error: type[BirlError] = ..., **limits: Unpack[Limits]
-) -> T: ...
-
-
-def check(
-    name: str,
-    value: Any,
-    kind: type[Any],
     hint: str = "",
     *,
     optional: bool = False,
     error: type[BirlError] = ConfigError,
     **limits: Unpack[Limits],
-) -> Any:
+) -> T:
     """Return an allowed value, numpy numbers as Python's; raise for any other.
 
     Args:
@@ -113,11 +94,11 @@ def check(
         value: its value.
         kind: its type. ``int`` includes numpy's integers, ``float`` every finite number.
         hint: advice that ends the message.
-        optional: whether ``None`` is allowed.
+        optional: whether ``None`` is allowed. The type of the result does not say so.
         error: the kind of error.
         **limits: which values of the type are allowed.
 
     Raises:
         ConfigError: ``"n_steps is 0; it must be an int >= 1"``, or as ``error`` says.
     """
-    return Allowed(kind, optional=optional, **limits).check(name, value, hint, error)
+    return Allowed(kind, optional=optional, **limits).check(name, value, hint, error)  # type: ignore[no-any-return]

@@ -31,7 +31,7 @@ from typing import (
 
 from birl.checks import Allowed, Limits
 from birl.errors import ConfigError
-from birl.files.named import Serializable, encode
+from birl.files.named import Serializable
 from birl.models import DefaultEncoderFactory, EncoderFactory, MeanQFunctionFactory, QFunctionFactory
 from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
@@ -199,10 +199,6 @@ class AlgorithmConfig(Serializable):
     def copy(self) -> Self:
         """A deep copy, so that scalers fitted for one algorithm leave the original untouched."""
         return deepcopy(self)
-
-    def serialize(self) -> dict[str, Any]:
-        """``{"type": algorithm, "params": {...}}``; nested factories likewise."""
-        return {"type": self.get_type(), "params": encode(self.get_params())}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:

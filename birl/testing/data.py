@@ -10,7 +10,7 @@ from torch import Tensor
 
 from birl.dataset import MDPDataset
 from birl.seeding import seed as seed_everything
-from birl.types import ActionSpace, Array, Batch, Tree, shape_map, tree_map
+from birl.types import ActionSpace, Batch, Tree, shape_map, tree_map
 
 
 def build_algorithm(
@@ -80,51 +80,49 @@ def random_dataset(
         seed: of the numbers.
         options: passed to `birl.dataset.MDPDataset`; ``next_observations=None`` forgets what follows a truncation.
     """
-    generator, count = np.random.default_rng(seed), episodes * episode_length
-    episode, step = np.divmod(np.arange(count), episode_length)
-    last, odd = step == episode_length - 1, episode % 2 == 1
-    observation, following = random_steps(generator, observation_shape, last)
-    if marked:
-        observation = mark(episode, step)
-        following = mark(episode, step + 1)
-    actions = random_actions(generator, action_size, (count,), discrete_action, action_scale)
+    columns = random_columns(
+        seed, observation_shape, action_size, discrete_action, episodes, episode_length, action_scale, marked
+    )
     return MDPDataset(
-        observation,
-        actions[:, None] if discrete_action else actions,
-        generator.normal(size=count).astype(np.float32),
-        (last & ~odd).astype(np.float32),
-        (last & odd).astype(np.float32),
+        columns["observation"],
+        columns["action"].reshape(episodes * episode_length, -1),
+        columns["reward"],
+        columns["terminated"].astype(np.float32),
+        columns["truncated"].astype(np.float32),
         action_space=ActionSpace.DISCRETE if discrete_action else ActionSpace.CONTINUOUS,
         action_size=action_size,
-        **{"next_observations": following, **options},
+        **{"next_observations": columns["next_observation"], **options},
     )
 
 
-def random_observations(generator: np.random.Generator, shape: Any, *lead: int) -> Tree:
-    """A tree of normal numbers ``[*lead, *shape]``."""
-    return shape_map(lambda leaf: generator.normal(size=(*lead, *leaf)).astype(np.float32), shape)
+def random_observations(generator: np.random.Generator, shape: Any, count: int) -> Tree:
+    """A tree of normal numbers ``[count, *shape]``."""
+    return shape_map(lambda leaf: generator.normal(size=(count, *leaf)).astype(np.float32), shape)
 
 
-def random_steps(generator: np.random.Generator, shape: Any, last: Array) -> tuple[Tree, Tree]:
-    """Observations and next observations of steps along the first axis; ``last`` marks the ends of episodes."""
-    observation, ends = (random_observations(generator, shape, *last.shape) for _ in range(2))
-
-    def following(x: Array, end: Array) -> Array:
-        at_end = last.reshape(last.shape + (1,) * (x.ndim - last.ndim))
-        return np.where(at_end, end, np.concatenate([x[1:], x[:1]]))
-
-    return observation, tree_map(following, observation, ends)
-
-
-def random_actions(
-    generator: np.random.Generator, size: int, lead: tuple[int, ...], discrete: bool, scale: float = 0.9
-) -> Array:
-    """Integers ``[*lead]`` below ``size``, or floats ``[*lead, size]`` between minus and plus ``scale``."""
+def random_columns(
+    seed: int, shape: Any, size: int, discrete: bool, episodes: int, length: int, scale: float, marked: bool
+) -> dict[str, Tree]:
+    """The steps of random episodes, one after another, as for `random_dataset`. Discrete actions are ``[n]``."""
+    generator, count = np.random.default_rng(seed), episodes * length
+    episode, step = np.divmod(np.arange(count), length)
+    last, odd = step == length - 1, episode % 2 == 1
+    observation, ends = (random_observations(generator, shape, count) for _ in range(2))
+    if marked:
+        observation = np.stack([episode, step, np.zeros(count)], -1).astype(np.float32)
+        ends = observation + np.array([0, 1, 0], np.float32)
+    following = tree_map(lambda x: np.concatenate([x[1:], x[:1]]), observation)
+    tree_map(lambda x, end: x.__setitem__(last, end[last]), following, ends)
     if discrete:
-        return generator.integers(size, size=lead)
-    return generator.uniform(-scale, scale, (*lead, size)).astype(np.float32)
-
-
-def mark(episode: Array, step: Array) -> Array:
-    """Observations ``(episode, step, 0)``, from which a test can tell where a step came from."""
-    return np.stack([episode, step, np.zeros(step.shape)], -1).astype(np.float32)
+        action = generator.integers(size, size=count)
+    else:
+        action = generator.uniform(-scale, scale, (count, size)).astype(np.float32)
+    return {
+        "observation": observation,
+        "action": action,
+        "reward": generator.normal(size=count).astype(np.float32),
+        "next_observation": following,
+        "terminated": last & ~odd,
+        "truncated": last & odd,
+        "is_first": step == 0,
+    }

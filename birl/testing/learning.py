@@ -78,18 +78,18 @@ def probe_errors(
             got = algorithm.nets.value(Inputs(torch.tensor([[row[0]] for row in states]))).numpy()
         errors["state_value"] = float(np.abs(got - np.array([row[2] for row in states])).max())
     if best:
-        actor, first, reward = _greedy(algorithm, 1.0), np.array([True]), np.zeros(1, np.float32)
+        actor, first, reward = greedy_actor(algorithm, 1.0), np.array([True]), np.zeros(1, np.float32)
         wrong = [float(np.ravel(actor(np.array([[x]], np.float32), first, reward))[0]) - action for x, action in best]
         errors["action"] = max(map(abs, wrong))
     return errors
 
 
-def _greedy(algorithm: Any, target_return: float) -> Any:
+def greedy_actor(algorithm: Any, target_return: float, n: int = 1) -> Any:
     """The greedy actor. A sequence model aims at a return and takes the most probable of discrete actions."""
     if algorithm.acts.aims:
         sampler = GreedyTransformerActionSampler() if algorithm.spec.discrete_action else None
         algorithm = algorithm.as_stateful_wrapper(target_return, sampler)
-    return algorithm.actor(greedy=True, n=1)
+    return algorithm.actor(greedy=True, n=n)
 
 
 def average_return(
@@ -104,4 +104,4 @@ def average_return(
         seed: of the resets.
         target_return: the return that a sequence model aims at.
     """
-    return float(np.mean(evaluate(algorithm, env, n_episodes, seed=seed, actor=_greedy(algorithm, target_return))))
+    return float(np.mean(evaluate(algorithm, env, n_episodes, seed=seed, actor=greedy_actor(algorithm, target_return))))

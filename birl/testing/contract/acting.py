@@ -43,6 +43,7 @@ def actions_in_bounds(subject: Subject) -> None:
 
 def export(suffix: str) -> Callable[[Subject], None]:
     """A check that an exported policy acts like the policy itself."""
+
     def check(subject: Subject) -> None:
         algorithm = subject.build()
         with tempfile.TemporaryDirectory() as folder:

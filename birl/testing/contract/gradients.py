@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -56,9 +57,9 @@ def gradient_split(subject: Subject) -> None:
     algorithm = subject.with_config(normalize_advantage=False).build()  # it would differ between the halves
     for batch in subject.first_batches(algorithm)[:2]:
         axis = 1 if batch.is_first is not None else 0
-        batch = batch.map(_doubles)
+        batch = _mapped(batch, _doubles, _doubles)
         # weights of 0 would make the halves count unlike numbers of real steps
-        batch = replace(batch, weight=torch.ones_like(batch.weight), state=_double_states(batch))
+        batch = replace(batch, weight=torch.ones_like(batch.weight))
         size = batch.reward.shape[axis] // 2
         parts = [slice(0, size), slice(size, 2 * size)]
         if subject.experience.contexts:  # nothing follows the last step of a window: it counts where its episode ends
@@ -87,14 +88,15 @@ def gradient_split(subject: Subject) -> None:
                 assert off, f"step {step.name!r} says splits=False, but its gradient is the mean of half batches'"
 
 
+def _mapped(batch: Batch, steps: Callable[[Tensor], Tensor], states: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch with functions applied to the tensors of its steps and to its start states."""
+    state = None if batch.state is None else {name: states(value) for name, value in batch.state.items()}
+    return replace(batch.map(steps), state=state)
+
+
 def _part(batch: Batch, part: slice, axis: int) -> Batch:
     index = (slice(None),) * axis + (part,)
-    state = None if batch.state is None else {name: value[part] for name, value in batch.state.items()}
-    return replace(batch.map(lambda x: x[index]), state=state)
-
-
-def _double_states(batch: Batch) -> dict[str, Tensor] | None:
-    return None if batch.state is None else {name: value.double() for name, value in batch.state.items()}
+    return _mapped(batch, lambda x: x[index], lambda x: x[part])
 
 
 def _doubles(x: Tensor) -> Tensor:
@@ -105,20 +107,15 @@ def padding_is_ignored(subject: Subject) -> None:
     """Steps of weight 0 have no influence on a gradient."""
     algorithm = subject.build()
     batch = subject.first_batches(algorithm)[0]
+    padding = (slice(None), slice(2)) if subject.experience.contexts else (slice(-2, None),)  # windows: in front
     weight = batch.weight.clone()
-    if subject.experience.contexts:
-        weight[:, :2], axis = 0, 1  # windows are padded in front
-        rows = slice(0, 2)
-    else:
-        weight[-2:], axis = 0, 0
-        rows = slice(len(weight) - 2, len(weight))
-    index = (slice(None),) * axis + (rows,)
+    weight[padding] = 0
     generator = torch.Generator().manual_seed(1)
 
     def garbage(x: Tensor) -> Tensor:
         x = x.clone()
         if x.is_floating_point():
-            x[index] = torch.randn(x[index].shape, generator=generator)
+            x[padding] = torch.randn(x[padding].shape, generator=generator)
         return x
 
     results = []

@@ -85,7 +85,7 @@ def metrics(subject: Subject) -> None:
 
 def q_functions(subject: Subject) -> None:
     """Every kind of Q-function learns and predicts."""
-    if not subject.has("q_func_factory"):
+    if not hasattr(subject.config, "q_func_factory"):
         return
     heads: tuple[QFunctionFactory, ...] = (
         MeanQFunctionFactory(),

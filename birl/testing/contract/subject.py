@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from birl.acting.context import GreedyTransformerActionSampler
 from birl.dataset import MDPDataset
 from birl.run.protocols import Rollout
-from birl.testing.data import build_algorithm, mark, random_actions, random_dataset, random_observations, random_steps
+from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
+from birl.testing.learning import greedy_actor
 from birl.types import ActionSpace, Array, Batch, Tree, tree_leaves, tree_map
 
 EPISODE = 5  # steps of every episode of the data
@@ -51,12 +50,8 @@ class Subject:
 
     def with_config(self, **fields: Any) -> Subject:
         """The same subject with other fields; those that the configuration lacks are ignored."""
-        known = {item.name for item in dataclasses.fields(self.config)}
-        return replace(self, config=replace(self.config, **{k: v for k, v in fields.items() if k in known}))
-
-    def has(self, field: str) -> bool:
-        """Whether the configuration has a field."""
-        return any(item.name == field for item in dataclasses.fields(self.config))
+        known = {name: value for name, value in fields.items() if hasattr(self.config, name)}
+        return replace(self, config=replace(self.config, **known))
 
     def build(self, seed: int | None = None) -> Any:
         """A new algorithm."""
@@ -68,12 +63,11 @@ class Subject:
             seed=self.seed if seed is None else seed,
         )
 
-    def inputs(self, algorithm: Any, count: int) -> list[Any]:
-        """``count`` minibatches or rollouts."""
+    def inputs(self, algorithm: Any, count: int, *, marked: bool = False) -> list[Any]:
+        """``count`` minibatches or rollouts of random data; see `birl.testing.random_dataset`."""
         if self.experience.on_policy:
-            generator = np.random.default_rng(self.seed)
-            return [self.rollout(algorithm, generator) for _ in range(count)]
-        dataset = self.dataset()
+            return [self._rollout(algorithm, self.seed + index, marked) for index in range(count)]
+        dataset = self._dataset(marked)
         return [algorithm.sample_minibatch(dataset) for _ in range(count)]
 
     def batches(self, algorithm: Any, item: Any) -> list[Batch]:
@@ -98,8 +92,7 @@ class Subject:
         assert batches, "an update gave the engine no batch"
         return batches
 
-    def dataset(self, marked: bool = False) -> MDPDataset:
-        """Random episodes; see `birl.testing.random_dataset`."""
+    def _dataset(self, marked: bool) -> MDPDataset:
         return random_dataset(
             self.observation_shape,
             self.action_size,
@@ -109,27 +102,20 @@ class Subject:
             seed=self.seed,
         )
 
-    def rollout(self, algorithm: Any, generator: np.random.Generator, marked: bool = False) -> Rollout:
-        """Random steps of `LANES` environments; every second episode is truncated."""
-        lead = (4 * EPISODE, LANES)
-        episode, step = (np.broadcast_to(x[:, None], lead) for x in np.divmod(np.arange(lead[0]), EPISODE))
-        last, odd = step == EPISODE - 1, episode % 2 == 1
-        observation, following = random_steps(generator, self.observation_shape, last)
-        if marked:
-            own = episode * LANES + np.arange(LANES)
-            observation, following = mark(own, step), mark(own, step + 1)
-        states = {name: algorithm.nets.get_submodule(name).state_size for name in algorithm.engine.recurrent}
-        return Rollout(
-            observation=observation,
-            action=random_actions(generator, self.action_size, lead, self.discrete),
-            reward=generator.normal(size=lead).astype(np.float32),
-            next_observation=following,
-            terminated=last & ~odd,
-            truncated=last & odd,
-            is_first=step == 0,
-            valid=np.ones(lead, bool),
-            extra={f"state.{name}": np.zeros((*lead, size), np.float32) for name, size in states.items()},
+    def _rollout(self, algorithm: Any, seed: int, marked: bool) -> Rollout:
+        """Random steps of `LANES` environments, each with 4 episodes; every second one is truncated."""
+        steps = random_columns(
+            seed, self.observation_shape, self.action_size, self.discrete, 4 * LANES, EPISODE, 0.9, marked
         )
+
+        def time_first(x: Array) -> Array:
+            return x.reshape(LANES, 4 * EPISODE, *x.shape[1:]).swapaxes(0, 1)
+
+        columns = {name: tree_map(time_first, column) for name, column in steps.items()}
+        lead = columns["reward"].shape
+        states = {name: algorithm.nets.get_submodule(name).state_size for name in algorithm.engine.recurrent}
+        extra = {f"state.{name}": np.zeros((*lead, size), np.float32) for name, size in states.items()}
+        return Rollout(**columns, valid=np.ones(lead, bool), extra=extra)
 
     def observations(self, count: int, size: float = 1.0) -> Tree:
         """Random observations ``[count, …]``."""
@@ -137,23 +123,14 @@ class Subject:
         return tree_map(lambda x: x * np.float32(size), random_observations(generator, self.observation_shape, count))
 
     def contexts(self, algorithm: Any, count: int) -> tuple[Tree, Array, Array, Array]:
-        """Random contexts of a sequence model, of different lengths."""
-        generator, length = np.random.default_rng(self.seed + 2), algorithm.config.context_size
-        end = np.arange(count)[:, None] + 1
-        timestep = np.maximum(end + np.arange(length) - (length - 1), 0)
-        observations = random_observations(generator, self.observation_shape, count, length)
-        actions = random_actions(generator, self.action_size, (count, length), self.discrete)
-        return (
-            observations,
-            actions[..., None] if self.discrete else actions,
-            generator.normal(size=(count, length, 1)).astype(np.float32),
-            timestep.astype(np.int64),
-        )
+        """Contexts of a sequence model, from episodes of random data."""
+        batch = self._dataset(marked=False).sample_trajectory_batch(count, algorithm.config.context_size)
+        return batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
 
     def act(self, algorithm: Any, x: Tree, greedy: bool = True) -> Array:
         """Actions for the first steps of episodes."""
-        if self.experience.contexts:
-            rows = [tree_map(lambda leaf, i=i: leaf[i], x) for i in range(len(next(tree_leaves(x))))]
-            sampler = GreedyTransformerActionSampler() if self.discrete else None
-            return np.stack([algorithm.as_stateful_wrapper(1.0, sampler).predict(row, 0.0) for row in rows])
-        return algorithm.predict(x) if greedy else algorithm.sample_action(x)  # type: ignore[no-any-return]
+        if not self.experience.contexts:
+            return algorithm.predict(x) if greedy else algorithm.sample_action(x)  # type: ignore[no-any-return]
+        count = len(next(tree_leaves(x)))
+        actor = greedy_actor(algorithm, 1.0, count)
+        return actor(x, np.ones(count, bool), np.zeros(count, np.float32))  # type: ignore[no-any-return]
