@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from birl.acting.bound import BoundPolicy
 from birl.models import is_recurrent
-from birl.types import Array, Inputs, State, Tree
+from birl.types import Array, State, Tree
 
 
 class NetworkActor:
@@ -37,7 +36,6 @@ class NetworkActor:
         networks: dict[str, Any] = {name: policy.nets.get_submodule(name) for name in names}
         recurrent = {name: network for name, network in networks.items() if is_recurrent(network)}
         self._state = {name: torch.zeros(n, network.state_size) for name, network in recurrent.items()}
-        self._beside = [name for name in recurrent if name != acting.network]
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
         """Actions in environment units for observations ``[n, …]``.
@@ -47,31 +45,18 @@ class NetworkActor:
             is_first: bool ``[n]``: an episode begins here; recurrent states are reset.
             reward: ``[n]`` of the previous step; unused by these policies.
         """
-        policy, units = self._policy, self._policy.units
-        self.extra, state = {}, None
+        policy, state = self._policy, None
+        self.extra = {}
         if self._state:
             keep = torch.from_numpy(1.0 - np.asarray(is_first, dtype=np.float32)).unsqueeze(-1)
             self._state = {name: value * keep for name, value in self._state.items()}
             self.extra = {f"state.{name}": value.numpy().copy() for name, value in self._state.items()}
-            state = {name: value.to(units.device) for name, value in self._state.items()}
-        flat = policy.flat(self._greedy)
-        if flat is not None:
-            return self._given(flat(units, observation))
-        policy.set_mode(True)
-        out: dict[str, Tensor] = {}
-        with torch.no_grad():
-            inputs = Inputs(units.observation(observation), state, state_out=out if state else None)
-            action = policy.function(self._greedy)(policy.nets, inputs)
-            for name in self._beside:
-                policy.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
-            self._state.update({name: value.cpu() for name, value in out.items()})
-            return self._given(action)
-
-    def _given(self, action: Tensor) -> Array:
-        """The action in the form that the environment takes."""
+            state = {name: value.to(policy.units.device) for name, value in self._state.items()}
+        action, after = policy.act(observation, self._greedy, state)
+        self._state.update({name: value.cpu() for name, value in after.items()})
         if self._keeps_action:
             self.extra["policy_action"] = action.cpu().numpy()
-        return self._policy.to_environment(action)
+        return policy.to_environment(action)
 
     def get_state(self) -> State:
         """Recurrent states."""

@@ -13,7 +13,7 @@ from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
 from birl.errors import ActionError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
-from birl.types import Array, Inputs, Spec, Tree, is_shape, leaf_shapes, tree_leaves
+from birl.types import Array, Inputs, Spec, State, Tree, is_shape, leaf_shapes, tree_leaves
 
 
 class BoundPolicy:
@@ -66,14 +66,32 @@ class BoundPolicy:
         action = self.environment_tensor(action)
         return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
 
-    def predict(self, x: Tree, greedy: bool) -> Array:
-        """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
-        flat, x = self.flat(greedy), self.checked(x)
+    def act(self, x: Tree, greedy: bool, state: State | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Actions in the policy's range for observations ``[B, *shape]``, in the fast form if there is one.
+
+        Args:
+            x: observations in environment units.
+            greedy: whether to take greedy actions instead of samples.
+            state: recurrent states ``[B, state_size]`` by network name; ``None`` for zeros.
+
+        Returns:
+            The actions, and the states after them.
+        """
+        flat, after = self.flat(greedy), dict[str, Tensor]()
         if flat is not None:
-            return self.to_environment(flat(self.units, x))
+            return flat(self.units, x), after
         self.set_mode(True)
         with torch.no_grad():
-            return self.to_environment(self.function(greedy)(self.nets, Inputs(self.units.observation(x))))
+            inputs = Inputs(self.units.observation(x), state, state_out=after if state else None)
+            action = self.function(greedy)(self.nets, inputs)
+            for name in state or ():
+                if name != self.policy.network:  # networks beside it see the same steps
+                    self.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
+        return action, after
+
+    def predict(self, x: Tree, greedy: bool) -> Array:
+        """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
+        return self.to_environment(self.act(self.checked(x), greedy)[0])
 
     def value(self, x: Tree, action: Array | None) -> Array:
         """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]``.

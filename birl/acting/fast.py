@@ -24,77 +24,56 @@ from birl.models.layers import DenseLayer, EnsembleLinear, Members
 from birl.types import Array
 
 # The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.
-# `FlatPolicy` needs nothing else: it makes no distribution and computes no log-probability. It draws the same numbers.
+# `FlatPolicy` needs nothing else: it makes no distribution and computes no log-probability. ``ops`` is torch for
+# batches, or numpy for the output of one observation; both draw the same numbers.
 
 
-def _squashed_mode(network: Any, output: Tensor) -> Tensor:
-    return output.narrow(-1, 0, output.shape[-1] // 2).tanh()
+def _drawn(like: Any, draw: Callable[[Tensor], Tensor]) -> Any:
+    return draw(torch.empty_like(like)) if isinstance(like, Tensor) else draw(torch.empty(1, len(like))).numpy()[0]
 
 
-def _squashed_sample(network: Any, output: Tensor) -> Tensor:
-    mean, log_std = output.chunk(2, -1)
-    return (mean + log_std.clamp(*network.log_std_range).exp() * torch.randn_like(mean)).tanh()
+def _squashed_mode(ops: Any, network: Any, output: Any) -> Any:
+    return ops.tanh(output[..., : output.shape[-1] // 2])
 
 
-def _normal_mode(network: Any, output: Tensor) -> Tensor:
-    return output.tanh() if network.tanh_mean else output
+def _squashed_sample(ops: Any, network: Any, output: Any) -> Any:
+    size = output.shape[-1] // 2
+    mean, log_std = output[..., :size], output[..., size:]
+    return ops.tanh(mean + ops.exp(log_std.clip(*network.log_std_range)) * _drawn(mean, Tensor.normal_))
 
 
-def _normal_sample(network: Any, output: Tensor) -> Tensor:
-    mean = _normal_mode(network, output)
-    return mean + network.log_std.clamp(*network.log_std_range).exp() * torch.randn_like(mean)
+def _normal_mode(ops: Any, network: Any, output: Any) -> Any:
+    return ops.tanh(output) if network.tanh_mean else output
 
 
-def _categorical_sample(network: Any, output: Tensor) -> Tensor:
-    return (output - torch.empty_like(output).exponential_().log()).argmax(-1)
+def _normal_sample(ops: Any, network: Any, output: Any) -> Any:
+    log_std = network.log_std if ops is torch else network.log_std.detach().numpy()
+    deviation = ops.exp(log_std.clip(*network.log_std_range))
+    return _normal_mode(ops, network, output) + deviation * _drawn(output, Tensor.normal_)
 
 
-def _tanh(network: Any, output: Tensor) -> Tensor:
-    return output.tanh()
+def _categorical_sample(ops: Any, network: Any, output: Any) -> Any:
+    return (output - ops.log(_drawn(output, Tensor.exponential_))).argmax(-1)
 
 
-def _highest(network: Any, output: Any) -> Any:
+def _tanh(ops: Any, network: Any, output: Any) -> Any:
+    return ops.tanh(output)
+
+
+def _highest(ops: Any, network: Any, output: Any) -> Any:
     return output.argmax(-1)
 
 
-def _squashed_mode_of_one(network: Any, output: Array) -> Array:
-    return np.tanh(output[: len(output) // 2])
-
-
-def _normal_mode_of_one(network: Any, output: Array) -> Array:
-    return np.tanh(output) if network.tanh_mean else output
-
-
-def _squashed_sample_of_one(network: Any, output: Array) -> Array:
-    size, (low, high) = len(output) // 2, network.log_std_range
-    deviation = np.exp(np.minimum(np.maximum(output[size:], low), high))
-    return np.tanh(output[:size] + deviation * torch.randn(1, size).numpy()[0])
-
-
-def _normal_sample_of_one(network: Any, output: Array) -> Array:
-    low, high = network.log_std_range
-    deviation = np.exp(np.minimum(np.maximum(network.log_std.detach().numpy(), low), high))
-    return _normal_mode_of_one(network, output) + deviation * torch.randn(1, len(output)).numpy()[0]
-
-
-def _categorical_sample_of_one(network: Any, output: Array) -> Any:
-    return (output - np.log(torch.empty(1, len(output)).exponential_().numpy()[0])).argmax()
-
-
-def _tanh_of_one(network: Any, output: Array) -> Array:
-    return np.tanh(output)
-
-
-_FromOutput = tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Array], Any]]
+_FromOutput = Callable[[Any, Any, Any], Any]
 _FROM_OUTPUT: dict[tuple[Any, type[nn.Module]], _FromOutput] = {
-    (mode_action, SquashedNormalPolicy): (_squashed_mode, _squashed_mode_of_one),
-    (mode_action, NormalPolicy): (_normal_mode, _normal_mode_of_one),
-    (mode_action, CategoricalPolicy): (_highest, _highest),
-    (sampled_action, SquashedNormalPolicy): (_squashed_sample, _squashed_sample_of_one),
-    (sampled_action, NormalPolicy): (_normal_sample, _normal_sample_of_one),
-    (sampled_action, CategoricalPolicy): (_categorical_sample, _categorical_sample_of_one),
-    (deterministic_action, DeterministicPolicy): (_tanh, _tanh_of_one),
-    (q_action, DiscreteQFunction): (_highest, _highest),
+    (mode_action, SquashedNormalPolicy): _squashed_mode,
+    (mode_action, NormalPolicy): _normal_mode,
+    (mode_action, CategoricalPolicy): _highest,
+    (sampled_action, SquashedNormalPolicy): _squashed_sample,
+    (sampled_action, NormalPolicy): _normal_sample,
+    (sampled_action, CategoricalPolicy): _categorical_sample,
+    (deterministic_action, DeterministicPolicy): _tanh,
+    (q_action, DiscreteQFunction): _highest,
 }
 _IN_PLACE: dict[Any, Callable[[Array], Any]] = {
     torch.relu: lambda x: np.maximum(x, 0.0, out=x),
@@ -126,8 +105,7 @@ class FlatPolicy:
 
     def __init__(self, nets: nn.Module, from_output: _FromOutput, parts: _Parts) -> None:
         self.nets, self._network, self._links = nets, parts.network, parts.links
-        self._output, self._output_of_one = from_output
-        self._dense = [layer for layer, _ in parts.layers]
+        self._from_output = from_output
         last = parts.last._parameters
         products = [*((linear, layer) for layer, linear in parts.layers), (last, None)]
         self._layers = [(layer.activation, linear["weight"], linear["bias"]) for linear, layer in products[:-1]]
@@ -172,13 +150,12 @@ class FlatPolicy:
     @property
     def current(self) -> bool:
         """Whether the modules and parameters are unchanged and the modules still behave as their classes do."""
-        for layer, (activation, *_) in zip(self._dense, self._layers, strict=True):
-            if layer.activation is not activation:
-                return False
         if _EVERY_HOOK or _EVERY_PRE_HOOK or any(len(siblings) != count for siblings, count in self._siblings):
             return False
-        for siblings, name, module, kind, own, after in self._links:
+        for siblings, name, module, kind, own, after, activation in self._links:
             if siblings.get(name) is not module or type(module) is not kind or after:
+                return False
+            if own.get("activation") is not activation:
                 return False
             if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own or "encode" in own:
                 return False
@@ -204,7 +181,7 @@ class FlatPolicy:
         with torch.inference_mode():
             for activation, weight, bias in self._layers:
                 x = activation(F.linear(x, weight, bias))
-            return self._output(self._network, F.linear(x, *self._last))
+            return self._from_output(torch, self._network, F.linear(x, *self._last))  # type: ignore[no-any-return]
 
     def _one(self, x: Array, arrays: list[tuple[Any, Array, Array]]) -> Tensor:
         for activation, weight, bias in arrays:
@@ -212,7 +189,7 @@ class FlatPolicy:
             x += bias
             if activation is not None:
                 activation(x)
-        return torch.from_numpy(np.asarray(self._output_of_one(self._network, x))[None])
+        return torch.from_numpy(np.asarray(self._from_output(np, self._network, x))[None])
 
 
 class _Parts:
@@ -222,13 +199,14 @@ class _Parts:
         network: the whole network.
         layers: the dense layers, each with the parameters of its product.
         last: the last linear layer.
-        links: each module as its parent holds it, with its class and attributes, and a dense layer's later steps.
+        links: each module as its parent holds it, with its class and attributes, and a dense layer's later steps and
+            activation.
         complete: modules whose children are all accounted for.
         plain: whether the network has no other modules.
     """
 
     def __init__(self, nets: nn.Module, name: str) -> None:
-        self.links: list[tuple[dict[str, Any], str, Any, type, dict[str, Any], Any]] = []
+        self.links: list[tuple[Any, ...]] = []
         self.complete: list[dict[str, Any]] = []
         self.layers: list[tuple[Any, Any]] = []
         self.network = self._follow(nets, name)
@@ -255,6 +233,6 @@ class _Parts:
     def _follow(self, parent: Any, name: str) -> Any:
         module: Any = parent._modules.get(name)
         if module is not None:
-            after = module.after._modules if type(module) is DenseLayer else None
-            self.links.append((parent._modules, name, module, type(module), vars(module), after))
+            own, after = vars(module), module.after._modules if type(module) is DenseLayer else None
+            self.links.append((parent._modules, name, module, type(module), own, after, own.get("activation")))
         return module
