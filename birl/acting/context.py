@@ -15,7 +15,7 @@ from birl.acting.policy import Policy, PolicyFunction
 from birl.checks import check
 from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
-from birl.types import Array, Batch, Inputs, State, Tree, is_shape, shape_map, tree_leaves, tree_map
+from birl.types import Array, Batch, Inputs, State, Tree, is_shape, tree_leaves, tree_map
 
 
 def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
@@ -106,14 +106,8 @@ class TransformerActor:
         self._target = _finite("target_return", target_return)
         self._algorithm, self._sampler, self.n = algorithm, sampler, n
         self.extra: dict[str, Array] = {}
-        length, spec = algorithm.config.context_size, algorithm.spec
-        self._observation: Tree = None
-        if spec.discrete_action:
-            self._action = np.zeros((n, length, 1), np.int64)
-        else:
-            self._action = np.zeros((n, length, spec.action_size), np.float32)
-        self._return = np.zeros((n, length, 1), np.float32)
-        self._step = np.zeros((n, length), np.int64)  # 0 is padding
+        self._context: dict[str, Tree] = {}
+        """What the model sees, by name: trees ``[n, context_size, …]``, oldest step first."""
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
         """Actions ``[n, A]`` or int64 ``[n]``; ``reward`` is that of the previous step."""
@@ -121,43 +115,47 @@ class TransformerActor:
         observation = self._algorithm.learner.policy.checked(observation)
         if not np.isfinite(reward[~first]).all():
             raise NonFiniteError(f"a reward is {reward[~first]}: no return is left to aim at")
-        wanted, step = self._return[:, -1, 0] - reward, self._step[:, -1] + 1
-        if self._observation is None:
-            length = self._step.shape[1]
-            self._observation = tree_map(lambda x: np.zeros((self.n, length, *x.shape[1:]), x.dtype), observation)
-        for context in (*tree_leaves(self._observation), self._action, self._return, self._step):
-            context[:, :-1] = context[:, 1:]
-            context[first] = 0
-        tree_map(lambda context, x: context.__setitem__((slice(None), -1), x), self._observation, observation)
-        self._return[:, -1, 0] = np.where(first, self._target, wanted)
-        self._step[:, -1] = np.where(first, 1, np.minimum(step, self._algorithm.config.max_timestep))
-        self._action[:, -1] = 0
-        output = self._algorithm.predict_context(self._observation, self._action, self._return, self._step)
+        context = self._context = self._context or self._padding(observation)
+        wanted, step = context["return"][:, -1, 0] - reward, context["step"][:, -1] + 1
+        for rows in tree_leaves(context):
+            rows[:, :-1] = rows[:, 1:]
+            rows[first] = 0
+        tree_map(lambda rows, x: rows.__setitem__((slice(None), -1), x), context["observation"], observation)
+        context["return"][:, -1, 0] = np.where(first, self._target, wanted)
+        context["step"][:, -1] = np.where(first, 1, np.minimum(step, self._algorithm.config.max_timestep))
+        actions = context["action"]
+        actions[:, -1] = 0
+        output = self._algorithm.predict_context(context["observation"], actions, context["return"], context["step"])
         chosen = [np.atleast_1d(self._sampler(row)) for row in output]
-        if any(each.dtype.kind not in "biuf" or each.shape != self._action.shape[2:] for each in chosen):
+        if any(each.dtype.kind not in "biuf" or each.shape != actions.shape[2:] for each in chosen):
             raise ShapeError(
                 f"{type(self._sampler).__name__} gave {chosen[0].tolist()!r:.80}; an action sampler gives an action of "
-                f"shape {self._action.shape[2:]}, or an integer where actions are discrete"
+                f"shape {actions.shape[2:]}, or an integer where actions are discrete"
             )
-        self._action[:, -1] = np.stack(chosen)
-        newest = self._action[:, -1].copy()
+        actions[:, -1] = np.stack(chosen)
+        newest: Array = actions[:, -1].copy()
         return newest[:, 0] if self._algorithm.spec.discrete_action else newest
 
+    def _padding(self, observation: Tree) -> dict[str, Tree]:
+        """The context before the first step."""
+        spec, lead = self._algorithm.spec, (self.n, self._algorithm.config.context_size)
+        action = (
+            np.zeros((*lead, 1), np.int64) if spec.discrete_action else np.zeros((*lead, spec.action_size), np.float32)
+        )
+        return {
+            "observation": tree_map(lambda x: np.zeros((*lead, *x.shape[1:]), x.dtype), observation),
+            "action": action,
+            "return": np.zeros((*lead, 1), np.float32),
+            "step": np.zeros(lead, np.int64),  # 0 is padding
+        }
+
     def get_state(self) -> State:
-        """The contexts."""
-        leaves = [] if self._observation is None else list(tree_leaves(self._observation))
-        observation = {str(index): leaf.copy() for index, leaf in enumerate(leaves)}
-        contexts = {"action": self._action.copy(), "return": self._return.copy(), "step": self._step.copy()}
-        return {"observation": observation, **contexts}
+        """The contexts; empty before the first step."""
+        return tree_map(np.copy, self._context)  # type: ignore[no-any-return]
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
-        saved = state["observation"]
-        if saved:
-            leaves = iter(saved[str(index)] for index in range(len(saved)))
-            self._observation = shape_map(lambda _: np.array(next(leaves)), self._algorithm.spec.observation_shape)
-        self._action, self._return = np.array(state["action"]), np.array(state["return"])
-        self._step = np.array(state["step"])
+        self._context = tree_map(np.array, state)
 
 
 def _finite(name: str, value: Any) -> float:

@@ -67,7 +67,7 @@ def export_policy(
             ".onnx (ONNX) or .pt2 (torch.export)"
         )
     flat = _Flat(policy, example, input_names)
-    with _inference(policy), _quiet():
+    with _exporting(policy):
         try:
             data, runner = _FORMATS[suffix](flat, _observations(example, _TRACED_BATCH))
         except BirlError:
@@ -94,39 +94,28 @@ class _Flat(nn.Module):
 
 
 @contextlib.contextmanager
-def _inference(policy: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, and no ``requires_grad`` in the file. Restores all modes on exit."""
+def _exporting(policy: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients, and no ``requires_grad`` in the file. Restores everything on exit.
+
+    The exporters' own warnings are silenced: TorchScript is deprecated in torch but still deployed. Its tracer warns
+    about code that *might* not generalise to other inputs; the comparison afterwards checks exactly that.
+    """
     modes = [(module, module.training) for module in policy.modules()]
     learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    policy.eval()
-    for parameter in learned:
-        parameter.requires_grad_(False)
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter in learned:
-            parameter.requires_grad_(True)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporters' own warnings.
-
-    TorchScript is deprecated in torch but still deployed. Its tracer warns about code that *might* not generalise to
-    other inputs; the comparison afterwards checks exactly that.
-    """
     logger = logging.getLogger("torch.onnx")
     level = logger.level
+    policy.eval().requires_grad_(False)
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(level)
+        for module, mode in modes:
+            module.training = mode
+        for parameter in learned:
+            parameter.requires_grad_(True)
 
 
 def _observations(example: Tree, size: int) -> list[Tensor]:

@@ -39,11 +39,6 @@ def deterministic_action(nets: Any, inputs: Inputs) -> Tensor:
     return nets.actor(inputs)
 
 
-def q_mean(nets: Any, inputs: Inputs) -> Tensor:
-    """Q-values ``[..., A]`` of all discrete actions, averaged over the ensemble."""
-    return nets.critic(inputs).mean().mean(0)
-
-
 def q_action(nets: Any, inputs: Inputs) -> Tensor:
     """The discrete action with the highest Q-value."""
     return nets.critic(inputs).best()
@@ -51,7 +46,7 @@ def q_action(nets: Any, inputs: Inputs) -> Tensor:
 
 def q_action_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:
     """Q-values ``[...]`` of discrete actions, averaged over the ensemble."""
-    return q_mean(nets, inputs).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    return nets.critic(inputs).mean().mean(0).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
 def q_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:

@@ -113,15 +113,11 @@ def encode(value: Any) -> Any:
     raise ConfigError(f"{value!r:.100} of type {type(value).__name__} cannot be written to JSON")
 
 
-def _kinds() -> dict[str, type[Serializable]]:
-    return {kind.__name__: kind for kind in Serializable.__subclasses__()}
-
-
 def decode(value: Any) -> Any:
     """Inverse of `encode`, except that tuples and arrays come back as lists."""
     if isinstance(value, dict):
         if "kind" in value and "type" in value:
-            kind = _kinds().get(value["kind"])
+            kind = {each.__name__: each for each in Serializable.__subclasses__()}.get(value["kind"])
             if kind is None:
                 raise ConfigError(f"unknown kind {value['kind']!r}: the file needs a newer birl or is damaged")
             return kind.deserialize({"type": value["type"], "params": value.get("params", {})})

@@ -129,12 +129,12 @@ def _plain_batch(batch: Batch) -> dict[str, Tensor]:
 
 
 _RULES: tuple[tuple[str, str], ...] = (
-    # birl's name without its network -> plain name; {k} is the member, {part} is w or b
-    (r"encoder\.(members\.(?P<k>\d+)\.)?(embedding\.)?layers\.(?P<i>\d+)\.linear\.(?P<part>weight|bias)", "{part}{i}"),
-    (r"encoder\.(members\.(?P<k>\d+)\.)?cell\.(?P<part>weight|bias)_ih", "cell.{part}_x"),
-    (r"encoder\.(members\.(?P<k>\d+)\.)?cell\.(?P<part>weight|bias)_hh", "cell.{part}_h"),
-    (r"(head\.)?linear\.(?P<part>weight|bias)", "out.{part}"),
-    (r"head\.embedding\.(?P<part>weight|bias)", "embed.{part}"),
+    # birl's name without its network and member -> plain name
+    (r"encoder\.(?:embedding\.)?layers\.(\d+)\.linear\.([wb])\w+", r"\2\1"),
+    (r"encoder\.cell\.([wb])\w+_ih", r"cell.\1_x"),
+    (r"encoder\.cell\.([wb])\w+_hh", r"cell.\1_h"),
+    (r"(?:head\.)?linear\.([wb])\w+", r"out.\1"),
+    (r"head\.embedding\.([wb])\w+", r"embed.\1"),
 )
 
 
@@ -152,17 +152,14 @@ def plain_parameters(nets: nn.Module) -> dict[str, Tensor]:
         if rest in ("raw", "log_std"):
             result[network if rest == "raw" else f"{network}.log_std"] = value
             continue
-        for pattern, plain in _RULES:
-            match = re.fullmatch(pattern, rest)
-            if match:
-                groups = match.groupdict()
-                label = plain.format(i=groups.get("i"), part=groups["part"][0])
-                if value.dim() == 3:  # stacked: [N, in, out], biases [N, 1, out]
-                    for k, member in enumerate(value):
-                        result[f"{network}.{k}.{label}"] = member[0] if rest.endswith("bias") else member
-                else:
-                    result[f"{network}.{groups.get('k') or 0}.{label}"] = value.T if value.dim() == 2 else value
-                break
-        else:
+        member = re.search(r"members\.(\d+)\.", rest)
+        single = rest.replace(member[0], "") if member else rest
+        labels = [found.expand(plain) for pattern, plain in _RULES if (found := re.fullmatch(pattern, single))]
+        if not labels:
             raise ValueError(f"no plain name is known for {name!r}: pass a function of your own as `parameters`")
+        if value.dim() == 3:  # stacked: [N, in, out], biases [N, 1, out]
+            for k, each in enumerate(value):
+                result[f"{network}.{k}.{labels[0]}"] = each[0] if rest.endswith("bias") else each
+        else:
+            result[f"{network}.{member[1] if member else 0}.{labels[0]}"] = value.T if value.dim() == 2 else value
     return result
