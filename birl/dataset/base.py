@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABCMeta, abstractmethod
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import reduce
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, PartialTrajectory, Transition
+from birl.dataset.episodes import EpisodeList
+from birl.dataset.hdf5 import dump
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import Reader
 from birl.dataset.return_to_go import DiscountedReturns
@@ -19,8 +23,14 @@ from birl.dataset.views import SequenceView, TailView, TrajectoryView, Transitio
 from birl.types import Array, Shape, State
 
 
-class ReplayBufferBase(metaclass=ABCMeta):
-    """The interface of datasets for algorithms and loops."""
+class ReplayBufferBase(ABC):
+    """The interface of datasets for algorithms and loops.
+
+    Attributes:
+        reader: draws minibatches and walks over all transitions. `Reader.of_episodes` makes one.
+    """
+
+    reader: Reader
 
     @abstractmethod
     def append(
@@ -45,11 +55,6 @@ class ReplayBufferBase(metaclass=ABCMeta):
         """End the running episode."""
 
     # -- drawing ---------------------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def reader(self) -> Reader:
-        """Draws minibatches and walks over all transitions. `StorageReader.of_episodes` makes one."""
 
     def draw(self, view: View, count: int) -> Any:
         """Draw a minibatch of ``count`` elements."""
@@ -123,13 +128,14 @@ class ReplayBufferBase(metaclass=ABCMeta):
         return self.reader.all_transitions()
 
     @property
-    @abstractmethod
     def episodes(self) -> Sequence[Episode]:
-        """All episodes, running ones included."""
+        """All episodes, running ones included; made when they are asked for."""
+        first, *others = (EpisodeList(storage) for storage in self.reader.storages)
+        return sum(others, first)
 
-    @abstractmethod
     def size(self) -> int:
-        """Number of episodes."""
+        """Number of episodes, running ones included."""
+        return sum(storage.episode_count for storage in self.reader.storages)
 
     @property
     def transition_count(self) -> int:
@@ -137,9 +143,9 @@ class ReplayBufferBase(metaclass=ABCMeta):
         return self.reader.transition_count
 
     @property
-    @abstractmethod
     def step_count(self) -> int:
         """Number of steps."""
+        return sum(int(storage.steps.sum()) for storage in self.reader.storages)
 
     @property
     @abstractmethod
@@ -147,9 +153,9 @@ class ReplayBufferBase(metaclass=ABCMeta):
         """Signatures of what is stored, action space and size."""
 
     def action_bounds(self) -> tuple[Array, Array]:
-        """Least and greatest actions ``[A]`` of all steps."""
-        actions = [np.asarray(episode.actions) for episode in self.episodes]
-        return np.min([item.min(axis=0) for item in actions], 0), np.max([item.max(axis=0) for item in actions], 0)
+        """Least and greatest actions ``[A]`` of all steps; found once after a write. Infinite without steps."""
+        low, high = zip(*(storage.action_bounds() for storage in self.reader.storages), strict=True)
+        return reduce(np.minimum, low), reduce(np.maximum, high)
 
     @property
     @abstractmethod
@@ -159,12 +165,12 @@ class ReplayBufferBase(metaclass=ABCMeta):
     @property
     def transition_picker(self) -> TransitionPickerProtocol:
         """Makes transitions of steps."""
-        return self.reader.picker
+        return self.reader.sources[0].picker
 
     @property
     def trajectory_slicer(self) -> TrajectorySlicerProtocol:
         """Makes windows of steps."""
-        return self.reader.slicer
+        return self.reader.sources[0].slicer
 
     def placed_for(self, device: torch.device, *, growing: bool = False) -> Reader:
         """The reader to draw from when training on ``device``; the buffer itself is left as it is.
@@ -186,6 +192,14 @@ class ReplayBufferBase(metaclass=ABCMeta):
             growing: whether steps are appended between draws.
         """
         return self.reader.near(device, growing=growing)
+
+    def dump(self, f: BinaryIO | str | os.PathLike[str]) -> None:
+        """Write all episodes in the HDF5 layout of d3rlpy 2, with what that leaves out added.
+
+        Args:
+            f: path, or a file opened with ``"w+b"``. A path is replaced only when all is written.
+        """
+        dump(self.episodes, f, self.dataset_info)
 
     @abstractmethod
     def get_state(self, *, contents: bool = True) -> State:

@@ -80,8 +80,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
 def locate(storage: Storage, rows: Array) -> tuple[Array, Array]:
     """Episode numbers, and indices in these episodes, of steps ``rows`` ``[B]``."""
     table = episode_table(storage)
-    lane, inside = rows // storage.capacity, rows % storage.capacity
-    position = storage.start[lane] + (inside - storage.start[lane]) % storage.capacity
+    position, lane = np.divmod(storage.numbers(rows), storage.lanes)
     lane_begins = np.searchsorted(table.lane, lane, side="left")
     if storage.lanes == 1:
         episode = np.searchsorted(table.start, position, side="right") - 1

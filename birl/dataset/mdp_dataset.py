@@ -122,10 +122,10 @@ class MDPDataset(ReplayBuffer):
         buffer = InfiniteBuffer()
         self._make(Layout(observation, action, reward, space, size), buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None)
-        names = self._storage.observation_names
+        names = self.storage.observation_names
         steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
-        self._storage.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
+        self.storage.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
         self.flush()
 
 

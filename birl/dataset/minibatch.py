@@ -55,7 +55,7 @@ class MiniBatch:
         is_first: bool, likewise: an episode begins here, the state is reset before this step.
         start_states: ``[B, size]`` by network name: the stored state before the first step.
         burn_in: the first ``burn_in`` steps only warm up the state.
-        rows: the rows that were drawn, for `StorageReader.update`; ``None`` where priorities are not used.
+        rows: the sources and rows of the elements in turn, for `Reader.update`; ``None`` where priorities are not used.
     """
 
     _axis = 0  # of the batch
@@ -144,7 +144,6 @@ class TransitionMiniBatch(MiniBatch):
             tree_map(HOST.to_network, stack_trees(t.next_observation for t in transitions)),
             np.array([[t.terminal] for t in transitions], np.float32),
             np.array([[t.interval] for t in transitions], np.float32),
-            np.ones((len(transitions), 1), np.float32),
         )
 
 

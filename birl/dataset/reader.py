@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -20,120 +20,99 @@ from birl.dataset.layout import Layout
 from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
 from birl.dataset.mirror import Mirror, place_near
 from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
-from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
+from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import FINAL, FIRST, NO_TRANSITION, Storage
-from birl.dataset.transitions import FrameStackTransitionPicker, TransitionPickerProtocol, is_vectorised
+from birl.dataset.transitions import TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TrajectoryView, TransitionView, View
 from birl.errors import EmptyDataError
 from birl.types import ActionSpace, Array, State
 
 ROWS_AT_ONCE = 1024
-_STACKS = (FrameStackTransitionPicker, FrameStackTrajectorySlicer)
 
 
-class Reader(ABC):
-    """The only way out of a dataset.
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A storage, or its mirror near a device, with the parts that draw from it.
 
     Attributes:
-        picker: makes transitions.
-        slicer: makes windows.
-    """
-
-    picker: TransitionPickerProtocol
-    slicer: TrajectorySlicerProtocol
-    device_generator: torch.Generator | None = None
-    """The generator of draws from a mirror on a device; ``None`` where rows are drawn on the host."""
-
-    @abstractmethod
-    def draw(self, view: View, count: int, beside: Sequence[Self] = ()) -> Any:
-        """Draw a minibatch.
-
-        Args:
-            view: kind of the minibatch.
-            count: number of elements.
-            beside: readers of the same steps with other generators. Each draws ``count`` more elements.
-
-        Returns:
-            One minibatch of all elements.
-        """
-
-    @abstractmethod
-    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
-        """Draw one transition or window through the per-item protocol."""
-
-    @abstractmethod
-    def renewed(self) -> Self:
-        """A reader of the same steps with new random generators."""
-
-    @abstractmethod
-    def near(self, device: torch.device, *, growing: bool = False) -> Reader:
-        """A reader of the same steps near a device. See `ReplayBuffer.placed_for`."""
-
-    @property
-    @abstractmethod
-    def transition_count(self) -> int:
-        """Number of transitions."""
-
-    def all_transitions(self, *, initial: bool = False) -> Iterator[TransitionMiniBatch]:
-        """Every transition once, in the order of the episodes, many at a time.
-
-        Args:
-            initial: only those with which an episode begins. An episode whose beginning was evicted has none.
-
-        Returns:
-            Minibatches of numpy arrays; ``extra`` is the number ``episode`` ``[B]`` of the episode.
-
-        Raises:
-            EmptyDataError: if there is none.
-        """
-        batches = self.walk(initial)
-        first = next(batches, None)
-        if first is None and initial and self.transition_count:
-            raise EmptyDataError("no episode begins in the data, its beginnings were evicted: evaluate with episodes=…")
-        if first is None:
-            raise EmptyDataError("there is no transition: give episodes of two or more steps")
-        return itertools.chain([first], batches)
-
-    @abstractmethod
-    def walk(self, initial: bool = False, first_episode: int = 0) -> Iterator[TransitionMiniBatch]:
-        """As `all_transitions`, with episodes counted from ``first_episode``; nothing if there is none."""
-
-    @abstractmethod
-    def episode_returns(self) -> Array:
-        """Undiscounted return ``[E]`` of every episode."""
-
-    @abstractmethod
-    def get_state(self, *, contents: bool = False) -> State:
-        """State of the random generators. Stored steps belong to the dataset: ``contents`` has no effect."""
-
-    @abstractmethod
-    def set_state(self, state: State) -> None:
-        """Go back to a state; what is drawn next is what was drawn next then."""
-
-
-class StorageReader(Reader):
-    """Draws minibatches from a storage, or from its mirror near a device.
-
-    Args:
         storage: holds the steps.
         picker: makes transitions.
-        slicer: makes windows; `BasicTrajectorySlicer` if ``None``.
-        sampler: chooses rows; `Uniform` if ``None``.
-        generators: source of randomness; new ones if ``None``.
+        slicer: makes windows.
+        sampler: chooses rows.
+        generators: source of randomness.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        picker: TransitionPickerProtocol,
-        slicer: TrajectorySlicerProtocol | None = None,
-        sampler: Sampler | None = None,
-        generators: Generators | None = None,
-    ) -> None:
-        self.storage, self.picker = storage, picker
-        self.slicer: TrajectorySlicerProtocol = slicer or BasicTrajectorySlicer()
-        self.sampler: Sampler = sampler or Uniform()
-        self.generators = generators or Generators()
+    storage: Storage
+    picker: TransitionPickerProtocol
+    slicer: TrajectorySlicerProtocol = field(default_factory=BasicTrajectorySlicer)
+    sampler: Sampler = field(default_factory=Uniform)
+    generators: Generators = field(default_factory=Generators)
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether picker and slicer make whole minibatches."""
+        return is_vectorised(self.picker) and is_vectorised(self.slicer, ("batch",))
+
+    def mirrored(self, place: Place, growing: bool) -> Source:
+        """The same steps in a mirror of the storage. See `Mirror`."""
+        mirror = Mirror(self.storage, place, growing=growing)
+        return replace(self, storage=mirror, generators=Generators(self.generators.host))
+
+    def renewed(self) -> Source:
+        """The same steps with random generators, and a copy of the sampler, of its own."""
+        return replace(self, sampler=copy.deepcopy(self.sampler), generators=Generators())
+
+    def part(self, view: View) -> Any:
+        """The picker or slicer that a view reads with."""
+        return self.slicer if view.sliced else self.picker
+
+    def draw(self, view: View, count: int) -> Rows:
+        """Draw rows for a view."""
+        storage = self.storage
+        storage.refresh()
+        drawn_from = storage if storage.device_draws else storage.source
+        complete = None if storage.limit is None else getattr(self.part(view), "complete", None)
+        rows = self.sampler.draw(drawn_from, count, self.generators, view.reject, complete)
+        index = rows.index if drawn_from is storage else storage.place.indices(rows.index)
+        if rows.weight is None:
+            return Rows(index)
+        generation = drawn_from.numbers(drawn_from.place.host(rows.index))
+        return Rows(index, storage.place.indices(rows.weight), generation)
+
+    def update(self, rows: Rows, priority: Array) -> None:
+        """Hand the priorities ``[B]`` of drawn rows to the sampler, without those of steps that are gone."""
+        storage = self.storage.source
+        if rows.generation is not None:
+            index = self.storage.place.host(rows.index)
+            kept = storage.numbers(index) == rows.generation
+            self.sampler.update(Rows(index[kept], None, rows.generation[kept]), priority[kept])
+
+    def get_state(self) -> State:
+        """State of the random generators, and of the sampler if it has one."""
+        state, own = self.generators.get_state(), self.sampler.get_state()
+        return {**state, "sampler": own} if own else state
+
+    def set_state(self, state: State) -> None:
+        """Go back to a state. On another kind of device the draws begin anew."""
+        self.generators.set_state(state, self.storage.place.device)
+        if "sampler" in state:
+            self.sampler.set_state(state["sampler"])
+
+
+@final
+class Reader:
+    """The only way out of a dataset. Draws minibatches from a source, or from a mixture of two.
+
+    While one of two has no transition yet, the other gives whole minibatches.
+
+    Args:
+        sources: one, or two.
+        ratio: share of the second one, in [0, 1], rounded to whole elements of a minibatch.
+        choice: chooses a source for single elements; ``None`` if there is one source.
+    """
+
+    def __init__(self, sources: Sequence[Source], ratio: float = 0.0, choice: Generators | None = None) -> None:
+        self.sources, self.ratio, self.choice = sources, ratio, choice
 
     @classmethod
     def of_episodes(
@@ -142,7 +121,7 @@ class StorageReader(Reader):
         picker: TransitionPickerProtocol,
         action_space: ActionSpace,
         action_size: int | None = None,
-    ) -> StorageReader:
+    ) -> Reader:
         """A reader of a copy of episodes.
 
         Args:
@@ -160,104 +139,165 @@ class StorageReader(Reader):
         storage = Storage(layout, capacity=sum(episode.size() + 1 for episode in episodes))
         for episode in episodes:
             storage.extend(0, *episode_rows(storage, episode))
-        return cls(storage, picker)
-
-    def _with(self, storage: Storage, generators: Generators) -> StorageReader:
-        return StorageReader(storage, self.picker, self.slicer, self.sampler, generators)
-
-    def renewed(self) -> StorageReader:
-        """A reader of the same steps with new random generators."""
-        return self._with(self.storage, Generators())
+        return cls([Source(storage, picker)])
 
     # -- places ----------------------------------------------------------------------------------------------------
 
-    @property
-    def vectorised(self) -> bool:
-        """Whether picker and slicer make whole minibatches."""
-        return is_vectorised(self.picker) and is_vectorised(self.slicer, ("batch",))
+    def renewed(self) -> Reader:
+        """A reader of the same steps with random generators and samplers of its own."""
+        sources = [source.renewed() for source in self.sources]
+        return Reader(sources, self.ratio, self.choice and Generators())
 
-    def near(self, device: torch.device, *, growing: bool = False) -> StorageReader:
+    def near(self, device: torch.device, *, growing: bool = False) -> Reader:
         """A reader of the same steps, mirrored near ``device`` if that is of use. See `ReplayBuffer.placed_for`."""
-        place = place_near([(self.storage, growing)], device) if self.vectorised else None
+        if not all(source.vectorised for source in self.sources):
+            return self
+        place = place_near([(source.storage, growing and not i) for i, source in enumerate(self.sources)], device)
         return self if place is None else self.mirrored(place, growing=growing)
 
-    def mirrored(self, place: Place, *, growing: bool = False) -> StorageReader:
-        """A reader of a mirror of the storage. See `Mirror`."""
-        return self._with(Mirror(self.storage, place, growing=growing), Generators(self.generators.host))
+    def mirrored(self, place: Place, *, growing: bool = False) -> Reader:
+        """A reader of mirrors in a place. Only the first source is ever ``growing``."""
+        sources = [source.mirrored(place, growing and not i) for i, source in enumerate(self.sources)]
+        return Reader(sources, self.ratio, self.choice)
 
     @property
-    def device_generator(self) -> torch.Generator | None:  # type: ignore[override]
-        """The generator of draws from a mirror on a device; ``None`` where rows are drawn on the host."""
-        storage = self.storage
-        if storage.source is storage or not storage.device_draws:
+    def device_generator(self) -> torch.Generator | None:
+        """The generator of uniform draws from a mirror on a device; ``None`` where the host has to do something."""
+        source, *others = self.sources
+        storage = source.storage
+        if others or storage.source is storage or not storage.device_draws or not isinstance(source.sampler, Uniform):
             return None
-        return self.generators.on(storage.place.device)
+        return source.generators.on(storage.place.device)
 
     # -- minibatches -----------------------------------------------------------------------------------------------
 
-    def draw(self, view: View, count: int, beside: Sequence[StorageReader] = ()) -> Any:
-        """See `Reader.draw`. All elements are gathered at once."""
+    def draw(self, view: View, count: int, beside: Sequence[Reader] = ()) -> Any:
+        """Draw a minibatch.
+
+        Args:
+            view: kind of the minibatch.
+            count: number of elements.
+            beside: readers of the same steps with other generators. Each draws ``count`` more elements.
+
+        Returns:
+            One minibatch of all elements. From a single source they are gathered at once.
+        """
         if type(count) is not int or count < 1:  # asked first: a draw takes a few microseconds
             count = check("batch_size", count, int, low=1)
-        rows = self._rows(view, count)
-        if beside:
-            drawn = zip(rows, *(each._rows(view, count) for each in beside), strict=True)
-            rows = Rows(*(None if parts[0] is None else self.storage.place.join(parts) for parts in drawn))
-        batch: MiniBatch = view.read(self.storage, self._part(view), rows.index)
-        return batch if rows.weight is None else replace(batch, weights=rows.weight, rows=rows)
+        drawn = [(source, source.draw(view, n)) for reader in (self, *beside) for source, n in reader._shares(count)]
+        groups = [drawn] if len(self.sources) == 1 else [[pair] for pair in drawn]
+        first, *others = [_read(view, group) for group in groups]
+        batch = first.concatenate(*others) if others else first
+        return batch if batch.weights is None else replace(batch, rows=drawn)
 
     def update(self, batch: MiniBatch, priority: Any) -> None:
-        """Set the priorities ``[B]`` of a minibatch's elements; ignored by samplers without priorities."""
-        self.sampler.update(batch.rows, priority)
+        """Hand the priorities ``[B]`` of a minibatch's elements to the samplers that drew them.
+
+        Those of steps that are gone by now are left out, as are all of `Uniform` draws.
+        """
+        priority, begin = np.asarray(torch.as_tensor(priority).cpu()), 0
+        for source, rows in batch.rows or ():
+            end = begin + len(rows.index)
+            source.update(rows, priority[begin:end])
+            begin = end
 
     def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
-        row = int(self._rows(view, 1).index[0])
-        return view.items(self.storage.source, self._part(view), np.array([row]))[0]
+        """Draw one transition or window through the per-item protocol; which source it is from is left to chance."""
+        second = self.choice is not None and self.choice.host.random() < self._share()
+        source = self.sources[int(second)]
+        row = int(source.draw(view, 1).index[0])
+        return view.items(source.storage.source, source.part(view), np.array([row]))[0]
 
-    def _part(self, view: View) -> Any:
-        return self.slicer if view.sliced else self.picker
+    def _shares(self, count: int) -> list[tuple[Source, int]]:
+        """The sources with the numbers of elements to draw from each; one without elements is left out."""
+        second = round(count * self._share())
+        shares = zip(self.sources, (count - second, second), strict=False)
+        return [(source, number) for source, number in shares if number]
 
-    def _rows(self, view: View, count: int) -> Rows:
-        storage, part = self.storage, self._part(view)
-        storage.refresh()
-        drawn_from = storage if storage.device_draws else storage.source
-        stacked = isinstance(part, _STACKS) and part.n_frames > 1 and storage.limit is not None
-        complete = FrameStackTransitionPicker(part.n_frames).complete if stacked else None
-        rows = self.sampler.draw(drawn_from, count, self.generators, view.reject, complete)
-        return rows if drawn_from is storage else rows._replace(index=storage.place.indices(rows.index))
+    def _share(self) -> float:
+        """Share of the second source: 0 or 1 while one of the two has nothing to draw."""
+        if not 0.0 < self.ratio < 1.0:
+            return self.ratio
+        first, second = (source.storage.source.transition_count for source in self.sources)
+        return self.ratio if first and second else float(not first)
 
     # -- everything ------------------------------------------------------------------------------------------------
 
     @property
+    def storages(self) -> list[Storage]:
+        """The storages that are written to."""
+        return [source.storage.source for source in self.sources]
+
+    @property
     def transition_count(self) -> int:
         """Number of transitions."""
-        return self.storage.source.transition_count
+        return sum(storage.transition_count for storage in self.storages)
 
-    def walk(self, initial: bool = False, first_episode: int = 0) -> Iterator[TransitionMiniBatch]:
-        storage = self.storage.source
-        rows = storage.rows(*storage.live())
-        rows = rows[(storage.flags[rows] & NO_TRANSITION) == 0]
-        if initial:
-            rows = rows[(storage.flags[rows] & FIRST) != 0]
-        for begin in range(0, len(rows), ROWS_AT_ONCE):
-            chunk = rows[begin : begin + ROWS_AT_ONCE]
-            batch = TransitionView().read(storage, self.picker, storage.place.indices(chunk))
-            numbers = first_episode + locate(storage, chunk)[0]
-            yield replace(batch.map(storage.place.host).filled(), extra={"episode": numbers})
+    def all_transitions(self, *, initial: bool = False) -> Iterator[TransitionMiniBatch]:
+        """Every transition once, in the order of the episodes, many at a time.
+
+        Args:
+            initial: only those with which an episode begins. An episode whose beginning was evicted has none.
+
+        Returns:
+            Minibatches of numpy arrays; ``extra`` is the number ``episode`` ``[B]`` of the episode.
+
+        Raises:
+            EmptyDataError: if there is none.
+        """
+        if not self.transition_count:
+            raise EmptyDataError("there is no transition: give episodes of two or more steps")
+        batches = self._walk(initial)
+        first = next(batches, None)
+        if first is None:
+            raise EmptyDataError("no episode begins in the data, its beginnings were evicted: evaluate with episodes=…")
+        return itertools.chain([first], batches)
+
+    def _walk(self, initial: bool) -> Iterator[TransitionMiniBatch]:
+        first_episode = 0
+        for source, storage in zip(self.sources, self.storages, strict=True):
+            rows = storage.rows(*storage.live())
+            rows = rows[(storage.flags[rows] & NO_TRANSITION) == 0]
+            if initial:
+                rows = rows[(storage.flags[rows] & FIRST) != 0]
+            for begin in range(0, len(rows), ROWS_AT_ONCE):
+                chunk = rows[begin : begin + ROWS_AT_ONCE]
+                batch = TransitionView().read(storage, source.picker, storage.place.indices(chunk))
+                numbers = first_episode + locate(storage, chunk)[0]
+                yield replace(batch.map(storage.place.host).filled(), extra={"episode": numbers})
+            first_episode += storage.episode_count
 
     def episode_returns(self) -> Array:
         """Undiscounted return ``[E]`` of every episode."""
-        storage = self.storage.source
-        rows = storage.rows(*storage.live())
-        rows = rows[(storage.flags[rows] & FINAL) == 0]
-        reward = storage.place.host(storage.take("reward", rows))[:, 0]
-        return np.bincount(locate(storage, rows)[0], weights=reward, minlength=storage.episode_count)
+        returns = []
+        for storage in self.storages:
+            rows = storage.rows(*storage.live())
+            rows = rows[(storage.flags[rows] & FINAL) == 0]
+            reward = storage.place.host(storage.take("reward", rows))[:, 0]
+            returns.append(np.bincount(locate(storage, rows)[0], weights=reward, minlength=storage.episode_count))
+        return np.concatenate(returns)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self, *, contents: bool = False) -> State:
-        return self.generators.get_state()
+        """State of generators and samplers. Stored steps belong to the dataset: ``contents`` has no effect."""
+        first, *others = (source.get_state() for source in self.sources)
+        return first if self.choice is None else {**self.choice.get_state(), "primary": first, "secondary": others[0]}
 
     def set_state(self, state: State) -> None:
-        """See `Reader.set_state`. On another kind of device the draws begin anew."""
-        self.generators.set_state(state, self.storage.place.device)
+        """Go back to a state; what is drawn next is what was drawn next then."""
+        states = [state]
+        if self.choice is not None:
+            self.choice.set_state(state, None)
+            states = [state["primary"], state["secondary"]]
+        for source, own in zip(self.sources, states, strict=True):
+            source.set_state(own)
+
+
+def _read(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
+    """The minibatch of rows that were drawn from sources of one storage."""
+    source, rows = drawn[0]
+    storage, join = source.storage, source.storage.place.join
+    index = rows.index if len(drawn) == 1 else join([each.index for _, each in drawn])
+    batch = view.read(storage, source.part(view), index)
+    return batch if rows.weight is None else replace(batch, weights=join([each.weight for _, each in drawn]))

@@ -15,14 +15,13 @@ from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, Signature
-from birl.dataset.episodes import EpisodeList
 from birl.dataset.folders import check_new_folder, get_storage_state, open_folder, save_folder, set_storage_state
-from birl.dataset.hdf5 import check_readable, dump, load
+from birl.dataset.hdf5 import check_readable, load
 from birl.dataset.incoming import episode_rows, first_rows, observation_columns, step_columns
 from birl.dataset.layout import FLOAT_REWARD, Layout, row_leaf
-from birl.dataset.reader import StorageReader
-from birl.dataset.sampling import Sampler
-from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.reader import Reader, Source
+from birl.dataset.sampling import Sampler, Uniform
+from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import NO_TRANSITION, Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TransitionView
@@ -53,6 +52,10 @@ class ReplayBuffer(ReplayBufferBase):
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
         lanes: number of parallel environments that write; ``None`` for the number in ``env``.
         sampler: chooses the steps of minibatches; `birl.dataset.sampling.Uniform` if ``None``.
+
+    Attributes:
+        buffer: the retention: decides how many steps are kept.
+        storage: the arrays.
 
     Raises:
         ConfigError: if shapes cannot be told, or ``storage`` is not usable.
@@ -113,7 +116,7 @@ class ReplayBuffer(ReplayBufferBase):
         place, limit = make_place(storage), buffer.limit
         check_new_folder(place)
         capacity = rows if limit is None else min(rows, limit + 2)
-        self._storage = Storage(layout, lanes=lanes, limit=limit, place=place, capacity=capacity)
+        self.storage = Storage(layout, lanes=lanes, limit=limit, place=place, capacity=capacity)
 
     def _use(
         self,
@@ -124,11 +127,12 @@ class ReplayBuffer(ReplayBufferBase):
         sampler: Sampler | None = None,
     ) -> None:
         """Set the parts around the storage."""
-        self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
-        self._reader = StorageReader(self._storage, picker or BasicTransitionPicker(), slicer, sampler)
-        self._all_lanes, self._saved = np.arange(self._storage.lanes), False
-        self._is_tuple = isinstance(self._storage.observation_names, tuple)
-        buffer.bind(self._storage)
+        self.buffer, self._writer = buffer, writer or BasicWriterPreprocess()
+        parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler or Uniform())
+        self.reader = Reader([Source(self.storage, *parts)])
+        self._all_lanes, self._saved = np.arange(self.storage.lanes), False
+        self._is_tuple = isinstance(self.storage.observation_names, tuple)
+        buffer.bind(self.storage)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -156,16 +160,11 @@ class ReplayBuffer(ReplayBufferBase):
             ShapeError, NonFiniteError, ActionError: if the step does not fit. Nothing is stored then.
         """
         lanes = self._lane(lane)
-        observation = self._processed(observation)
-        values = step_columns(
-            self._storage,
-            first_rows(observation),
-            np.asarray(self._writer.process_action(action))[None],
-            np.asarray(self._writer.process_reward(reward))[None],
-            None if extra is None else first_rows(dict(extra)),
-        )
+        action, reward = self._writer.process_action(action), self._writer.process_reward(reward)
+        step = (self._processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
+        values = step_columns(self.storage, *first_rows(step))
         self._before_write()
-        self._storage.append(lanes, values)
+        self.storage.append(lanes, values)
 
     def append_batch(
         self,
@@ -190,7 +189,7 @@ class ReplayBuffer(ReplayBufferBase):
             extra: further arrays ``[n, …]`` by name.
             mask: bool ``[n]``: only these are stored (to leave out the steps that only reset).
         """
-        count = self._storage.lanes
+        count = self.storage.lanes
         terminated, truncated = (np.asarray(flag, np.bool_).reshape(-1) for flag in (terminated, truncated))
         if len(terminated) != count or len(truncated) != count:
             raise ShapeError(
@@ -198,13 +197,13 @@ class ReplayBuffer(ReplayBufferBase):
             )
         observation = process_batch(self._writer, self._as_tree(observation), count)
         following = observation_columns(
-            self._storage, process_batch(self._writer, self._as_tree(next_observation), count), "next_observation"
+            self.storage, process_batch(self._writer, self._as_tree(next_observation), count), "next_observation"
         )
         if type(self._writer).process_action is not BasicWriterPreprocess.process_action:
             action = np.stack([np.asarray(self._writer.process_action(item)) for item in np.asarray(action)])
         if type(self._writer).process_reward is not BasicWriterPreprocess.process_reward:
             reward = np.stack([np.asarray(self._writer.process_reward(item)) for item in np.asarray(reward)])
-        values = step_columns(self._storage, observation, action, reward, extra)
+        values = step_columns(self.storage, observation, action, reward, extra)
         lanes = self._all_lanes
         if mask is not None and not np.all(mask):
             lanes = np.flatnonzero(mask)
@@ -213,10 +212,10 @@ class ReplayBuffer(ReplayBufferBase):
             terminated, truncated = terminated[lanes], truncated[lanes]
         if len(lanes):
             self._before_write()
-            self._storage.append(lanes, values, following)
+            self.storage.append(lanes, values, following)
             done = terminated | truncated
             if done.any():
-                self._storage.close(lanes[done], terminated[done])
+                self.storage.close(lanes[done], terminated[done])
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
@@ -231,13 +230,13 @@ class ReplayBuffer(ReplayBufferBase):
             lane: number of the parallel environment.
         """
         lanes, final = self._lane(lane), None
-        if not self._storage.open[lane]:
+        if not self.storage.open[lane]:
             return
         if final_observation is not None:
             final = first_rows(self._processed(final_observation))
-            final = observation_columns(self._storage, final, "final_observation")
+            final = observation_columns(self.storage, final, "final_observation")
         self._before_write()
-        self._storage.close(lanes, np.array([bool(terminated)]), final)
+        self.storage.close(lanes, np.array([bool(terminated)]), final)
 
     def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
         """Add a whole episode. One that is not terminated counts as truncated.
@@ -246,17 +245,17 @@ class ReplayBuffer(ReplayBufferBase):
             DataError: if an episode is running in this lane.
             ShapeError, NonFiniteError, ActionError: if it does not fit. Nothing is stored then.
         """
-        if self._storage.open[self._lane(lane)[0]]:
+        if self.storage.open[self._lane(lane)[0]]:
             raise DataError(
                 f"an episode is running in lane {lane}: end it with clip_episode(…) before append_episode(…)"
             )
-        rows = episode_rows(self._storage, episode)
+        rows = episode_rows(self.storage, episode)
         self._before_write()
-        self._storage.extend(lane, *rows)
+        self.storage.extend(lane, *rows)
 
     def _lane(self, lane: int) -> Array:
-        if not 0 <= lane < self._storage.lanes:
-            raise ShapeError(f"lane={lane}, this buffer has lanes 0 … {self._storage.lanes - 1}: make it with lanes=")
+        if not 0 <= lane < self.storage.lanes:
+            raise ShapeError(f"lane={lane}, this buffer has lanes 0 … {self.storage.lanes - 1}: make it with lanes=")
         return self._all_lanes[lane : lane + 1]
 
     def _as_tree(self, observation: Observation) -> Observation:
@@ -267,39 +266,16 @@ class ReplayBuffer(ReplayBufferBase):
         return self._as_tree(self._writer.process_observation(self._as_tree(observation)))
 
     def _before_write(self) -> None:
-        if self._saved and self._storage.limit is not None:  # a ring on disk is not readable while it is overwritten
-            save_folder(self._storage, clean=False)
+        if self._saved and self.storage.limit is not None:  # a ring on disk is not readable while it is overwritten
+            save_folder(self.storage, clean=False)
         self._saved = False
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
     @property
-    def reader(self) -> StorageReader:
-        """Draws minibatches and walks over all transitions."""
-        return self._reader
-
-    @property
-    def episodes(self) -> Sequence[Episode]:
-        """All episodes, running ones included; made when they are asked for."""
-        return EpisodeList(self._storage)
-
-    def size(self) -> int:
-        """Number of episodes, running ones included."""
-        return self._storage.episode_count
-
-    @property
-    def step_count(self) -> int:
-        """Number of steps."""
-        return int(self._storage.steps.sum())
-
-    @property
     def dataset_info(self) -> DatasetInfo:
         """Signatures of what is stored, action space and size."""
-        return self._storage.layout.info
-
-    def action_bounds(self) -> tuple[Array, Array]:
-        """Least and greatest actions ``[A]`` of all steps; found once after a write. Infinite without steps."""
-        return self._storage.action_bounds()
+        return self.storage.layout.info
 
     @property
     def observation_shape(self) -> Shape:
@@ -309,38 +285,20 @@ class ReplayBuffer(ReplayBufferBase):
             return self.transition_picker.observation_shape(stored)  # type: ignore[attr-defined]
         if not self.transition_count:
             return stored
-        first = np.flatnonzero((self._storage.flags & NO_TRANSITION) == 0)[:1]
-        (transition,) = TransitionView().items(self._storage, self.transition_picker, first)
+        first = np.flatnonzero((self.storage.flags & NO_TRANSITION) == 0)[:1]
+        (transition,) = TransitionView().items(self.storage, self.transition_picker, first)
         return tree_map(np.shape, transition.observation)
-
-    @property
-    def buffer(self) -> BufferProtocol:
-        """The retention: decides how many steps are kept."""
-        return self._buffer
-
-    @property
-    def storage(self) -> Storage:
-        """The arrays."""
-        return self._storage
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, unused rows included."""
-        return self._storage.nbytes
+        return self.storage.nbytes
 
     def __repr__(self) -> str:
         counts = f"{self.size()} episodes, {self.step_count} steps, {self.transition_count} transitions"
         return f"<{type(self).__name__}: {counts}>"
 
     # -- files and state -------------------------------------------------------------------------------------------
-
-    def dump(self, f: BinaryIO | str | os.PathLike[str]) -> None:
-        """Write all episodes in the HDF5 layout of d3rlpy 2, with what that leaves out added.
-
-        Args:
-            f: path, or a file opened with ``"w+b"``. A path is replaced only when all is written.
-        """
-        dump(self.episodes, f, self.dataset_info)
 
     @classmethod
     def load(
@@ -385,8 +343,8 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> ReplayBuffer:
         """Open data that was made with ``storage=folder``. Rows stay on disk."""
         self = ReplayBuffer.__new__(ReplayBuffer)
-        self._storage = open_folder(Path(folder))
-        limit = self._storage.limit
+        self.storage = open_folder(Path(folder))
+        limit = self.storage.limit
         buffer = InfiniteBuffer() if limit is None else FIFOBuffer(limit)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor)
         self._saved = True
@@ -394,25 +352,25 @@ class ReplayBuffer(ReplayBufferBase):
 
     def flush(self) -> None:
         """Write pending changes of a folder to disk. Does nothing for other storage."""
-        if isinstance(self._storage.place, FolderPlace):
-            save_folder(self._storage)
+        if isinstance(self.storage.place, FolderPlace):
+            save_folder(self.storage)
             self._saved = True
 
     def get_state(self, *, contents: bool = True) -> State:
         """State of the random generators and, with ``contents``, all stored steps."""
-        state = self._reader.get_state()
+        state = self.reader.get_state()
         if contents:
             self.flush()
-            state |= {"storage": get_storage_state(self._storage), "action_size": self._storage.layout.action_size}
+            state |= {"storage": get_storage_state(self.storage), "action_size": self.storage.layout.action_size}
         return state
 
     def set_state(self, state: State) -> None:
         """Go back to a state; what is drawn next is what was drawn next then."""
-        self._reader.set_state(state)
+        self.reader.set_state(state)
         if "storage" in state:
             self._before_write()
-            set_storage_state(self._storage, state["storage"])
-            self._storage.layout = replace(self._storage.layout, action_size=int(state["action_size"]))
+            set_storage_state(self.storage, state["storage"])
+            self.storage.layout = replace(self.storage.layout, action_size=int(state["action_size"]))
 
 
 def create_fifo_replay_buffer(
@@ -423,14 +381,11 @@ def create_fifo_replay_buffer(
     writer_preprocessor: WriterPreprocessProtocol | None = None,
     env: Any = None,
     write_at_termination: bool = False,
-    *,
-    storage: Place = "memory",
     **options: Any,
 ) -> ReplayBuffer:
     """A `ReplayBuffer` that keeps the newest ``limit`` steps. Other arguments as there."""
     parts = (transition_picker, trajectory_slicer, writer_preprocessor)
-    options["write_at_termination"] = write_at_termination
-    return ReplayBuffer(FIFOBuffer(limit), *parts, episodes, env, storage=storage, **options)
+    return ReplayBuffer(FIFOBuffer(limit), *parts, episodes, env, write_at_termination=write_at_termination, **options)
 
 
 def create_infinite_replay_buffer(
@@ -440,11 +395,8 @@ def create_infinite_replay_buffer(
     writer_preprocessor: WriterPreprocessProtocol | None = None,
     env: Any = None,
     write_at_termination: bool = False,
-    *,
-    storage: Place = "memory",
     **options: Any,
 ) -> ReplayBuffer:
     """A `ReplayBuffer` that keeps everything. Other arguments as there."""
     parts = (transition_picker, trajectory_slicer, writer_preprocessor)
-    options["write_at_termination"] = write_at_termination
-    return ReplayBuffer(InfiniteBuffer(), *parts, episodes, env, storage=storage, **options)
+    return ReplayBuffer(InfiniteBuffer(), *parts, episodes, env, write_at_termination=write_at_termination, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ class Rows(NamedTuple):
     Attributes:
         index: row numbers ``[B]``.
         weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1 and priorities are not used.
-        generation: tags ``[B]`` that show whether a row still holds the same step; ``None`` likewise.
+        generation: the numbers ``[B]`` of the steps that the rows hold (see `Storage.numbers`), which the reader adds
+            if there are weights.
     """
 
     index: Any
@@ -62,9 +63,14 @@ class Generators:
             self._device.set_state(torch.as_tensor(saved["state"]).cpu())
 
 
-@runtime_checkable
-class Sampler(Protocol):
-    """Chooses which rows of a storage to read."""
+class Sampler:
+    """Chooses which rows of a storage to read.
+
+    A sampler belongs to one reader; readers with generators of their own have copies of it. It is not told of writes: a
+    storage shows which steps are new. They are those at ``storage.live(begin)``, where ``begin`` ``[lanes]`` is
+    ``storage.end`` of the last time less 1, as a running episode goes on in its final row. Rows move when a storage
+    grows; what is kept for a step is best kept by its number (`Storage.numbers`).
+    """
 
     def draw(
         self,
@@ -83,12 +89,23 @@ class Sampler(Protocol):
             reject: rows with any of these flags are not drawn.
             complete: shows for rows ``[B]`` which of them can be read. Only given if some cannot.
 
+        Returns:
+            Row numbers as ``storage.place.indices`` gives them. With ``weight``, priorities come back to `update`.
+
         Raises:
             EmptyDataError: if there is nothing to draw.
         """
+        raise NotImplementedError
 
-    def update(self, rows: Rows, priority: Any) -> None:
-        """Take new priorities ``[B]`` of rows that were drawn."""
+    def update(self, rows: Rows, priority: Array) -> None:
+        """Take new priorities ``[B]`` of rows that were drawn and still hold the same steps."""
+
+    def get_state(self) -> State:
+        """State that draws depend on, beside the generators: part of checkpoints. By default there is none."""
+        return {}
+
+    def set_state(self, state: State) -> None:
+        """Go back to a state."""
 
 
 class Uniform(Sampler):
@@ -114,9 +131,6 @@ class Uniform(Sampler):
             more = storage.place.indices(generators.host.integers(len(index), size=count - len(rows)))
             rows = storage.place.join([rows, index[more]])
         return Rows(rows)
-
-    def update(self, rows: Rows, priority: Any) -> None:
-        """Change nothing: all rows are alike."""
 
 
 def _uniform(storage: Storage, count: int, generators: Generators, reject: int) -> Any:

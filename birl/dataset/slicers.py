@@ -10,11 +10,7 @@ from birl.dataset.episode import EpisodeBase, Observation, PartialTrajectory, ba
 from birl.dataset.episodes import timesteps_and_returns
 from birl.dataset.minibatch import TrajectoryMiniBatch
 from birl.dataset.storage import Storage
-from birl.dataset.transitions import (
-    BasicTransitionPicker,
-    FrameStackTransitionPicker,
-    stack_frames,
-)
+from birl.dataset.transitions import BasicTransitionPicker, FrameStackTransitionPicker, stack_frames
 from birl.types import tree_map
 
 
@@ -84,7 +80,7 @@ class FrameStackTrajectorySlicer(BasicTrajectorySlicer):
 
     def __init__(self, n_frames: int) -> None:
         self._picker = FrameStackTransitionPicker(n_frames)
-        self.n_frames = n_frames
+        self.n_frames, self.complete = n_frames, self._picker.complete
 
     def _observations(self, episode: EpisodeBase, start: int, end: int) -> Observation:
         stacks = [stack_frames(episode.observations, index, self.n_frames) for index in range(start, end)]

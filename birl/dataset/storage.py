@@ -188,6 +188,12 @@ class Storage:
         """Row numbers of positions."""
         return lane * self.capacity + position % self.capacity
 
+    def numbers(self, rows: Array) -> Array:
+        """Numbers of the steps in ``rows``: no other step of this storage ever gets the same one."""
+        lane, inside = rows // self.capacity, rows % self.capacity
+        start = self.start[lane]
+        return (start + (inside - start) % self.capacity) * self.lanes + lane
+
     def live(self, begin: Array | None = None) -> tuple[Array, Array]:
         """Lane and position of every row in use; of each lane only those from position ``begin`` ``[lanes]`` on."""
         begin = self.start if begin is None else begin

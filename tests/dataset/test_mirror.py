@@ -199,7 +199,7 @@ def test_a_ring_that_is_written_is_followed(room: Any, lanes: int) -> None:
             buffer.set_state(state)
             same(placed.draw(TransitionView(), 16), expected)
     assert buffer.transition_count == placed.transition_count <= buffer.step_count <= 40 + lanes
-    near = placed.storage
+    near = placed.sources[0].storage
     near.refresh()
     for name, column in buffer.storage.columns.items():
         np.testing.assert_array_equal(near.columns[name].numpy(), column)
@@ -226,7 +226,7 @@ def test_writes_that_nobody_reads_do_not_pile_up(room: Any, monkeypatch: pytest.
     placed = buffer.placed_for(CPU, growing=True)
     for number in range(300):
         step(buffer, number)
-    mirror = placed.storage
+    mirror = placed.sources[0].storage
     assert isinstance(mirror, Mirror)
     assert len(mirror.written) <= 11
     assert min(rows_of(placed.draw(TransitionView(), 100))) >= 279
@@ -294,7 +294,7 @@ def test_data_that_do_not_fit_are_gathered_into_pinned_memory(
     pinned_by_numpy(monkeypatch)
     data = dataset(storage=storage if storage == "memory" else str(tmp_path / "rows"))
     placed = data.placed_for(torch.device("cuda"))
-    assert isinstance(placed.storage.place, PinnedPlace)
+    assert isinstance(placed.sources[0].storage.place, PinnedPlace)
     state = data.get_state(contents=False)
 
     def draw(buffer: Any) -> list[Any]:

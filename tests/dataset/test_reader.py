@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 from birl.algorithm.batches import to_batch
-from birl.dataset import InfiniteBuffer, MDPDataset, ReplayBuffer
+from birl.dataset import FIFOBuffer, InfiniteBuffer, MDPDataset, MixedReplayBuffer, ReplayBuffer
+from birl.dataset.arrays import TorchPlace
 from birl.dataset.sampling import Rows, Sampler
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
+from birl.files import load_archive, save_archive
 from birl.preprocessing.units import Units
 from birl.seeding import seed
 
@@ -29,7 +32,7 @@ class Newest(Sampler):
 
     def draw(self, storage: Any, count: int, generators: Any, reject: int, complete: Any = None) -> Rows:
         rows = np.flatnonzero((storage.flags & reject) == 0)[-count:]
-        return Rows(rows, np.arange(1.0, count + 1, dtype=np.float32)[:, None], np.zeros(count))
+        return Rows(rows, np.arange(1.0, count + 1, dtype=np.float32)[:, None])
 
     def update(self, rows: Rows, priority: Any) -> None:
         self.seen.append((rows.index.tolist(), list(priority)))
@@ -42,11 +45,116 @@ def test_a_sampler_gives_weights_and_takes_priorities() -> None:
     assert batch.rewards[:, 0].tolist() == [47, 48, 49]
     assert to_batch(batch, Units(torch.device("cpu"), False, None, None, None), 0.9).weight.tolist() == [1, 2, 3]
     buffer.reader.update(batch, [0.5, 0.25, 0.75])
-    assert sampler.seen == [(batch.rows.index.tolist(), [0.5, 0.25, 0.75])]
+    ((_, rows),) = batch.rows
+    assert sampler.seen == [(rows.index.tolist(), [0.5, 0.25, 0.75])]
     assert buffer.sample_transition_batch(2).weights[:, 0].tolist() == [1, 2]
     sequences = buffer.reader.draw(SequenceView(2), 3)
     weight = to_batch(sequences, Units(torch.device("cpu"), False, None, None, None), 0.9).weight
     assert weight.tolist() == [[1, 2, 3], [1, 2, 0]]  # behind the last step there is padding
+
+
+class Proportional(Sampler):
+    """Draws in proportion to priorities; steps that have none get the greatest one."""
+
+    def __init__(self) -> None:
+        self.priority: dict[int, float] = {}
+
+    def draw(self, storage: Any, count: int, generators: Any, reject: int, complete: Any = None) -> Rows:
+        rows, greatest = np.flatnonzero((storage.flags & reject) == 0), max(self.priority.values(), default=1.0)
+        priority = np.array([self.priority.get(number, greatest) for number in storage.numbers(rows).tolist()])
+        chance = priority / priority.sum()
+        drawn = generators.host.choice(len(rows), count, p=chance)
+        weight = chance.min() / chance[drawn, None]
+        return Rows(storage.place.indices(rows[drawn]), weight.astype(np.float32))
+
+    def update(self, rows: Rows, priority: Any) -> None:
+        self.priority.update(zip(rows.generation.tolist(), priority.tolist(), strict=True))
+
+    def get_state(self) -> dict[str, Any]:
+        return {"numbers": np.array([*self.priority]), "priorities": np.array([*self.priority.values()])}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.priority = dict(zip(state["numbers"].tolist(), state["priorities"].tolist(), strict=True))
+
+
+def prioritised(limit: int = 100, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(FIFOBuffer(limit), episodes=data().episodes, sampler=Proportional(), **options)
+
+
+def favour(reader: Any, reward: float, times: float = 1e6) -> Any:
+    """Give the step with this reward a priority so great that it alone is drawn from now on."""
+    batch = reader.draw(TransitionView(), 1000)
+    reader.update(batch, np.where(np.asarray(batch.rewards)[:, 0] == reward, times, 1e-6))
+    return batch
+
+
+def rewards(reader: Any, count: int = 20) -> set[float]:
+    return set(np.asarray(reader.draw(TransitionView(), count).rewards)[:, 0].tolist())
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_draws_follow_priorities(device: bool) -> None:
+    reader = prioritised().reader
+    if device:
+        reader = reader.mirrored(TorchPlace(torch.device("cpu")))
+    drawn = np.asarray(favour(reader, 7.0).rewards)
+    assert len(np.unique(drawn)) > 40
+    assert rewards(reader) == {7.0}
+    favour(reader, 7.0, 1e-6)
+    assert len(rewards(reader, 200)) > 20
+    weights = np.asarray(reader.draw(TransitionView(), 200).weights)
+    assert weights.shape == (200, 1) and weights.max() <= 1.0
+    assert reader.device_generator is None  # the device cannot draw several batches before priorities come back
+
+
+def test_late_priorities_of_overwritten_steps_are_dropped() -> None:
+    buffer = prioritised(limit=50)
+    (source,) = buffer.reader.sources
+    late = buffer.reader.draw(TransitionView(), 400)
+    for number in range(8):
+        buffer.append(np.zeros(1), [0.0], 100.0 + number)
+    buffer.clip_episode(True)
+    buffer.reader.update(late, np.full(400, 2.0))
+    held = late.rewards[:, 0] >= 8
+    assert not held.all()
+    ((_, rows),) = late.rows
+    assert set(source.sampler.priority) == set(rows.generation[held].tolist())
+
+
+def test_priorities_survive_a_checkpoint(tmp_path: Path) -> None:
+    reader = prioritised().reader
+    favour(reader, 7.0)
+    save_archive(tmp_path / "state", "test", {}, reader.get_state())
+    again = prioritised().reader
+    again.set_state(load_archive(tmp_path / "state", "test")[1])
+    assert rewards(again) == {7.0}
+    assert again.get_state()["generator"] != reader.get_state()["generator"]
+    assert "sampler" not in data().reader.get_state()
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_mixtures_hand_priorities_to_each_part(uniform: bool) -> None:
+    first, second = data() if uniform else prioritised(), prioritised()
+    reader = MixedReplayBuffer(first, second, 0.5).reader
+    batch = reader.draw(TransitionView(), 2000)
+    value = np.where(batch.rewards[:, 0] == 7.0, 1e6, 1e-6)
+    value[1000:] = np.where(batch.rewards[1000:, 0] == 9.0, 1e6, 1e-6)
+    reader.update(batch, torch.as_tensor(value))
+    assert rewards(second.reader) == {9.0}
+    assert (rewards(first.reader) == {7.0}) is not uniform
+    reader.set_state(reader.get_state())
+    assert rewards(second.reader) == {9.0}
+
+
+def test_each_seed_has_priorities_of_its_own() -> None:
+    buffer = prioritised()
+    first, second = (buffer.reader.renewed() for _ in range(2))
+    batch = first.draw(TransitionView(), 1000, [second])
+    value = np.where(batch.rewards[:, 0] == 7.0, 1e6, 1e-6)
+    value[1000:] = np.where(batch.rewards[1000:, 0] == 9.0, 1e6, 1e-6)
+    first.update(batch, value)
+    assert [rewards(reader) for reader in (first, second)] == [{7.0}, {9.0}]
+    assert len(rewards(buffer.reader)) > 10
 
 
 def test_uniform_draws_take_no_priorities() -> None:
