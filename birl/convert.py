@@ -24,7 +24,6 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import torch
 from torch import Tensor
 
-import birl.algos
 from birl.algorithm import Algorithm
 from birl.algorithm.persistence import planned_networks, rebuild
 from birl.config import AlgorithmConfig
@@ -89,7 +88,7 @@ _SIMBA: Final = re.compile(r"_encoder\._layers\.(\d+)\._layers\.([013])\.(\w+)")
 
 
 def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None = False) -> Any:
-    """Read a model that d3rlpy 2 saved with ``save``.
+    """Read a model that d3rlpy 2 saved with ``save``. Import `birl.algos` first: algorithms are found by name.
 
     Configuration, scalers, networks and targets are converted; policies and values predict the same, except for BEAR
     and CRR, whose greedy actions are random in d3rlpy. With an IQN head values differ a little, and so may greedy
@@ -248,7 +247,7 @@ def _config(data: dict[str, Any]) -> AlgorithmConfig:
         )
     if name not in known:
         raise UnsupportedError(f"models of {data['type']!r} cannot be converted, but those of {', '.join(CONVERTIBLE)}")
-    cls = getattr(birl.algos, known[name]).config_class
+    cls = AlgorithmConfig.named(known[name])
     params = {key: _value(value) for key, value in data["params"].items()}
     fields = {field.name for field in dataclasses.fields(cls)}
     if "layer_norm_eps" in fields:
@@ -262,7 +261,7 @@ def _config(data: dict[str, Any]) -> AlgorithmConfig:
     if any(lacking.values()):  # harmless if off
         raise UnsupportedError(f"birl's {known[name]} has no {lacking!s:.200}: this model cannot be converted")
     kept = {key: value for key, value in params.items() if key in fields}
-    return cls.deserialize({"type": known[name], "params": kept})  # type: ignore[no-any-return]
+    return cls.deserialize({"type": known[name], "params": kept})
 
 
 def _value(value: Any) -> Any:

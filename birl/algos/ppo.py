@@ -25,8 +25,15 @@ from birl.algorithm import (
     field,
 )
 from birl.losses import generalized_advantage
-from birl.models import CategoricalPolicy, DefaultEncoderFactory, EncoderFactory, NormalPolicy, ValueFunction
-from birl.optimizers import AdamFactory, OptimizerFactory
+from birl.models import (
+    AdamFactory,
+    CategoricalPolicy,
+    DefaultEncoderFactory,
+    EncoderFactory,
+    NormalPolicy,
+    OptimizerFactory,
+    ValueFunction,
+)
 
 
 def _encoder() -> EncoderFactory:

@@ -66,6 +66,20 @@ class Serializable:
         return {"type": self.get_type(), "params": encode(self.get_params())}
 
     @classmethod
+    def named(cls, name: str) -> type[Self]:
+        """The class of this kind with this name in files.
+
+        Raises:
+            ConfigError: if the name is not known.
+        """
+        if name not in cls._known:
+            raise ConfigError(
+                f"no {cls._kind} is called {name!r}. Known: {', '.join(sorted(cls._known))}. "
+                "If it is one of yours, import the module that defines it first."
+            )
+        return cls._known[name]  # type: ignore[return-value]
+
+    @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
         """Build the object that `serialize` described.
 
@@ -74,14 +88,9 @@ class Serializable:
         """
         if not isinstance(data, dict) or set(data) != {"type", "params"}:
             raise ConfigError(f"expected {{'type': …, 'params': …}} for {cls._kind}, got {data!r:.200}")
-        known = cls._known.get(data["type"])
-        if known is None:
-            raise ConfigError(
-                f"no {cls._kind} is called {data['type']!r}. Known: {', '.join(sorted(cls._known))}. "
-                "If it is one of yours, import the module that defines it first."
-            )
+        known = cls.named(data["type"])
         try:
-            return known(**decode(data["params"]))  # type: ignore[return-value]
+            return known(**decode(data["params"]))
         except TypeError as error:
             raise ConfigError(f"{known.__name__} cannot be built from {data['params']!r:.200}: {error}") from error
 

@@ -1,8 +1,6 @@
-"""Networks and the factories that choose them."""
+"""Networks, and the factories of encoders, Q-functions, optimisers and schedules that a configuration chooses."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 from birl.models.encoders import (
     DefaultEncoderFactory,
@@ -13,6 +11,15 @@ from birl.models.encoders import (
     register_encoder_factory,
 )
 from birl.models.networks import Network, eval_mode, is_recurrent, set_acting
+from birl.models.optimizers import (
+    AdamFactory,
+    AdamWFactory,
+    GPTAdamWFactory,
+    OptimizerFactory,
+    RMSpropFactory,
+    SGDFactory,
+    register_optimizer_factory,
+)
 from birl.models.policies import (
     CategoricalPolicy,
     ConditionalNormalPolicy,
@@ -33,6 +40,12 @@ from birl.models.q_functions import (
 )
 from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
 from birl.models.scalar import Scalar
+from birl.models.schedules import (
+    CosineAnnealingLRFactory,
+    LRSchedulerFactory,
+    WarmupCosineSchedulerFactory,
+    WarmupSchedulerFactory,
+)
 from birl.models.transformer import (
     CausalTransformer,
     ContinuousDecisionTransformer,
@@ -43,21 +56,6 @@ from birl.models.transformer import (
 from birl.models.vae import VAEDecoder, VAEEncoder, random_latents
 from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, Returns
 from birl.models.values import ValueFunction
-
-if TYPE_CHECKING:
-    from birl.optimizers import (
-        AdamFactory,
-        AdamWFactory,
-        CosineAnnealingLRFactory,
-        GPTAdamWFactory,
-        LRSchedulerFactory,
-        OptimizerFactory,
-        RMSpropFactory,
-        SGDFactory,
-        WarmupCosineSchedulerFactory,
-        WarmupSchedulerFactory,
-        register_optimizer_factory,
-    )
 
 __all__ = [
     "AdamFactory",
@@ -112,12 +110,3 @@ __all__ = [
     "register_q_func_factory",
     "set_acting",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import optimiser factories, which d3rlpy has here, lazily from `birl.optimizers`."""
-    from birl import optimizers
-
-    if name not in optimizers.__all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(optimizers, name)

@@ -1,21 +1,19 @@
-"""Optimisers and learning-rate schedules."""
+"""Optimiser steps as tensor functions, and checks of saved moments. Hands on the factories of `birl.models`."""
 
 from __future__ import annotations
 
-from birl.optimizers.factories import (
+from birl.models import (
     AdamFactory,
     AdamWFactory,
+    CosineAnnealingLRFactory,
     GPTAdamWFactory,
+    LRSchedulerFactory,
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
-    register_optimizer_factory,
-)
-from birl.optimizers.schedules import (
-    CosineAnnealingLRFactory,
-    LRSchedulerFactory,
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
+    register_optimizer_factory,
 )
 
 __all__ = [
