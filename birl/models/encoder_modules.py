@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
-from birl.models.layers import DenseLayer, EnsembleLayerNorm, activation_named
+from birl.models.layers import DenseLayer, activation_named, layer_norm
 from birl.types import Tree, tree_leaves
 
 
@@ -69,7 +69,7 @@ class SimBaBlock(nn.Module):
 
     def __init__(self, features: int, hidden_size: int, n: int | None = None) -> None:
         super().__init__()
-        self.norm = _layer_norm(features, n)
+        self.norm = layer_norm(features, n)
         self.expand = DenseLayer(features, hidden_size, "relu", n=n)
         self.contract = DenseLayer(hidden_size, features, "none", n=n)
 
@@ -97,7 +97,7 @@ class SimBaEncoder(nn.Module):
         self.feature_size = feature_size
         self.embedding = DenseLayer(in_features, feature_size, "none", n=n)
         self.blocks = nn.ModuleList(SimBaBlock(feature_size, hidden_size, n) for _ in range(n_blocks))
-        self.norm = _layer_norm(feature_size, n)
+        self.norm = layer_norm(feature_size, n)
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
@@ -114,10 +114,6 @@ def _joined(observation: Tensor, action: Tensor | None) -> Tensor:
     if action is not None and action.dim() == 3:
         x = x.expand(action.shape[0], -1, -1)
     return x if action is None else torch.cat((x, action), -1)
-
-
-def _layer_norm(features: int, n: int | None) -> nn.Module:
-    return nn.LayerNorm(features) if n is None else EnsembleLayerNorm(n, features)
 
 
 class PixelEncoder(nn.Module):
@@ -158,8 +154,7 @@ class PixelEncoder(nn.Module):
         self.activation = activation_named(activation)
         self.feature_size = feature_size
         channels, height, width = observation_shape
-        convolutions: list[nn.Module] = []
-        afterwards: list[nn.Module] = []
+        self.convolutions, self.after = nn.ModuleList(), nn.ModuleList()
         for out_channels, kernel, stride in filters:
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             if height < 1 or width < 1:
@@ -170,10 +165,9 @@ class PixelEncoder(nn.Module):
                 )
             after: list[nn.Module] = [nn.BatchNorm2d(out_channels)] if use_batch_norm else []
             after += [nn.Dropout2d(dropout_rate)] if dropout_rate else []
-            convolutions.append(nn.Conv2d(channels, out_channels, kernel, stride))
-            afterwards.append(nn.Sequential(*after))
+            self.convolutions.append(nn.Conv2d(channels, out_channels, kernel, stride))
+            self.after.append(nn.Sequential(*after))
             channels = out_channels
-        self.convolutions, self.after = nn.ModuleList(convolutions), nn.ModuleList(afterwards)
         self.dense = DenseLayer(
             channels * height * width + action_size,
             feature_size,

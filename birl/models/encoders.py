@@ -33,7 +33,7 @@ class EncoderFactory(Serializable):
 
     def create(self, observation_shape: Shape) -> nn.Module:
         """An encoder: ``forward(observation [M, *shape]) -> [M, F]``."""
-        raise UnsupportedError(f"{type(self).__name__} has no create method: give it one")
+        return self._encoder(observation_shape, 0, None)
 
     def create_with_action(
         self, observation_shape: Shape, action_size: int, discrete_action: bool = False
@@ -45,10 +45,7 @@ class EncoderFactory(Serializable):
             action_size: number of action dimensions, or of discrete actions.
             discrete_action: whether the action comes as a one-hot vector of ``action_size``.
         """
-        raise UnsupportedError(
-            f"{type(self).__name__} has no create_with_action method, which Q-functions of continuous actions need: "
-            "give it one, or use another encoder for the critic"
-        )
+        return self._encoder(observation_shape, action_size, None)
 
     def build(
         self,
@@ -67,9 +64,8 @@ class EncoderFactory(Serializable):
             discrete_action: see `create_with_action`; d3rlpy's factories need not take it.
         """
         if n is not None:
-            stack = self._stack(observation_shape, action_size or 0, n) if n > 1 else None
-            if stack is not None:
-                return stack
+            if n > 1 and self._stacks(observation_shape):
+                return self._encoder(observation_shape, action_size or 0, n)
             one = partial(self.build, observation_shape, action_size, discrete_action=discrete_action)
             return self._ensemble([one() for _ in range(n)])
         if action_size is None:
@@ -78,32 +74,25 @@ class EncoderFactory(Serializable):
             return self.create_with_action(observation_shape, action_size, True)
         return self.create_with_action(observation_shape, action_size)
 
-    def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module | None:
-        """``n`` encoders with stacked weights, or ``None`` if this kind cannot be stacked."""
-        return None
+    def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
+        """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""
+        if action_size:
+            raise UnsupportedError(
+                f"{type(self).__name__} has no create_with_action method, which Q-functions of continuous actions "
+                "need: give it one, or use another encoder for the critic"
+            )
+        raise UnsupportedError(f"{type(self).__name__} has no create method: give it one")
+
+    def _stacks(self, observation_shape: Shape) -> bool:
+        """Whether several encoders can be one module with stacked weights."""
+        return False
 
 
 register_encoder_factory = EncoderFactory.register
 
 
-class OneBuildFactory(EncoderFactory):
-    """Base of factories that make all their encoders (with or without actions, single or stacked) in one method."""
-
-    def create(self, observation_shape: Shape) -> nn.Module:
-        return self._encoder(observation_shape, 0, None)
-
-    def create_with_action(
-        self, observation_shape: Shape, action_size: int, discrete_action: bool = False
-    ) -> nn.Module:
-        return self._encoder(observation_shape, action_size, None)
-
-    def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
-        """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
-class VectorEncoderFactory(OneBuildFactory, type="vector"):
+class VectorEncoderFactory(EncoderFactory, type="vector"):
     """Dense layers; observations with more dimensions are flattened.
 
     Attributes:
@@ -129,8 +118,8 @@ class VectorEncoderFactory(OneBuildFactory, type="vector"):
         if not isinstance(self.hidden_units, list | tuple) or not all(map(SIZE.accepts, self.hidden_units)):
             raise ConfigError(f"hidden_units is {self.hidden_units!r}; it must be a list of ints >= 1")
 
-    def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module | None:
-        return None if self.use_batch_norm else self._encoder(observation_shape, action_size, n)
+    def _stacks(self, observation_shape: Shape) -> bool:
+        return not self.use_batch_norm
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         return VectorEncoder(
@@ -146,7 +135,7 @@ class VectorEncoderFactory(OneBuildFactory, type="vector"):
 
 
 @dataclass(frozen=True)
-class PixelEncoderFactory(OneBuildFactory, type="pixel"):
+class PixelEncoderFactory(EncoderFactory, type="pixel"):
     """Convolutions over images ``(channels, height, width)``; the defaults are those of the Nature DQN.
 
     Attributes:
@@ -189,7 +178,7 @@ class PixelEncoderFactory(OneBuildFactory, type="pixel"):
 
 
 @dataclass(frozen=True)
-class SimBaEncoderFactory(OneBuildFactory, type="simba"):
+class SimBaEncoderFactory(EncoderFactory, type="simba"):
     """SimBa (Lee et al. 2024, arXiv:2410.09754): residual blocks with layer norm, for vector observations.
 
     The paper normalises observations by their running mean and standard deviation: give the algorithm
@@ -210,8 +199,8 @@ class SimBaEncoderFactory(OneBuildFactory, type="simba"):
         for name in ("feature_size", "hidden_size", "n_blocks"):
             check(name, getattr(self, name), int, low=1)
 
-    def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module:
-        return self._encoder(observation_shape, action_size, n)
+    def _stacks(self, observation_shape: Shape) -> bool:
+        return True
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         size = _flat_size(self, observation_shape) + action_size
@@ -219,7 +208,7 @@ class SimBaEncoderFactory(OneBuildFactory, type="simba"):
 
 
 @dataclass(frozen=True)
-class DefaultEncoderFactory(OneBuildFactory, type="default"):
+class DefaultEncoderFactory(EncoderFactory, type="default"):
     """`PixelEncoderFactory` for three-dimensional observations, `VectorEncoderFactory` for others.
 
     Tuple and dict observations have one such encoder for each leaf; a dense layer of 256 units joins their features.
@@ -237,10 +226,8 @@ class DefaultEncoderFactory(OneBuildFactory, type="default"):
     def __post_init__(self) -> None:
         _check_layers(self)
 
-    def _stack(self, observation_shape: Shape, action_size: int, n: int) -> nn.Module | None:
-        if not is_shape(observation_shape):
-            return None
-        return self._leaf(observation_shape)._stack(observation_shape, action_size, n)
+    def _stacks(self, observation_shape: Shape) -> bool:
+        return is_shape(observation_shape) and self._leaf(observation_shape)._stacks(observation_shape)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         if is_shape(observation_shape):
@@ -255,8 +242,8 @@ class DefaultEncoderFactory(OneBuildFactory, type="default"):
         )
         return TreeEncoder(leaves, joint)
 
-    def _leaf(self, shape: tuple[int, ...]) -> OneBuildFactory:
-        factory: Callable[..., OneBuildFactory] = PixelEncoderFactory if len(shape) == 3 else VectorEncoderFactory
+    def _leaf(self, shape: tuple[int, ...]) -> EncoderFactory:
+        factory: Callable[..., EncoderFactory] = PixelEncoderFactory if len(shape) == 3 else VectorEncoderFactory
         return factory(activation=self.activation, use_batch_norm=self.use_batch_norm, dropout_rate=self.dropout_rate)
 
 

@@ -95,6 +95,11 @@ class EnsembleLayerNorm(nn.Module):
         return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:]), self.weight)
 
 
+def layer_norm(features: int, n: int | None) -> nn.Module:
+    """Layer normalisation, of ``n`` stacked members or of one."""
+    return nn.LayerNorm(features) if n is None else EnsembleLayerNorm(n, features)
+
+
 class DenseLayer(nn.Module):
     """Linear, activation, batch norm, layer norm and dropout, in this order; all but the first are optional.
 
@@ -121,16 +126,11 @@ class DenseLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.activation = activation_named(activation)
-        after: list[nn.Module] = []
-        if n is None:
-            self.linear: nn.Module = nn.Linear(in_features, out_features)
-            after += [nn.BatchNorm1d(out_features)] if use_batch_norm else []
-            after += [nn.LayerNorm(out_features)] if use_layer_norm else []
-        else:
-            self.linear = EnsembleLinear(n, in_features, out_features)
-            after += [EnsembleLayerNorm(n, out_features)] if use_layer_norm else []
-        after += [nn.Dropout(dropout_rate)] if dropout_rate else []
-        self.after = nn.ModuleList(after)
+        sizes = (in_features, out_features)
+        self.linear = nn.Linear(*sizes) if n is None else EnsembleLinear(n, *sizes)
+        self.after = nn.ModuleList([nn.BatchNorm1d(out_features)] if use_batch_norm else [])
+        self.after.extend([layer_norm(out_features, n)] if use_layer_norm else [])
+        self.after.extend([nn.Dropout(dropout_rate)] if dropout_rate else [])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[…, in_features]`` to ``[…, out_features]``."""

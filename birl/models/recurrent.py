@@ -16,13 +16,7 @@ from torch import Tensor, nn
 from birl.checks import check
 from birl.errors import ConfigError
 from birl.models.encoder_modules import VectorEncoder
-from birl.models.encoders import (
-    DefaultEncoderFactory,
-    EncoderFactory,
-    OneBuildFactory,
-    VectorEncoderFactory,
-    feature_size_of,
-)
+from birl.models.encoders import DefaultEncoderFactory, EncoderFactory, VectorEncoderFactory, feature_size_of
 from birl.models.layers import Members
 from birl.types import Shape, Tree, is_shape
 
@@ -150,7 +144,7 @@ class RecurrentMembers(Members, Recurrent):
 
 
 @dataclass(frozen=True)
-class _RecurrentEncoderFactory(OneBuildFactory):
+class _RecurrentEncoderFactory(EncoderFactory):
     hidden_size: int = 128
     hidden_units: list[int] = field(default_factory=lambda: [128])
     activation: str = "relu"
