@@ -44,13 +44,8 @@ def q_action(nets: Any, inputs: Inputs) -> Tensor:
     return nets.critic(inputs).best()
 
 
-def q_action_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:
-    """Q-values ``[...]`` of discrete actions, averaged over the ensemble."""
-    return nets.critic(inputs).mean().mean(0).gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-
 def q_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:
-    """Q-values ``[...]`` of continuous actions, averaged over the ensemble."""
+    """Q-values ``[...]`` of actions, averaged over the ensemble."""
     return nets.critic(inputs, action).mean().mean(0)
 
 
@@ -114,5 +109,5 @@ class GreedyCritic(Policy):
 
     greedy: PolicyFunction = q_action
     sample: PolicyFunction = q_action
-    value: ValueFunction | None = q_action_value
+    value: ValueFunction | None = q_value
     network: str = "critic"

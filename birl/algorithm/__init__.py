@@ -12,7 +12,6 @@ from birl.acting.policy import (
     best_of,
     mode_action,
     q_action,
-    q_action_value,
     q_value,
     sampled_action,
 )
@@ -91,7 +90,6 @@ __all__ = [
     "load_learnable",
     "mode_action",
     "q_action",
-    "q_action_value",
     "q_value",
     "rate",
     "sampled_action",

@@ -28,7 +28,6 @@ from birl.algorithm import (
     best_of,
     config,
     field,
-    q_action_value,
     q_value,
     weighted_mean,
 )
@@ -238,7 +237,7 @@ class DiscreteBCQ(Algorithm[DiscreteBCQConfig, DiscreteBCQNets]):
 
     actions = ActionSpace.DISCRETE
     learns_from = Transitions()
-    acts = Policy(constrained_action, constrained_action, q_action_value, "critic", beside=("imitator",))
+    acts = Policy(constrained_action, constrained_action, q_value, "critic", beside=("imitator",))
     steps = (
         Gradient("critic", discrete_loss, ("critic", "imitator"), optimizer="", metric="loss"),
         HardCopy("critic", "critic_target"),

@@ -30,8 +30,8 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.algos import sac
-from birl.algos.sac import SACConfig, SACNets, temperature_loss
-from birl.losses import shared, td_loss, vae_loss
+from birl.algos.sac import SACConfig, SACNets
+from birl.losses import shared, td_loss, temperature_loss, vae_loss
 from birl.models import AdamFactory, OptimizerFactory, Scalar, VAEDecoder, VAEEncoder
 from birl.models.distributions import Normal
 

@@ -18,9 +18,8 @@ from birl.algorithm import (
     Transitions,
     config,
     q_value,
-    weighted_mean,
 )
-from birl.algos.td3 import TD3Nets
+from birl.algos.td3 import TD3Nets, actor_loss
 from birl.losses import td_loss
 
 
@@ -44,12 +43,6 @@ def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
         next_returns = nets.critic_target(batch.next_inputs, nets.actor_target(batch.next_inputs))
         target = next_returns.min().backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
-
-
-def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
-    """Eq. 6: ``-E[Q(s, pi(s))]``."""
-    value = nets.critic.first(batch.inputs, nets.actor(batch.inputs)).mean()[0]
-    return Loss(-weighted_mean(value, batch.weight))
 
 
 @final

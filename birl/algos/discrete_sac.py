@@ -25,11 +25,10 @@ from birl.algorithm import (
     ValueConfig,
     config,
     field,
-    q_action_value,
+    q_value,
     weighted_mean,
 )
-from birl.losses import shared, td_loss
-from birl.losses import temperature_loss as temperature_step
+from birl.losses import td_loss, temperature_loss
 from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFactory, QFunctionFactory, Scalar
 
 
@@ -69,7 +68,7 @@ def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
         policy = nets.actor(batch.next_inputs)
         next_returns = nets.critic_target(batch.next_inputs).min().mix(policy.probs)
         target = next_returns.backup(batch.reward, batch.discount, bonus=nets.temperature() * policy.entropy())
-    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 
 def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
@@ -83,19 +82,13 @@ def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     return Loss(weighted_mean(value, batch.weight), share={"policy_entropy": -(probs * log_probs).sum(-1)})
 
 
-def temperature_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
-    """Eq. 11, with the policy that the actor's loss saw."""
-    entropy = shared(batch, "policy_entropy", lambda: nets.actor(batch.inputs).entropy())
-    return temperature_step(nets.temperature(), entropy, nets.target_entropy, batch.weight)
-
-
 @final
 class DiscreteSAC(Algorithm[DiscreteSACConfig, DiscreteSACNets]):
     """See `DiscreteSACConfig`."""
 
     actions = ActionSpace.DISCRETE
     learns_from = Transitions()
-    acts = StochasticActor(value=q_action_value)
+    acts = StochasticActor(value=q_value)
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss),

@@ -69,7 +69,7 @@ def q_loss(nets: DQNNets, batch: Batch, cfg: DQNConfig) -> Loss:
         next_returns = nets.critic_target(batch.next_inputs)
         best = next_returns.best()
         target = next_returns.gather(best).min().backup(batch.reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
 
 
 def double_q_target(nets: DQNNets, batch: Batch) -> Returns:
@@ -83,7 +83,7 @@ def double_q_target(nets: DQNNets, batch: Batch) -> Returns:
 def double_q_loss(nets: DQNNets, batch: Batch, cfg: DoubleDQNConfig) -> Loss:
     """Huber loss with threshold 1 against `double_q_target`."""
     target = double_q_target(nets, batch)
-    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
 
 
 @final

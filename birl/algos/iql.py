@@ -24,7 +24,6 @@ from birl.algorithm import (
     ValueConfig,
     config,
     field,
-    q_action_value,
     q_value,
     weighted_mean,
 )
@@ -38,7 +37,6 @@ from birl.models import (
     MeanQFunctionFactory,
     MeanReturns,
     NormalPolicy,
-    Returns,
     ValueFunction,
 )
 
@@ -96,16 +94,9 @@ class DiscreteIQLNets(nn.Module):
         self.value = ValueFunction(spec, cfg.value_encoder_factory)
 
 
-def of_taken(critic: ContinuousQFunction | DiscreteQFunction, batch: Batch) -> Returns:
-    """Returns ``[N, ...]`` of the data's actions."""
-    if isinstance(critic, DiscreteQFunction):
-        return critic(batch.inputs).gather(batch.action)
-    return critic(batch.inputs, batch.action)
-
-
 def target_value(nets: Any, batch: Batch) -> Tensor:
     """``min_j Q'_j(s, a)`` ``[B]`` of the taken actions, computed once in an update."""
-    return shared(batch, "target_value", lambda: of_taken(nets.critic_target, batch).min().mean())
+    return shared(batch, "target_value", lambda: nets.critic_target(batch.inputs, batch.action).min().mean())
 
 
 def value_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
@@ -120,7 +111,7 @@ def critic_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
     """Eq. 6: ``y = r + discount * V(s')`` with the V that has just moved (algorithm 1)."""
     with torch.no_grad():
         target = MeanReturns(nets.value(batch.next_inputs)).backup(batch.reward, batch.discount)
-    return td_loss(of_taken(nets.critic, batch), target, batch, metric="q_loss")
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, metric="q_loss")
 
 
 def actor_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
@@ -153,5 +144,5 @@ class DiscreteIQL(Algorithm[DiscreteIQLConfig, DiscreteIQLNets]):
 
     actions = ActionSpace.DISCRETE
     learns_from = Transitions()
-    acts = StochasticActor(value=q_action_value)
+    acts = StochasticActor(value=q_value)
     steps = IQL.steps

@@ -64,7 +64,7 @@ def munchausen_loss(nets: DQNNets, batch: Batch, cfg: MunchausenDQNConfig) -> Lo
         bonus = cfg.munchausen_scaling_term * (temperature * taken).clamp(cfg.clipping_value, 0)
 
         target = next_returns.mix(policy).min().backup(batch.reward + bonus, batch.discount, temperature * entropy)
-    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
 
 
 @final

@@ -55,7 +55,7 @@ def q_loss(nets: NFQNets, batch: Batch, cfg: NFQConfig) -> Loss:
         next_returns = nets.critic(batch.next_inputs)
         best = next_returns.best()
         target = next_returns.gather(best).min().backup(batch.reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 
 @final

@@ -158,10 +158,8 @@ class PLASWithPerturbation(Algorithm[PLASWithPerturbationConfig, PLASWithPerturb
     learns_from = Transitions()
     acts = Policy(policy_action, policy_action, q_value, beside=("vae_decoder", "perturbation"))
     steps = (
-        Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator", when=WARMUP),
-        Gradient("critic", critic_loss, when=AFTERWARDS),
+        *PLAS.steps[:2],
         Gradient("actor", actor_loss, ("actor", "perturbation"), when=AFTERWARDS),
-        Polyak("critic", "critic_target", when=AFTERWARDS),
-        Polyak("actor", "actor_target", when=AFTERWARDS),
+        *PLAS.steps[3:],
         Polyak("perturbation", "perturbation_target", when=AFTERWARDS),
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.algorithm import ActionSpace, Algorithm, AlgorithmConfig, Inputs, Nothing, Policy, Spec, config, field
-from birl.types import is_shape, tree_leaves
+from birl.types import leaf_shapes, tree_leaves
 
 
 @config
@@ -39,10 +39,7 @@ class NoNets(nn.Module):
 
     def lead(self, inputs: Inputs) -> tuple[int, ...]:
         """Leading dimensions of the observations."""
-        shape = self.spec.observation_shape
-        while not is_shape(shape):
-            shape = next(iter(shape.values())) if isinstance(shape, dict) else shape[0]
-        leaf = next(tree_leaves(inputs.observation))
+        leaf, shape = next(tree_leaves(inputs.observation)), next(leaf_shapes(self.spec.observation_shape))
         return tuple(leaf.shape[: leaf.dim() - len(shape)])
 
 

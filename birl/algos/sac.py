@@ -24,8 +24,7 @@ from birl.algorithm import (
     q_value,
     weighted_mean,
 )
-from birl.losses import shared, td_loss
-from birl.losses import temperature_loss as temperature_step
+from birl.losses import td_loss, temperature_loss
 from birl.models import ContinuousQFunction, Returns, Scalar, SquashedNormalPolicy
 
 
@@ -72,13 +71,7 @@ def actor_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
     action, log_prob = nets.actor(batch.inputs).sample()
     value = nets.critic(batch.inputs, action).min().mean()
     value = weighted_mean(nets.temperature().detach() * log_prob - value, batch.weight)
-    return Loss(value, share={"policy_log_prob": log_prob})
-
-
-def temperature_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
-    """Eq. 18, with the entropy estimated by ``-log pi(a|s)`` of the actions that the actor's loss sampled."""
-    log_prob = shared(batch, "policy_log_prob", lambda: nets.actor(batch.inputs).sample()[1])
-    return temperature_step(nets.temperature(), -log_prob, nets.target_entropy, batch.weight)
+    return Loss(value, share={"policy_entropy": -log_prob})
 
 
 @final

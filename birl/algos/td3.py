@@ -76,7 +76,7 @@ def critic_loss(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Loss:
 
 
 def actor_loss(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Loss:
-    """Eq. 1 with the first critic: ``-E[Q_1(s, pi(s))]``."""
+    """Eq. 1 with the first critic: ``-E[Q_1(s, pi(s))]`` (arXiv:1509.02971, eq. 6)."""
     value = nets.critic.first(batch.inputs, nets.actor(batch.inputs)).mean()[0]
     return Loss(-weighted_mean(value, batch.weight))
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import Any
 
-from birl.types import Loss, weighted_mean
+from birl.losses.sharing import shared
+from birl.types import Batch, Loss, weighted_mean
 
 
-def temperature_loss(temperature: Tensor, entropy: Tensor, target: float, weight: Tensor) -> Loss:
-    """``J(alpha) = E[alpha * (entropy - target)]`` (arXiv:1812.05905, eq. 18).
+def temperature_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    """``J(alpha) = E[alpha * (entropy - target)]`` (arXiv:1812.05905, eq. 18; arXiv:1910.07207, eq. 11).
 
-    Alpha falls while the entropy exceeds its target.
-
-    Args:
-        temperature: the scalar ``alpha``.
-        entropy: ``[...]``: the policy's entropy, or ``-log pi(a|s)`` as its one-sample estimate; not differentiated.
-        target: entropy to aim at.
-        weight: ``[...]``.
+    The entropy is that of the policy that the actor's loss saw; SAC's is estimated by ``-log pi(a|s)`` of the sampled
+    actions. Alpha falls while the entropy exceeds its target.
     """
-    value = temperature * weighted_mean(entropy.detach() - target, weight)
-    return Loss(value, {"temp": temperature})
+    temperature = nets.temperature()
+    entropy = shared(batch, "policy_entropy", lambda: nets.actor(batch.inputs).entropy()).detach()
+    return Loss(temperature * weighted_mean(entropy - nets.target_entropy, batch.weight), {"temp": temperature})

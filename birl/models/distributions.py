@@ -98,6 +98,10 @@ class SquashedNormal:
         noise = (raw - self.mean) * (-self.log_std).exp()
         return (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
 
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats ``[...]``, estimated by one sample: there is no closed form."""
+        return -self.sample()[1]
+
     def mode(self) -> Tensor:
         """``tanh(mean)``: the median, which serves as the greedy action of a squashed policy."""
         return self.mean.tanh()

@@ -134,7 +134,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
     Does nothing if ``module`` has neither, so that compiled losses stay in one graph.
     """
-    parts = [part for part in _mode_dependent(module) if part.training]
+    parts = [part for part in module.modules() if isinstance(part, _MODE_DEPENDENT) and part.training]
     for part in parts:
         part.training = False
     try:
@@ -145,10 +145,6 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 _MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
-
-
-def _mode_dependent(module: nn.Module) -> list[nn.Module]:
-    return [part for part in module.modules() if isinstance(part, _MODE_DEPENDENT)]
 
 
 def _flatten(x: Tensor, rank: int) -> Tensor:

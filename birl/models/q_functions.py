@@ -170,7 +170,7 @@ class _QFunction(Network):
 
 
 class DiscreteQFunction(_QFunction):
-    """Returns of every discrete action, for an ensemble.
+    """Returns of discrete actions, for an ensemble.
 
     Args:
         spec: shapes of observations and actions; ``action_size`` is the number of actions.
@@ -181,9 +181,10 @@ class DiscreteQFunction(_QFunction):
 
     _reads_action = False
 
-    def forward(self, inputs: Inputs) -> Returns:
-        """Returns with leading dimensions ``[N, …, A]``."""
-        return self._returns(inputs, None)
+    def forward(self, inputs: Inputs, action: Tensor | None = None) -> Returns:
+        """Returns ``[N, …, A]`` of every action, or ``[N, …]`` of int64 ``action`` ``[…]``."""
+        returns = self._returns(inputs, None)
+        return returns if action is None else returns.gather(action)
 
 
 class ContinuousQFunction(_QFunction):

@@ -121,7 +121,7 @@ def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
         share = (action == every).to(batch.reward.dtype).mean(-2)
         next_returns = nets.critic_target(batch.next_inputs).average().mix(share)
         target = next_returns.backup(batch.reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs).gather(batch.action), target, batch)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 
 @dataclass(frozen=True)
