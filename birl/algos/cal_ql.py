@@ -14,8 +14,9 @@ class CalQLConfig(CQLConfig):
 
     CQL pushes down the values of the policy's actions. Cal-QL stops at the value of the policy that made the data, so
     that a good start is not unlearned online: the conservative loss takes ``max(Q(s, a), V(s))`` for their ``Q(s, a)``
-    (eq. 5.1). ``V(s)`` is the discounted sum of the (scaled) rewards from the step to the end of its episode. Rewards after a time limit, or of steps yet to come, do not count: where rewards are
-    negative the value is too high there, and CQL's term is weaker.
+    (eq. 5.1). ``V(s)`` is the discounted sum of the (scaled) rewards from the step to the end of its episode. Rewards
+    after a time limit, or of steps yet to come, do not count: where rewards are negative the value is too high there,
+    and CQL's term is weaker.
 
     Logs what CQL logs: ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
     ``temp_loss`` and ``temp``.
