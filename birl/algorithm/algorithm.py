@@ -52,7 +52,6 @@ class Algorithm(Generic[ConfigT, NetsT]):
     evaluates: ClassVar[bool] = False  # whether it is given an algorithm and evaluates its policy
     config_class: ClassVar[type[AlgorithmConfig]]
     networks: ClassVar[Callable[[Spec, Any], nn.Module]]
-    definition: ClassVar[Definition]
 
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -64,8 +63,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         check_steps(cls.steps, config_class)
         cls.config_class, cls.networks = config_class, networks
         config_class.set_algorithm(cls)
-        values = cls.actions, cls.learns_from, cls.acts, cls.steps, cls.evaluates
-        cls.definition = KNOWN[config_class.get_type()] = Definition(cls.__name__, config_class, networks, *values)
+        KNOWN[config_class.get_type()] = cls.definition()
 
     def __init__(
         self,
@@ -83,6 +81,12 @@ class Algorithm(Generic[ConfigT, NetsT]):
         self.torch_device = resolve_device(device)
         self.enable_ddp = enable_ddp
         self._learner: Learner | None = None
+
+    @classmethod
+    def definition(cls) -> Definition:
+        """Its values."""
+        values = cls.actions, cls.learns_from, cls.acts, cls.steps, cls.evaluates
+        return Definition(cls.__name__, cls.config_class, cls.networks, *values)
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
@@ -193,7 +197,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             action_size: number of action dimensions (continuous) or of actions (discrete).
             discrete_action: only for algorithms that can do both.
         """
-        spec = building.checked_spec(self.definition, observation_shape, action_size, discrete_action)
+        spec = building.checked_spec(self.definition(), observation_shape, action_size, discrete_action)
         if self._learner is not None:
             if spec == self.spec and self.grad_step == 0:
                 return
@@ -202,30 +206,30 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
         building.check_scalers(self.config, spec)
-        return Learner(self.definition, self.config, spec, self.torch_device, evaluated)
+        return Learner(self.definition(), self.config, spec, self.torch_device, evaluated)
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes and fit the scalers that are not fitted; check that they fit if built."""
-        self._build_or_check(building.fit_to_dataset(self.definition, self.config, dataset), building.check_dataset)
+        self._build_or_check(building.fit_to_dataset(self.definition(), self.config, dataset), building.check_dataset)
 
     def build_with_env(self, env: Any) -> None:
         """Build for an environment's spaces and fit the scalers that its bounds determine; check them if built."""
         spec = environment_spec(env)
-        building.check_actions(self.definition, spec.discrete_action, "the environment")
-        if not self.built and building.needs_action_scaler(self.definition, self.config, env):
+        building.check_actions(self.definition(), spec.discrete_action, "the environment")
+        if not self.built and building.needs_action_scaler(self.definition(), self.config, env):
             self.replace_config(action_scaler=MinMaxActionScaler())
-        building.fit_to_env(self.definition, self.config, spec, env)
+        building.fit_to_env(self.definition(), self.config, spec, env)
         self._build_or_check(spec, building.check_env)
 
     def _build_or_check(self, spec: Spec, check: Callable[[Definition, Spec, Spec], None]) -> None:
         if self.built:
-            check(self.definition, self.spec, spec)
+            check(self.definition(), self.spec, spec)
         else:
             self.create_impl(spec.observation_shape, spec.action_size, discrete_action=spec.discrete_action)
 
     def check_env(self, env: Any) -> None:
         """Raise `EnvironmentMismatchError` if the environment's spaces are not those of the networks."""
-        building.check_env(self.definition, self.spec, environment_spec(env))
+        building.check_env(self.definition(), self.spec, environment_spec(env))
 
     # -- learning --------------------------------------------------------------------------------------------------
 

@@ -199,7 +199,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
             own = {item.name: getattr(config, item.name) for item in dataclasses.fields(FQEConfig)}
             config = cast(FQEConfig, self.config_class(**own))
         super().__init__(cast(Any, config), device, **fields)
-        check_actions(self.definition, algo.spec.discrete_action, f"the policy of {type(algo).__name__}")
+        check_actions(self.definition(), algo.spec.discrete_action, f"the policy of {type(algo).__name__}")
         if algo.torch_device != self.torch_device:
             raise ConfigError(
                 f"the policy is on {algo.torch_device}, {name} on {self.torch_device}: give both the same device "

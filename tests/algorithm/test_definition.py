@@ -32,7 +32,7 @@ def test_configuration_and_networks_are_taken_from_the_base() -> None:
         assert made.networks is DQNNets
     finally:
         DQNConfig.set_algorithm(known)
-        KNOWN["DQN"] = known.definition
+        KNOWN["DQN"] = known.definition()
 
 
 @pytest.mark.parametrize(
