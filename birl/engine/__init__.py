@@ -1,8 +1,7 @@
 """Learning: steps, gradients, optimisers and target networks."""
 
 from birl.engine.engine import Engine
-from birl.engine.steps import Gradient, HardCopy, Polyak, Step, TargetUpdate, When, check_steps
-from birl.engine.update import Update
+from birl.engine.steps import Gradient, HardCopy, Polyak, Step, TargetUpdate, Update, When, check_steps
 
 __all__ = [
     "Engine",

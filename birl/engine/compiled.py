@@ -13,8 +13,8 @@ from torch import Tensor
 
 from birl.engine.compiler import Graphs, Uncopied
 from birl.engine.cuda_graphs import Generators, Recorder, Recording, Updates
-from birl.engine.steps import Step
-from birl.engine.trained import Gradients, Trained, clip
+from birl.engine.steps import Gradients, Step
+from birl.engine.trained import Trained, clip
 from birl.engine.update import Eager
 from birl.errors import CompileError
 from birl.optimizers.steps import Rule, moments_of, rule_of

@@ -15,8 +15,8 @@ from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
 from birl.engine.gradient_statistics import WATCHED
 from birl.engine.memory import keep_freed_memory
-from birl.engine.steps import Gradient, Step
-from birl.engine.trained import Gradients, Trained, identity
+from birl.engine.steps import Gradient, Gradients, Step
+from birl.engine.trained import Trained, identity
 from birl.engine.update import CompiledGradients, Eager
 from birl.errors import CompileError
 from birl.models import is_recurrent

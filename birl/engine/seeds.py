@@ -22,9 +22,9 @@ from torch.overrides import TorchFunctionMode
 from birl.engine import compiler
 from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
-from birl.engine.steps import HardCopy, LossFunction, Polyak, Step, TargetUpdate
-from birl.engine.trained import Gradients, Trained, clip
-from birl.engine.update import Eager, Update
+from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, TargetUpdate, Update
+from birl.engine.trained import Trained, clip
+from birl.engine.update import Eager
 from birl.errors import ConfigError, UnsupportedError
 from birl.models import set_acting
 from birl.types import Batch, Loss

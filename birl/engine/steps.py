@@ -1,11 +1,11 @@
-"""The steps of an update: gradient steps, and target networks that follow."""
+"""The steps of an update: gradient steps, and target networks that follow. What steps ask of an `Update`."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from birl.errors import ConfigError
 from birl.types import Batch, Loss
 
-if TYPE_CHECKING:
-    from birl.engine.update import Update
-
 LossFunction = Callable[[Any, Batch, Any], Loss]  # (networks, batch, config)
+Gradients = dict[str, Tensor]  # by parameter name
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,30 @@ class When:
 
 def _number(value: int | str, config: Any) -> int:
     return int(getattr(config, value)) if isinstance(value, str) else value
+
+
+class Update(Protocol):
+    """An update as its steps see it: eager, compiled, or of many seeds."""
+
+    @property
+    def nets(self) -> Any:
+        """The networks."""
+
+    @property
+    def config(self) -> Any:
+        """The algorithm's configuration."""
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """Gradients of a loss by parameter name, for the networks ``of``, and the loss without gradients."""
+
+    def reduce(self, gradients: Gradients) -> Gradients:
+        """Combine gradients with those of other processes, if there are any."""
+
+    def apply(self, name: str, gradients: Gradients) -> None:
+        """Move the parameters of the step ``name`` by its optimiser."""
+
+    def report(self, metrics: Mapping[str, Tensor]) -> None:
+        """Log scalars."""
 
 
 class Step(Protocol):

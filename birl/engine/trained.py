@@ -8,13 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from birl.engine.steps import Gradient, Step, TargetUpdate, check_networks
+from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, check_networks
 from birl.errors import CorruptFileError, NonFiniteError
 from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
 from birl.types import State
-
-Gradients = dict[str, Tensor]
-"""By parameter name."""
 
 
 def identity(gradients: Gradients) -> Gradients:

@@ -1,48 +1,18 @@
-"""The interface between steps and updates, and the two implementations that make steps one by one."""
+"""The loop over the steps of an update, with eager and with compiled gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from birl.engine.compiler import Graphs
 from birl.engine.gradient_statistics import WATCHED, statistics
-from birl.engine.steps import LossFunction, Step
-from birl.engine.trained import Gradients, Trained
+from birl.engine.steps import Gradients, LossFunction, Step
+from birl.engine.trained import Trained
 from birl.types import Batch, Loss
-
-
-class Update(Protocol):
-    """An update as its steps see it: eager, compiled, or of many seeds."""
-
-    @property
-    def nets(self) -> Any:
-        """The networks."""
-
-    @property
-    def config(self) -> Any:
-        """The algorithm's configuration."""
-
-    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
-        """Gradients of a loss by parameter name, for the networks ``of``, and the loss without gradients."""
-
-    def reduce(self, gradients: Gradients) -> Gradients:
-        """Combine gradients with those of other processes, if there are any."""
-
-    def apply(self, name: str, gradients: Gradients) -> None:
-        """Move the parameters of the step ``name`` by its optimiser."""
-
-    def report(self, metrics: Mapping[str, Tensor]) -> None:
-        """Log scalars."""
-
-
-def make(steps: Sequence[Step], on: Update, batch: Batch) -> None:
-    """Make steps in order. Each sees the values that earlier steps share."""
-    for step in steps:
-        batch = step(on, batch)
 
 
 def differentiate(
@@ -78,7 +48,8 @@ class Eager:
         """One update with the steps that are due. Returns the metrics."""
         metrics: dict[str, Tensor] = {}
         self._metrics = metrics
-        make(due, self, batch)
+        for step in due:  # each sees the values that earlier steps share
+            batch = step(self, batch)
         return metrics
 
     def update_many(
