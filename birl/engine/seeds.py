@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import TorchFunctionMode
 
 from birl.engine import compiler
 from birl.engine.engine import Engine
@@ -26,8 +24,9 @@ from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, T
 from birl.engine.trained import Trained, clip
 from birl.engine.update import Eager
 from birl.errors import ConfigError, UnsupportedError
-from birl.models import set_acting
 from birl.types import Batch, Loss
+
+aten = torch.ops.aten
 
 _ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 """Optimisers of ``torch.optim`` that treat every number of a parameter alike, so that stacking changes nothing."""
@@ -63,9 +62,6 @@ class StackedEngine(Eager):
         super().__init__(Trained(nets, [self._stackable(step) for step in first.steps], first.config))
         self._trained.clip = vmap(clip, (0, None))
         self._losses: dict[Hashable, _StackedLoss] = {}
-        set_acting(nets, False)
-        for target in self._trained.targets:
-            nets.get_submodule(target.target).eval()
         self._stack()
         self.restack_optimizers()
 
@@ -82,7 +78,6 @@ class StackedEngine(Eager):
         self.nets.requires_grad_(False)  # gradients come from the graph
         names = self.nets.state_dict().keys()
         self.saved = {name: tensor for name, tensor in _tensors(self.nets) if name in names}
-        self.constants = {name: tensor for name, tensor in _tensors(self.nets) if name not in names}
         for engine_tensors in zip(*(_tensors(engine.nets) for engine in self._engines), strict=True):
             name = engine_tensors[0][0]
             if name in names:
@@ -188,27 +183,25 @@ class _StackedLoss:
 
     def __init__(self, stacked: StackedEngine, loss: LossFunction, trained: list[str], batch: Batch) -> None:
         self._trained = trained
-        self._draws: list[_Draw] = []
         self._metrics: list[str] = []
         self._shared: list[str] = []
         loss_of = _LossModule(loss, stacked.nets, stacked.config)
 
         def one(
-            trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor], noise: list[Tensor] | None
+            trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor]
         ) -> tuple[Tensor, list[Tensor]]:
-            tensors = {f"nets.{name}": tensor for name, tensor in {**stacked.constants, **rest, **trained}.items()}
-            with _RandomnessGiven(noise, self._draws, leaves[0]):
-                rows = iter(leaves)
-                found = functional_call(loss_of, tensors, (batch.map(lambda _: next(rows)),))
+            tensors = {f"nets.{name}": tensor for name, tensor in {**rest, **trained}.items()}
+            rows = iter(leaves)
+            found = functional_call(loss_of, tensors, (batch.map(lambda _: next(rows)),))
             self._metrics, self._shared = list(found.metrics), list(found.share)
             return found.value, [*found.metrics.values(), *found.share.values()]
 
         def all_(
-            trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor], noise: list[Tensor]
+            trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor]
         ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
             with torch.enable_grad():
                 trained = {name: tensor.detach().requires_grad_() for name, tensor in trained.items()}
-                values, more = vmap(one)(trained, rest, leaves, noise)
+                values, more = vmap(one, randomness="different")(trained, rest, leaves)
                 gradients = torch.autograd.grad(values.sum(), list(trained.values()))
             # fused optimisers read memory in order, whatever the strides say
             return [each.contiguous() for each in gradients], values.detach(), [each.detach() for each in more]
@@ -216,9 +209,8 @@ class _StackedLoss:
         # on copies: tracing a loss moves batch norm's statistics
         given, rest = self._split({name: tensor.detach().clone() for name, tensor in stacked.saved.items()})
         try:
-            vmap(lambda t, r, b: one(t, r, b, None))(given, rest, batch.leaves)
-            noise = [draw.like(len(batch.reward)) for draw in self._draws]
-            graph = make_fx(all_)(given, rest, batch.leaves, noise)
+            graph = make_fx(all_, {aten.native_dropout.default: _dropout})(given, rest, batch.leaves)
+            self._draws = _draws_of(graph)
         except RuntimeError as error:
             raise UnsupportedError(
                 f"the loss of {trained[0].partition('.')[0]!r} cannot be computed for several seeds at once: train "
@@ -228,7 +220,6 @@ class _StackedLoss:
         self._graph: Callable[..., Any] = graph
         if stacked.config.compile_graph is True:
             self._graph = torch.compile(graph, fullgraph=True, backend=compiler.BACKEND)
-        self._noise = noise
 
     def _split(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         trained = {name: saved[name].detach() for name in self._trained}
@@ -238,9 +229,9 @@ class _StackedLoss:
         self, saved: Mapping[str, Tensor], batch: Batch, generators: Sequence[torch.Generator]
     ) -> tuple[Gradients, Loss]:
         """Gradients of the trained parameters ``[S, …]``, and the losses ``[S]`` with the values they share."""
-        for draw, noise in zip(self._draws, self._noise, strict=True):
-            draw.fill(noise, generators)
-        gradients, value, more = self._graph(*self._split(saved), batch.leaves, self._noise)
+        for draw in self._draws:
+            draw.fill(generators)
+        gradients, value, more = self._graph(*self._split(saved), batch.leaves)
         metrics = dict(zip(self._metrics, more, strict=False))
         share = dict(zip(self._shared, more[len(metrics) :], strict=True))
         return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share)
@@ -263,114 +254,61 @@ class _LossModule(nn.Module):
 
 @dataclass(frozen=True)
 class _Draw:
-    """Random numbers that a loss draws, by the in-place tensor method that every random function reduces to.
+    """Random numbers of a loss.
 
     Attributes:
-        method: name of the method, such as ``"normal_"``.
+        into: where the graph reads them, ``[S, …]``.
+        method: name of the tensor method that draws them, such as ``"normal_"``.
         args: its arguments.
-        shape: shape for one seed.
-        dtype, device: of the numbers.
-        scale: divisor of the numbers.
     """
 
+    into: Tensor
     method: str
     args: tuple[Any, ...]
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    scale: float = 1.0
 
-    def like(self, count: int) -> Tensor:
-        """Placeholder for ``count`` seeds, filled with 0.5 (valid for every distribution)."""
-        return torch.full((count, *self.shape), 0.5, device=self.device).to(self.dtype)
-
-    def fill(self, noise: Tensor, generators: Sequence[torch.Generator]) -> None:
-        """Draw ``[S, *shape]``, each seed's part from its own generator, as it would be drawn alone."""
-        for part, generator in zip(noise.unbind(), generators, strict=True):
+    def fill(self, generators: Sequence[torch.Generator]) -> None:
+        """Draw each seed's part from its own generator, as it would be drawn alone."""
+        for part, generator in zip(self.into.unbind(), generators, strict=True):
             getattr(part, self.method)(*self.args, generator=generator)
-        if self.scale != 1.0:
-            noise.div_(self.scale)
 
 
-class _RandomnessGiven(TorchFunctionMode):
-    """Replaces random calls by precomputed numbers, in call order.
-
-    Args:
-        noise: the numbers, or ``None`` to record the draws.
-        draws: the draws; filled in if ``noise`` is ``None``.
-        anchor: a tensor with the seeds' hidden dimension, which tensors made from it inherit.
-    """
-
-    def __init__(self, noise: list[Tensor] | None, draws: list[_Draw], anchor: Tensor) -> None:
-        super().__init__()
-        self._noise, self._draws, self._anchor = noise, draws, anchor
-        self._next = 0
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function in _MAKERS:
-            method, arguments = _MAKERS[function]
-            tensor = args[0] if args and isinstance(args[0], Tensor) else None
-            shape = tuple(tensor.shape) if tensor is not None else _shape(args, kwargs)
-            return self._take(method, arguments, shape, tensor, **kwargs)
-        if function in _IN_PLACE:
-            given = {**_IN_PLACE[function], **dict(zip(_IN_PLACE[function], args[1:], strict=False)), **kwargs}
-            arguments = tuple(given[name] for name in _IN_PLACE[function])
-            return args[0].copy_(self._take(function.__name__, arguments, tuple(args[0].shape), args[0]))
-        if function in (F.dropout, F.dropout2d):
-            return self._dropout(function, *args, **kwargs)
-        if function is torch.empty:  # something may be drawn into it
-            return self._anchor.new_empty(_shape(args, kwargs), **{k: kwargs[k] for k in _HOW & kwargs.keys()})
-        return function(*args, **kwargs)
-
-    def _take(
-        self,
-        method: str,
-        args: tuple[Any, ...],
-        shape: tuple[int, ...],
-        like: Tensor | None,
-        scale: float = 1.0,
-        **how: Any,
-    ) -> Tensor:
-        if how.get("generator") is not None:
-            raise UnsupportedError("a loss draws from a generator of its own: train each seed by itself")
-        dtype = how.get("dtype") or (torch.get_default_dtype() if like is None else like.dtype)
-        device = how.get("device") or (torch.get_default_device() if like is None else like.device)
-        if self._noise is None:
-            self._draws.append(_Draw(method, args, shape, dtype, torch.device(device), scale))
-            return self._anchor.new_full(shape, 0.5, device=device).to(dtype)
-        self._next += 1
-        return self._noise[self._next - 1]
-
-    def _dropout(self, function: Any, x: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
-        if not training or p == 0:
-            return x
-        shape = tuple(x.shape)
-        if function is F.dropout2d:  # whole channels
-            shape = (*shape[:2], *(1 for _ in shape[2:]))
-        return x * self._take("bernoulli_", (1.0 - p,), shape, x, scale=1.0 - p)
-
-
-_HOW = {"dtype", "device"}
-_MAKERS = {
-    torch.randn: ("normal_", ()),
-    torch.randn_like: ("normal_", ()),
-    torch.rand: ("uniform_", ()),
-    torch.rand_like: ("uniform_", ()),
+_METHODS = {
+    aten.randn.default: "normal_",
+    aten.randn_like.default: "normal_",
+    aten.normal_.default: "normal_",
+    aten.rand.default: "uniform_",
+    aten.rand_like.default: "uniform_",
+    aten.uniform_.default: "uniform_",
+    aten.exponential_.default: "exponential_",
+    aten.bernoulli.p: "bernoulli_",
+    aten.bernoulli_.float: "bernoulli_",
 }
-_IN_PLACE = {  # with the defaults of their arguments, in order
-    Tensor.normal_: {"mean": 0.0, "std": 1.0},
-    Tensor.uniform_: {"from": 0.0, "to": 1.0},
-    Tensor.exponential_: {"lambd": 1.0},
-    Tensor.bernoulli_: {"p": 0.5},
-}
+"""Random operations, and the tensor methods that draw the same numbers. Arguments after the first are the same."""
 
 
-def _shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    size = args or kwargs["size"]
-    return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+def _draws_of(graph: GraphModule) -> list[_Draw]:
+    """Take the random operations out of a graph: it reads tensors instead, which are filled before it runs."""
+    draws: list[_Draw] = []
+    for node in graph.graph.nodes:
+        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+            continue
+        if node.target not in _METHODS:
+            raise RuntimeError(f"{node.target} cannot draw from the generator of each seed")
+        like, name = node.meta["val"], f"noise_{len(draws)}"
+        draws.append(
+            _Draw(torch.empty(like.shape, dtype=like.dtype, device=like.device), _METHODS[node.target], node.args[1:])
+        )
+        graph.register_buffer(name, draws[-1].into)
+        with graph.graph.inserting_before(node):
+            node.replace_all_uses_with(graph.graph.get_attr(name))
+        graph.graph.erase_node(node)
+    return draws
+
+
+def _dropout(x: Tensor, p: float, train: bool) -> tuple[Tensor, Tensor]:
+    """``native_dropout``, which training on a GPU calls, with numbers that have an operation of their own."""
+    kept = torch.bernoulli(x, 1 - p)
+    return x * kept / (1 - p), kept.bool()
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -428,7 +366,6 @@ def check_stackable(engine: Engine) -> None:
 
 def _simplify(graph: GraphModule) -> None:
     """Remove operations that do nothing, and let matrix products write gradients in their parameters' layout."""
-    aten = torch.ops.aten
     for node in list(graph.graph.nodes):
         if node.target is aten.detach.default or (node.target is aten.mul.Scalar and node.args[1] == 1):
             node.replace_all_uses_with(node.args[0])
@@ -446,5 +383,4 @@ def _simplify(graph: GraphModule) -> None:
 
 
 def _shape_of(node: Any) -> Any:
-    found = node.meta.get("tensor_meta") or node.meta.get("val")
-    return None if found is None else tuple(found.shape)
+    return getattr(node.meta.get("val"), "shape", None)

@@ -133,7 +133,7 @@ class Categorical:
         The maximum of logits plus Gumbel noise: unlike ``torch.multinomial`` it checks nothing on the host.
         """
         shape = self.logits.shape if n is None else (n, *self.logits.shape)
-        gumbel = -torch.empty(shape, dtype=self.logits.dtype, device=self.logits.device).exponential_().log()
+        gumbel = -self.logits.new_empty(shape).exponential_().log()
         action = (self.logits.detach() + gumbel).argmax(-1)
         return action, self.log_prob(action)
 
