@@ -7,7 +7,7 @@ and its gradients are traced once, as one graph, and run for all seeds at once.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, T
 from birl.engine.trained import Trained, clip
 from birl.engine.update import Eager
 from birl.errors import ConfigError, UnsupportedError
-from birl.types import Batch, Loss
+from birl.types import Batch, Loss, State
 
 aten = torch.ops.aten
 
@@ -74,39 +74,18 @@ class StackedEngine(Eager):
 
     @torch.no_grad()
     def _stack(self) -> None:
-        """Move all tensors into stacked ones. Non-persistent buffers are constants and are not stacked."""
+        """Move all saved tensors into stacked ones."""
         self.nets.requires_grad_(False)  # gradients come from the graph
-        names = self.nets.state_dict().keys()
-        self.saved = {name: tensor for name, tensor in _tensors(self.nets) if name in names}
-        for engine_tensors in zip(*(_tensors(engine.nets) for engine in self._engines), strict=True):
-            name = engine_tensors[0][0]
-            if name in names:
-                self.saved[name].data = torch.stack([tensor.detach() for _, tensor in engine_tensors])
-                for (_, tensor), own in zip(engine_tensors, self.saved[name].data, strict=True):
-                    tensor.data = own
-
-    def _groups(self, name: str) -> Iterator[tuple[dict[str, Any], tuple[dict[str, Any], ...]]]:
-        """The parameter groups of a stacked optimiser, each with those of the engines."""
-        groups = (engine.optimizers[name].param_groups for engine in self._engines)
-        return zip(self._trained.optimizers[name].param_groups, zip(*groups, strict=True), strict=True)
+        self.saved = _saved(self.nets)
+        parts = [_saved(engine.nets) for engine in self._engines]
+        for name, tensor in self.saved.items():
+            tensor.data = torch.stack([own[name].detach() for own in parts])
+            for own, part in zip(parts, tensor.data, strict=True):
+                own[name].data = part
 
     def restack_optimizers(self) -> None:
         """Copy counters, moments and schedules from the engines, whose own are unused afterwards."""
-        first, trained = self._engines[0], self._trained
-        trained.grad_step, trained.step_counts = first.grad_step, dict(first.step_counts)
-        for name, optimizer in trained.optimizers.items():
-            optimizer.state.clear()
-            optimizers = [engine.optimizers[name] for engine in self._engines]
-            for group, own_groups in self._groups(name):
-                group.update({key: value for key, value in own_groups[0].items() if key != "params"})
-                for parameter, *own in zip(group["params"], *(each["params"] for each in own_groups), strict=True):
-                    states = [each.state.get(x) for each, x in zip(optimizers, own, strict=True)]
-                    if states[0]:
-                        optimizer.state[parameter] = {
-                            key: _stacked_value(key, [state[key] for state in states]) for key in states[0]
-                        }
-            if trained.schedulers[name] is not None:
-                trained.schedulers[name].load_state_dict(copy.deepcopy(first.schedulers[name].state_dict()))
+        _carry(self._engines[0], self._trained, _joined([_states(engine) for engine in self._engines]))
 
     # -- learning --------------------------------------------------------------------------------------------------
 
@@ -136,32 +115,16 @@ class StackedEngine(Eager):
 
     def publish(self) -> None:
         """Bring counters, moments and schedules of the engines up to date: before one is saved or handed out."""
-        trained = self._trained
-        for engine in self._engines:
-            engine.grad_step, engine.step_counts = trained.grad_step, dict(trained.step_counts)
-        for name, optimizer in trained.optimizers.items():
-            for group, own_groups in self._groups(name):
-                for number, (engine, own_group) in enumerate(zip(self._engines, own_groups, strict=True)):
-                    own_group.update({key: value for key, value in group.items() if key != "params"})
-                    for parameter, own in zip(group["params"], own_group["params"], strict=True):
-                        if parameter in optimizer.state:
-                            engine.optimizers[name].state[own] = {
-                                key: value[number] if isinstance(value, Tensor) and key not in _SHARED else value
-                                for key, value in optimizer.state[parameter].items()
-                            }
-            if trained.schedulers[name] is not None:
-                for engine in self._engines:
-                    state = copy.deepcopy(trained.schedulers[name].state_dict())
-                    engine.schedulers[name].load_state_dict(state)
+        for number, engine in enumerate(self._engines):
+            _carry(self._trained, engine, _part(_states(self._trained), number))
 
     def release(self) -> None:
         """Publish, and give every engine its own tensors, so that it can be trained alone."""
         self.publish()
         for engine in self._engines:
             state = engine.get_state()
-            for name, tensor in _tensors(engine.nets):
-                if name in self.saved:
-                    tensor.data = tensor.detach().clone()
+            for name, tensor in _saved(engine.nets).items():
+                tensor.data = state["nets"][name]
             engine.set_state(state)  # its own moments
 
 
@@ -314,25 +277,50 @@ def _dropout(x: Tensor, p: float, train: bool) -> tuple[Tensor, Tensor]:
 # -- tensors -----------------------------------------------------------------------------------------------------------
 
 
-def _tensors(nets: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from nets.named_parameters()
-    yield from nets.named_buffers()
+def _saved(nets: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved buffers by name. Other buffers are constants, the same for all seeds."""
+    names = nets.state_dict().keys()
+    return {name: tensor for name, tensor in (*nets.named_parameters(), *nets.named_buffers()) if name in names}
 
 
-def _stacked_value(key: str, values: list[Any]) -> Any:
-    if isinstance(values[0], Tensor):
-        return values[0].clone() if key in _SHARED else torch.stack(values)
-    return values[0]
+def _states(trained: Trained) -> State:
+    return {name: optimizer.state_dict() for name, optimizer in trained.optimizers.items()}
+
+
+def _carry(source: Trained, target: Trained, states: State) -> None:
+    """Carry counters and schedules over, and load ``states`` into the optimisers."""
+    target.grad_step, target.step_counts = source.grad_step, dict(source.step_counts)
+    for name, optimizer in target.optimizers.items():
+        optimizer.load_state_dict(states[name])
+        if target.schedulers[name] is not None:
+            target.schedulers[name].load_state_dict(source.schedulers[name].state_dict())
+
+
+def _joined(states: Sequence[Any], key: Any = None) -> Any:
+    """The states of the engines' optimisers as one, with stacked tensors."""
+    first = states[0]
+    if isinstance(first, dict):
+        return {key: _joined([state[key] for state in states], key) for key in first}
+    if isinstance(first, Tensor):
+        return first.clone() if key in _SHARED else torch.stack(list(states))
+    return first
+
+
+def _part(state: Any, number: int, key: Any = None) -> Any:
+    """One engine's part of a joined state, whose tensors it shares."""
+    if isinstance(state, dict):
+        return {key: _part(value, number, key) for key, value in state.items()}
+    return state[number] if isinstance(state, Tensor) and key not in _SHARED else state
 
 
 def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
     if not engines or len(engines) != len(generators):
         raise ConfigError(f"{len(engines)} engines with {len(generators)} generators; at least one of each is needed")
     first = engines[0]
-    shapes = {name: tensor.shape for name, tensor in _tensors(first.nets)}
+    shapes = {name: tensor.shape for name, tensor in _saved(first.nets).items()}
     for engine in engines[1:]:
         if (
-            {name: tensor.shape for name, tensor in _tensors(engine.nets)} != shapes
+            {name: tensor.shape for name, tensor in _saved(engine.nets).items()} != shapes
             or engine.steps != first.steps
             or engine.grad_step != first.grad_step
         ):
