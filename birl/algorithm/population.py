@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,15 +19,14 @@ from birl.checks import Allowed
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.reader import Reader
-from birl.dataset.transitions import Columns
-from birl.dataset.views import TransitionView
 from birl.devices import resolve_device
 from birl.engine.seeds import StackedEngine, check_stackable
 from birl.errors import ConfigError, UnsupportedError
-from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapter, LoggerAdapterFactory
+from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
+from birl.logging.logger import EpochAdapter
 from birl.run import offline
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
-from birl.run.protocols import Stateful
+from birl.run.protocols import Callback, Stateful
 from birl.types import State
 
 Evaluators = Mapping[str, Any]
@@ -45,8 +46,8 @@ def fit_many(
     show_progress: bool = True,
     save_interval: int = 1,
     evaluators: Evaluators | Callable[[int], Evaluators] | None = None,
-    callback: Callable[[Any, int, int], None] | None = None,
-    epoch_callback: Callable[[Any, int, int], None] | None = None,
+    callback: Callback | None = None,
+    epoch_callback: Callback | None = None,
     checkpoint: str | Path | None = None,
 ) -> list[Any]:
     """Train several seeds of one configuration on a dataset, all in one update.
@@ -96,7 +97,7 @@ def fit_many(
                 f"a {type(reader).__name__} cannot be shared by several seeds: use ReplayBuffer or MixedReplayBuffer, "
                 "or train each seed by itself"
             )
-        stack = _Stack(config, dataset, reader, values, device, evaluators)
+        stack = _Stack(config, [_Run(config, dataset, reader, seed, device, evaluators) for seed in values])
         offline.fit(
             cast(Any, stack),  # the loop asks for no action
             dataset,
@@ -104,12 +105,12 @@ def fit_many(
             n_steps_per_epoch=n_steps_per_epoch,
             experiment_name=experiment_name or f"{type(stack.algorithms[0]).__name__}_seeds",
             with_timestamp=with_timestamp,
-            logger_adapter=_AdapterFactory(stack, logger_adapter or FileAdapterFactory()),
+            logger_adapter=_AdapterFactory(logger_adapter or FileAdapterFactory()),
             show_progress=show_progress,
             save_interval=save_interval,
             evaluators=stack.evaluators(),
-            callback=stack.for_each(callback),
-            epoch_callback=stack.for_each(epoch_callback),
+            callback=callback and partial(stack.call_back, callback),
+            epoch_callback=epoch_callback and partial(stack.call_back, epoch_callback),
             checkpoint=checkpoint,
         )
         stack.engine.release()
@@ -145,56 +146,94 @@ def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
     return [int(value) for value in values]
 
 
-@dataclass
 class _Run:
     """One seed: its algorithm and all the randomness that it would have alone.
 
     Attributes:
         name: ``seed_<seed>``.
-        seed: the seed.
-        algorithm: built.
+        algorithm: built by the stack.
+        evaluators: by name.
+        remembering: those of them that have a state.
         reader: reads the dataset with this seed's generators.
         generator: what its losses draw from, on the training device.
-        random: state of the global generators, as this seed's callbacks and evaluators see them.
-        evaluators: by name.
+        random: state of the other global generators, as this seed's callbacks and evaluators see them.
     """
-
-    name: str
-    seed: int
-    algorithm: Any
-    reader: Reader
-    generator: torch.Generator
-    random: State
-    evaluators: Evaluators
-
-    @contextlib.contextmanager
-    def acting(self, *, keep: bool) -> Iterator[None]:
-        """Switch the global generators to this seed's; with ``keep``, keep their new state on exit."""
-        with randomness_kept():
-            set_random_state(_with_generator(self.random, self.generator))
-            try:
-                yield
-            finally:
-                if keep:
-                    self.random = random_state()
-                    self.generator.set_state(_torch_state(self.random, self.generator.device))
-
-
-class _Stack:
-    """All seeds behind the interface of one algorithm and its learner."""
 
     def __init__(
         self,
         config: AlgorithmConfig,
         dataset: ReplayBufferBase,
         reader: Reader,
-        seeds: list[int],
+        seed: int,
         device: Any,
         evaluators: Any,
     ) -> None:
-        self.config = _StackConfig(config, seeds)
-        self._runs = [_make_run(config, dataset, reader, seed, device, evaluators) for seed in seeds]
-        self.algorithms = [run.algorithm for run in self._runs]
+        seeding.seed(seed)
+        self.seed, self.name = seed, f"seed_{seed}"
+        self.reader = reader.renewed()
+        self.algorithm: Any = config.create(device)
+        self.evaluators: Evaluators = evaluators(seed) if callable(evaluators) else dict(evaluators or {})
+        check_fit_arguments(dataset, self.evaluators)
+        self.remembering = {name: each for name, each in self.evaluators.items() if isinstance(each, Stateful)}
+        if self.remembering and not callable(evaluators):
+            name = next(iter(self.remembering))
+            raise ConfigError(
+                f"the evaluator {name!r} remembers something, so seeds cannot share it: give a function of the "
+                f"seed that makes it, evaluators=lambda seed: {{{name!r}: …}}"
+            )
+        self.generator = torch.Generator(self.algorithm.torch_device).manual_seed(seed)
+        self.random = random_state()
+
+    @contextlib.contextmanager
+    def acting(self, *, keep: bool) -> Iterator[None]:
+        """Switch the global generators to this seed's; with ``keep``, keep their new state on exit."""
+        device = self.generator.device
+        drawn_from = (
+            torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+        )
+        with randomness_kept():
+            set_random_state(self.random)
+            drawn_from.set_state(self.generator.get_state())
+            try:
+                yield
+            finally:
+                if keep:
+                    self.random = random_state()
+                    self.generator.set_state(drawn_from.get_state())
+
+    def get_state(self) -> State:
+        """The state that the run would have alone."""
+        with self.acting(keep=False):
+            return {
+                "learner": self.algorithm.get_state(),
+                "sampler": self.reader.get_state(),
+                "random": random_state(),
+                "evaluators": {name: each.get_state() for name, each in self.remembering.items()},
+            }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        self.algorithm.set_state(state["learner"])
+        self.reader.set_state(state["sampler"])
+        with self.acting(keep=True):
+            set_random_state(state["random"])
+        for name in self.remembering.keys() & state["evaluators"].keys():  # some may have been added since
+            self.remembering[name].set_state(state["evaluators"][name])
+
+
+class _Stack:
+    """All seeds behind the interface of one algorithm, which is its own learner and its own configuration."""
+
+    def __init__(self, config: AlgorithmConfig, runs: list[_Run]) -> None:
+        self.learner = self.config = self
+        self._config, self._runs = config, runs
+        self.algorithms = [run.algorithm for run in runs]
+        reader, *beside = (run.reader for run in runs)
+        self._source = SimpleNamespace(draw=partial(reader.draw, beside=beside))
+
+    def serialize(self) -> dict[str, Any]:
+        """The settings that a resumed run must share."""
+        return {**self._config.serialize(), **self.describe()}
 
     def describe(self) -> dict[str, Any]:
         """Seeds; each run's own ``params.json`` holds the rest."""
@@ -207,11 +246,6 @@ class _Stack:
                 run.algorithm.build_with_dataset(dataset)
         self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
 
-    @property
-    def learner(self) -> Self:
-        """Itself: it learns for all."""
-        return self
-
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """The dataset, which is placed already. Compilation does not depend on the number of updates."""
         return source
@@ -219,7 +253,7 @@ class _Stack:
     @property
     def compiled(self) -> bool:
         """Whether updates are compiled."""
-        return self.config.compile_graph is True
+        return self._config.compile_graph is True
 
     def updates_at_once(self, source: Any) -> int:
         """One for each algorithm."""
@@ -227,10 +261,7 @@ class _Stack:
 
     def draw(self, source: Any) -> Any:
         """A minibatch for each seed, one after the other."""
-        first = self.algorithms[0]
-        reader, *beside = (run.reader for run in self._runs)
-        view = TransitionView(Columns(first.learns_from.next_actions, first.returns))
-        return reader.draw(view, first.config.batch_size, beside)
+        return self.algorithms[0].learner.draw(self._source)
 
     def learn(self, drawn: Any) -> dict[str, Tensor]:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
@@ -246,23 +277,21 @@ class _Stack:
     def evaluators(self) -> dict[str, Any]:
         """Each seed's evaluators, for the loop."""
         return {
-            f"{run.name}/{name}": (_StatefulEvaluator if isinstance(each, Stateful) else _Evaluator)(self, run, each)
+            f"{run.name}/{name}": partial(self._evaluate, run, each)
             for run in self._runs
             for name, each in run.evaluators.items()
         }
 
-    def for_each(self, callback: Callable[[Any, int, int], None] | None) -> Callable[[Any, int, int], None] | None:
-        """A callback for the loop that calls the user's for each algorithm."""
-        if callback is None:
-            return None
+    def _evaluate(self, run: _Run, evaluator: Any, _: Any, dataset: Any) -> float:
+        self.engine.publish()
+        with run.acting(keep=False):  # what it draws changes nothing
+            return float(evaluator(run.algorithm, dataset))
 
-        def call(_: Any, epoch: int, step: int) -> None:
-            self.engine.publish()
-            for run in self._runs:
-                with run.acting(keep=True):
-                    callback(run.algorithm, epoch, step)
-
-        return call
+    def call_back(self, callback: Callback, _: Any, epoch: int, step: int) -> None:
+        """Call a user's callback for each algorithm."""
+        for run in self.runs():
+            with run.acting(keep=True):
+                callback(run.algorithm, epoch, step)
 
     def runs(self) -> list[_Run]:
         """The runs, up to date."""
@@ -271,73 +300,32 @@ class _Stack:
 
     def get_state(self) -> State:
         """The states that the runs would have alone."""
-        return {
-            run.name: {
-                "learner": run.algorithm.get_state(),
-                "sampler": run.reader.get_state(),
-                "random": _with_generator(run.random, run.generator),
-            }
-            for run in self.runs()
-        }
+        return {run.name: run.get_state() for run in self.runs()}
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
         for run in self._runs:
-            own = state[run.name]
-            run.algorithm.set_state(own["learner"])
-            run.reader.set_state(own["sampler"])
-            run.random = own["random"]
-            run.generator.set_state(_torch_state(run.random, run.generator.device))
+            run.set_state(state[run.name])
         self.engine.restack_optimizers()
 
 
-class _StackConfig:
-    """The settings that a resumed run must share: the configuration and the seeds."""
-
-    def __init__(self, config: AlgorithmConfig, seeds: list[int]) -> None:
-        self.batch_size, self.gamma, self.compile_graph = config.batch_size, config.gamma, config.compile_graph
-        self._state = {**config.serialize(), "seeds": seeds}
-
-    def serialize(self) -> dict[str, Any]:
-        return self._state
-
-
-class _Evaluator:
-    """An evaluator of one seed; what it draws changes nothing."""
-
-    def __init__(self, stack: _Stack, run: _Run, evaluator: Any) -> None:
-        self._stack, self._run, self._evaluator = stack, run, evaluator
-
-    def __call__(self, _: Any, dataset: Any) -> float:
-        self._stack.engine.publish()
-        with self._run.acting(keep=False):
-            return float(self._evaluator(self._run.algorithm, dataset))
-
-
-class _StatefulEvaluator(_Evaluator):
-    def get_state(self) -> State:
-        return self._evaluator.get_state()  # type: ignore[no-any-return]
-
-    def set_state(self, state: State) -> None:
-        self._evaluator.set_state(state)
-
-
+@dataclass(frozen=True)
 class _AdapterFactory(LoggerAdapterFactory):
     """Makes the adapters of all seeds' runs."""
 
-    def __init__(self, stack: _Stack, factory: LoggerAdapterFactory) -> None:
-        self._stack, self._factory = stack, factory
+    factory: LoggerAdapterFactory
 
     def create(self, algo: Any, experiment_name: str, n_steps_per_epoch: int) -> _Adapters:  # type: ignore[override]
-        return _Adapters(self._stack, self._factory, experiment_name, n_steps_per_epoch)
+        return _Adapters(algo, self.factory, experiment_name, n_steps_per_epoch)
 
 
-class _Adapters(LoggerAdapter):
+class _Adapters(EpochAdapter):
     """Passes each seed's metrics to its own adapter, under their usual names."""
 
     def __init__(
         self, stack: _Stack, factory: LoggerAdapterFactory, experiment_name: str, n_steps_per_epoch: int
     ) -> None:
+        super().__init__()
         self._stack = stack
         self._loggers = {
             run.name: BirlLogger(
@@ -349,23 +337,16 @@ class _Adapters(LoggerAdapter):
             )
             for run in stack.runs()
         }
-        self._metrics: dict[str, dict[str, float]] = {}
 
     def write_params(self, params: dict[str, Any]) -> None:
         for run in self._stack.runs():
             self._loggers[run.name].add_params(run.algorithm.describe())
 
-    def before_write_metric(self, epoch: int, step: int) -> None:
-        self._metrics = {name: {} for name in self._loggers}
-
-    def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
-        run, _, own = name.partition("/")
-        for each in [run] if run in self._metrics else self._metrics:  # times are those of all together
-            self._metrics[each][own if run in self._metrics else name] = value
-
     def after_write_metric(self, epoch: int, step: int) -> None:
-        for name, metrics in self._metrics.items():
-            self._loggers[name].write(epoch, step, metrics)
+        for run, logger in self._loggers.items():
+            others = tuple(f"{other}/" for other in self._loggers if other != run)  # times are those of all together
+            own = [(name, value) for name, value in self._metrics.items() if not name.startswith(others)]
+            logger.write(epoch, step, {name.removeprefix(f"{run}/"): value for name, value in own})
 
     def save_model(self, epoch: int, algo: Any) -> None:
         for run in self._stack.runs():
@@ -381,37 +362,3 @@ class _Adapters(LoggerAdapter):
     def set_state(self, state: State) -> None:
         for name, logger in self._loggers.items():
             logger.set_state(state[name])
-
-
-def _make_run(
-    config: AlgorithmConfig, dataset: ReplayBufferBase, reader: Reader, seed: int, device: Any, evaluators: Any
-) -> _Run:
-    seeding.seed(seed)
-    reader = reader.renewed()
-    algorithm: Any = config.create(device)
-    made = evaluators(seed) if callable(evaluators) else dict(evaluators or {})
-    check_fit_arguments(dataset, made)
-    remembering = [name for name, each in made.items() if isinstance(each, Stateful)]
-    if remembering and not callable(evaluators):
-        raise ConfigError(
-            f"the evaluator {remembering[0]!r} remembers something, so seeds cannot share it: give a function of the "
-            f"seed that makes it, evaluators=lambda seed: {{{remembering[0]!r}: …}}"
-        )
-    generator = torch.Generator(algorithm.torch_device)
-    random = random_state()
-    generator.manual_seed(seed)
-    return _Run(f"seed_{seed}", seed, algorithm, reader, generator, random, made)
-
-
-def _torch_state(random: State, device: torch.device) -> Tensor:
-    """The state of the generator that losses on ``device`` draw from."""
-    state: Any = random["torch"] if device.type == "cpu" else random["cuda"][str(device.index or 0)]
-    return torch.as_tensor(state)
-
-
-def _with_generator(random: State, generator: torch.Generator) -> State:
-    """``random`` with the present state of ``generator``."""
-    device = generator.device
-    if device.type == "cpu":
-        return {**random, "torch": generator.get_state()}
-    return {**random, "cuda": {**random.get("cuda", {}), str(device.index or 0): generator.get_state()}}
