@@ -265,6 +265,7 @@ def test_evaluators_and_callbacks_see_each_seed_as_it_is() -> None:
 
 def test_the_callers_generators_and_dataset_are_left_alone() -> None:
     config = discrete(DQNConfig)
+    episodes("cartpole-random")  # read before, as reading makes a generator
 
     def draws(train: bool) -> Any:
         birl.seed(5)
