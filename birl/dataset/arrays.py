@@ -36,6 +36,15 @@ class _Place:
         """Row numbers where gathers read them."""
         return rows
 
+    def none_up_to(self, found: Any) -> Any:
+        """For bools ``[..., L]`` whether none is true up to and with each."""
+        return found.cumsum(-1) == 0
+
+    def none_after(self, found: Any) -> Any:
+        """For bools ``[..., L]`` whether none is true behind each."""
+        counts = found.cumsum(-1)
+        return counts == counts[..., -1:]
+
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         """The result of ``make``, computed once for each key: small constants of pickers."""
         value = self._kept.get(key)
@@ -70,17 +79,6 @@ class MemoryPlace(_Place):
     def join(self, parts: Sequence[Any], axis: int = 0) -> Any:
         """Concatenate."""
         return np.concatenate(parts, axis)
-
-    def none_up_to(self, found: Any) -> Any:
-        """For bools ``[..., L]`` whether none is true up to and with each."""
-        return ~np.logical_or.accumulate(found, axis=-1)
-
-    def none_after(self, found: Any) -> Any:
-        """For bools ``[..., L]`` whether none is true behind each."""
-        none = np.ones_like(found)
-        if found.shape[-1] > 1:
-            np.logical_not(np.logical_or.accumulate(found[..., :0:-1], axis=-1), out=none[..., -2::-1])
-        return none
 
     def to_float(self, array: Any) -> Any:
         """Convert to float32."""
@@ -217,15 +215,6 @@ class TorchPlace(_Place):
     def join(self, parts: Sequence[Any], axis: int = 0) -> Any:
         """Concatenate."""
         return torch.cat(list(parts), axis)
-
-    def none_up_to(self, found: Any) -> Any:
-        """For bools ``[..., L]`` whether none is true up to and with each."""
-        return found.cumsum(-1) == 0
-
-    def none_after(self, found: Any) -> Any:
-        """For bools ``[..., L]`` whether none is true behind each."""
-        counts = found.cumsum(-1)
-        return counts == counts[..., -1:]
 
     def to_float(self, array: Any) -> Any:
         """Convert to float32."""

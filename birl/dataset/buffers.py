@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from birl.checks import check
 from birl.dataset.episode import Episode
@@ -11,59 +11,36 @@ from birl.dataset.episodes import EpisodeList
 from birl.dataset.storage import Storage
 
 
-@runtime_checkable
-class BufferProtocol(Protocol):
+class BufferProtocol:
     """Decides how many steps are kept, and gives access to the kept episodes.
 
-    The steps themselves lie in the storage of the replay buffer that the buffer is given to.
+    Attributes:
+        limit: largest number of steps, ``None`` for no limit.
+        storage: holds the steps; that of the replay buffer which this is given to.
     """
 
-    @property
-    def limit(self) -> int | None:
-        """Largest number of steps, ``None`` for no limit."""
+    limit: int | None = None
+    storage: Storage | None = None
 
     @property
     def episodes(self) -> Sequence[Episode]:
         """Episodes, oldest first."""
+        return [] if self.storage is None else EpisodeList(self.storage)
 
     @property
     def transition_count(self) -> int:
         """Number of transitions."""
+        return 0 if self.storage is None else self.storage.transition_count
 
-    def bind(self, storage: Storage) -> None:
-        """Show this storage from now on."""
+    def __len__(self) -> int:
+        return self.transition_count
 
 
 class InfiniteBuffer(BufferProtocol):
     """Keeps everything."""
 
-    _limit: int | None = None
-    _storage: Storage | None = None
 
-    @property
-    def limit(self) -> int | None:
-        """Largest number of steps, ``None`` for no limit."""
-        return self._limit
-
-    @property
-    def episodes(self) -> Sequence[Episode]:
-        """Episodes, oldest first."""
-        return [] if self._storage is None else EpisodeList(self._storage)
-
-    @property
-    def transition_count(self) -> int:
-        """Number of transitions."""
-        return 0 if self._storage is None else self._storage.transition_count
-
-    def __len__(self) -> int:
-        return self.transition_count
-
-    def bind(self, storage: Storage) -> None:
-        """Show this storage from now on."""
-        self._storage = storage
-
-
-class FIFOBuffer(InfiniteBuffer):
+class FIFOBuffer(BufferProtocol):
     """Keeps the newest ``limit`` steps and frees the oldest, in the middle of an episode if need be.
 
     Args:
@@ -73,4 +50,4 @@ class FIFOBuffer(InfiniteBuffer):
     def __init__(self, limit: int) -> None:
         given: Any = limit  # 1e6 is often written
         whole = int(given) if isinstance(given, float) and given.is_integer() else given
-        self._limit = check("limit", whole, int, low=1)
+        self.limit = check("limit", whole, int, low=1)

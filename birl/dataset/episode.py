@@ -13,8 +13,8 @@ from birl.dataset.validation import (
     as_column,
     check_finite,
     check_length,
-    detect_action_space,
-    lengths_by_name,
+    detect_action_size,
+    prepare_actions,
 )
 from birl.errors import EmptyDataError, ShapeError
 from birl.types import ActionSpace, Array, Leaf, Shape, Tree, tree_leaves, tree_map
@@ -65,12 +65,19 @@ class Signature:
 
     @classmethod
     def of(cls, value: Tree, *, skip: int = 0) -> Signature:
-        """Signature of a tree of arrays, leaving out the first ``skip`` dimensions."""
+        """Signature of a tree of arrays (or of `Leaf`), leaving out the first ``skip`` dimensions."""
         if isinstance(value, tuple) and len(value) < 2:
             raise ShapeError("an observation is a tuple of fewer than two arrays: give the array itself")
         dtype = tree_map(lambda leaf: leaf.dtype, value)
         shape = tree_map(lambda leaf: tuple(leaf.shape[skip:]), value)
         return cls(dtype, shape) if isinstance(value, tuple | dict) else cls([dtype], [shape])
+
+    def as_row(self) -> Signature:
+        """The signature of actions or rewards, which are rows of numbers: a scalar counts as ``(1,)``."""
+        leaf = self.tree
+        if not isinstance(leaf, Leaf) or len(leaf.shape) > 1:
+            raise ShapeError(f"actions and rewards have the shape {self.shape}; it must be [(size,)]: flatten them")
+        return Signature([leaf.dtype], [leaf.shape or (1,)])
 
 
 @dataclass(frozen=True)
@@ -84,16 +91,18 @@ class DatasetInfo:
     action_size: int
 
     @classmethod
-    def from_episodes(cls, episodes: Sequence[EpisodeBase]) -> DatasetInfo:
-        """Find signatures, action space and action size of episodes."""
+    def from_episodes(
+        cls, episodes: Sequence[EpisodeBase], action_space: ActionSpace | None = None, action_size: int | None = None
+    ) -> DatasetInfo:
+        """Find signatures, and action space and action size if they are not given, of episodes."""
         if not episodes:
-            raise EmptyDataError("there are no episodes to read the signatures from")
+            raise EmptyDataError("there are no episodes to read: give one or more")
         first = episodes[0]
-        space = detect_action_space(first.actions)
-        size = first.actions.shape[1]
-        if space is ActionSpace.DISCRETE:
-            size = max(int(episode.actions.max()) for episode in episodes) + 1
-        return cls(first.observation_signature, first.action_signature, first.reward_signature, space, size)
+        actions, space = prepare_actions(first.actions, action_space)
+        if action_size is None:
+            action_size = max(detect_action_size(episode.actions, space) for episode in episodes)
+        action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
+        return cls(first.observation_signature, action, reward, space, int(action_size))
 
 
 @runtime_checkable
@@ -233,15 +242,13 @@ class Episode(_Steps):
         self.terminated = bool(self.terminated)
         self.truncated = bool(self.truncated) and not self.terminated
         steps = len(self.rewards)
-        lengths = [len(leaf) for leaf in tree_leaves(self.observations)]
+        lengths = {len(leaf) for leaf in tree_leaves(self.observations)}
         if self.final_observation is not None:
             self.final_observation = tree_map(lambda leaf: as_array("final_observation", leaf), self.final_observation)
-        elif lengths and all(length == steps + 1 for length in lengths):
+        elif lengths == {steps + 1}:
             self.final_observation = tree_map(lambda leaf: leaf[steps], self.observations)
             self.observations = tree_map(lambda leaf: leaf[:steps], self.observations)
-            lengths = [steps]
-        given = lengths_by_name("observations", lengths)
-        check_length({"actions": len(self.actions), "rewards": steps, **given})
+        check_length(actions=self.actions, rewards=self.rewards, observations=self.observations)
 
     def size(self) -> int:
         """Number of steps."""

@@ -43,37 +43,32 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
         for_picker: keep the final observation, if known, as a last row of ``observations``, so that per-item pickers
             which read ``observations[index + 1]`` find it, and zeros as a last row of ``actions``.
     """
-    table = episode_table(storage)
-    lane, start, length = int(table.lane[index]), int(table.start[index]), int(table.length[index])
+    lane, start, length = (int(column[index]) for column in episode_table(storage))
     first = lane * storage.capacity + start % storage.capacity
-    whole = first % storage.capacity + length < storage.capacity
     rows: Any = slice(first, first + length + 1)
-    if not whole or (copy and storage.limit is not None):
-        rows = storage.rows(lane, np.arange(start, start + length + 1))
+    if storage.limit is not None and (copy or rows.stop > (lane + 1) * storage.capacity):
+        rows = storage.place.indices(storage.rows(lane, np.arange(start, start + length + 1)))
     last, after = storage.flags[storage.rows(lane, np.array([start + length - 1, start + length]))]
     unknown = bool(last & NO_NEXT) or bool(after & UNKNOWN)
 
-    def read(name: str, count: int = length) -> Array:
-        if isinstance(rows, slice):
-            return storage.place.host(storage.columns[name][first : first + count])
-        return storage.place.host(storage.take(name, rows[:count]))
+    def read(name: str) -> Array:
+        return storage.place.host(storage.columns[name][rows])
 
-    observations = tree_map(lambda name: read(name, length + 1), storage.observation_names)
+    observations, actions = tree_map(read, storage.observation_names), read("action")
     episode = Episode(
         tree_map(lambda leaf: leaf[:length], observations),
-        read("action"),
-        read("reward"),
+        actions[:length],
+        read("reward")[:length],
         bool(last & TERMINATED),
         truncated=bool(last & TRUNCATED),
         final_observation=None if unknown else tree_map(lambda leaf: leaf[length], observations),
-        extra={name.removeprefix("extra."): read(name) for name in storage.extra_names} or None,
+        extra={name.removeprefix("extra."): read(name)[:length] for name in storage.extra_names} or None,
     )
     if for_picker and not bool(last & NO_NEXT):
-        episode.observations = observations
-        episode.actions = read("action", length + 1)
-        if episode.actions[length].any():  # old rows of a ring
-            episode.actions = episode.actions.copy()
-            episode.actions[length] = 0
+        if actions[length].any():  # old rows of a ring
+            actions = actions.copy()
+            actions[length] = 0
+        episode.observations, episode.actions = observations, actions
     return episode
 
 
@@ -81,16 +76,9 @@ def locate(storage: Storage, rows: Array) -> tuple[Array, Array]:
     """Episode numbers, and indices in these episodes, of steps ``rows`` ``[B]``."""
     table = episode_table(storage)
     position, lane = np.divmod(storage.numbers(rows), storage.lanes)
-    lane_begins = np.searchsorted(table.lane, lane, side="left")
-    if storage.lanes == 1:
-        episode = np.searchsorted(table.start, position, side="right") - 1
-    else:  # starts rise within a lane only: search lane by lane
-        lane_ends = np.searchsorted(table.lane, lane, side="right")
-        episode = np.empty_like(rows)
-        for one in np.unique(lane):
-            mine = lane == one
-            begin, end = lane_begins[mine][0], lane_ends[mine][0]
-            episode[mine] = begin + np.searchsorted(table.start[begin:end], position[mine], side="right") - 1
+    span = int(storage.end.max()) + 1  # puts the positions of all lanes on one line, on which starts rise
+    starts = storage.cached("episode starts", lambda: table.lane * span + table.start)
+    episode = np.searchsorted(starts, lane * span + position, side="right") - 1
     return episode, position - table.start[episode]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.arrays import FolderPlace, Place
-from birl.dataset.layout import Layout
+from birl.dataset.episode import DatasetInfo, Signature
 from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
 from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError, ShapeError
 from birl.files import atomic_write, parse_json
@@ -129,7 +129,7 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
         storage: a storage in a folder.
         clean: false marks a ring that is being overwritten and cannot be opened until it is saved again.
     """
-    place, layout = storage.place, storage.layout
+    place, info = storage.place, storage.info
     assert isinstance(place, FolderPlace)
     if clean:
         place.flush()
@@ -137,7 +137,7 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
         "format": "birl-storage",
         "version": _VERSION,
         "clean": clean,
-        "info": {"action_space": layout.action_space.value, "action_size": layout.action_size},
+        "info": {"action_space": info.action_space.value, "action_size": info.action_size},
         "lanes": storage.lanes,
         "observation": storage.observation_names,
         "leaves": {name: (leaf.shape, leaf.dtype.str) for name, leaf in storage.leaves.items()},
@@ -178,8 +178,9 @@ def _attach(folder: Path, index: dict[str, Any]) -> Storage:
     leaves = {name: Leaf(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in index["leaves"].items()}
     observation = tree_map(leaves.__getitem__, tree_of_json(index["observation"]))
     space, size = ActionSpace(index["info"]["action_space"]), int(index["info"]["action_size"])
-    layout = Layout(observation, leaves["action"], leaves["reward"], space, size)
-    storage = Storage(layout, lanes=int(index["lanes"]), limit=index["limit"])
+    action, reward = Signature.of(leaves["action"]), Signature.of(leaves["reward"])
+    info = DatasetInfo(Signature.of(observation), action, reward, space, size)
+    storage = Storage(info, lanes=int(index["lanes"]), limit=index["limit"])
     storage.leaves, storage.capacity = leaves, int(index["capacity"])
     storage.place = place = FolderPlace(folder)
     rows = storage.lanes * storage.capacity

@@ -33,8 +33,8 @@ def step_columns(
         if given.size != count * leaf.shape[0]:
             raise ShapeError(f"{name} has shape {given.shape}, expected is {(count, *leaf.shape)}")
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
-    if storage.layout.action_space is ActionSpace.DISCRETE:
-        check_action_range(values["action"], storage.layout.action_size)
+    if storage.info.action_space is ActionSpace.DISCRETE:
+        check_action_range(values["action"], storage.info.action_size)
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
         if len(value) != count:

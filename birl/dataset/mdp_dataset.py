@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.buffers import InfiniteBuffer
-from birl.dataset.episode import Signature, parts_as_tuple
+from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
 from birl.dataset.incoming import row_flags
-from birl.dataset.layout import Layout
 from birl.dataset.replay_buffer import Place, ReplayBuffer
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
@@ -22,7 +21,6 @@ from birl.dataset.validation import (
     check_finite,
     check_length,
     detect_action_size,
-    lengths_by_name,
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
@@ -89,9 +87,9 @@ class MDPDataset(ReplayBuffer):
         if isinstance(next_observations, list) and isinstance(observations, tuple):
             next_observations = tuple(next_observations)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
-        lengths = lengths_by_name("observations", [len(np.atleast_1d(leaf)) for leaf in tree_leaves(observations)])
-        lengths |= {"actions": len(np.atleast_1d(actions)), "rewards": len(rewards), "terminals": len(terminal)}
-        count = check_length({**lengths, "timeouts": len(timeout)})
+        actions = as_array("actions", actions)
+        arrays = {"observations": observations, "actions": actions, "rewards": rewards}
+        count = check_length(**arrays, terminals=terminal, timeouts=timeout)
         check_finite("observations", observations)
         check_finite("rewards", rewards)
         actions, space = prepare_actions(actions, action_space)
@@ -118,9 +116,9 @@ class MDPDataset(ReplayBuffer):
             finals = tree_map(lambda leaf: leaf[ends], following)
             check_finite("next_observations", finals)
 
-        observation, action, reward = (Signature.of(tree, skip=1).tree for tree in (observations, actions, rewards))
+        observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
-        self._make(Layout(observation, action, reward, space, size), buffer, storage, count + int(ends.sum()))
+        self._make(DatasetInfo(observation, action, reward, space, size), buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None)
         names = self.storage.observation_names
         steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))

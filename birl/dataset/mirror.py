@@ -19,7 +19,7 @@ DEVICE_MEMORY_SHARE: Final = 0.5
 
 _MANY: Final = 4096  # writes that are remembered one by one
 _MIRRORED: Final = (
-    *("layout", "lanes", "limit", "capacity", "leaves", "observation_names", "flags"),
+    *("info", "lanes", "limit", "capacity", "leaves", "observation_names", "flags"),
     *("start", "end", "steps", "offset", "open", "pending", "transition_count", "episode_count", "version"),
     "generation",
 )
@@ -38,10 +38,10 @@ class Mirror(Storage):
         self._source, self.place = source, place
         self.device_draws = place.device is not None and not growing
         self._cache, self._generation = {}, -1
-        self.mirrors = []
+        self.mirrors = weakref.WeakSet()
         self.written: list[Array] = []
         self.columns, self.version = {}, -1
-        source.mirrors.append(weakref.ref(self, source.mirrors.remove))
+        source.mirrors.add(self)
         self.refresh()
 
     @property
@@ -86,13 +86,9 @@ def place_near(storages: Sequence[tuple[Storage, bool]], device: torch.device) -
     """
     if not all(isinstance(storage.place, MemoryPlace) for storage, _ in storages):
         return None
-    if all(_sized(storage, growing) for storage, growing in storages):
+    # Known beforehand is the size of data in memory that do not grow without limit.
+    if all(type(each.place) is MemoryPlace and not (growing and each.limit is None) for each, growing in storages):
         needed = sum(storage.full_nbytes for storage, _ in storages)
         if needed <= DEVICE_MEMORY_SHARE * arrays.free_device_memory(device):
             return TorchPlace(device)
     return PinnedPlace() if device.type == "cuda" else None
-
-
-def _sized(storage: Storage, growing: bool) -> bool:
-    """Whether it lies in memory and its size is known beforehand."""
-    return type(storage.place) is MemoryPlace and not (growing and storage.limit is None)

@@ -13,10 +13,9 @@ import torch
 
 from birl.checks import check
 from birl.dataset.arrays import Place
-from birl.dataset.episode import EpisodeBase
+from birl.dataset.episode import DatasetInfo, EpisodeBase
 from birl.dataset.episodes import locate
 from birl.dataset.incoming import episode_rows
-from birl.dataset.layout import Layout
 from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
 from birl.dataset.mirror import Mirror, place_near
 from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
@@ -133,10 +132,8 @@ class Reader:
         Raises:
             EmptyDataError: if there is no episode.
         """
-        if not episodes:
-            raise EmptyDataError("there are no episodes to read: give one or more")
-        layout = Layout.of_episodes(episodes, action_space, action_size)
-        storage = Storage(layout, capacity=sum(episode.size() + 1 for episode in episodes))
+        info = DatasetInfo.from_episodes(episodes, action_space, action_size)
+        storage = Storage(info, capacity=sum(episode.size() + 1 for episode in episodes))
         for episode in episodes:
             storage.extend(0, *episode_rows(storage, episode))
         return cls([Source(storage, picker)])

@@ -14,11 +14,11 @@ import torch
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
+from birl.dataset.dataset_info import info_of_env, info_of_signatures
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, Signature
 from birl.dataset.folders import check_new_folder, get_storage_state, open_folder, save_folder, set_storage_state
 from birl.dataset.hdf5 import check_readable, load
 from birl.dataset.incoming import episode_rows, first_rows, observation_columns, step_columns
-from birl.dataset.layout import FLOAT_REWARD, Layout, row_leaf
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
@@ -88,25 +88,25 @@ class ReplayBuffer(ReplayBufferBase):
                 "from whole episodes only, collect each one and give it to append_episode(…) when it is over"
             )
         writer = writer_preprocessor or BasicWriterPreprocess()
-        reward = FLOAT_REWARD if reward_signature is None else row_leaf(reward_signature)
+        reward = Signature([np.float32], [(1,)]) if reward_signature is None else reward_signature.as_row()
         if env is not None:
-            layout = Layout.of_env(env, writer, reward, action_space, action_size)
+            info = info_of_env(env, writer, reward, action_space, action_size)
         elif episodes:
-            layout = Layout.of_episodes(episodes, action_space, action_size)
+            info = DatasetInfo.from_episodes(episodes, action_space, action_size)
         elif observation_signature is not None and action_signature is not None:
-            layout = Layout.of_signatures(observation_signature, action_signature, reward, action_space, action_size)
+            info = info_of_signatures(observation_signature, action_signature, reward, action_space, action_size)
         else:
             raise ConfigError("shapes cannot be told: give env=, episodes= (at least one) or the signatures")
         if lanes is None:
             lanes = getattr(env, "num_envs", 1)
         rows = sum(episode.size() + 1 for episode in episodes or ())
-        self._make(layout, buffer, storage, rows, lanes)
+        self._make(info, buffer, storage, rows, lanes)
         self._use(buffer, transition_picker, trajectory_slicer, writer, sampler)
         for episode in episodes or ():
             self.append_episode(episode)
         self.flush()
 
-    def _make(self, layout: Layout, buffer: BufferProtocol, storage: Place, rows: int, lanes: int = 1) -> None:
+    def _make(self, info: DatasetInfo, buffer: BufferProtocol, storage: Place, rows: int, lanes: int = 1) -> None:
         """Make an empty storage with room for ``rows`` rows."""
         if not isinstance(buffer, BufferProtocol):
             raise ConfigError(
@@ -116,7 +116,7 @@ class ReplayBuffer(ReplayBufferBase):
         place, limit = make_place(storage), buffer.limit
         check_new_folder(place)
         capacity = rows if limit is None else min(rows, limit + 2)
-        self.storage = Storage(layout, lanes=lanes, limit=limit, place=place, capacity=capacity)
+        self.storage = Storage(info, lanes=lanes, limit=limit, place=place, capacity=capacity)
 
     def _use(
         self,
@@ -132,7 +132,7 @@ class ReplayBuffer(ReplayBufferBase):
         self.reader = Reader([Source(self.storage, *parts)])
         self._all_lanes, self._saved = np.arange(self.storage.lanes), False
         self._is_tuple = isinstance(self.storage.observation_names, tuple)
-        buffer.bind(self.storage)
+        buffer.storage = self.storage
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class ReplayBuffer(ReplayBufferBase):
     @property
     def dataset_info(self) -> DatasetInfo:
         """Signatures of what is stored, action space and size."""
-        return self.storage.layout.info
+        return self.storage.info
 
     @property
     def observation_shape(self) -> Shape:
@@ -361,7 +361,7 @@ class ReplayBuffer(ReplayBufferBase):
         state = self.reader.get_state()
         if contents:
             self.flush()
-            state |= {"storage": get_storage_state(self.storage), "action_size": self.storage.layout.action_size}
+            state |= {"storage": get_storage_state(self.storage), "action_size": self.storage.info.action_size}
         return state
 
     def set_state(self, state: State) -> None:
@@ -370,7 +370,7 @@ class ReplayBuffer(ReplayBufferBase):
         if "storage" in state:
             self._before_write()
             set_storage_state(self.storage, state["storage"])
-            self.storage.layout = replace(self.storage.layout, action_size=int(state["action_size"]))
+            self.storage.info = replace(self.storage.info, action_size=int(state["action_size"]))
 
 
 def create_fifo_replay_buffer(

@@ -20,7 +20,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
-from birl.dataset.layout import Layout
+from birl.dataset.episode import DatasetInfo
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
 TERMINATED = 1  # the environment ended the episode with this step
@@ -40,7 +40,7 @@ class Storage:
     """Growing or ring-shaped arrays of steps.
 
     Args:
-        layout: shapes and dtypes of one step.
+        info: shapes and dtypes of steps, and the kind of actions.
         lanes: number of parallel environments.
         limit: largest number of steps over all lanes, ``None`` for no limit.
         place: where arrays lie.
@@ -49,7 +49,7 @@ class Storage:
 
     def __init__(
         self,
-        layout: Layout,
+        info: DatasetInfo,
         *,
         lanes: int = 1,
         limit: int | None = None,
@@ -60,13 +60,13 @@ class Storage:
         check("limit", limit, int, ": at least 1 step for each lane", optional=True, low=lanes)
         self.place: Place = MemoryPlace() if place is None else place
         self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
-        self.layout = layout
-        self.leaves: dict[str, Leaf] = {"action": layout.action, "reward": layout.reward}
-        self.observation_names: Tree = self._name("observation", layout.observation)
+        self.info = info
+        self.leaves: dict[str, Leaf] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
+        self.observation_names: Tree = self._name("observation", info.observation_signature.tree)
         self.columns: dict[str, Any] = {}
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # of the contents; of the arrays they lie in
-        self.mirrors: list[weakref.ref[Any]] = []  # mirrors, which are notified of written rows
+        self.mirrors: weakref.WeakSet[Any] = weakref.WeakSet()  # they are notified of written rows
         # On a device rows are drawn from an index there. Of a ring it would have to be made again after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
@@ -117,10 +117,8 @@ class Storage:
 
     def _set_flags(self, rows: Array, values: Array | int) -> None:
         self.flags[rows] = values
-        for reference in self.mirrors:  # no row is written without its flags
-            mirror = reference()
-            if mirror is not None:
-                mirror.note(rows)
+        for mirror in self.mirrors:  # no row is written without its flags
+            mirror.note(rows)
         if self.device_flags is not self.flags:
             self.place.put(self.device_flags, rows, values)
 
@@ -313,18 +311,15 @@ class Storage:
         is_step = (flags & FINAL) == 0
         cut = 0
         if self.limit is not None and np.count_nonzero(is_step) > self.limit:  # keep the newest steps
-            flags, keep, lost = flags.copy(), int(np.flatnonzero(is_step)[-self.limit]), np.flatnonzero(~is_step)
+            flags, keep = flags.copy(), int(np.flatnonzero(is_step)[-self.limit])
             cut_steps = np.count_nonzero(is_step[:keep])
             steps = {name: value[cut_steps:] for name, value in steps.items()}
             finals = {name: value[keep - cut_steps :] for name, value in finals.items()}
-            if not flags[keep] & FIRST:
-                flags[keep] |= HEAD
-                previous = lost[lost < keep]
-                cut = keep - (int(previous[-1]) + 1 if len(previous) else 0)
+            cut = keep - int(np.flatnonzero(flags[: keep + 1] & FIRST)[-1])
+            flags[keep] |= HEAD if cut else 0
             flags, is_step = flags[keep:], is_step[keep:]
-            self._evict_run(lane, int(self.steps[lane]))
         count = len(flags)
-        if self.limit is not None and self.lanes == 1:  # free rows first, so that the ring need not grow
+        if self.limit is not None:  # free rows first, so that the ring need not grow
             self._evict_run(lane, int(self.steps[lane]) + int(np.count_nonzero(is_step)) - self.limit)
         self.reserve(int(self.end[lane] - self.start[lane]) + count)
         rows = self.rows(lane, self.end[lane] + np.arange(count))

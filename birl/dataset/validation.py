@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -75,25 +74,24 @@ def _fits_float32(leaf: Array) -> bool:
     return bool(leaf.min() >= -FLOAT32_MAX and leaf.max() <= FLOAT32_MAX)  # neither is so if there is NaN
 
 
-def check_length(lengths: dict[str, int], *, minimum: int = 1) -> int:
-    """The common number of steps.
+def check_length(**arrays: Tree) -> int:
+    """The common number of steps of trees of arrays.
 
     Raises:
         ShapeError: if lengths differ.
-        EmptyDataError: if there are fewer than ``minimum`` steps.
+        EmptyDataError: if there is no step.
     """
+    lengths: dict[str, int] = {}
+    for name, tree in arrays.items():
+        leaves = [len(np.atleast_1d(leaf)) for leaf in tree_leaves(tree)]
+        lengths |= {name if len(leaves) == 1 else f"{name}[{index}]": length for index, length in enumerate(leaves)}
     if len(set(lengths.values())) > 1:
         given = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise ShapeError(f"numbers of steps differ: {given}. Give every array one row a step")
     length = next(iter(lengths.values()))
-    if length < minimum:
-        raise EmptyDataError(f"there are {length} steps, at least {minimum} is needed: check how the data was read")
+    if not length:
+        raise EmptyDataError("there are 0 steps, at least 1 is needed: check how the data was read")
     return length
-
-
-def lengths_by_name(name: str, lengths: Sequence[int]) -> dict[str, int]:
-    """Lengths of a tree's leaves for `check_length`, by the names that Python has for them."""
-    return {name if len(lengths) == 1 else f"{name}[{index}]": length for index, length in enumerate(lengths)}
 
 
 def detect_action_space(actions: Any) -> ActionSpace:

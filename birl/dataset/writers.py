@@ -12,32 +12,23 @@ from birl.types import Array, tree_map
 
 @runtime_checkable
 class WriterPreprocessProtocol(Protocol):
-    """Changes one step on its way into a buffer."""
+    """Changes one step on its way into a buffer. A method that is not overridden changes nothing."""
 
     def process_observation(self, observation: Observation) -> Observation:
         """The observation to store; final observations pass here too."""
+        return observation
 
     def process_action(self, action: Array) -> Array:
         """The action to store."""
+        return action
 
     def process_reward(self, reward: Array) -> Array:
         """The reward to store."""
+        return reward
 
 
 class BasicWriterPreprocess(WriterPreprocessProtocol):
     """Stores steps unchanged."""
-
-    def process_observation(self, observation: Observation) -> Observation:
-        """The observation itself."""
-        return observation
-
-    def process_action(self, action: Array) -> Array:
-        """The action itself."""
-        return action
-
-    def process_reward(self, reward: Array) -> Array:
-        """The reward itself."""
-        return reward
 
 
 class LastFrameWriterPreprocess(BasicWriterPreprocess):
