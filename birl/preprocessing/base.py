@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from birl.checks import check
 from birl.errors import (
     ConfigError,
     EmptyDataError,
@@ -37,6 +38,9 @@ class Scaler:
 
     _scaled: ClassVar[str]
     """What it scales, as episodes and environments call it."""
+
+    def __post_init__(self) -> None:
+        """Check the parameters that were given (scalers that are dataclasses)."""
 
     @property
     def built(self) -> bool:
@@ -126,12 +130,6 @@ class Scaler:
         single = f"single_{self._scaled}_space"
         return getattr(env, single) if hasattr(env, single) else getattr(env, f"{self._scaled}_space")
 
-    def _missing(self) -> NotBuiltError:
-        return NotBuiltError(
-            f"{type(self).__name__} has no parameters yet: fit it (fit_with_dataset, fit_with_episodes, "
-            "fit_with_env) or give them when it is made"
-        )
-
 
 class Fitted(Scaler):
     """Base of scalers with two parameters, which are given, or fitted, together."""
@@ -140,6 +138,7 @@ class Fitted(Scaler):
     """Their names, which are also names in `Statistics`."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         first, second = (getattr(self, name) for name in self._fitted)
         if (first is None) != (second is None):
             raise ConfigError(f"{type(self).__name__} takes {' and '.join(self._fitted)} together, or neither")
@@ -157,7 +156,10 @@ class Fitted(Scaler):
     def _found(self) -> tuple[Any, Any]:
         """Both parameters."""
         if not self.built:
-            raise self._missing()
+            raise NotBuiltError(
+                f"{type(self).__name__} has no parameters yet: fit it (fit_with_dataset, fit_with_episodes, "
+                "fit_with_env) or give them when it is made"
+            )
         first, second = self._fitted
         return getattr(self, first), getattr(self, second)
 
@@ -176,12 +178,12 @@ class Fitted(Scaler):
         setattr(self, high, second)
 
     def _parameter(self, name: str, value: Any) -> Any:
-        """A parameter in its stored form.
+        """A parameter in its stored form: a finite number.
 
         Raises:
-            ConfigError: if it is not a finite number or an array of finite numbers.
+            ConfigError: if it is none.
         """
-        raise NotImplementedError
+        return check(f"{type(self).__name__}.{name}", value, float)
 
 
 class _Views(Sequence[Any]):
@@ -233,55 +235,41 @@ def as_float(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.to(torch.float32)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Statistics:
-    """Count, mean, sum of squared deviations and bounds of rows, in float64."""
+    """Number, mean, population standard deviation and bounds of rows, in float64."""
 
     count: int
     mean: Array
-    squares: Array
+    std: Array
     minimum: Array
     maximum: Array
-
-    @property
-    def std(self) -> Array:
-        """Population standard deviation."""
-        return np.sqrt(self.squares / self.count)
-
-    def merge(self, other: Statistics) -> Statistics:
-        """Statistics of both sets of rows together (Chan, Golub, LeVeque 1983: stable in one pass)."""
-        count = self.count + other.count
-        difference = other.mean - self.mean
-        return Statistics(
-            count,
-            self.mean + difference * (other.count / count),
-            self.squares + other.squares + difference**2 * (self.count * other.count / count),
-            np.minimum(self.minimum, other.minimum),
-            np.maximum(self.maximum, other.maximum),
-        )
 
 
 def row_statistics(arrays: Iterable[Any]) -> Statistics:
     """Statistics over the rows of all ``arrays`` ``[rows, …]`` in one pass, a million numbers at a time.
+
+    The sums of squares of the parts are merged as in Chan, Golub, LeVeque 1983, which is stable.
 
     Raises:
         EmptyDataError: if there are none.
         UnsupportedError: for tuples and dicts of arrays.
         ShapeError: if the arrays do not have rows of one shape.
     """
-    total: Statistics | None = None
+    count, mean, squares, minimum, maximum = 0, np.array(0.0), np.array(0.0), np.array(np.inf), np.array(-np.inf)
     for rows in _chunks(arrays):
-        if total is not None and rows.shape[1:] != total.mean.shape:
-            raise ShapeError(f"rows of shape {rows.shape[1:]} among rows of shape {total.mean.shape}")
-        mean = rows.mean(axis=0)
-        if not np.isfinite(mean).all():
+        if count and rows.shape[1:] != mean.shape:
+            raise ShapeError(f"rows of shape {rows.shape[1:]} among rows of shape {mean.shape}")
+        own = rows.mean(axis=0)
+        if not np.isfinite(own).all():
             raise NonFiniteError("the data to fit a scaler with holds NaN or infinity: clean it first")
-        squares = ((rows - mean) ** 2).sum(axis=0)
-        part = Statistics(len(rows), mean, squares, rows.min(axis=0), rows.max(axis=0))
-        total = part if total is None else total.merge(part)
-    if total is None:
+        difference, before, count = own - mean, count, count + len(rows)
+        mean = mean + difference * (len(rows) / count)
+        squares = squares + ((rows - own) ** 2).sum(axis=0) + difference**2 * (before * len(rows) / count)
+        minimum, maximum = np.minimum(minimum, rows.min(axis=0)), np.maximum(maximum, rows.max(axis=0))
+    if not count:
         raise EmptyDataError("a scaler was to be fitted with no steps at all: give a dataset that holds some")
-    return total
+    return Statistics(count, mean, np.sqrt(squares / count), minimum, maximum)
 
 
 def _chunks(arrays: Iterable[Any]) -> Iterator[Array]:
@@ -341,10 +329,7 @@ class Affine(Fitted):
 
     def _tensors(self, like: Tensor) -> tuple[Tensor, ...]:
         """The result of `_constants` on the device and in the dtype of ``like``, once for each frame."""
-        first = getattr(self, self._fitted[0])
-        if first is None:
-            raise self._missing()
-        own = first.shape
+        own = self._found()[0].shape
         # int: while TorchScript traces, sizes are tensors.
         given = tuple(int(size) for size in like.shape[max(like.dim() - len(own), 0) :]) if own else ()
         if len(given) != len(own) or given[1:] != own[1:] or (own and given[0] % own[0] != 0):

@@ -60,15 +60,6 @@ class _AffineReward(RewardScaler):
         return as_float(x) * (scale / self.multiplier) + shift
 
 
-class _FittedReward(Fitted, _AffineReward):
-    def __post_init__(self) -> None:
-        _AffineReward.__post_init__(self)
-        super().__post_init__()
-
-    def _parameter(self, name: str, value: Any) -> float:
-        return check(f"{type(self).__name__}.{name}", value, float)
-
-
 @dataclass
 class MultiplyRewardScaler(_AffineReward, type="multiply"):
     """``multiplier * x``."""
@@ -104,7 +95,7 @@ class ClipRewardScaler(_AffineReward, type="clip"):
 
 
 @dataclass
-class MinMaxRewardScaler(_FittedReward, type="min_max"):
+class MinMaxRewardScaler(Fitted, _AffineReward, type="min_max"):
     """``multiplier * (x - minimum) / (maximum - minimum)``: to ``[0, multiplier]``.
 
     Args:
@@ -125,7 +116,7 @@ class MinMaxRewardScaler(_FittedReward, type="min_max"):
 
 
 @dataclass
-class StandardRewardScaler(_FittedReward, type="standard"):
+class StandardRewardScaler(Fitted, _AffineReward, type="standard"):
     """``multiplier * (x - mean) / (std + eps)``.
 
     Args:
@@ -152,7 +143,7 @@ class StandardRewardScaler(_FittedReward, type="standard"):
 
 
 @dataclass
-class ReturnBasedRewardScaler(_FittedReward, type="return"):
+class ReturnBasedRewardScaler(Fitted, _AffineReward, type="return"):
     """``multiplier * x / (return_max - return_min)``: the returns of all episodes span a range of ``multiplier``.
 
     Used by IQL and others on D4RL (Kostrikov et al. 2021, arXiv:2110.06169, with ``multiplier=1000``).
