@@ -107,15 +107,14 @@ class FlatPolicy:
         self.nets, self._network, self._links = nets, parts.network, parts.links
         self._from_output = from_output
         last = parts.last._parameters
-        products = [*((linear, layer) for layer, linear in parts.layers), (last, None)]
-        self._layers = [(layer.activation, linear["weight"], linear["bias"]) for linear, layer in products[:-1]]
+        self._layers = [(layer.activation, linear["weight"], linear["bias"]) for layer, linear in parts.layers]
+        self._siblings = parts.siblings
         weight, bias = last["weight"], last["bias"]
         if type(parts.last) is EnsembleLinear:
             weight, bias = weight.detach()[0].t(), bias.detach()[0, 0]
         self._last = weight, bias
-        named = [(linear, name) for linear, _ in products for name in ("weight", "bias")]
-        self._memory = [(linear, name, linear[name], _place(linear[name])) for linear, name in named]
-        self._siblings = [(siblings, len(siblings)) for siblings in parts.complete]
+        linears = [*(linear for _, linear in parts.layers), last]
+        self._memory = [(each, name, each[name], _place(each[name])) for each in linears for name in ("weight", "bias")]
         tensors = [tensor for _, *pair in self._layers for tensor in pair] + [weight, bias]
         small = all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() <= _SMALL for x in tensors)
         self._arrays: list[tuple[Any, Array, Array]] | None = None
@@ -150,7 +149,7 @@ class FlatPolicy:
     @property
     def current(self) -> bool:
         """Whether the modules and parameters are unchanged and the modules still behave as their classes do."""
-        if _EVERY_HOOK or _EVERY_PRE_HOOK or any(len(siblings) != count for siblings, count in self._siblings):
+        if _EVERY_HOOK or _EVERY_PRE_HOOK or len(self._siblings) != len(self._layers):
             return False
         for siblings, name, module, kind, own, after, activation in self._links:
             if siblings.get(name) is not module or type(module) is not kind or after:
@@ -201,13 +200,13 @@ class _Parts:
         last: the last linear layer.
         links: each module as its parent holds it, with its class and attributes, and a dense layer's later steps and
             activation.
-        complete: modules whose children are all accounted for.
+        siblings: the dense layers, and whatever else stands among them later.
         plain: whether the network has no other modules.
     """
 
     def __init__(self, nets: nn.Module, name: str) -> None:
         self.links: list[tuple[Any, ...]] = []
-        self.complete: list[dict[str, Any]] = []
+        self.siblings: dict[str, Any] = {}
         self.layers: list[tuple[Any, Any]] = []
         self.network = self._follow(nets, name)
         encoder = self._follow(self.network, "encoder")
@@ -221,12 +220,12 @@ class _Parts:
         )
         if self.plain:
             layers = self._follow(encoder, "layers")
-            for key in layers._modules:
+            self.siblings = layers._modules
+            for key in self.siblings:
                 layer = self._follow(layers, key)
                 linear = self._follow(layer, "linear") if type(layer) is DenseLayer else None
                 self.plain &= type(linear) is nn.Linear
                 self.layers.append((layer, getattr(linear, "_parameters", {})))
-            self.complete.append(layers._modules)
             tensors = [linear for _, linear in self.layers] + [self.last._parameters]
             self.plain &= all(set(each) == {"weight", "bias"} and None not in each.values() for each in tensors)
 

@@ -65,21 +65,18 @@ def probe_errors(
         dataset = collect_dataset(env, n_data, seed, policy=env.best_action, skill=skill)
     train(algorithm, env, n_steps, dataset)
     errors: dict[str, float] = {}
+    x, action, value = np.array(env.action_values(config.gamma), np.float32).T[..., None]
     if algorithm.acts.value is not None:
-        rows = env.action_values(config.gamma)
-        x = np.array([[row[0]] for row in rows], np.float32)
-        a = np.array([row[1] for row in rows])
-        got = algorithm.predict_value(x, a.astype(np.int64) if discrete else a[:, None].astype(np.float32))
-        errors["action_value"] = float(np.abs(got - np.array([row[2] for row in rows])).max())
+        got = algorithm.predict_value(x, action.astype(np.int64) if discrete else action)
+        errors["action_value"] = float(np.abs(got - value[:, 0]).max())
     best = env.best_actions()
     if hasattr(algorithm.nets, "value") and not best:  # a state has a value where actions do not matter
-        states = env.action_values(config.gamma)
         with torch.no_grad():
-            got = algorithm.nets.value(Inputs(torch.tensor([[row[0]] for row in states]))).numpy()
-        errors["state_value"] = float(np.abs(got - np.array([row[2] for row in states])).max())
+            got = algorithm.nets.value(Inputs(torch.tensor(x))).numpy()
+        errors["state_value"] = float(np.abs(got - value[:, 0]).max())
     if best:
         actor, first, reward = greedy_actor(algorithm, 1.0), np.array([True]), np.zeros(1, np.float32)
-        wrong = [float(np.ravel(actor(np.array([[x]], np.float32), first, reward))[0]) - action for x, action in best]
+        wrong = [float(np.ravel(actor(np.array([[x]], np.float32), first, reward))[0]) - right for x, right in best]
         errors["action"] = max(map(abs, wrong))
     return errors
 

@@ -18,26 +18,20 @@ from birl.types import Array, Tree, tree_leaves
 
 def actions_in_bounds(subject: Subject) -> None:
     """Greedy and sampled actions are within the bounds of the action scaler."""
-    low, high = np.array([-3.0] * subject.action_size), np.array([5.0] * subject.action_size)
-    config = subject
+    low, high = (0.0, subject.action_size - 1.0) if subject.discrete else (-3.0, 5.0)
+    expected = ("i", (64,)) if subject.discrete else ("f", (64, subject.action_size))
     if not subject.discrete:
-        scaler = MinMaxActionScaler(minimum=low.astype(np.float32), maximum=high.astype(np.float32))
-        config = subject.with_config(action_scaler=scaler)
-    algorithm = config.build()
-    for item in config.inputs(algorithm, 2):
+        bounds = (np.full(subject.action_size, bound, np.float32) for bound in (low, high))
+        subject = subject.with_config(action_scaler=MinMaxActionScaler(*bounds))
+    algorithm = subject.build()
+    for item in subject.inputs(algorithm, 2):
         algorithm.update(item)
     for size in (1.0, 1e3):
         x = subject.observations(64, size)
-        for greedy in (True, False):
-            if subject.experience.contexts and not greedy:
-                continue
+        for greedy in (True,) if subject.experience.contexts else (True, False):
             action = subject.act(algorithm, x, greedy)
-            if subject.discrete:
-                assert action.shape == (64,) and action.dtype.kind == "i", f"actions are {action.dtype}{action.shape}"
-                inside = (action >= 0) & (action < subject.action_size)
-            else:
-                assert action.shape == (64, subject.action_size), f"actions have shape {action.shape}"
-                inside = (action >= low - 1e-5) & (action <= high + 1e-5)
+            assert (action.dtype.kind, action.shape) == expected, f"actions are {action.dtype}{action.shape}"
+            inside = (action >= low - 1e-5) & (action <= high + 1e-5)
             assert inside.all(), f"an action is out of bounds: {action[~inside][:3]}"
 
 
@@ -84,10 +78,9 @@ def run_export(path: Path, x: Tree, names: Sequence[str] | None = None) -> Array
     leaves = list(tree_leaves(x))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit says that it is deprecated
-        if path.suffix == ".pt":
-            return torch.jit.load(path)(*map(torch.from_numpy, leaves)).detach().numpy()  # type: ignore[no-any-return]
-        if path.suffix == ".pt2":
-            return torch.export.load(path).module()(*map(torch.from_numpy, leaves)).detach().numpy()  # type: ignore[no-any-return]
+        if path.suffix != ".onnx":
+            policy = torch.jit.load(path) if path.suffix == ".pt" else torch.export.load(path).module()
+            return policy(*map(torch.from_numpy, leaves)).detach().numpy()  # type: ignore[no-any-return]
         session = require("onnxruntime", "onnx").InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names = names or [f"input_{index}" for index, _ in enumerate(leaves)]
         return session.run(None, dict(zip(names, leaves, strict=True)))[0]  # type: ignore[no-any-return]
