@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import final
 
-from birl.algorithm import ActionSpace, Algorithm, StochasticActor, Transitions, config, q_value
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    Loss,
+    StochasticActor,
+    Transitions,
+    config,
+    q_value,
+)
+from birl.algos import cql
 from birl.algos.cql import CQL, CQLConfig, CQLNets
 
 
@@ -13,16 +24,25 @@ class CalQLConfig(CQLConfig):
     """Calibrated Q-Learning (Nakamoto et al. 2023, arXiv:2303.05479): CQL for offline training that goes on online.
 
     CQL pushes down the values of the policy's actions. Cal-QL stops at the value of the policy that made the data, so
-    that a good start is not unlearned online: the conservative loss takes ``max(Q(s, a), V(s))`` for their ``Q(s, a)``
-    (eq. 5.1). ``V(s)`` is the discounted sum of the (scaled) rewards from the step to the end of its episode. Rewards
-    after a time limit, or of steps yet to come, do not count: where rewards are negative the value is too high there,
-    and CQL's term is weaker.
+    that a good start is not unlearned online. That value is the discounted sum of the (scaled) rewards from the step to
+    the end of its episode. Rewards after a time limit, or of steps yet to come, do not count: where rewards are
+    negative the value is too high there, and CQL's term is weaker.
 
     Logs what CQL logs: ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
     ``temp_loss`` and ``temp``.
 
     Differs from d3rlpy: as `CQLConfig` does.
     """
+
+
+def critic_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
+    """CQL's loss with ``max(Q(s, a), V(s))`` for ``Q(s, a)`` of the policy's actions (eq. 5.1)."""
+    return cql.critic_loss(nets, batch, cfg, batch.extra["return_to_go"])
+
+
+def alpha_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
+    """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
+    return cql.alpha_loss(nets, batch, cfg, batch.extra["return_to_go"])
 
 
 @final
@@ -32,4 +52,4 @@ class CalQL(Algorithm[CalQLConfig, CQLNets]):
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions(returns_to_go=True)
     acts = StochasticActor(value=q_value)
-    steps = CQL.steps  # its conservative loss stops at the return-to-go where a batch has one
+    steps = (Gradient("critic", critic_loss), Gradient("alpha", alpha_loss), *CQL.steps[2:])

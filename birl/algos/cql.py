@@ -78,11 +78,13 @@ class CQLNets(SACNets):
         self.uniform_log_density = -spec.action_size * math.log(2.0)  # of the box [-1, 1]^A
 
 
-def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor) -> Tensor:
+def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor, floor: Tensor | None = None) -> Tensor:
     """Eq. 4 with the importance-sampled log-sum-exp of appendix F, minus the data's Q, for each critic ``[N]``.
 
-    ``taken`` are the Q-values ``[N, B]`` of the data's actions. The policy's actions count as having at least the
-    batch's ``return_to_go``, which Cal-QL asks for (arXiv:2303.05479, eq. 5.1).
+    Args:
+        nets, batch, cfg: as in every loss.
+        taken: Q-values ``[N, B]`` of the data's actions.
+        floor: ``[B]``: the policy's actions count as having at least this value.
     """
     count = cfg.n_action_samples
     with torch.no_grad():
@@ -92,23 +94,24 @@ def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor)
         action = torch.cat([now, later, uniform])
         log_density = torch.cat([log_now, log_later, torch.full_like(log_now, nets.uniform_log_density)])
     value = nets.critic(batch.inputs, action).mean()  # [N, 3 * count, B]
-    if "return_to_go" in batch.extra:
-        own = torch.maximum(value[:, : 2 * count], batch.extra["return_to_go"])
-        value = torch.cat([own, value[:, 2 * count :]], 1)
+    if floor is not None:
+        value = torch.cat([torch.maximum(value[:, : 2 * count], floor), value[:, 2 * count :]], 1)
     log_sum = torch.logsumexp(value - log_density, dim=1) - math.log(3 * count)
     return weighted_mean(log_sum - taken, batch.weight)
 
 
-def conservative_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, returns: Returns) -> Tensor:
+def conservative_loss(
+    nets: CQLNets, batch: Batch, cfg: CQLConfig, returns: Returns, floor: Tensor | None = None
+) -> Tensor:
     """Gap above its threshold (appendix F, eq. 30), weighted, summed over the critics, without ``alpha``.
 
-    ``returns`` ``[N, B]`` are those of the data's actions.
+    ``returns`` ``[N, B]`` are those of the data's actions; for ``floor`` see `conservative_gap`.
     """
-    gap = conservative_gap(nets, batch, cfg, returns.mean())
+    gap = conservative_gap(nets, batch, cfg, returns.mean(), floor)
     return cfg.conservative_weight * (gap - cfg.alpha_threshold).sum()
 
 
-def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
+def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
     """SAC's loss (its entropy bonus only with ``soft_q_backup``) plus ``alpha`` times the conservative loss.
 
     With ``max_q_backup`` the target's action is the best of ``n_action_samples``, by the lowest Q-value of each; with
@@ -128,17 +131,17 @@ def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
         target = nets.critic_target(batch.next_inputs, action).min().backup(batch.reward, batch.discount, bonus)
     returns = nets.critic(batch.inputs, batch.action)
     td = td_loss(returns, target, batch)
-    gap = conservative_loss(nets, batch, cfg, returns)
+    gap = conservative_loss(nets, batch, cfg, returns, floor)
     penalty = nets.alpha().detach().clamp(max=1e6) * gap
     return Loss(td.value + penalty, {"conservative_loss": penalty}, share={"conservative_gap": gap})
 
 
-def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig) -> Loss:
+def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
     """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
     gap = shared(
         batch,
         "conservative_gap",
-        lambda: conservative_loss(nets, batch, cfg, nets.critic(batch.inputs, batch.action)),
+        lambda: conservative_loss(nets, batch, cfg, nets.critic(batch.inputs, batch.action), floor),
     )
     alpha = nets.alpha()
     return Loss(-alpha.clamp(max=1e6) * gap, {"alpha": alpha})
