@@ -52,18 +52,9 @@ class TransformerConfig(AlgorithmConfig):
     @property
     def network_options(self) -> dict[str, Any]:
         """The arguments for `birl.models.DecisionTransformerNetwork`."""
-        return {
-            "context_size": self.context_size,
-            "max_timestep": self.max_timestep,
-            "num_heads": self.num_heads,
-            "num_layers": self.num_layers,
-            "attn_dropout": self.attn_dropout,
-            "resid_dropout": self.resid_dropout,
-            "embed_dropout": self.embed_dropout,
-            "activation": self.activation_type,
-            "position_encoding_type": self.position_encoding_type,
-            "layer_norm_eps": self.layer_norm_eps,
-        }
+        options = {name: getattr(self, name) for name in TransformerConfig.__annotations__}
+        options["activation"] = options.pop("activation_type")
+        return options
 
 
 ConfigT = TypeVar("ConfigT", bound=TransformerConfig)

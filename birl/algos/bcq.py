@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 from typing import Any, final
 
 import torch
@@ -34,8 +33,8 @@ from birl.algorithm import (
 from birl.algos.dqn import DQNConfig, DQNNets
 from birl.losses import td_loss, vae_loss
 from birl.models import (
+    ActorCriticNets,
     CategoricalPolicy,
-    ContinuousQFunction,
     ResidualPolicy,
     Returns,
     VAEDecoder,
@@ -76,18 +75,14 @@ class BCQConfig(ActorCriticConfig, ImitatorConfig):
     beta: float = field(0.5, like=SharedFields)
 
 
-class BCQNets(nn.Module):
+class BCQNets(ActorCriticNets):
     """Every tensor that BCQ learns, and the latents ``[n_action_samples, L]`` of the greedy policy."""
 
     latents: Tensor
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
-        super().__init__()
+        super().__init__(spec, cfg, ResidualPolicy(spec, cfg.actor_encoder_factory, cfg.action_flexibility))
         latent_size = 2 * spec.action_size  # as in the paper
-        self.actor = ResidualPolicy(spec, cfg.actor_encoder_factory, cfg.action_flexibility)
-        self.actor_target = deepcopy(self.actor)
-        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
-        self.critic_target = deepcopy(self.critic)
         self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, latent_size)
         self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, latent_size)
         self.register_buffer("latents", random_latents((cfg.n_action_samples, latent_size)))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from birl.algorithm import (
@@ -31,7 +30,7 @@ from birl.algorithm import (
 )
 from birl.algos.awac import compared_returns
 from birl.losses import td_loss
-from birl.models import ConditionalNormalPolicy, ContinuousQFunction
+from birl.models import ActorCriticNets, ConditionalNormalPolicy
 from birl.models.distributions import Categorical
 
 HARD = When(every="target_update_interval", given=("target_update_type", "hard"))
@@ -76,7 +75,7 @@ class CRRConfig(ActorCriticConfig):
     update_actor_interval: int = field(1, "Number of critic updates for one update of the policy.", low=1)
 
 
-class CRRNets(nn.Module):
+class CRRNets(ActorCriticNets):
     """Every tensor that CRR learns, and the constants of the critic-weighted policy.
 
     Attributes:
@@ -87,11 +86,8 @@ class CRRNets(nn.Module):
     noise: Tensor
 
     def __init__(self, spec: Spec, cfg: CRRConfig) -> None:
-        super().__init__()
-        self.actor = ConditionalNormalPolicy(spec, cfg.actor_encoder_factory, log_std_range=(-5.0, 2.0))
-        self.actor_target = deepcopy(self.actor)
-        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
-        self.critic_target = deepcopy(self.critic)
+        actor = ConditionalNormalPolicy(spec, cfg.actor_encoder_factory, log_std_range=(-5.0, 2.0))
+        super().__init__(spec, cfg, actor)
         points = SobolEngine(spec.action_size).fast_forward(1).draw(cfg.n_action_samples)  # the first is 0: left out
         self.register_buffer("noise", torch.special.ndtri(points), persistent=False)
         self.beta = cfg.beta

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
@@ -31,7 +31,7 @@ from birl.algorithm import (
 )
 from birl.algos.bcq import imitator_loss
 from birl.losses import td_loss
-from birl.models import ContinuousQFunction, DeterministicPolicy, ResidualPolicy, VAEDecoder, VAEEncoder
+from birl.models import ActorCriticNets, DeterministicPolicy, ResidualPolicy, VAEDecoder, VAEEncoder
 
 LATENT_RANGE = 2.0
 """The policy's latents lie in ``[-LATENT_RANGE, LATENT_RANGE]``, where a standard normal has 95 % of its mass."""
@@ -73,16 +73,13 @@ class PLASWithPerturbationConfig(PLASConfig):
     action_flexibility: float = field(0.05, like=SharedFields)
 
 
-class PLASNets(nn.Module):
+class PLASNets(ActorCriticNets):
     """Every tensor that PLAS learns. The policy's actions are latents."""
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
-        super().__init__()
         latent_size = 2 * spec.action_size
-        self.actor = DeterministicPolicy(replace(spec, action_size=latent_size), cfg.actor_encoder_factory)
-        self.actor_target = deepcopy(self.actor)
-        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
-        self.critic_target = deepcopy(self.critic)
+        latents = replace(spec, action_size=latent_size)
+        super().__init__(spec, cfg, DeterministicPolicy(latents, cfg.actor_encoder_factory))
         self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, latent_size)
         self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, latent_size)
 

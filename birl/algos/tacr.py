@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import replace
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
@@ -27,7 +26,7 @@ from birl.algorithm import (
     window_outputs,
 )
 from birl.algos import td3, td3_plus_bc
-from birl.models import ContinuousDecisionTransformer, ContinuousQFunction
+from birl.models import ActorCriticNets, ContinuousDecisionTransformer
 from birl.types import tree_map
 
 
@@ -58,15 +57,12 @@ class TACRConfig(TransformerConfig, ActorCriticConfig):
     target_smoothing_clip: float = field(0.5, like=td3.TD3Config)
 
 
-class TACRNets(nn.Module):
+class TACRNets(ActorCriticNets):
     """Every tensor that TACR learns."""
 
     def __init__(self, spec: Spec, cfg: TACRConfig) -> None:
-        super().__init__()
-        self.actor = ContinuousDecisionTransformer(spec, cfg.actor_encoder_factory, **cfg.network_options)
-        self.actor_target = deepcopy(self.actor)
-        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
-        self.critic_target = deepcopy(self.critic)
+        actor = ContinuousDecisionTransformer(spec, cfg.actor_encoder_factory, **cfg.network_options)
+        super().__init__(spec, cfg, actor)
 
 
 def _following(x: Tensor) -> Tensor:

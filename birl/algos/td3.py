@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
@@ -27,7 +26,7 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.losses import td_loss
-from birl.models import ContinuousQFunction, DeterministicPolicy
+from birl.models import ActorCriticNets, DeterministicPolicy
 
 DELAYED = When(every="update_actor_interval")
 TARGETS = (Polyak("critic", "critic_target", when=DELAYED), Polyak("actor", "actor_target", when=DELAYED))
@@ -48,15 +47,11 @@ class TD3Config(ActorCriticConfig):
     update_actor_interval: int = field(2, like=SharedFields)
 
 
-class TD3Nets(nn.Module):
+class TD3Nets(ActorCriticNets):
     """Every tensor that TD3 learns."""
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
-        super().__init__()
-        self.actor = DeterministicPolicy(spec, cfg.actor_encoder_factory)
-        self.actor_target = deepcopy(self.actor)
-        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
-        self.critic_target = deepcopy(self.critic)
+        super().__init__(spec, cfg, DeterministicPolicy(spec, cfg.actor_encoder_factory))
 
 
 def smoothed_action(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Tensor:

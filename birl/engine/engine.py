@@ -20,7 +20,7 @@ from birl.engine.trained import Trained, identity
 from birl.engine.update import CompiledGradients, Eager
 from birl.errors import CompileError
 from birl.models import is_recurrent
-from birl.models.matmul import fast_products
+from birl.models.matmul import products, threshold
 from birl.types import Batch, Inputs, Loss
 
 
@@ -100,7 +100,7 @@ class Engine(Trained):
             due = tuple(step for step in due if step.name in only)
         self._drop_program_when_reduced()
         rates = self._rates(due)
-        with fast_products():
+        with products(threshold()):
             try:
                 metrics = self._updates.update(batch, due)
             except CompileError as error:  # raised before anything has changed
@@ -126,7 +126,7 @@ class Engine(Trained):
         """
         dues = [self.due(ahead) for ahead in range(1, count + 1)]
         self._drop_program_when_reduced()
-        with fast_products():
+        with products(threshold()):
             metrics = self._updates.update_many(draw, dues, generators)
         if metrics is not None:
             self.grad_step += count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from birl.models.actor_critic import ActorCriticNets
 from birl.models.encoders import (
     DefaultEncoderFactory,
     EncoderFactory,
@@ -58,6 +59,7 @@ from birl.models.value_distributions import CategoricalReturns, MeanReturns, Qua
 from birl.models.values import ValueFunction
 
 __all__ = [
+    "ActorCriticNets",
     "AdamFactory",
     "AdamWFactory",
     "C51QFunctionFactory",

@@ -5,7 +5,7 @@ part of torch too, does. Since Zen 5 arithmetic is 512 bits wide, so oneDNN is f
 splits AVX-512 operations in halves: there it is faster for large products only, such as a transformer's. To compare
 machines exactly, set ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment.
 
-Only updates use this, in `fast_products`: acting and exports keep torch's own products.
+Only updates use this, in `products`: acting and exports keep torch's own products.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -106,7 +106,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
-    """Whether ``x [..., M, in]`` times ``weight`` goes through oneDNN: in `fast_products`, if that is faster.
+    """Whether ``x [..., M, in]`` times ``weight`` goes through oneDNN: in `products`, if that is faster.
 
     With ``flat`` all dimensions of ``x`` but the last are rows of one product.
     """
@@ -123,23 +123,17 @@ def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
 
 
 @contextmanager
-def _products(least: Threshold) -> Iterator[None]:
+def products(least: Threshold) -> Iterator[None]:
+    """A context in which products of at least this size go through oneDNN.
+
+    With `NEVER` all are torch's own, whose gradients can be differentiated; `threshold` gives the fastest.
+    """
     global _threshold
     before, _threshold = _threshold, least
     try:
         yield
     finally:
         _threshold = before
-
-
-def fast_products() -> AbstractContextManager[None]:
-    """A context in which products of at least `threshold` go through oneDNN."""
-    return _products(threshold())
-
-
-def torch_products() -> AbstractContextManager[None]:
-    """A context in which products are torch's own, whose gradients can be differentiated."""
-    return _products(NEVER)
 
 
 @cache

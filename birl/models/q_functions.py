@@ -18,7 +18,7 @@ from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
 from birl.models.encoders import EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
 from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
-from birl.models.matmul import torch_products
+from birl.models.matmul import NEVER, products
 from birl.models.networks import Network
 from birl.models.value_distributions import Returns
 from birl.types import Inputs, Spec
@@ -220,7 +220,7 @@ class ContinuousQFunction(_QFunction):
 
         The gradients can be differentiated themselves: they may be part of a loss.
         """
-        with torch_products():
+        with products(NEVER):
             if isinstance(self.encoder, VectorEncoder | SimBaEncoder) and not self.share_encoder:
                 own = action.detach().expand(self.n_ensembles, *action.shape).clone().requires_grad_()
                 returns = self._of_each(inputs, own)

@@ -21,50 +21,17 @@ from birl.models.layers import Members
 from birl.types import Shape, Tree, is_shape
 
 
-class Recurrent(nn.Module):
-    """Base of recurrent encoders.
-
-    Attributes:
-        state_size: size of the state.
-        feature_size: size of the features.
-    """
-
-    state_size: int
-    feature_size: int
-
-    def embed(self, observation: Tree) -> Tensor:
-        """The core's inputs ``[M, P]`` or ``[N, M, P]`` for observations ``[M, *shape]``."""
-        raise NotImplementedError
-
-    def unroll(
-        self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Run over a sequence.
-
-        Args:
-            sequence: embedded observations ``[(N,) T, B, P]``.
-            state: start state ``[B, state_size]``.
-            is_first: bool ``[T, B]``: the state is zero before this step.
-            following: embedded next observations ``[(N,) T, B, P]`` or ``None``; see `birl.types.Inputs`.
-
-        Returns:
-            Features ``[(N,) T, B, F]`` (at ``following`` if it is given) and the state after the last step of
-            ``sequence``.
-        """
-        raise NotImplementedError
-
-    def join(self, features: Tensor, action: Tensor) -> Tensor:
-        """Join features ``[(N,) …, F]`` with actions ``[…, A]``, which may have further leading dimensions."""
-        raise NotImplementedError
-
-
-class RecurrentEncoder(Recurrent):
+class RecurrentEncoder(nn.Module):
     """An embedding, a recurrent cell and, if it is action-conditioned, a layer that joins the action.
 
     Args:
         embedding: encoder of single observations.
         cell: ``nn.LSTMCell`` or ``nn.GRUCell``.
         joint: reads the cell's output and the action, or ``None``.
+
+    Attributes:
+        state_size: size of the state.
+        feature_size: size of the features.
     """
 
     def __init__(
@@ -79,11 +46,23 @@ class RecurrentEncoder(Recurrent):
         self.feature_size = cell.hidden_size if joint is None else joint.feature_size
 
     def embed(self, observation: Tree) -> Tensor:
+        """The core's inputs ``[M, P]`` for observations ``[M, *shape]``."""
         return self.embedding(observation)
 
     def unroll(
         self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        """Run over a sequence.
+
+        Args:
+            sequence: embedded observations ``[T, B, P]``.
+            state: start state ``[B, state_size]``.
+            is_first: bool ``[T, B]``: the state is zero before this step.
+            following: embedded next observations ``[T, B, P]`` or ``None``; see `birl.types.Inputs`.
+
+        Returns:
+            Features ``[T, B, F]`` (at ``following`` if it is given) and the state after the last step of ``sequence``.
+        """
         keep = None if is_first is None else (~is_first).to(state.dtype).unsqueeze(-1)
         states = []
         for t, x in enumerate(sequence.unbind(0)):
@@ -95,6 +74,7 @@ class RecurrentEncoder(Recurrent):
         return visited[..., : self.cell.hidden_size], state
 
     def join(self, features: Tensor, action: Tensor) -> Tensor:
+        """Join features ``[…, F]`` with actions ``[…, A]``, which may have further leading dimensions."""
         if self.joint is None:
             raise ConfigError("an action is given to an encoder that was made by `create`; use `create_with_action`")
         leading = torch.broadcast_shapes(features.shape[:-1], action.shape[:-1])
@@ -115,7 +95,7 @@ class RecurrentEncoder(Recurrent):
         return cast(Tensor, self.cell(x, state))
 
 
-class RecurrentMembers(Members, Recurrent):
+class RecurrentMembers(Members):
     """An ensemble of recurrent encoders, each with its own part of the state."""
 
     def __init__(self, members: Sequence[RecurrentEncoder]) -> None:
@@ -124,11 +104,13 @@ class RecurrentMembers(Members, Recurrent):
         self.feature_size = members[0].feature_size
 
     def embed(self, observation: Tree) -> Tensor:
+        """The cores' inputs ``[N, M, P]``; see `RecurrentEncoder.embed`."""
         return torch.stack([member.embed(observation) for member in self.members])  # type: ignore[operator]
 
     def unroll(
         self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        """Features ``[N, T, B, F]`` and the states side by side; see `RecurrentEncoder.unroll`."""
         results = [
             member.unroll(x, start, is_first, None if following is None else following[index])  # type: ignore[operator]
             for index, (member, x, start) in enumerate(
@@ -138,9 +120,14 @@ class RecurrentMembers(Members, Recurrent):
         return torch.stack([features for features, _ in results]), torch.cat([final for _, final in results], -1)
 
     def join(self, features: Tensor, action: Tensor) -> Tensor:
+        """Features ``[N, …, F]`` joined with actions; see `RecurrentEncoder.join`."""
         return torch.stack(
             [member.join(part, action) for member, part in zip(self.members, features, strict=True)]  # type: ignore[operator]
         )
+
+
+Recurrent = RecurrentEncoder | RecurrentMembers
+"""Encoders that have a state."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def test_gradients_can_be_differentiated_inside_fast_products(monkeypatch: pytes
     weights, found = [p for name, p in critic.named_parameters() if "bias" not in name], []
     for least in (matmul.NEVER, matmul.Threshold(1, 1)):
         monkeypatch.setattr(matmul, "threshold", lambda least=least: least)
-        with matmul.fast_products():
+        with matmul.products(matmul.threshold()):
             gradient = critic.differentiate(inputs, action)[1]
             found.append(torch.autograd.grad(gradient.square().sum(), weights))
     for plain, other in zip(*found, strict=True):

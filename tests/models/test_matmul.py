@@ -33,7 +33,7 @@ def _both(module: torch.nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor],
     for fast in (False, True):
         inputs = [x.clone().requires_grad_(), *module.parameters()]
         if fast:
-            with matmul.fast_products():
+            with matmul.products(matmul.threshold()):
                 y = module(inputs[0])
                 gradients = torch.autograd.grad(y.square().sum(), inputs)
         else:
@@ -66,13 +66,13 @@ def test_only_where_it_gains_and_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
     double = large.double()
     weight = torch.ones(2, 64, 64)
     assert not matmul.applies(large, weight)
-    with matmul.fast_products():
+    with matmul.products(matmul.threshold()):
         assert matmul.applies(large, weight)
         assert not matmul.applies(small, torch.ones(7, 64))
         assert not matmul.applies(double, weight)
         assert not matmul.applies(double, weight.double())
         assert not matmul.applies(large[:100], weight)  # too few rows
-        with matmul.fast_products():
+        with matmul.products(matmul.threshold()):
             pass
         assert matmul.applies(large, weight)
     assert not matmul.applies(large, weight)
@@ -81,7 +81,7 @@ def test_only_where_it_gains_and_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
 def test_on_zen_4_only_large_single_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "threshold", lambda: matmul.HALF_WIDTH)
     few, many = torch.ones(256, 256), torch.ones(2000, 256)
-    with matmul.fast_products():
+    with matmul.products(matmul.threshold()):
         assert matmul.applies(many, torch.ones(256, 256), flat=True)
         assert matmul.applies(many, torch.ones(1, 256, 256))
         assert not matmul.applies(few, torch.ones(256, 256), flat=True)
