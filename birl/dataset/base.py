@@ -27,7 +27,7 @@ class ReplayBufferBase(ABC):
     """The interface of datasets for algorithms and loops.
 
     Attributes:
-        reader: draws minibatches and walks over all transitions. `Reader.of_episodes` makes one.
+        reader: draws minibatches and walks over all transitions.
     """
 
     reader: Reader

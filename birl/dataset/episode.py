@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -180,31 +180,32 @@ def parts_as_tuple(name: str, value: Any, steps: int) -> Any:
     return value
 
 
-class _Steps:
-    """Signatures of single steps, for arrays of several."""
+class _Signed:
+    """Signatures of one observation, action and reward."""
 
-    observations: Observation
-    actions: Array
-    rewards: Array
+    _names, _skip = ("observations", "actions", "rewards"), 1  # where they are, behind how many dimensions
 
     @property
     def observation_signature(self) -> Signature:
         """Signature of one observation."""
-        return Signature.of(self.observations, skip=1)
+        return self._signature(0)
 
     @property
     def action_signature(self) -> Signature:
         """Signature of one action."""
-        return Signature.of(self.actions, skip=1)
+        return self._signature(1)
 
     @property
     def reward_signature(self) -> Signature:
         """Signature of one reward."""
-        return Signature.of(self.rewards, skip=1)
+        return self._signature(2)
+
+    def _signature(self, which: int) -> Signature:
+        return Signature.of(getattr(self, self._names[which]), skip=self._skip)
 
 
 @dataclass
-class Episode(_Steps):
+class Episode(_Signed):
     """One episode.
 
     Attributes:
@@ -276,41 +277,23 @@ class Episode(_Steps):
 
     def check_finite(self) -> None:
         """Raise `NonFiniteError` if there is NaN or infinity."""
-        check_finite("observations", self.observations)
-        check_finite("actions", self.actions)
-        check_finite("rewards", self.rewards)
-        if self.final_observation is not None:
-            check_finite("final_observation", self.final_observation)
+        for name in ("observations", "actions", "rewards", "final_observation"):
+            if getattr(self, name) is not None:
+                check_finite(name, getattr(self, name))
 
     def serialize(self) -> dict[str, Any]:
         """The episode as a dict of arrays and flags."""
-        return {
-            "observations": self.observations,
-            "actions": self.actions,
-            "rewards": self.rewards,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "final_observation": self.final_observation,
-            "extra": self.extra,
-        }
+        return {item.name: getattr(self, item.name) for item in fields(Episode)}
 
     @classmethod
     def deserialize(cls, serialized: dict[str, Any]) -> Episode:
         """Inverse of `serialize`; ``truncated``, ``final_observation`` and ``extra`` may be missing."""
-        terminated = bool(serialized["terminated"])
-        return cls(
-            serialized["observations"],
-            serialized["actions"],
-            serialized["rewards"],
-            terminated,
-            truncated=bool(serialized.get("truncated", not terminated)),
-            final_observation=serialized.get("final_observation"),
-            extra=serialized.get("extra"),
-        )
+        given = {item.name: serialized[item.name] for item in fields(Episode) if item.name in serialized}
+        return cls(**{"truncated": not serialized["terminated"], **given})
 
 
 @dataclass(frozen=True)
-class Transition:
+class Transition(_Signed):
     """One transition, of one or several steps.
 
     Attributes:
@@ -325,6 +308,7 @@ class Transition:
         rewards_to_go: ``[L, 1]``, rewards from this step to the end of the episode; ``None`` likewise.
     """
 
+    _names, _skip = ("observation", "action", "reward"), 0
     observation: Observation
     action: Array
     reward: Array
@@ -340,24 +324,9 @@ class Transition:
             if isinstance(value, list) and len(value) > 1 and all(isinstance(part, np.ndarray) for part in value):
                 object.__setattr__(self, name, tuple(value))  # as d3rlpy's pickers give the parts of a tuple
 
-    @property
-    def observation_signature(self) -> Signature:
-        """Signature of the observation."""
-        return Signature.of(self.observation)
-
-    @property
-    def action_signature(self) -> Signature:
-        """Signature of the action."""
-        return Signature.of(self.action)
-
-    @property
-    def reward_signature(self) -> Signature:
-        """Signature of the reward."""
-        return Signature.of(self.reward)
-
 
 @dataclass(frozen=True)
-class PartialTrajectory(_Steps):
+class PartialTrajectory(_Signed):
     """A window of one episode, padded with zeros at the front to ``length`` steps.
 
     Attributes:

@@ -15,10 +15,6 @@ from birl.errors import UnsupportedError
 from birl.types import Shape, Tree, tree_map
 
 
-def _shape(tree: Tree) -> Shape:
-    return tree_map(lambda leaf: tuple(leaf.shape), tree)
-
-
 def _join(axis: int, *leaves: Any) -> Any:
     if leaves[0] is None:
         return None
@@ -76,17 +72,17 @@ class MiniBatch:
     @property
     def observation_shape(self) -> Shape:
         """Shapes of the observations, batch dimension included."""
-        return _shape(self.observations)
+        return tree_map(lambda leaf: tuple(leaf.shape), self.observations)
 
     @property
     def action_shape(self) -> Shape:
         """Shape of the actions, batch dimension included."""
-        return _shape(self.actions)
+        return tuple(self.actions.shape)
 
     @property
     def reward_shape(self) -> Shape:
         """Shape of the rewards, batch dimension included."""
-        return _shape(self.rewards)
+        return tuple(self.rewards.shape)
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """Apply ``function`` to every array."""

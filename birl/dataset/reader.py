@@ -13,9 +13,7 @@ import torch
 
 from birl.checks import check
 from birl.dataset.arrays import Place
-from birl.dataset.episode import DatasetInfo, EpisodeBase
 from birl.dataset.episodes import locate
-from birl.dataset.incoming import episode_rows
 from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
 from birl.dataset.mirror import Mirror, place_near
 from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
@@ -24,7 +22,7 @@ from birl.dataset.storage import FINAL, FIRST, NO_TRANSITION, Storage
 from birl.dataset.transitions import TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TrajectoryView, TransitionView, View
 from birl.errors import EmptyDataError
-from birl.types import ActionSpace, Array, State
+from birl.types import Array, State
 
 ROWS_AT_ONCE = 1024
 
@@ -46,11 +44,6 @@ class Source:
     slicer: TrajectorySlicerProtocol = field(default_factory=BasicTrajectorySlicer)
     sampler: Sampler = field(default_factory=Uniform)
     generators: Generators = field(default_factory=Generators)
-
-    @property
-    def vectorised(self) -> bool:
-        """Whether picker and slicer make whole minibatches."""
-        return is_vectorised(self.picker) and is_vectorised(self.slicer, ("batch",))
 
     def mirrored(self, place: Place, growing: bool) -> Source:
         """The same steps in a mirror of the storage. See `Mirror`."""
@@ -113,31 +106,6 @@ class Reader:
     def __init__(self, sources: Sequence[Source], ratio: float = 0.0, choice: Generators | None = None) -> None:
         self.sources, self.ratio, self.choice = sources, ratio, choice
 
-    @classmethod
-    def of_episodes(
-        cls,
-        episodes: Sequence[EpisodeBase],
-        picker: TransitionPickerProtocol,
-        action_space: ActionSpace,
-        action_size: int | None = None,
-    ) -> Reader:
-        """A reader of a copy of episodes.
-
-        Args:
-            episodes: one or more.
-            picker: makes transitions.
-            action_space: kind of the actions.
-            action_size: number of discrete actions; ``None`` for the largest one plus one.
-
-        Raises:
-            EmptyDataError: if there is no episode.
-        """
-        info = DatasetInfo.from_episodes(episodes, action_space, action_size)
-        storage = Storage(info, capacity=sum(episode.size() + 1 for episode in episodes))
-        for episode in episodes:
-            storage.extend(0, *episode_rows(storage, episode))
-        return cls([Source(storage, picker)])
-
     # -- places ----------------------------------------------------------------------------------------------------
 
     def renewed(self) -> Reader:
@@ -147,7 +115,7 @@ class Reader:
 
     def near(self, device: torch.device, *, growing: bool = False) -> Reader:
         """A reader of the same steps, mirrored near ``device`` if that is of use. See `ReplayBuffer.placed_for`."""
-        if not all(source.vectorised for source in self.sources):
+        if not all(is_vectorised(each.picker) and is_vectorised(each.slicer, ("batch",)) for each in self.sources):
             return self
         place = place_near([(source.storage, growing and not i) for i, source in enumerate(self.sources)], device)
         return self if place is None else self.mirrored(place, growing=growing)

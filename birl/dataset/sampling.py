@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from birl.dataset.storage import FINAL, HEAD, Storage
 from birl.errors import EmptyDataError
 from birl.seeding import new_generator
 from birl.types import Array, State
+
+Complete: TypeAlias = Callable[[Storage, Any], Any] | None
 
 
 class Rows(NamedTuple):
@@ -72,14 +74,7 @@ class Sampler:
     grows; what is kept for a step is best kept by its number (`Storage.numbers`).
     """
 
-    def draw(
-        self,
-        storage: Storage,
-        count: int,
-        generators: Generators,
-        reject: int,
-        complete: Callable[[Storage, Any], Any] | None = None,
-    ) -> Rows:
+    def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
         """Draw ``count`` rows.
 
         Args:
@@ -87,7 +82,7 @@ class Sampler:
             count: number of rows.
             generators: source of randomness.
             reject: rows with any of these flags are not drawn.
-            complete: shows for rows ``[B]`` which of them can be read. Only given if some cannot.
+            complete: shows for rows ``[B]`` which of them can be read; ``None`` if all can.
 
         Returns:
             Row numbers as ``storage.place.indices`` gives them. With ``weight``, priorities come back to `update`.
@@ -111,14 +106,7 @@ class Sampler:
 class Uniform(Sampler):
     """Draws rows uniformly and independently."""
 
-    def draw(
-        self,
-        storage: Storage,
-        count: int,
-        generators: Generators,
-        reject: int,
-        complete: Callable[[Storage, Any], Any] | None = None,
-    ) -> Rows:
+    def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
         rows = _uniform(storage, count, generators, reject)
         if complete is None or not (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
             return Rows(rows)

@@ -6,7 +6,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from birl.dataset.episode import EpisodeBase, Observation, PartialTrajectory, batch_pad_array, batch_pad_observations
+from birl.dataset.episode import (
+    EpisodeBase,
+    Observation,
+    PartialTrajectory,
+    batch_pad_array,
+    batch_pad_observations,
+    stack_trees,
+)
 from birl.dataset.episodes import timesteps_and_returns
 from birl.dataset.minibatch import TrajectoryMiniBatch
 from birl.dataset.storage import Storage
@@ -83,5 +90,4 @@ class FrameStackTrajectorySlicer(BasicTrajectorySlicer):
         self.n_frames, self.complete = n_frames, self._picker.complete
 
     def _observations(self, episode: EpisodeBase, start: int, end: int) -> Observation:
-        stacks = [stack_frames(episode.observations, index, self.n_frames) for index in range(start, end)]
-        return tree_map(lambda *leaves: np.stack(leaves), *stacks)
+        return stack_trees(stack_frames(episode, index, self.n_frames) for index in range(start, end))

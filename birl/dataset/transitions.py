@@ -19,7 +19,7 @@ from birl.dataset.episode import EpisodeBase, Observation, Transition, create_ze
 from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
-from birl.types import Array, Shape, Tree, tree_leaves, tree_map
+from birl.types import Array, Shape, Tree, shape_map, tree_leaves, tree_map
 
 
 @runtime_checkable
@@ -36,16 +36,19 @@ class TransitionPickerProtocol(Protocol):
         """
 
 
-def _at(observations: Observation, index: int) -> Observation:
-    return tree_map(lambda leaf: leaf[index], observations)
-
-
-def observation_after(episode: EpisodeBase, index: int) -> Observation:
-    """The observation after step ``index``: the final one at the end; zeros if that is unknown."""
-    if index + 1 < len(next(tree_leaves(episode.observations))):
-        return _at(episode.observations, index + 1)
+def observation_at(episode: EpisodeBase, index: int) -> Observation:
+    """The observation at ``index``: behind the last step the final one, or zeros if that is unknown."""
+    if index < len(next(tree_leaves(episode.observations))):
+        return tree_map(lambda leaf: leaf[index], episode.observations)
     final = getattr(episode, "final_observation", None)
-    return create_zero_observation(_at(episode.observations, index)) if final is None else final
+    return create_zero_observation(observation_at(episode, 0)) if final is None else final
+
+
+def stack_frames(episode: EpisodeBase, index: int, n_frames: int) -> Observation:
+    """The last ``n_frames`` observations up to ``index``, oldest first, joined on their first axis; zeros at first."""
+    frames = [observation_at(episode, step) for step in range(max(index + 1 - n_frames, 0), index + 1)]
+    missing = [create_zero_observation(frames[0])] * (n_frames - len(frames))
+    return tree_map(lambda *leaves: np.concatenate(leaves), *missing, *frames)
 
 
 class BasicTransitionPicker(TransitionPickerProtocol):
@@ -67,7 +70,7 @@ class BasicTransitionPicker(TransitionPickerProtocol):
 
     def _observe(self, episode: EpisodeBase, index: int) -> Observation:
         """The observation at ``index``, which may be that after the last step."""
-        return observation_after(episode, index - 1) if index else _at(episode.observations, 0)
+        return observation_at(episode, index)
 
     def _sum(self, episode: EpisodeBase, index: int) -> tuple[int, Array]:
         """The step that the transition leads to, and the sum of rewards up to there."""
@@ -86,15 +89,20 @@ class BasicTransitionPicker(TransitionPickerProtocol):
 
     def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
         """Transitions that begin at ``rows`` ``[B]`` of a storage."""
-        place = storage.place
+        reward, last, intervals = self.add_up(storage, rows)
         return TransitionMiniBatch(
             self.observe(storage, rows),
-            place.to_action(storage.take("action", rows)),
-            place.to_float(storage.take("reward", rows)),
-            self.observe(storage, storage.next(rows)),
-            storage.terminals(rows),
+            storage.place.to_action(storage.take("action", rows)),
+            reward,
+            self.observe(storage, storage.next(last)),
+            storage.terminals(last),
+            intervals,
             extra=extra_columns(storage, rows),
         )
+
+    def add_up(self, storage: Storage, rows: Any) -> tuple[Any, Any, Any]:
+        """Of the transitions that begin at ``rows`` the rewards, the last rows, and (if not all are 1) the lengths."""
+        return storage.place.to_float(storage.take("reward", rows)), rows, None
 
 
 class FrameStackTransitionPicker(BasicTransitionPicker):
@@ -112,11 +120,7 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         self.n_frames = check("n_frames", n_frames, int, low=1)
 
     def _observe(self, episode: EpisodeBase, index: int) -> Observation:
-        following = tree_map(lambda leaf: leaf[None], super()._observe(episode, index))
-        observations = tree_map(
-            lambda leaf, after: np.concatenate([leaf[:index], after]), episode.observations, following
-        )
-        return stack_frames(observations, index, self.n_frames)
+        return stack_frames(episode, index, self.n_frames)
 
     def observe(self, storage: Storage, rows: Any) -> Tree:
         window, alive = storage.behind(rows, self.n_frames)
@@ -134,11 +138,7 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         return alive[..., 0] | ~(storage.take_flags(window, HEAD) & alive).any(-1)
 
     def observation_shape(self, shape: Shape) -> Shape:
-        if isinstance(shape, dict):
-            return {key: self.observation_shape(item) for key, item in shape.items()}
-        if shape and isinstance(shape[0], tuple | dict):
-            return tuple(self.observation_shape(item) for item in shape)
-        return (self.n_frames * shape[0], *shape[1:])
+        return shape_map(lambda leaf: (self.n_frames * leaf[0], *leaf[1:]), shape)
 
 
 class MultiStepTransitionPicker(BasicTransitionPicker):
@@ -166,22 +166,14 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
     def _powers(self, place: Place) -> Any:
         return place.to_float(self.gamma ** place.to_float(place.steps(0, self.n_steps)))
 
-    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
+    def add_up(self, storage: Storage, rows: Any) -> tuple[Any, Any, Any]:
         place = storage.place
         window, alive = storage.ahead(rows, self.n_steps, FINAL | NO_NEXT)
-        interval = alive.sum(-1)
-        last = storage.shift(rows, interval - 1)
+        steps = alive.sum(-1)
         gammas = place.kept(("powers", self.gamma, self.n_steps), lambda: self._powers(place))
         rewards = place.blank(place.to_float(storage.take("reward", window))[..., 0], ~alive)
-        return TransitionMiniBatch(
-            self.observe(storage, rows),
-            place.to_action(storage.take("action", rows)),
-            place.to_float((rewards * gammas).sum(-1)[:, None]),
-            self.observe(storage, storage.next(last)),
-            storage.terminals(last),
-            place.to_float(interval[:, None]),
-            extra=extra_columns(storage, rows),
-        )
+        total = place.to_float((rewards * gammas).sum(-1)[:, None])
+        return total, storage.shift(rows, steps - 1), place.to_float(steps[:, None])
 
 
 class SparseRewardTransitionPicker(BasicTransitionPicker):
@@ -203,17 +195,6 @@ class SparseRewardTransitionPicker(BasicTransitionPicker):
         value, step_reward = self.failure
         rewards = episode.rewards[index:]
         return np.array([[value]], np.float32) if (rewards == np.float32(step_reward)).all() else rewards
-
-
-def stack_frames(observations: Observation, index: int, n_frames: int) -> Observation:
-    """The last ``n_frames`` of ``observations`` ``[T, C, …]`` up to ``index``, as ``[n_frames * C, …]``."""
-
-    def stack(leaf: Array) -> Array:
-        frames = leaf[max(index + 1 - n_frames, 0) : index + 1]
-        missing = np.zeros((n_frames - len(frames), *leaf.shape[1:]), leaf.dtype)
-        return np.concatenate([missing, frames]).reshape(-1, *leaf.shape[2:])
-
-    return tree_map(stack, observations)
 
 
 def extra_columns(storage: Storage, rows: Any) -> dict[str, Any]:

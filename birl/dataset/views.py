@@ -131,9 +131,8 @@ class SequenceView(View):
     columns: Columns = NO_COLUMNS
 
     def __post_init__(self) -> None:
-        if type(self.length) is not int or type(self.burn_in) is not int or self.length < 1 or self.burn_in < 0:
-            check("length", self.length, int, low=1)
-            check("burn_in", self.burn_in, int, low=0)
+        check("length", self.length, int, low=1)
+        check("burn_in", self.burn_in, int, low=0)
 
     def read(self, storage: Storage, part: Any, rows: Any) -> SequenceMiniBatch:
         _require_single_steps(part, "sequences")
@@ -220,7 +219,8 @@ class TailView(View):
 
 
 def _require_single_steps(picker: Any, purpose: str) -> None:
-    if not is_vectorised(picker) or type(picker).batch is not BasicTransitionPicker.batch:
+    basic, own = BasicTransitionPicker, type(picker)
+    if not is_vectorised(picker) or own.batch is not basic.batch or own.add_up is not basic.add_up:
         raise UnsupportedError(
             f"{type(picker).__name__} cannot be used for {purpose}, which are made of single steps: give the dataset a "
             "BasicTransitionPicker or FrameStackTransitionPicker"

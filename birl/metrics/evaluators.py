@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from birl.dataset import EpisodeBase, ReplayBufferBase, TransitionMiniBatch
+from birl.dataset import EpisodeBase, InfiniteBuffer, ReplayBuffer, ReplayBufferBase, TransitionMiniBatch
 from birl.dataset.reader import Reader
-from birl.errors import ConfigError
+from birl.errors import ConfigError, EmptyDataError
 from birl.types import ActionSpace, Array
 
 
@@ -51,7 +51,11 @@ class OverTransitions(EvaluatorProtocol):
         picker = dataset.transition_picker
         if self._kept is None or self._kept[0] is not picker:
             # Given episodes may take actions that the dataset, whose number of actions may be a guess, never took.
-            self._kept = picker, Reader.of_episodes(self._episodes, picker, dataset.dataset_info.action_space)
+            if not self._episodes:
+                raise EmptyDataError("there are no episodes to read: give one or more")
+            space = dataset.dataset_info.action_space
+            copy = ReplayBuffer(InfiniteBuffer(), picker, episodes=self._episodes, action_space=space)
+            self._kept = picker, copy.reader
         return self._kept[1]
 
     def _batches(self, dataset: ReplayBufferBase) -> Iterator[TransitionMiniBatch]:

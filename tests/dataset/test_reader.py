@@ -30,7 +30,7 @@ class Newest(Sampler):
     def __init__(self) -> None:
         self.seen: list[tuple[list[int], list[float]]] = []
 
-    def draw(self, storage: Any, count: int, generators: Any, reject: int, complete: Any = None) -> Rows:
+    def draw(self, storage: Any, count: int, generators: Any, reject: int, complete: Any) -> Rows:
         rows = np.flatnonzero((storage.flags & reject) == 0)[-count:]
         return Rows(rows, np.arange(1.0, count + 1, dtype=np.float32)[:, None])
 
@@ -59,7 +59,7 @@ class Proportional(Sampler):
     def __init__(self) -> None:
         self.priority: dict[int, float] = {}
 
-    def draw(self, storage: Any, count: int, generators: Any, reject: int, complete: Any = None) -> Rows:
+    def draw(self, storage: Any, count: int, generators: Any, reject: int, complete: Any) -> Rows:
         rows, greatest = np.flatnonzero((storage.flags & reject) == 0), max(self.priority.values(), default=1.0)
         priority = np.array([self.priority.get(number, greatest) for number in storage.numbers(rows).tolist()])
         chance = priority / priority.sum()
