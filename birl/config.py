@@ -32,14 +32,8 @@ from typing import (
 from birl.checks import Allowed, Limits
 from birl.errors import ConfigError
 from birl.files.named import Serializable
-from birl.models import (
-    AdamFactory,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    MeanQFunctionFactory,
-    OptimizerFactory,
-    QFunctionFactory,
-)
+from birl.models import DefaultEncoderFactory, EncoderFactory, MeanQFunctionFactory, QFunctionFactory
+from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 
 T = TypeVar("T")

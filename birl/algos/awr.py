@@ -34,11 +34,10 @@ from birl.models import (
     DefaultEncoderFactory,
     EncoderFactory,
     NormalPolicy,
-    OptimizerFactory,
-    SGDFactory,
     ValueFunction,
     is_recurrent,
 )
+from birl.optimizers import OptimizerFactory, SGDFactory
 
 
 def _momentum() -> OptimizerFactory:

@@ -32,8 +32,9 @@ from birl.algorithm import (
 from birl.algos import sac
 from birl.algos.sac import SACConfig, SACNets
 from birl.losses import shared, td_loss, temperature_loss, vae_loss
-from birl.models import AdamFactory, OptimizerFactory, Scalar, VAEDecoder, VAEEncoder
+from birl.models import Scalar, VAEDecoder, VAEEncoder
 from birl.models.distributions import Normal
+from birl.optimizers import AdamFactory, OptimizerFactory
 
 LOG_ALPHA_RANGE = (-5.0, 10.0)
 """The logarithm of the multiplier is clipped to this range, as in the authors' code."""

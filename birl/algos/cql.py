@@ -30,7 +30,8 @@ from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
 from birl.algos.sac import SAC, SACConfig, SACNets
 from birl.errors import ConfigError
 from birl.losses import shared, td_loss
-from birl.models import AdamFactory, OptimizerFactory, Returns, Scalar
+from birl.models import Returns, Scalar
+from birl.optimizers import AdamFactory, OptimizerFactory
 
 
 @config

@@ -24,17 +24,16 @@ from birl.algorithm import (
 )
 from birl.algorithm.sequence import ACTIVATION_TYPES
 from birl.errors import ConfigError
-from birl.models import (
+from birl.models import ContinuousDecisionTransformer, PositionEncodingType
+from birl.models import DiscreteDecisionTransformer as DiscreteTransformerNetwork
+from birl.optimizers import (
     AdamWFactory,
-    ContinuousDecisionTransformer,
     GPTAdamWFactory,
     LRSchedulerFactory,
     OptimizerFactory,
-    PositionEncodingType,
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
 )
-from birl.models import DiscreteDecisionTransformer as DiscreteTransformerNetwork
 
 
 @config

@@ -21,7 +21,7 @@ from birl.algorithm import (
 )
 from birl.algos.dqn import DQNConfig, DQNNets
 from birl.losses import td_loss
-from birl.models import AdamFactory, OptimizerFactory
+from birl.optimizers import AdamFactory, OptimizerFactory
 
 
 @config

@@ -25,15 +25,8 @@ from birl.algorithm import (
     field,
 )
 from birl.losses import generalized_advantage
-from birl.models import (
-    AdamFactory,
-    CategoricalPolicy,
-    DefaultEncoderFactory,
-    EncoderFactory,
-    NormalPolicy,
-    OptimizerFactory,
-    ValueFunction,
-)
+from birl.models import CategoricalPolicy, DefaultEncoderFactory, EncoderFactory, NormalPolicy, ValueFunction
+from birl.optimizers import AdamFactory, OptimizerFactory
 
 
 def _encoder() -> EncoderFactory:

@@ -1,4 +1,4 @@
-"""Networks, and the factories of encoders, Q-functions, optimisers and schedules that a configuration chooses."""
+"""Networks and the factories that choose them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,6 @@ from birl.models.encoders import (
     register_encoder_factory,
 )
 from birl.models.networks import Network, eval_mode, is_recurrent, set_acting
-from birl.models.optimizers import (
-    AdamFactory,
-    AdamWFactory,
-    GPTAdamWFactory,
-    OptimizerFactory,
-    RMSpropFactory,
-    SGDFactory,
-    register_optimizer_factory,
-)
 from birl.models.policies import (
     CategoricalPolicy,
     ConditionalNormalPolicy,
@@ -41,12 +32,6 @@ from birl.models.q_functions import (
 )
 from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
 from birl.models.scalar import Scalar
-from birl.models.schedules import (
-    CosineAnnealingLRFactory,
-    LRSchedulerFactory,
-    WarmupCosineSchedulerFactory,
-    WarmupSchedulerFactory,
-)
 from birl.models.transformer import (
     CausalTransformer,
     ContinuousDecisionTransformer,
@@ -57,6 +42,19 @@ from birl.models.transformer import (
 from birl.models.vae import VAEDecoder, VAEEncoder, random_latents
 from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, Returns
 from birl.models.values import ValueFunction
+from birl.optimizers import (
+    AdamFactory,
+    AdamWFactory,
+    CosineAnnealingLRFactory,
+    GPTAdamWFactory,
+    LRSchedulerFactory,
+    OptimizerFactory,
+    RMSpropFactory,
+    SGDFactory,
+    WarmupCosineSchedulerFactory,
+    WarmupSchedulerFactory,
+    register_optimizer_factory,
+)
 
 __all__ = [
     "ActorCriticNets",

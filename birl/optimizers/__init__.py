@@ -1,19 +1,21 @@
-"""Optimiser steps as tensor functions, and checks of saved moments. Hands on the factories of `birl.models`."""
+"""Optimisers and learning-rate schedules."""
 
 from __future__ import annotations
 
-from birl.models import (
+from birl.optimizers.factories import (
     AdamFactory,
     AdamWFactory,
-    CosineAnnealingLRFactory,
     GPTAdamWFactory,
-    LRSchedulerFactory,
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
+    register_optimizer_factory,
+)
+from birl.optimizers.schedules import (
+    CosineAnnealingLRFactory,
+    LRSchedulerFactory,
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
-    register_optimizer_factory,
 )
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from birl.checks import check
 from birl.errors import ConfigError, UnsupportedError
 from birl.files.named import Serializable
-from birl.models.schedules import LRSchedulerFactory
+from birl.optimizers.schedules import LRSchedulerFactory
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
