@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from birl.dataset.episode import DatasetInfo, Signature
+from birl.dataset.episode import DatasetInfo, Signature, parts_like
 from birl.dataset.validation import detect_action_space
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError
@@ -24,8 +24,7 @@ def info_of_env(
     """The info of an environment's steps as ``writer`` stores them."""
     observation_space, env_action_space = single_spaces(env)
     unprocessed = zero_observation(observation_space)
-    zero = writer.process_observation(unprocessed)
-    zero = tuple(zero) if isinstance(unprocessed, tuple) and isinstance(zero, list) else zero
+    zero = parts_like(writer.process_observation(unprocessed), unprocessed)
     action, space, size = action_leaf(env_action_space)
     if action_space is not None and action_space is not space:
         raise ConfigError(f"action_space is {action_space}; it must be the environment's, {space}: leave it out")

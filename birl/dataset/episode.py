@@ -152,6 +152,11 @@ class EpisodeBase(Protocol):
         """Number of steps whose next observation is known."""
 
 
+def parts_like(value: Tree, like: Tree) -> Tree:
+    """``value``; if ``like`` is a tuple and it is a list of the parts, as d3rlpy has it, as a tuple."""
+    return tuple(value) if isinstance(value, list) and isinstance(like, tuple) else value
+
+
 def parts_as_tuple(name: str, value: Any, steps: int) -> Any:
     """Observations of ``steps`` steps; if they are a list of the parts of a tuple, as d3rlpy has it, as a tuple.
 
@@ -238,8 +243,7 @@ class Episode(_Signed):
         self.actions = actions[:, None] if actions.ndim == 1 else actions
         observations = parts_as_tuple("observations", self.observations, len(self.rewards))
         self.observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
-        if isinstance(self.final_observation, list) and isinstance(observations, tuple):
-            self.final_observation = tuple(self.final_observation)
+        self.final_observation = parts_like(self.final_observation, observations)
         self.terminated = bool(self.terminated)
         self.truncated = bool(self.truncated) and not self.terminated
         steps = len(self.rewards)

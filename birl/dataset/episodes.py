@@ -29,8 +29,7 @@ def episode_table(storage: Storage) -> EpisodeTable:
         begins = np.concatenate([[0], finals[:-1] + 1]) if len(finals) else finals
         return EpisodeTable(lane[begins], position[begins], finals - begins)
 
-    table: EpisodeTable = storage.cached("episodes", make)
-    return table
+    return storage.cached("episodes", make)
 
 
 def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: bool = False) -> Episode:
@@ -112,8 +111,7 @@ def timesteps_and_returns(storage: Storage) -> tuple[Any, Any]:
         to_go[rows] = total[ends][episode] - total + reward
         return storage.place.indices(timestep), storage.place.indices(to_go)
 
-    pair: tuple[Any, Any] = storage.cached("timesteps_and_returns", make)
-    return pair
+    return storage.cached("timesteps_and_returns", make)
 
 
 class EpisodeList(Sequence[Episode]):

@@ -265,8 +265,7 @@ class _File:
         return np.asarray(dataset[()])
 
     def _text(self, name: str) -> str:
-        value = self._dataset(name)[()]
-        return value.decode() if isinstance(value, bytes) else str(value)
+        return str(self._dataset(name).asstr()[()])
 
     def _flag(self, name: str) -> bool:
         value = self.array(name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.buffers import InfiniteBuffer
-from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
+from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple, parts_like
 from birl.dataset.incoming import row_flags
 from birl.dataset.replay_buffer import Place, ReplayBuffer
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -84,8 +84,6 @@ class MDPDataset(ReplayBuffer):
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
         observations = parts_as_tuple("observations", observations, len(rewards))
         observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
-        if isinstance(next_observations, list) and isinstance(observations, tuple):
-            next_observations = tuple(next_observations)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         actions = as_array("actions", actions)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
@@ -111,7 +109,8 @@ class MDPDataset(ReplayBuffer):
         flags = row_flags(terminal, ends, known=next_observations is not None)
         finals: Tree = None
         if next_observations is not None:
-            following = tree_map(lambda leaf: as_array("next_observations", leaf), next_observations)
+            following = parts_like(next_observations, observations)
+            following = tree_map(lambda leaf: as_array("next_observations", leaf), following)
             _check_following(observations, following, ends)
             finals = tree_map(lambda leaf: leaf[ends], following)
             check_finite("next_observations", finals)

@@ -15,7 +15,7 @@ from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, Signature
+from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, Signature, parts_like
 from birl.dataset.folders import check_new_folder, get_storage_state, open_folder, save_folder, set_storage_state
 from birl.dataset.hdf5 import check_readable, load
 from birl.dataset.incoming import episode_rows, first_rows, observation_columns, step_columns
@@ -131,7 +131,6 @@ class ReplayBuffer(ReplayBufferBase):
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler or Uniform())
         self.reader = Reader([Source(self.storage, *parts)])
         self._all_lanes, self._saved = np.arange(self.storage.lanes), False
-        self._is_tuple = isinstance(self.storage.observation_names, tuple)
         buffer.storage = self.storage
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -195,14 +194,11 @@ class ReplayBuffer(ReplayBufferBase):
             raise ShapeError(
                 f"{len(terminated)} steps were given, this buffer is for {count} environments: make it with lanes="
             )
-        observation = process_batch(self._writer, self._as_tree(observation), count)
-        following = observation_columns(
-            self.storage, process_batch(self._writer, self._as_tree(next_observation), count), "next_observation"
-        )
-        if type(self._writer).process_action is not BasicWriterPreprocess.process_action:
-            action = np.stack([np.asarray(self._writer.process_action(item)) for item in np.asarray(action)])
-        if type(self._writer).process_reward is not BasicWriterPreprocess.process_reward:
-            reward = np.stack([np.asarray(self._writer.process_reward(item)) for item in np.asarray(reward)])
+        writer, names = self._writer, self.storage.observation_names
+        observation = process_batch(writer.process_observation, parts_like(observation, names))
+        next_observation = process_batch(writer.process_observation, parts_like(next_observation, names))
+        following = observation_columns(self.storage, next_observation, "next_observation")
+        action, reward = process_batch(writer.process_action, action), process_batch(writer.process_reward, reward)
         values = step_columns(self.storage, observation, action, reward, extra)
         lanes = self._all_lanes
         if mask is not None and not np.all(mask):
@@ -258,12 +254,9 @@ class ReplayBuffer(ReplayBufferBase):
             raise ShapeError(f"lane={lane}, this buffer has lanes 0 … {self.storage.lanes - 1}: make it with lanes=")
         return self._all_lanes[lane : lane + 1]
 
-    def _as_tree(self, observation: Observation) -> Observation:
-        """d3rlpy gives the parts of a tuple as a list."""
-        return tuple(observation) if isinstance(observation, list) and self._is_tuple else observation
-
     def _processed(self, observation: Observation) -> Observation:
-        return self._as_tree(self._writer.process_observation(self._as_tree(observation)))
+        names = self.storage.observation_names
+        return parts_like(self._writer.process_observation(parts_like(observation, names)), names)
 
     def _before_write(self) -> None:
         if self._saved and self.storage.limit is not None:  # a ring on disk is not readable while it is overwritten

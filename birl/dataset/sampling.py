@@ -135,9 +135,9 @@ def _uniform(storage: Storage, count: int, generators: Generators, reject: int) 
             "data first. A truncated episode's last step needs final_observation to be a transition"
         )
     if storage.device_draws:
-        index = storage.cached(f"index {reject}", lambda: torch.nonzero((storage.device_flags & reject) == 0)[:, 0])
+        steps = storage.cached(f"index {reject}", lambda: torch.nonzero((storage.device_flags & reject) == 0)[:, 0])
         generator = generators.on(storage.place.device)
-        return index.index_select(0, torch.randint(len(index), (count,), device=index.device, generator=generator))
+        return steps.index_select(0, torch.randint(len(steps), (count,), device=steps.device, generator=generator))
     used = storage.used
     accepted = available / (used * storage.lanes)
     if accepted < 0.25:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import DatasetInfo
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
+
+T = TypeVar("T")
 
 TERMINATED = 1  # the environment ended the episode with this step
 TRUNCATED = 2  # the episode was cut after this step
@@ -405,13 +407,12 @@ class Storage:
                     low, high = np.minimum(low, actions.min(axis=0)), np.maximum(high, actions.max(axis=0))
             return low, high
 
-        bounds: tuple[Array, Array] = self.cached("action_bounds", make)
-        return bounds
+        return self.cached("action_bounds", make)
 
-    def cached(self, key: str, make: Callable[[], Any]) -> Any:
+    def cached(self, key: str, make: Callable[[], T]) -> T:
         """The result of ``make``, computed again only after a write."""
         version, value = self._cache.get(key, (-1, None))
         if version != self.version:
             value = make()
             self._cache[key] = (self.version, value)
-        return value
+        return value  # type: ignore[no-any-return]

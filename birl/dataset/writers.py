@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from birl.dataset.episode import Observation, stack_trees
-from birl.types import Array, tree_map
+from birl.dataset.episode import Observation, parts_like, stack_trees
+from birl.types import Array, Tree, tree_leaves, tree_map
 
 
 @runtime_checkable
@@ -42,17 +43,16 @@ class LastFrameWriterPreprocess(BasicWriterPreprocess):
         return tree_map(lambda leaf: np.asarray(leaf)[-1:], observation)
 
 
-def process_batch(writer: WriterPreprocessProtocol, observations: Observation, count: int) -> Observation:
-    """`process_observation` for each of ``count`` observations ``[n, …]``."""
-    method = type(writer).process_observation
-    if method is BasicWriterPreprocess.process_observation:
-        return observations
-    if method is LastFrameWriterPreprocess.process_observation:
-        return tree_map(lambda leaf: np.asarray(leaf)[:, -1:], observations)
+def process_batch(method: Callable[[Tree], Tree], values: Tree) -> Tree:
+    """The results of a writer's ``method`` for each of the observations, actions or rewards ``[n, …]``."""
+    function = getattr(method, "__func__", method)
+    if function in vars(WriterPreprocessProtocol).values():  # it is not overridden
+        return values
+    values = tree_map(np.asarray, values)
+    if function is LastFrameWriterPreprocess.process_observation:
+        return tree_map(lambda leaf: leaf[:, -1:], values)
 
-    def process(index: int) -> Observation:
-        item = writer.process_observation(tree_map(lambda leaf: np.asarray(leaf)[index], observations))
-        is_list = isinstance(item, list) and isinstance(observations, tuple)  # the parts of a tuple, as d3rlpy has them
-        return tree_map(np.asarray, tuple(item) if is_list else item)
+    def process(index: int) -> Tree:
+        return tree_map(np.asarray, parts_like(method(tree_map(lambda leaf: leaf[index], values)), values))
 
-    return stack_trees(process(index) for index in range(count))
+    return stack_trees(map(process, range(len(next(tree_leaves(values))))))
