@@ -1,15 +1,15 @@
 """Action distributions as plain values: tensors in, tensors out, no host synchronisation.
 
-Every distribution has ``sample() -> (action, log_prob)``, ``log_prob(action)`` and ``mode()``, so a loss need not know
-whether actions are continuous or discrete. The last dimension of the parameters is the action's; it is summed over
-in log-probabilities, entropies and divergences, which therefore have the leading dimensions only.
+Every distribution has ``sample(n) -> (action, log_prob)`` (``n`` per element in a new first dimension, or one without),
+``log_prob(action)``, ``entropy()`` and ``mode()``, the greedy action, so a loss need not know whether actions are
+continuous or discrete. The last dimension of the parameters is the action's; it is summed over in log-probabilities,
+entropies and divergences, which therefore have the leading dimensions only.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,19 +20,6 @@ ATANH_LIMIT = 1.0 - 1e-6
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
-
-
-class Distribution(Protocol):
-    """Methods of every action distribution."""
-
-    def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Draw actions (``n`` per element, in a new first dimension) and their log-probabilities."""
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probability or log-density of ``action``."""
-
-    def mode(self) -> Tensor:
-        """The greedy action."""
 
 
 @dataclass(frozen=True)
