@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from functools import partial
+from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from birl.acting.bound import BoundPolicy
-from birl.acting.policy import Policy, PolicyFunction
+from birl.acting.policy import Policy
 from birl.checks import check
 from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
@@ -23,13 +24,8 @@ def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
     raise UnsupportedError("a sequence model acts only with a return to aim at: use as_stateful_wrapper(target_return)")
 
 
-@dataclass(frozen=True)
-class ContextActor(Policy):
-    """Acts by a transformer on contexts, given a return to aim at."""
-
-    greedy: PolicyFunction = _without_aim
-    sample: PolicyFunction = _without_aim
-    aims: bool = True
+ContextActor: Final = partial(Policy, greedy=_without_aim, sample=_without_aim, aims=True)
+"""Acts by a transformer on contexts, given a return to aim at."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from torch import Tensor
 
@@ -87,27 +88,11 @@ class Policy:
         return self.greedy is not self.sample
 
 
-@dataclass(frozen=True)
-class StochasticActor(Policy):
-    """Acts by the mode, or a sample, of a distribution over actions."""
+StochasticActor: Final = partial(Policy, greedy=mode_action, sample=sampled_action)
+"""Acts by the mode, or a sample, of a distribution over actions."""
 
-    greedy: PolicyFunction = mode_action
-    sample: PolicyFunction = sampled_action
+DeterministicActor: Final = partial(Policy, greedy=deterministic_action, sample=deterministic_action)
+"""Acts by a network whose output is the action."""
 
-
-@dataclass(frozen=True)
-class DeterministicActor(Policy):
-    """Acts by a network whose output is the action."""
-
-    greedy: PolicyFunction = deterministic_action
-    sample: PolicyFunction = deterministic_action
-
-
-@dataclass(frozen=True)
-class GreedyCritic(Policy):
-    """Takes the discrete action with the highest value."""
-
-    greedy: PolicyFunction = q_action
-    sample: PolicyFunction = q_action
-    value: ValueFunction | None = q_value
-    network: str = "critic"
+GreedyCritic: Final = partial(Policy, greedy=q_action, sample=q_action, value=q_value, network="critic")
+"""Takes the discrete action with the highest value."""
