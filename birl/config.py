@@ -99,8 +99,8 @@ def _describe_fields(cls: type[Any]) -> None:
 
 def _allowed(cls: type[Any], name: str, annotation: Any, limits: Limits) -> Allowed:
     """The allowed values of a field: its declared type within limits."""
-    alone = type(cls.__name__, (), {"__annotations__": {name: annotation}, "__module__": cls.__module__})
-    declared = get_type_hints(alone)[name]
+    holder = type(cls.__name__, (), {"__annotations__": {name: annotation}, "__module__": cls.__module__})
+    declared = get_type_hints(holder)[name]
     union = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
     kind = next(each for each in union if each is not NoneType)
     return Allowed(get_origin(kind) or kind, optional=NoneType in union, **limits)
@@ -118,10 +118,10 @@ def config(cls: type[T]) -> type[T]:
     """Class decorator: a frozen keyword-only dataclass whose unknown arguments get a helpful `ConfigError`."""
     _describe_fields(cls)
     cls = dataclass(frozen=True, kw_only=True)(cls)
-    plain: Callable[..., None] = cls.__init__
+    init: Callable[..., None] = cls.__init__
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
-    @functools.wraps(plain)
+    @functools.wraps(init)
     def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
         unknown = [name for name in kwargs if name not in names]
         if args or unknown:
@@ -129,7 +129,7 @@ def config(cls: type[T]) -> type[T]:
             near = difflib.get_close_matches(unknown[0], names, 1) if unknown else []
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ConfigError(f"{cls.__name__} {what}{hint} Fields: {', '.join(names)}")
-        plain(self, **kwargs)
+        init(self, **kwargs)
 
     cls.__init__ = checked_init  # type: ignore[method-assign]
     return cls

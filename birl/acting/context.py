@@ -180,7 +180,7 @@ class StatefulTransformerWrapper:
 
     def __init__(self, algo: Any, target_return: float, action_sampler: TransformerActionSampler) -> None:
         self.algo, self._target_return, self._sampler = algo, target_return, action_sampler
-        self._actor, self._fresh = self.actor(), True
+        self._actor, self._begins = self.actor(), True
 
     def predict(self, x: Tree, reward: float) -> Array:
         """Action ``[A]`` (or an integer) for the newest observation ``x``, without batch, and the reward before it."""
@@ -193,13 +193,13 @@ class StatefulTransformerWrapper:
             )
         observation = tree_map(lambda leaf: np.asarray(leaf)[None], x)
         reward = _finite("reward", reward)
-        action = self._actor(observation, np.array([self._fresh]), np.array([reward], np.float32))
-        self._fresh = False
+        action = self._actor(observation, np.array([self._begins]), np.array([reward], np.float32))
+        self._begins = False
         return action[0]
 
     def reset(self) -> None:
         """Forget the episode."""
-        self._actor, self._fresh = self.actor(), True
+        self._actor, self._begins = self.actor(), True
 
     def actor(self, *, greedy: bool = True, n: int = 1) -> TransformerActor:
         """An actor for ``n`` environments that aims at this wrapper's return."""

@@ -141,7 +141,7 @@ class FlatPolicy:
             return None
         shape = network.spec.observation_shape
         parts = _Parts(nets, name)
-        if not (isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)) or not parts.plain:
+        if not (isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)) or not parts.supported:
             return None
         policy = cls(nets, from_output, parts)
         return policy if policy.current else None
@@ -170,10 +170,10 @@ class FlatPolicy:
             units: conversion of the algorithm's units.
             observation: float array in environment units.
         """
-        plain = observation.dtype == np.float32 and units.observation_scaler is None
-        if plain and len(observation) == 1 and self._arrays is not None:
+        unscaled = observation.dtype == np.float32 and units.observation_scaler is None
+        if unscaled and len(observation) == 1 and self._arrays is not None:
             return self._one(observation[0], self._arrays)
-        if plain and observation.flags.writeable and units.device.type == "cpu":
+        if unscaled and observation.flags.writeable and units.device.type == "cpu":
             x = torch.from_numpy(observation)
         else:
             x = units.observation(observation)
@@ -201,7 +201,7 @@ class _Parts:
         links: each module as its parent holds it, with its class and attributes, and a dense layer's later steps and
             activation.
         siblings: the dense layers, and whatever else stands among them later.
-        plain: whether the network has no other modules.
+        supported: whether the network has no other modules.
     """
 
     def __init__(self, nets: nn.Module, name: str) -> None:
@@ -214,20 +214,20 @@ class _Parts:
             encoder = self._follow(self._follow(encoder, "members"), "0")
         head = self._follow(self.network, "head") if "head" in self.network._modules else self.network
         self.last = self._follow(head, "linear")
-        self.plain = type(encoder) is VectorEncoder and type(head) in (MeanHead, type(self.network))
-        self.plain &= type(self.last) is nn.Linear or (
+        self.supported = type(encoder) is VectorEncoder and type(head) in (MeanHead, type(self.network))
+        self.supported &= type(self.last) is nn.Linear or (
             type(self.last) is EnsembleLinear and self.last.weight.shape[0] == 1
         )
-        if self.plain:
+        if self.supported:
             layers = self._follow(encoder, "layers")
             self.siblings = layers._modules
             for key in self.siblings:
                 layer = self._follow(layers, key)
                 linear = self._follow(layer, "linear") if type(layer) is DenseLayer else None
-                self.plain &= type(linear) is nn.Linear
+                self.supported &= type(linear) is nn.Linear
                 self.layers.append((layer, getattr(linear, "_parameters", {})))
             tensors = [linear for _, linear in self.layers] + [self.last._parameters]
-            self.plain &= all(set(each) == {"weight", "bias"} and None not in each.values() for each in tensors)
+            self.supported &= all(set(each) == {"weight", "bias"} and None not in each.values() for each in tensors)
 
     def _follow(self, parent: Any, name: str) -> Any:
         module: Any = parent._modules.get(name)

@@ -100,29 +100,29 @@ def compare_with_reference(
     if set(start) != set(reference.parameters):
         raise ValueError(f"names differ: {sorted(set(start) ^ set(reference.parameters))}")
     for index, batch in enumerate(batches):
-        own, others = batch if isinstance(batch, tuple) else (batch, _plain_batch(batch))
+        own, others = batch if isinstance(batch, tuple) else (batch, _batch_as_dict(batch))
         torch.manual_seed(seed + index)
         metrics = learn(own)
         torch.manual_seed(seed + index)
         for name, value in reference.update(others).items():
             if name in metrics:
-                _raise(report.metrics, name, abs(float(metrics[name]) - value))
+                _keep_largest(report.metrics, name, abs(float(metrics[name]) - value))
         for name, tensor in named(algorithm.nets).items():
             expected = reference.parameters[name]
             if tensor.shape != expected.shape:
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}, in the reference {tuple(expected.shape)}")
-            _raise(report.parameters, name, float((tensor - expected).abs().max()))
+            _keep_largest(report.parameters, name, float((tensor - expected).abs().max()))
     for name, tensor in named(algorithm.nets).items():
         report.moved[name] = float((tensor - start[name]).abs().max())
     return report
 
 
-def _raise(table: dict[str, float], name: str, value: float) -> None:
+def _keep_largest(table: dict[str, float], name: str, value: float) -> None:
     # a NaN must not be lost in a maximum
     table[name] = value if not value <= table.get(name, 0.0) else table.get(name, 0.0)
 
 
-def _plain_batch(batch: Batch) -> dict[str, Tensor]:
+def _batch_as_dict(batch: Batch) -> dict[str, Tensor]:
     names = ("observation", "action", "reward", "next_observation", "discount", "weight", "is_first")
     plain = {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}
     return {**plain, **batch.extra}

@@ -54,8 +54,9 @@ class _Noise(TorchFunctionMode):
 
 def gradient_split(subject: Subject) -> None:
     """The gradient of a batch is the mean of the gradients of its halves."""
-    algorithm = subject.with_config(normalize_advantage=False).build()  # it would differ between the halves
-    for batch in subject.first_batches(algorithm)[:2]:
+    subject = subject.with_config(normalize_advantage=False)  # it would differ between the halves
+    algorithm, batches = subject.first_batches()
+    for batch in batches[:2]:
         axis = 1 if batch.is_first is not None else 0
         batch = _mapped(batch, _doubles, _doubles)
         # weights of 0 would make the halves count unlike numbers of real steps
@@ -105,8 +106,7 @@ def _doubles(x: Tensor) -> Tensor:
 
 def padding_is_ignored(subject: Subject) -> None:
     """Steps of weight 0 have no influence on a gradient."""
-    algorithm = subject.build()
-    batch = subject.first_batches(algorithm)[0]
+    algorithm, (batch, *_) = subject.first_batches()
     padding = (slice(None), slice(2)) if subject.experience.contexts else (slice(-2, None),)  # windows: in front
     weight = batch.weight.clone()
     weight[padding] = 0
@@ -148,8 +148,7 @@ class _NoReads(TorchFunctionMode):
 
 def losses_read_nothing(subject: Subject) -> None:
     """A loss never brings a value to the host."""
-    algorithm = subject.build()
-    batch = subject.first_batches(algorithm)[0]
+    algorithm, (batch, *_) = subject.first_batches()
     for step in algorithm.engine.gradient_steps:
         with _NoReads():
             algorithm.engine.compute_gradients(step, batch)
@@ -157,8 +156,7 @@ def losses_read_nothing(subject: Subject) -> None:
 
 def steps_stay_in_their_networks(subject: Subject) -> None:
     """A loss changes nothing; its step moves the parameters it trains and no others."""
-    algorithm = subject.build()
-    batch = subject.first_batches(algorithm)[0]
+    algorithm, (batch, *_) = subject.first_batches()
     for step in algorithm.engine.gradient_steps:
         own = tuple(f"{module}." for module in step.networks)
         before = snapshot(algorithm.nets)

@@ -18,21 +18,17 @@ from birl.models import (
 )
 from birl.models.layers import EnsembleLinear, Members
 from birl.models.recurrent import RecurrentMembers
-from birl.testing.contract.states import changed_names, differences, snapshot
+from birl.testing.contract.states import changed_names, differences, same, snapshot
 from birl.testing.contract.subject import Subject
 
 
 def batches_stay_as_they_are(subject: Subject) -> None:
     """An update does not write to its batch."""
-    algorithm = subject.build()
-    batch = subject.first_batches(algorithm)[0]
+    algorithm, (batch, *_) = subject.first_batches()
     before = batch.map(lambda x: x.clone())
     algorithm.engine.update(batch)
-    differing = [
-        name
-        for name in ("action", "reward", "discount", "weight")
-        if not torch.equal(getattr(before, name), getattr(batch, name))
-    ]
+    names = ("action", "reward", "discount", "weight")
+    differing = [name for name in names if not same(getattr(before, name), getattr(batch, name))]
     assert not differing, f"an update changes its batch: {differing}"
 
 

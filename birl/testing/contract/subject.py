@@ -86,11 +86,12 @@ class Subject:
             del algorithm.engine.update, algorithm.engine.is_due
         return seen
 
-    def first_batches(self, algorithm: Any) -> list[Batch]:
-        """The batches that the engine would see in the first update."""
+    def first_batches(self) -> tuple[Any, list[Batch]]:
+        """A new algorithm, and the batches that its engine would see in the first update."""
+        algorithm = self.build()
         batches = self.batches(algorithm, self.inputs(algorithm, 1)[0])
         assert batches, "an update gave the engine no batch"
-        return batches
+        return algorithm, batches
 
     def _dataset(self, marked: bool) -> MDPDataset:
         return random_dataset(
