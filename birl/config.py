@@ -160,7 +160,7 @@ class AlgorithmConfig(Serializable):
     burn_in: int = field(0, "Number of leading steps that only warm up the recurrent state.", low=0)
 
     def __post_init__(self) -> None:
-        self.plain_numbers()
+        self.convert_numpy_numbers()
         for name, row in hyperparameters(type(self)).items():
             value = getattr(self, name)
             if issubclass(row.allowed.kind, Enum) and isinstance(value, str):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.acting.bound import BoundPolicy
+from birl.acting.built import BuiltPolicy
 from birl.models import is_recurrent
 from birl.types import Array, State, Tree
 
@@ -27,7 +27,7 @@ class NetworkActor:
             ``policy_action`` where the environment's action differs from the policy's own.
     """
 
-    def __init__(self, policy: BoundPolicy, greedy: bool, n: int, stores: Sequence[str] = ()) -> None:
+    def __init__(self, policy: BuiltPolicy, greedy: bool, n: int, stores: Sequence[str] = ()) -> None:
         self._policy, self._greedy, self.n = policy, greedy, n
         self._keeps_action = "policy_action" in stores
         self.extra: dict[str, Array] = {}

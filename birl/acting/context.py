@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from birl.acting.bound import BoundPolicy
+from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.checks import check
 from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
@@ -214,7 +214,7 @@ class StatefulTransformerWrapper:
 class ContextModule(nn.Module):
     """The exported module: the greedy policy with its scalers, from contexts to environment actions."""
 
-    def __init__(self, policy: BoundPolicy) -> None:
+    def __init__(self, policy: BuiltPolicy) -> None:
         super().__init__()
         self.transformer = policy.nets.get_submodule(policy.policy.network)
         self._units = policy.units

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from birl.acting.bound import BoundPolicy
+from birl.acting.built import BuiltPolicy
 from birl.errors import BirlError, ConfigError, UnsupportedError, require
 from birl.files import atomic_write
 from birl.types import Inputs, Tree, tree_leaves, tree_map
@@ -234,7 +234,7 @@ _FORMATS: Final[dict[str, Callable[[_Flat, list[Tensor]], tuple[bytes, _Runner]]
 class PolicyModule(nn.Module):
     """The exported module: the greedy policy with its scalers, from raw observations to environment actions."""
 
-    def __init__(self, policy: BoundPolicy) -> None:
+    def __init__(self, policy: BuiltPolicy) -> None:
         super().__init__()
         self.nets, self._policy = policy.nets, policy
 

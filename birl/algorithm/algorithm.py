@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from birl import distributed
 from birl.acting.actor import NetworkActor
-from birl.acting.bound import BoundPolicy
+from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm import building, persistence, transfer
 from birl.algorithm.definition import check_definition, named_parts
@@ -404,7 +404,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     # -- acting ----------------------------------------------------------------------------------------------------
 
     @property
-    def acting(self) -> BoundPolicy:
+    def acting(self) -> BuiltPolicy:
         """The policy that it acts by, with networks and units."""
         return self.learner.policy
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from birl.acting.bound import BoundPolicy
+from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
@@ -154,7 +154,7 @@ class Learner:
             self.engine.compile()
         self.units = Units(device, spec.discrete_action, *(getattr(config, name) for name in SCALERS))
         self._mode: bool | None = None
-        self.policy = BoundPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
+        self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
         self.memory: dict[str, Any] = {}
         self.returns: DiscountedReturns | None = None
         if getattr(self.experience, "returns_to_go", False):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from birl._version import __version__
-from birl.acting.bound import BoundPolicy
+from birl.acting.built import BuiltPolicy
 from birl.acting.export import PolicyModule, export_policy
 from birl.algorithm.learner import Learner, described, policy_state
 from birl.config import AlgorithmConfig, read_json_config
@@ -46,7 +46,7 @@ def load_model(learner: Learner, fname: File) -> None:
         learner.engine.set_state(state)
 
 
-def save_policy(policy: BoundPolicy, fname: str | Path) -> None:
+def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:
     """See `Algorithm.save_policy`."""
     if is_recurrent(policy.nets):
         raise UnsupportedError("recurrent policies cannot be exported: an export carries no state between calls")

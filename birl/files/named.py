@@ -56,10 +56,10 @@ class Serializable:
             return {}
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
 
-    def plain_numbers(self) -> None:
+    def convert_numpy_numbers(self) -> None:
         """For ``__post_init__``: convert numpy numbers in the dataclass's fields, also in lists, to Python's."""
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
-            object.__setattr__(self, item.name, _plain(getattr(self, item.name)))
+            object.__setattr__(self, item.name, _as_python(getattr(self, item.name)))
 
     def serialize(self) -> dict[str, Any]:
         """JSON form: ``{"type": name, "params": {...}}``."""
@@ -95,10 +95,10 @@ class Serializable:
             raise ConfigError(f"{known.__name__} cannot be built from {data['params']!r:.200}: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.tolist()
-    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(_as_python, value)) if type(value) in (list, tuple) else value
 
 
 def encode(value: Any) -> Any:

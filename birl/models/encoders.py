@@ -195,7 +195,7 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
     n_blocks: int = 1
 
     def __post_init__(self) -> None:
-        self.plain_numbers()
+        self.convert_numpy_numbers()
         for name in ("feature_size", "hidden_size", "n_blocks"):
             check(name, getattr(self, name), int, low=1)
 
@@ -290,7 +290,7 @@ def _last_activation(factory: VectorEncoderFactory | PixelEncoderFactory) -> str
 
 
 def _check_layers(factory: Any) -> None:
-    factory.plain_numbers()
+    factory.convert_numpy_numbers()
     activation_named(factory.activation)
     if getattr(factory, "last_activation", None) is not None:
         activation_named(factory.last_activation)

@@ -56,7 +56,7 @@ class _HeadFactory(QFunctionFactory):
     _head: ClassVar[type[nn.Module]]
 
     def __post_init__(self) -> None:
-        self.plain_numbers()
+        self.convert_numpy_numbers()
         check(f"{type(self).__name__}.share_encoder", self.share_encoder, bool)
         for name, default in self._options(type(self)).items():
             if isinstance(default, int):

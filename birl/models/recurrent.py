@@ -140,7 +140,7 @@ class _RecurrentEncoderFactory(EncoderFactory):
     _ensemble: ClassVar[type[nn.Module]] = RecurrentMembers
 
     def __post_init__(self) -> None:
-        self.plain_numbers()
+        self.convert_numpy_numbers()
         VectorEncoderFactory(self.hidden_units, self.activation)  # checks both
         check("hidden_size", self.hidden_size, int, low=1)
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast, final
 import torch
 from torch import Tensor, nn
 
-from birl.acting.bound import BoundPolicy
+from birl.acting.built import BuiltPolicy
 from birl.algorithm import (
     ActionSpace,
     Algorithm,
@@ -213,7 +213,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         return self._algo
 
     @property
-    def acting(self) -> BoundPolicy:
+    def acting(self) -> BuiltPolicy:
         """The evaluated policy: it acts by samples if the evaluation draws any, otherwise greedily."""
         policy = self._algo.acting
         return policy.sampling() if self.config.n_action_samples else policy

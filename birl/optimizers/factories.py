@@ -143,7 +143,7 @@ class _Factory(OptimizerFactory):
     lr_scheduler_factory: LRSchedulerFactory | None = None
 
     def __post_init__(self) -> None:
-        self.plain_numbers()
+        self.convert_numpy_numbers()
         check("clip_grad_norm", self.clip_grad_norm, float, above=0, optional=True)
         for name, value in self.params.items():
             if name in _AT_LEAST_0:

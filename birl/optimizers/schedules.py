@@ -33,7 +33,7 @@ class WarmupSchedulerFactory(LRSchedulerFactory, type="warmup"):
     warmup_steps: int
 
     def __post_init__(self) -> None:
-        self.plain_numbers()
+        self.convert_numpy_numbers()
         check("warmup_steps", self.warmup_steps, int, low=0)
 
     def create(self, optimizer: Optimizer) -> LRScheduler:
@@ -59,7 +59,7 @@ class WarmupCosineSchedulerFactory(LRSchedulerFactory, type="warmup_cosine"):
     lowest: float = 0.1
 
     def __post_init__(self) -> None:
-        self.plain_numbers()
+        self.convert_numpy_numbers()
         for name in ("warmup_steps", "final_steps", "lowest"):
             check(name, getattr(self, name), float, low=0)
         if self.final_steps <= self.warmup_steps or self.lowest > 1:
@@ -93,7 +93,7 @@ class CosineAnnealingLRFactory(LRSchedulerFactory, type="cosine_annealing"):
     last_epoch: int = -1
 
     def __post_init__(self) -> None:
-        self.plain_numbers()
+        self.convert_numpy_numbers()
         check("T_max", self.T_max, int, low=1)
 
     def create(self, optimizer: Optimizer) -> LRScheduler:

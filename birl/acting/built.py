@@ -16,7 +16,7 @@ from birl.preprocessing.units import Units
 from birl.types import Array, Inputs, Spec, State, Tree, is_shape, leaf_shapes, tree_leaves
 
 
-class BoundPolicy:
+class BuiltPolicy:
     """Acts and values with given networks, in the environment's units.
 
     Args:
@@ -42,10 +42,10 @@ class BoundPolicy:
         """The policy's greedy or sampling function."""
         return self.policy.greedy if greedy else self.policy.sample
 
-    def sampling(self) -> BoundPolicy:
+    def sampling(self) -> BuiltPolicy:
         """The policy whose greedy actions are its samples."""
         policy = replace(self.policy, greedy=self.policy.sample)
-        return BoundPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
+        return BuiltPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
 
     def flat(self, greedy: bool) -> FlatPolicy | None:
         """The fast form of the greedy or the sampling policy, or ``None`` if there is none; see `FlatPolicy`."""
