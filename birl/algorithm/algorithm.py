@@ -25,7 +25,8 @@ from birl.engine import Engine, Step, check_steps
 from birl.envs import environment_spec
 from birl.errors import ConfigError, NotBuiltError, UnsupportedError
 from birl.preprocessing import MinMaxActionScaler
-from birl.run import FitOptions, NamedOptions, Options, check_options, collect, offline, on_policy, online
+from birl.run import collect, offline, on_policy, online
+from birl.run.options import ONLINE_DEFAULTS, EnvironmentOptions, FitOptions, OnlineOptions, Options, check_options
 from birl.types import ActionSpace, Array, Shape, Spec, State, Tree
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
@@ -52,7 +53,6 @@ class Algorithm(Generic[ConfigT, NetsT]):
     evaluates: ClassVar[bool] = False  # whether it is given an algorithm and evaluates its policy
     config_class: ClassVar[type[AlgorithmConfig]]
     networks: ClassVar[Callable[[Spec, Any], nn.Module]]
-
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -324,16 +324,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         n_steps: int = 1000000,
         n_steps_per_epoch: int = 10000,
         update_interval: int = 1,
-        *,
-        n_updates: int = 1,
-        update_start_step: int = 0,
-        random_steps: int = 0,
-        overlap: bool = False,
-        eval_env: Any = None,
-        eval_epsilon: float = 0.0,
-        eval_n_trials: int = 10,
-        seed: int | None = None,
-        **options: Unpack[NamedOptions],
+        **options: Unpack[EnvironmentOptions],
     ) -> None:
         """Train in an environment or a vector environment.
 
@@ -344,40 +335,39 @@ class Algorithm(Generic[ConfigT, NetsT]):
             n_steps: number of environment steps (over all environments).
             n_steps_per_epoch: steps between evaluations, logging and models.
             update_interval: number of steps between updates.
-            n_updates: number of updates then.
-            update_start_step: steps before the first update.
-            random_steps: steps with uniformly random actions at the start of the run.
-            overlap: whether updates are made while environments in processes of their own (`AsyncVectorEnv`) make the
-                next step. Its actions are then chosen before these updates instead of after them.
-            eval_env: environment to evaluate the greedy policy in; never the training one.
-            eval_epsilon: share of random actions in evaluation.
-            eval_n_trials: number of evaluation episodes.
-            seed: seeds the environment's resets; by default drawn from `birl.seed`.
-            **options: see `fit`, which has the same ones; ``callback`` is called after each step.
+            **options: ``n_updates`` (number of updates then), ``update_start_step`` (steps before the first update),
+                ``random_steps`` (steps with uniformly random actions at the start of the run), ``overlap`` (whether
+                updates are made while environments in processes of their own make the next step), ``eval_env``
+                (environment to evaluate the greedy policy in; never the training one), ``eval_epsilon`` (share of
+                random actions in evaluation), ``eval_n_trials`` (number of evaluation episodes), ``seed`` (of the
+                environment's resets; by default drawn from `birl.seed`), and those of `fit`; ``callback`` is called
+                after each step. See `birl.run.options.OnlineOptions`.
         """
         name = type(self).__name__
-        check_options("fit_online", options)
+        check_options("fit_online", options, ONLINE_DEFAULTS)
         self.learns_from.refuse(name, "fit_online")
         if self.enable_ddp:
             raise UnsupportedError("enable_ddp is for fit(dataset): several processes cannot learn online together")
-        run: Options = {"n_steps_per_epoch": n_steps_per_epoch, **options}
-        evaluation: Any = {"eval_env": eval_env, "eval_epsilon": eval_epsilon, "eval_n_trials": eval_n_trials}
+        run: OnlineOptions = {
+            "n_steps_per_epoch": n_steps_per_epoch,
+            "update_interval": update_interval,
+            **options,
+        }
         if self.learns_from.on_policy:
-            given = {"buffer": buffer, "explorer": explorer, "random_steps": random_steps or None}
-            given |= {"update_start_step": update_start_step or None, "overlap": overlap or None}
+            given = {"buffer": buffer, "explorer": explorer}
+            given |= {name: run.get(name) or None for name in ("random_steps", "update_start_step", "overlap")}
             unused = [name for name, value in given.items() if value is not None]
             if unused:
                 raise ConfigError(
                     f"{name} learns from rollouts of its own policy and has no use for {', '.join(unused)}: "
                     "leave it out"
                 )
-            on_policy.fit_on_policy(self, env, n_steps=n_steps, seed=seed, **evaluation, **run)
-            return
-        if buffer is not None:
-            building.check_picker(buffer, self.config)
-        run_updates: Any = {"update_interval": update_interval, "n_updates": n_updates, "overlap": overlap}
-        begin: Any = {"update_start_step": update_start_step, "random_steps": random_steps, "seed": seed}
-        online.fit_online(self, env, buffer, explorer, n_steps, **run_updates, **begin, **evaluation, **run)
+            epochs = on_policy.on_policy_fitter(self, env, n_steps, **run)
+        else:
+            if buffer is not None:
+                building.check_picker(buffer, self.config)
+            epochs = online.online_fitter(self, env, buffer, explorer, n_steps, **run)
+        list(epochs)
 
     def collect(
         self,

@@ -98,7 +98,7 @@ def fit_many(
                 "or train each seed by itself"
             )
         stack = _Stack(config, [_Run(config, dataset, reader, seed, device, evaluators) for seed in values])
-        offline.fit(
+        epochs = offline.fitter(
             cast(Any, stack),  # the loop asks for no action
             dataset,
             n_steps,
@@ -113,6 +113,7 @@ def fit_many(
             epoch_callback=epoch_callback and partial(stack.call_back, epoch_callback),
             checkpoint=checkpoint,
         )
+        list(epochs)
         stack.engine.release()
     for algorithm in stack.algorithms:
         algorithm.engine.check_finite()

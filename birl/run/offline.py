@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
+from birl.run.options import Options
 from birl.run.protocols import Evaluator, Trainable
-from birl.run.session import Options, SamplerPart, Session, dataset_settings, run_settings
+from birl.run.session import SamplerPart, Session, dataset_settings, run_settings
 
 
 def fitter(
@@ -40,7 +41,7 @@ def fitter(
     source = learner.begin_run(dataset, n_steps)
     parts = {"sampler": SamplerPart(source)}
     name = type(algorithm).__name__
-    session = Session(algorithm, name, n_steps, parts, settings, evaluators, dataset, **options)
+    session = Session(algorithm, name, n_steps, parts, settings, evaluators, dataset, options)
     many = learner.updates_at_once(source)
 
     def step() -> None:
@@ -59,8 +60,3 @@ def fitter(
         session.tick()
 
     yield from session.epochs(step)
-
-
-def fit(algorithm: Trainable, dataset: Any, n_steps: int, **options: Any) -> list[tuple[int, dict[str, float]]]:
-    """Train on a dataset; see `fitter`. Returns the number and the metrics of each epoch."""
-    return list(fitter(algorithm, dataset, n_steps, **options))

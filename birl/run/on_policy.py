@@ -10,8 +10,9 @@ import numpy as np
 from birl.envs import Step, reset_generator
 from birl.run.collector import Player
 from birl.run.evaluate import online_evaluators
+from birl.run.options import ONLINE_DEFAULTS, OnlineOptions
 from birl.run.protocols import Environment, Rollout, Trainable
-from birl.run.session import Options, Session, environment_settings, run_settings
+from birl.run.session import Session, environment_settings, run_settings
 from birl.spaces import check_actions
 from birl.types import State, Tree, tree_map
 
@@ -74,12 +75,7 @@ def on_policy_fitter(
     algorithm: Trainable,
     env: Environment,
     n_steps: int = 1_000_000,
-    *,
-    eval_env: Environment | None = None,
-    eval_epsilon: float = 0.0,
-    eval_n_trials: int = 10,
-    seed: int | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[OnlineOptions],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
     """Train on the policy's own rollouts, one epoch per iteration.
 
@@ -89,20 +85,20 @@ def on_policy_fitter(
             learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
             shorter.
-        eval_env, eval_epsilon, eval_n_trials, seed: see `online_fitter`.
-        **options: see `Options`.
+        **options: see `OnlineOptions`.
 
     Yields:
         Number of the epoch (from 1) and its metrics. Losses are means over the rollouts of the epoch.
     """
-    settings = run_settings(algorithm, "on_policy", **environment_settings(env, seed))
+    given: OnlineOptions = {**ONLINE_DEFAULTS, **options}
+    settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
     algorithm.build_with_env(env)
     learner = algorithm.learner
     learner.begin_run(None, n_steps)
-    collector = RolloutCollector(algorithm, env, seed)
-    evaluators = online_evaluators(env, eval_env, eval_n_trials, eval_epsilon)
+    collector = RolloutCollector(algorithm, env, given["seed"])
+    evaluators = online_evaluators(env, given)
     name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, {"rollout": collector}, settings, evaluators, **options)
+    session = Session(algorithm, name, n_steps, {"rollout": collector}, settings, evaluators, None, options)
 
     def step() -> None:
         with session.time("step"):
@@ -115,8 +111,3 @@ def on_policy_fitter(
         session.tick()
 
     yield from session.epochs(step)
-
-
-def fit_on_policy(algorithm: Trainable, env: Environment, **options: Any) -> list[tuple[int, dict[str, float]]]:
-    """Train on the policy's own rollouts; see `on_policy_fitter`. Returns the number and the metrics of each epoch."""
-    return list(on_policy_fitter(algorithm, env, **options))

@@ -11,9 +11,9 @@ from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
 from birl.errors import ConfigError
 from birl.run.collector import Collector
 from birl.run.evaluate import online_evaluators
+from birl.run.options import ONLINE_DEFAULTS, OnlineOptions
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.session import (
-    Options,
     SamplerPart,
     Session,
     environment_settings,
@@ -30,17 +30,7 @@ def online_fitter(
     buffer: Any = None,
     explorer: ExplorerProtocol | None = None,
     n_steps: int = 1_000_000,
-    *,
-    update_interval: int = 1,
-    n_updates: int = 1,
-    update_start_step: int = 0,
-    random_steps: int = 0,
-    overlap: bool = False,
-    eval_env: Environment | None = None,
-    eval_epsilon: float = 0.0,
-    eval_n_trials: int = 10,
-    seed: int | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[OnlineOptions],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
     """Train in an environment or vector environment, one epoch per iteration.
 
@@ -54,20 +44,7 @@ def online_fitter(
         explorer: chooses actions instead of the policy's own samples.
         n_steps: number of environment steps that are trained on, exactly. (A vector environment may have made up to
             ``n - 1`` more.)
-        update_interval, n_updates: ``n_updates`` updates after every ``update_interval`` steps, once the buffer holds a
-            minibatch.
-        update_start_step: number of steps before the first update.
-        random_steps: number of steps with uniformly random actions at the start of the run. A resumed run does not
-            begin with them again.
-        overlap: whether the updates that are due for a step are made while the environments make the next one. Where a
-            step takes long, a run then takes the longer of both times instead of their sum. What changes: the actions
-            of a step are chosen before these updates instead of after them. Only for environments in processes of their
-            own (`gymnasium.vector.AsyncVectorEnv`). The same seed still gives the same result.
-        eval_env: a separate environment for the metric ``evaluation``, the mean greedy return.
-        eval_epsilon: share of random actions in it.
-        eval_n_trials: number of its episodes.
-        seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
-        **options: see `Options`.
+        **options: see `OnlineOptions`.
 
     Yields:
         Number of the epoch (from 1) and its metrics.
@@ -76,10 +53,12 @@ def online_fitter(
         ConfigError: if the buffer can never hold a minibatch, or if the environments cannot overlap.
         ActionError: if the policy or the explorer chooses an action outside of the environment's space.
     """
-    check("update_interval", update_interval, int, low=1)
-    check("n_updates", n_updates, int, low=1)
-    check("update_start_step", update_start_step, int, low=0)
-    check("random_steps", random_steps, int, low=0)
+    given: OnlineOptions = {**ONLINE_DEFAULTS, **options}
+    update_interval = check("update_interval", given["update_interval"], int, low=1)
+    n_updates = check("n_updates", given["n_updates"], int, low=1)
+    update_start_step = check("update_start_step", given["update_start_step"], int, low=0)
+    random_steps = check("random_steps", given["random_steps"], int, low=0)
+    overlap, seed = given["overlap"], given["seed"]
     batch_size = algorithm.config.batch_size
     limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
     if limit is not None and limit < batch_size:
@@ -112,10 +91,10 @@ def online_fitter(
     source = learner.begin_run(buffer, (n_steps - update_start_step) // update_interval * n_updates, growing=True)
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
     collector = Collector(algorithm, env, buffer, explorer, seed=seed, overlap=overlap)
-    evaluators = online_evaluators(env, eval_env, eval_n_trials, eval_epsilon)
+    evaluators = online_evaluators(env, given)
     parts = {"buffer": buffer, "sampler": SamplerPart(source), "collector": collector}
     name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, parts, settings, evaluators, buffer, **options)
+    session = Session(algorithm, name, n_steps, parts, settings, evaluators, buffer, options)
 
     def step() -> None:
         with session.time("step"):
@@ -135,10 +114,3 @@ def online_fitter(
     with collector:
         yield from session.epochs(step)
     collector.close_episodes()
-
-
-def fit_online(
-    algorithm: Trainable, env: Environment, *args: Any, **options: Any
-) -> list[tuple[int, dict[str, float]]]:
-    """Train in an environment; see `online_fitter`. Returns the number and the metrics of each epoch."""
-    return list(online_fitter(algorithm, env, *args, **options))

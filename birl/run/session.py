@@ -9,93 +9,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from birl.checks import check
 from birl.envs import number_of_environments
 from birl.errors import ConfigError, ResumeError
-from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
+from birl.logging import BirlLogger, FileAdapterFactory, LoggingStrategy
 from birl.run.checkpoint import load_checkpoint, randomness_kept, save_checkpoint, set_random_state
 from birl.run.gradient_statistics import GradientStatistics
+from birl.run.options import DEFAULTS, Options
 from birl.run.progress import Progress
-from birl.run.protocols import Callback, Environment, Evaluator, Stateful, Trainable
+from birl.run.protocols import Environment, Evaluator, Stateful, Trainable
 from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
 
 CHECK_INTERVAL = 100
 """Steps between two readings of the metrics on the device."""
-
-
-class FitOptions(TypedDict, total=False):
-    """`Options` of a loop that takes the run's name and ``n_steps_per_epoch`` apart."""
-
-    logger_adapter: LoggerAdapterFactory | None
-    show_progress: bool
-    save_interval: int
-    callback: Callback | None
-    epoch_callback: Callback | None
-    checkpoint: str | Path | None
-    logging_steps: int
-    logging_strategy: LoggingStrategy
-    log_gradients: bool
-
-
-class NamedOptions(FitOptions, total=False):
-    """`Options` of a loop that takes ``n_steps_per_epoch`` apart."""
-
-    experiment_name: str | None
-    with_timestamp: bool
-
-
-class Options(NamedOptions, total=False):
-    """Options of every training loop.
-
-    Attributes:
-        n_steps_per_epoch: steps between evaluations, logging and models; epochs end at its multiples and at the end.
-        experiment_name: name of the run; by default the algorithm's.
-        with_timestamp: whether the time is appended to it. A resumed run keeps its name.
-        logger_adapter: makes the adapter that metrics are written to; by default `FileAdapterFactory`.
-        show_progress: whether to show a progress bar (on a terminal only).
-        save_interval: epochs between saved models and checkpoints. Both are also written at the end.
-        callback: called with ``(algorithm, epoch, total_step)`` after every step.
-        epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch.
-        checkpoint: folder that the whole state of the run is kept in. If it holds one, the run goes on from there and
-            ends up bit for bit where it would have without the interruption.
-        logging_steps: steps between two writings of metrics with ``logging_strategy`` STEPS.
-        logging_strategy: EPOCH: metrics are written at the end of each epoch, as means over it. STEPS: also at every
-            multiple of ``logging_steps``, as means since the last writing; evaluators are still called once an epoch.
-        log_gradients: whether statistics of the gradients of every parameter are written with the metrics.
-    """
-
-    n_steps_per_epoch: int
-
-
-DEFAULTS: Final[Options] = {
-    "n_steps_per_epoch": 10_000,
-    "experiment_name": None,
-    "with_timestamp": True,
-    "logger_adapter": None,
-    "show_progress": True,
-    "save_interval": 1,
-    "callback": None,
-    "epoch_callback": None,
-    "checkpoint": None,
-    "logging_steps": 500,
-    "logging_strategy": LoggingStrategy.EPOCH,
-    "log_gradients": False,
-}
-
-
-def check_options(loop: str, options: Iterable[str], more: Iterable[str] = ()) -> None:
-    """Raise `ConfigError` if one of the options is neither among `Options` nor among ``more`` of this loop."""
-    known = [*more, *DEFAULTS]
-    for name in options:
-        if name not in known:
-            hint = "; d3rlpy's older `scorers` are `evaluators` now" if name == "scorers" else ""
-            raise ConfigError(f"{loop} has no option {name!r}{hint}. Options: {', '.join(known)}")
 
 
 class Session:
@@ -109,7 +40,7 @@ class Session:
         settings: JSON values that a resumed run must share, by name. See `run_settings`.
         evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
         dataset: what evaluators look at.
-        **options: see `Options`.
+        options: see `Options`; those that it does not know are left alone.
 
     Attributes:
         step: steps made so far.
@@ -124,9 +55,9 @@ class Session:
         n_steps: int,
         parts: Mapping[str, Stateful],
         settings: dict[str, Any],
-        evaluators: Mapping[str, Evaluator] | None = None,
-        dataset: Any = None,
-        **options: Unpack[Options],
+        evaluators: Mapping[str, Evaluator] | None,
+        dataset: Any,
+        options: Options,
     ) -> None:
         given: Options = {**DEFAULTS, **options}
         n_steps = check("n_steps", n_steps, int, low=1)

@@ -21,7 +21,7 @@ from birl.logging import NoopAdapterFactory
 from birl.models import PositionEncodingType, VectorEncoderFactory
 from birl.optimizers import AdamFactory
 from birl.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, MultiplyRewardScaler
-from birl.run.session import DEFAULTS
+from birl.run.options import DEFAULTS
 from birl.testing import ChainEnv, collect_dataset
 from birl.testing.contract.acting import context_names, run_export
 from birl.types import Batch, tree_leaves, tree_map

@@ -17,7 +17,7 @@ from birl.dataset import MDPDataset
 from birl.errors import ConfigError, NonFiniteError, ResumeError, WriteError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.checkpoint import checkpoint_path
-from birl.run.offline import fit, fitter
+from birl.run.offline import fitter
 from run.fakes import FakeLearner
 
 
@@ -30,6 +30,10 @@ def data(steps: int = 60) -> MDPDataset:
 
 def quiet(**options: Any) -> dict[str, Any]:
     return {"logger_adapter": NoopAdapterFactory(), "show_progress": False, **options}
+
+
+def fit(*arguments: Any, **options: Any) -> list[tuple[int, dict[str, float]]]:
+    return list(fitter(*arguments, **options))
 
 
 def run(
@@ -377,8 +381,11 @@ def test_no_bad_state_is_written_on_a_signal(tmp_path: Path, what: str) -> None:
 def test_checkpoints_are_not_resumed_onto_other_data(tmp_path: Path) -> None:
     fit(FakeLearner(), data(), 10, **quiet(checkpoint=tmp_path / "c"))
     other = data()
-    changed = MDPDataset(*(np.concatenate([getattr(e, name) for e in other.episodes]) for name in
-                           ("observations", "actions")), np.ones(60, np.float32), np.arange(60) % 10 == 9)
+    changed = MDPDataset(
+        *(np.concatenate([getattr(e, name) for e in other.episodes]) for name in ("observations", "actions")),
+        np.ones(60, np.float32),
+        np.arange(60) % 10 == 9,
+    )
     with pytest.raises(ResumeError, match="content was"):
         fit(FakeLearner(), changed, 20, **quiet(checkpoint=tmp_path / "c"))
 

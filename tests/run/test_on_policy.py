@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import birl.seeding
 from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
-from birl.run.on_policy import RolloutCollector, fit_on_policy
+from birl.run.on_policy import RolloutCollector, on_policy_fitter
 from run.fakes import Drift, FakeActor, FakeLearner
 
 MODES = [None, *AutoresetMode]
@@ -28,7 +28,7 @@ def environment(mode: AutoresetMode | None, **options: Any) -> Any:
 
 def train(learner: FakeLearner, env: Any, n_steps: int, **options: Any) -> Any:
     options = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "seed": 3, **options}
-    return fit_on_policy(learner, env, n_steps=n_steps, **options)
+    return list(on_policy_fitter(learner, env, n_steps=n_steps, **options))
 
 
 @pytest.mark.parametrize("kind", ["box", "dict"])

@@ -18,7 +18,7 @@ from birl.dataset import create_fifo_replay_buffer, create_infinite_replay_buffe
 from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.collect import collect
-from birl.run.online import fit_online
+from birl.run.online import online_fitter
 from run.fakes import Drift, FakeLearner
 
 MODES = [None, *AutoresetMode]
@@ -30,6 +30,10 @@ def environment(mode: AutoresetMode | None, **options: Any) -> Any:
 
 def quiet(**options: Any) -> dict[str, Any]:
     return {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "seed": 3, **options}
+
+
+def fit_online(*arguments: Any, **options: Any) -> list[tuple[int, dict[str, float]]]:
+    return list(online_fitter(*arguments, **options))
 
 
 def check_episodes(buffer: Any, learner: FakeLearner, limit: int = 7) -> None:
