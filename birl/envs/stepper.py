@@ -66,7 +66,9 @@ class Stepper:
         self._mode = _autoreset_mode(self._env)
         self._generator = generator
         size = self.action_space.n if isinstance(self.action_space, spaces.Discrete) else 0
-        self._log = _Log(np.min_scalar_type(size - 1) if size else np.dtype(np.float32))
+        kind = np.min_scalar_type(size - 1) if size else np.float32
+        self._logged = np.empty((self.n, *(self.action_space.shape or ())), kind)  # the newest row of the log
+        self._log = bytearray()  # actions, small in memory
         self.lost = False
         self.reset()
 
@@ -98,7 +100,7 @@ class Stepper:
         Raises:
             NonFiniteError: if the environment gives NaN or infinity.
         """
-        self._log.append(action)
+        self._record(action)
         return self._arrived(*self._env.step(action))
 
     @property
@@ -117,12 +119,16 @@ class Stepper:
 
     def finish(self) -> Step:
         """The result of the step that was begun; see `step`."""
-        self._log.append(self._begun)
+        self._record(self._begun)
         return self._arrived(*self._env.step_wait())
 
     def abandon(self) -> None:
         """Wait for a step that was begun and forget it. The environments can then only be reset."""
         self._env.step_wait()
+
+    def _record(self, action: Array) -> None:
+        self._logged[...] = action
+        self._log += self._logged.tobytes()
 
     def _arrived(self, result: Tree, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """The environments' answer to a step; resets those whose episodes ended."""
@@ -177,8 +183,8 @@ class Stepper:
                 finite = (np.abs(array) <= FLOAT32_MAX).reshape(self.n, -1).all(1)
                 index = int(np.flatnonzero(~finite)[0])
                 raise NonFiniteError(
-                    f"environment {index} gave the {what} {array[index].tolist()!s:.100} after {len(self._log)} steps "
-                    "since its last recorded reset; only numbers that are finite in float32 can be learned from: mend "
+                    f"environment {index} gave the {what} {array[index].tolist()!s:.100} after "
+                    f"{len(self._log) // self._logged.nbytes} steps since its last recorded reset; only numbers that are finite in float32 can be learned from: mend "
                     "the environment"
                 )
 
@@ -187,7 +193,7 @@ class Stepper:
         return {
             "origin": self._origin,
             "generator": self._generator.bit_generator.state,
-            "actions": self._log.array(),
+            "actions": np.frombuffer(bytes(self._log), self._logged.dtype).reshape(-1, *self._logged.shape),
             "observation": {str(i): leaf for i, leaf in enumerate(tree_leaves(self.observation))},
         }
 
@@ -200,7 +206,7 @@ class Stepper:
         self._generator.bit_generator.state = state["origin"]
         self.reset()
         for action in state["actions"]:
-            self.step(action if self._log.dtype.kind == "f" else action.astype(np.int64))
+            self.step(action if self._logged.dtype.kind == "f" else action.astype(np.int64))
         expected = [np.asarray(leaf) for leaf in state["observation"].values()]
         self.lost = not all(map(np.array_equal, tree_leaves(self.observation), expected))
         if self.lost:
@@ -248,32 +254,6 @@ def _structure(space: Any) -> Tree:
 
 def _lifted(_: None, array: Any) -> Array:
     return np.asarray(array)[None]
-
-
-class _Log:
-    """A growing array of actions, small in memory."""
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
-        self._rows: Array | None = None
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    def clear(self) -> None:
-        self._size = 0
-
-    def append(self, row: Array) -> None:
-        if self._rows is None:
-            self._rows = np.empty((256, *np.shape(row)), dtype=self.dtype)
-        elif self._size == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
-        self._rows[self._size] = row
-        self._size += 1
-
-    def array(self) -> Array:
-        return np.zeros(0, dtype=self.dtype) if self._rows is None else self._rows[: self._size].copy()
 
 
 def _autoreset_mode(env: Any) -> AutoresetMode:

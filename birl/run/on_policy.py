@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from birl.envs import Step, reset_generator
+from birl.errors import ResumeError
 from birl.run.collector import Player
 from birl.run.evaluate import online_evaluators
 from birl.run.options import ONLINE_DEFAULTS, OnlineOptions
@@ -67,6 +68,11 @@ class RolloutCollector(Player):
         return {**super().get_state(), "rows": len(self._rows), "columns": self._columns() if self._rows else {}}
 
     def set_state(self, state: State) -> None:
+        if state["rows"] and "extra" not in state["columns"]:
+            raise ResumeError(
+                "the checkpoint holds a part of a rollout in the form of birl 0.1, which this version does not read: "
+                "start anew in another folder, or finish the run with birl 0.1"
+            )
         self._rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)
 

@@ -205,3 +205,12 @@ def test_actions_that_are_nan_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(FakeActor, "__call__", lambda actor, *_: np.full((1, 2), np.nan, np.float32))
     with pytest.raises(ActionError, match="the action \\[nan, nan\\] for environment 0"):
         RolloutCollector(FakeLearner(discrete=False), Drift(discrete=False), seed=1).interact(1)
+
+
+def test_part_of_a_rollout_of_birl_0_1_is_refused() -> None:
+    collector = RolloutCollector(FakeLearner(), Drift(), seed=1)
+    collector.count(1)
+    state = collector.get_state()
+    columns = {name: {"0": column} for name, column in state["columns"].items() if name != "extra"}
+    with pytest.raises(ResumeError, match="start anew in another folder"):
+        collector.set_state({**state, "columns": columns})
