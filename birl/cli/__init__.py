@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
@@ -25,6 +24,7 @@ from birl.cli.record import record
 from birl.cli.stats import stats
 from birl.cli.train import train
 from birl.errors import BirlError
+from birl.run.signals import handled_by
 
 __all__ = ["main"]
 
@@ -98,26 +98,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
     """Raise `SystemExit` on SIGTERM, also before and after the loops that write checkpoints."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
     ended = []
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.append(128 + number)
         raise SystemExit(128 + number)
 
-    previous = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        with handled_by(end, signal.SIGTERM):
+            yield
     except Exception:
         # A signal can arrive while a library is being imported; errors of its cleanup are consequences.
         if ended:
             raise SystemExit(ended[0]) from None
         raise
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
 
 
 def _follows_interrupt(error: BaseException) -> bool:

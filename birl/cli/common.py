@@ -35,12 +35,8 @@ def print_table(rows: Sequence[Sequence[str]], right: bool = False) -> None:
 
 def algorithm_classes() -> dict[str, type[Algorithm[Any, Any]]]:
     """All algorithms of birl by name, sorted."""
-    found = {name: getattr(algos, name) for name in algos.__all__}
-    return {
-        name: value
-        for name, value in sorted(found.items())
-        if isinstance(value, type) and issubclass(value, Algorithm) and hasattr(value, "config_class")
-    }
+    found = {name: getattr(algos, name) for name in sorted(algos.__all__)}
+    return {name: value for name, value in found.items() if hasattr(value, "config_class")}
 
 
 def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:

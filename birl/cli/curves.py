@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from birl.errors import ForeignFileError
+from birl.cli.common import several_runs
+from birl.errors import FileError, ForeignFileError
 from birl.types import GRADIENT_STATISTICS, Array
 
 RETURNS = ("environment", "evaluation", "rollout_return")
@@ -68,10 +69,17 @@ def read_curve(file: Path) -> Curve:
 
 
 def in_order(folder: Path) -> list[Path]:
-    """CSV files of a run folder: returns, then other metrics, times, and gradients."""
+    """CSV files of a run folder: returns, then other metrics, times, and gradients.
+
+    Raises:
+        FileError: if there are none.
+    """
 
     def key(file: Path) -> tuple[int, str]:
         name, time, gradient = file.stem, file.stem.startswith("time_"), file.stem.endswith(_GRADIENT_SUFFIX)
         return [name in RETURNS, not time and not gradient, time, True].index(True), name
 
-    return sorted(folder.glob("*.csv"), key=key)
+    files = sorted(folder.glob("*.csv"), key=key)
+    if not files:
+        raise FileError(several_runs(folder) or f"{folder} has no metrics (CSV files) yet: train first")
+    return files

@@ -27,10 +27,8 @@ def plot_all(
     """Plot all metrics of a run in a grid, and print its parameters. Gradients: mean and range of their numbers."""
     if not path.is_dir():
         raise FileError(f"there is no folder {path}: give a run folder")
-    runs = runs_of(path)
-    panels = in_order(runs[0]) if runs else []
-    if not panels:
-        raise FileError(f"{path} has no metrics (CSV files) yet: train first")
+    runs = runs_of(path) or [path]
+    panels = in_order(runs[0])
     curves = [read_curve(file) for file in panels]
     show_steps = show_steps or any((np.diff(curve.epoch) == 0).any() for curve in curves)  # written within epochs
     columns = math.ceil(math.sqrt(len(panels)))

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl.cli.common import load_dataset, print_table, several_runs
+from birl.cli.common import load_dataset, print_table
 from birl.cli.curves import in_order, read_curve
-from birl.errors import FileError, ForeignFileError
+from birl.errors import ForeignFileError
 from birl.types import ActionSpace
 
 _OTHERS = {".d3": "model", ".d3c": "checkpoint"}
@@ -47,12 +47,9 @@ def _numbers(file: Path) -> dict[str, Any]:
 
 
 def _run(folder: Path) -> None:
-    files = in_order(folder)
-    if not files:
-        raise FileError(several_runs(folder) or f"{folder} has no metrics (CSV files) yet: train first")
     columns = ["EPOCH", "TOTAL STEPS", "LAST VALUE", "MAX VALUE", "MIN VALUE", "STD VALUE"]
     table = [["METRIC", *columns]]
-    for file in files:
+    for file in in_order(folder):
         numbers = _numbers(file)
         table.append([file.stem, *(_word(numbers[name], 5) for name in columns)])
     print_table(table, right=True)

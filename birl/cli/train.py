@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from birl.cli.settings import configure
 from birl.envs import Stepper, sample_actions, single_spaces
 from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
-from birl.metrics import evaluate
+from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.checkpoint import checkpoint_step, randomness_kept
 from birl.seeding import seed as set_seed
@@ -132,13 +132,26 @@ def train(
         kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
         which = f"seed {seed}" if several is None else f"seeds {', '.join(map(str, several))}"
         note(f"{algorithm.__name__} {kind}, {n_steps} steps, {which} -> {out}{going_on}")
-        run = _Run(learner, folder, settings)
-        if several is not None:
-            run.many(source, env, several)
-        elif source is not None:
-            run.offline(source, env)
+        options: Any = {
+            "n_steps": n_steps,
+            "n_steps_per_epoch": settings["n_steps_per_epoch"],
+            "experiment_name": out.name,
+            "with_timestamp": False,
+            "logger_adapter": folder,
+            "checkpoint": out,
+            **logging,
+        }
+        if logging_steps is not None:
+            options["logging_strategy"] = LoggingStrategy.STEPS
+        if source is None:
+            if not algorithm.learns_from.on_policy:
+                options |= _exploration(learner, env, n_steps) | updates
+            learner.fit_online(env, seed=seed, eval_env=eval_env, eval_n_trials=n_trials, **options)
+        elif several is None:
+            learner.fit(source, evaluators=_evaluators(env, seed, n_trials, target_return), **options)
         else:
-            run.online(env, eval_env)
+            evaluators = partial(_evaluators, env, n_trials=n_trials, target_return=target_return)
+            fit_many(config, source, seeds=several, device=device, evaluators=evaluators, **options)
         for model in folder.newest_models():
             print(f"done: {n_steps} steps, model {model}")
 
@@ -257,63 +270,23 @@ def _words(low: Any, high: Any) -> str:
     return ", ".join(f"[{a:g}, {b:g}]" for a, b in pairs[:3]) + (", …" if len(pairs) > 3 else "")
 
 
-@dataclass
-class _Run:
-    """A run, with the options that the command line passes to the loops."""
+def _evaluators(env: Any, seed: int, n_trials: int, target_return: float | None) -> dict[str, Any]:
+    """The evaluator of training from logged data, if there is an environment for it."""
+    if env is None:
+        return {}
+    evaluator = EnvironmentEvaluator(env, n_trials, seed=seed)
+    return {"environment": lambda algorithm, _: evaluator(acting_algorithm(algorithm, target_return))}
 
-    learner: Any
-    folder: RunFolder
-    settings: Mapping[str, Any]
 
-    def _options(self) -> dict[str, Any]:
-        names = ("n_steps", "n_steps_per_epoch", "logging_steps", "log_gradients")
-        options = {name: self.settings[name] for name in names if name in self.settings}
-        if "logging_steps" in options:
-            options["logging_strategy"] = LoggingStrategy.STEPS
-        path = self.folder.path
-        written = {"experiment_name": path.name, "with_timestamp": False, "logger_adapter": self.folder}
-        return {**options, **written, "checkpoint": path}
-
-    def offline(self, source: Any, env: Any) -> None:
-        self.learner.fit(source, evaluators=self._evaluators(env, self.settings["seed"]), **self._options())
-
-    def many(self, source: Any, env: Any, seeds: list[int]) -> None:
-        fit_many(
-            self.learner.config,
-            source,
-            seeds=seeds,
-            device=self.settings["device"],
-            evaluators=lambda seed: self._evaluators(env, seed),
-            **self._options(),
-        )
-
-    def _evaluators(self, env: Any, seed: int) -> dict[str, Callable[[Any, Any], float]]:
-        if env is None:
-            return {}
-        target, trials = self.settings["target_return"], self.settings["n_trials"]
-
-        def environment(algorithm: Any, _: Any) -> float:
-            return float(np.mean(evaluate(acting_algorithm(algorithm, target), env, trials, seed=seed)))
-
-        return {"environment": environment}
-
-    def online(self, env: Any, eval_env: Any) -> None:
-        options = {**self._options(), "eval_env": eval_env, "eval_n_trials": self.settings["n_trials"]}
-        if not self.learner.learns_from.on_policy:
-            options |= self._exploration(env)
-        self.learner.fit_online(env, seed=self.settings["seed"], **options)
-
-    def _exploration(self, env: Any) -> dict[str, Any]:
-        """Random steps at the start, and noise for policies that have none of their own."""
-        n_steps, first = self.settings["n_steps"], min(1000, self.settings["n_steps"] // 10)
-        algorithm = type(self.learner)
-        options: dict[str, Any] = {"update_start_step": first, "random_steps": first}
-        options |= {name: self.settings[name] for name in ("update_interval", "n_updates") if name in self.settings}
-        if algorithm.acts.explores:
-            return options
-        if self.learner.actions is ActionSpace.DISCRETE:
-            options["explorer"] = LinearDecayEpsilonGreedy(1.0, 0.05, max(1, n_steps // 5))
-        else:
-            low, high = _space_bounds(single_spaces(env)[1]) or (-1.0, 1.0)
-            options["explorer"] = NormalNoise(std=0.1 * float(np.mean(np.subtract(high, low)) / 2))
+def _exploration(learner: Any, env: Any, n_steps: int) -> dict[str, Any]:
+    """Random steps at the start, and noise for policies that have none of their own."""
+    first = min(1000, n_steps // 10)
+    options: dict[str, Any] = {"update_start_step": first, "random_steps": first}
+    if learner.acts.explores:
         return options
+    if learner.actions is ActionSpace.DISCRETE:
+        options["explorer"] = LinearDecayEpsilonGreedy(1.0, 0.05, max(1, n_steps // 5))
+    else:
+        low, high = _space_bounds(single_spaces(env)[1]) or (-1.0, 1.0)
+        options["explorer"] = NormalNoise(std=0.1 * float(np.mean(np.subtract(high, low)) / 2))
+    return options

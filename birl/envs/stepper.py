@@ -184,8 +184,8 @@ class Stepper:
                 index = int(np.flatnonzero(~finite)[0])
                 raise NonFiniteError(
                     f"environment {index} gave the {what} {array[index].tolist()!s:.100} after "
-                    f"{len(self._log) // self._logged.nbytes} steps since its last recorded reset; only numbers that are finite in float32 can be learned from: mend "
-                    "the environment"
+                    f"{len(self._log) // self._logged.nbytes} steps since its last recorded reset; only numbers that "
+                    "are finite in float32 can be learned from: mend the environment"
                 )
 
     def get_state(self) -> State:

@@ -5,20 +5,34 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 
 class Abandoned(BaseException):
     """Raised inside `Interrupt.abandonable` to leave it. Not an ``Exception``, so that no code there catches it."""
 
 
+@contextlib.contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    """Context in which a function handles signals; not outside the main thread, where Python delivers none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            # None: a handler that was not installed from Python and cannot be put back
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+
 class Interrupt:
     """Holds back SIGINT and SIGTERM until the loop reaches a point from which a run can be resumed.
 
-    The first signal is remembered; a second one acts at once. Outside the main thread, where Python delivers no
-    signals, nothing is held back.
+    The first signal is remembered; a second one acts at once.
 
     Attributes:
         signal: number of the signal that came, or ``None``.
@@ -27,31 +41,13 @@ class Interrupt:
     def __init__(self) -> None:
         self.signal: int | None = None
         self._abandonable = False
-        self._previous: dict[int, Any] = {}
 
-    @contextlib.contextmanager
-    def held_back(self) -> Iterator[None]:
+    def held_back(self) -> contextlib.AbstractContextManager[None]:
         """Context that records signals instead of acting on them."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in self._previous:
-            signal.signal(number, self._remember)
-        try:
-            yield
-        finally:
-            self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            # None: a handler that was not installed from Python and cannot be put back
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._previous = {}
+        return handled_by(self._remember, signal.SIGINT, signal.SIGTERM)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
-            self._restore()
             self.stop()
         self.signal = number
         if self._abandonable:
