@@ -54,9 +54,7 @@ def fitter(
         with session.time("step"):
             with session.time("sample_batch"):
                 drawn = learner.draw(source)
-            with session.time("algorithm_update"):
-                metrics = learner.learn(drawn)
-        session.averages.add(metrics)
+            session.learn(drawn)
         session.tick()
 
     yield from session.epochs(step)

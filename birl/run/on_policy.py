@@ -99,8 +99,7 @@ def on_policy_fitter(
     given: OnlineOptions = {**ONLINE_DEFAULTS, **options}
     settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
     algorithm.build_with_env(env)
-    learner = algorithm.learner
-    learner.begin_run(None, n_steps)
+    algorithm.learner.begin_run(None, n_steps)
     collector = RolloutCollector(algorithm, env, given["seed"])
     evaluators = online_evaluators(env, given)
     name = f"{type(algorithm).__name__}_online"
@@ -111,9 +110,7 @@ def on_policy_fitter(
             for value in collector.count(session.left):
                 session.averages.add({"rollout_return": value})
             if collector.pending == 0 and (collector.full or session.left == 1):
-                with session.time("algorithm_update"):
-                    metrics = learner.learn(collector.take())
-                session.averages.add(metrics)
+                session.learn(collector.take())
         session.tick()
 
     yield from session.epochs(step)

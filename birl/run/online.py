@@ -106,9 +106,7 @@ def online_fitter(
                 for _ in range(n_updates):
                     with session.time("sample_batch"):
                         drawn = learner.draw(source)
-                    with session.time("algorithm_update"):
-                        metrics = learner.learn(drawn)
-                    session.averages.add(metrics)
+                    session.learn(drawn)
         session.tick()
 
     with collector:

@@ -62,12 +62,10 @@ class Actor(Protocol):
 
 
 class LearnerConfig(Protocol):
-    """The part of an algorithm's configuration that loops and evaluators read."""
+    """The part of an algorithm's configuration that loops read."""
 
     @property
     def batch_size(self) -> int: ...
-    @property
-    def gamma(self) -> float: ...
     def serialize(self) -> dict[str, Any]:
         """JSON form ``{"type": …, "params": …}``: written to ``params.json``, compared when a run is resumed."""
 
@@ -125,8 +123,6 @@ class Trainable(Protocol):
     def actor(self, *, greedy: bool, n: int = 1) -> Actor: ...
 
     def predict(self, x: Tree) -> Array: ...
-    def sample_action(self, x: Tree) -> Array: ...
-
     def save(self, fname: str | Path) -> None: ...
     def get_state(self) -> State:
         """All that training depends on: networks, targets, optimisers, schedules, grad_step, own generators.

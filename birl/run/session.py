@@ -156,6 +156,12 @@ class Session:
         intervals = [CHECK_INTERVAL, *([] if self._logging_steps is None else [self._logging_steps])]
         return min(self._epoch_end - self.step, *(interval - self.step % interval for interval in intervals))
 
+    def learn(self, drawn: Any) -> None:
+        """Let the algorithm learn from a draw or a rollout."""
+        with self.time("algorithm_update"):
+            metrics = self._algorithm.learner.learn(drawn)
+        self.averages.add(metrics)
+
     def tick(self, steps: int = 1) -> None:
         """Finish a step, or as many as `until_looked_at`: count, look at the metrics now and then, obey signals."""
         self.step += steps
