@@ -179,15 +179,12 @@ def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
             f"--seeds trains from logged data (--dataset) only: to train in {env_id}, start a run for each seed "
             "(--seed)"
         )
-    try:
-        numbers = [int(word) for word in words.split(",")]
-    except ValueError:
-        numbers = []
-    if len(numbers) == 1 and numbers[0] > _MOST_SEEDS:
+    if words.strip().isdecimal() and int(words) > _MOST_SEEDS:
         raise ConfigError(f"--seeds {words} asks for more than {_MOST_SEEDS} seeds; for this one alone: --seed {words}")
     try:
+        numbers = [int(word) for word in words.split(",")]
         return checked_seeds(numbers[0] if len(numbers) == 1 else numbers)
-    except ConfigError as error:
+    except (ValueError, ConfigError) as error:
         raise ConfigError(
             f"--seeds is {words!r}: give a number of seeds (--seeds 16 for 0 … 15) or different seeds (--seeds 3,5,7)"
         ) from error

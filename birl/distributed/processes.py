@@ -84,7 +84,7 @@ def joined(algorithm: Any, dataset: Any, n_steps: int, options: dict[str, Any]) 
         algorithm: built algorithm.
         dataset: what this process samples from.
         n_steps: number of updates.
-        options: those of `birl.run.session.Options`.
+        options: those of `birl.run.options.Options`.
 
     Yields:
         The options of this process.
