@@ -220,10 +220,8 @@ def next_action_columns(storage: Storage, after: Any) -> dict[str, Any]:
 
 @lru_cache
 def _vectorised_class(cls: type, names: tuple[str, ...]) -> bool:
-    def depth(name: str) -> int:
-        return next((depth for depth, base in enumerate(cls.__mro__) if name in vars(base)), len(cls.__mro__))
-
-    return min(map(depth, names)) <= depth("__call__")
+    nearest = next(base for base in cls.__mro__ if not {"__call__", *names}.isdisjoint(vars(base)))
+    return not set(names).isdisjoint(vars(nearest))
 
 
 def is_vectorised(part: Any, names: tuple[str, ...] = ("batch", "observe")) -> bool:
