@@ -15,7 +15,7 @@ from birl.engine.compiler import Graphs, Uncopied
 from birl.engine.cuda_graphs import Generators, Recorder, Recording, Updates
 from birl.engine.steps import Gradients, Step
 from birl.engine.trained import Trained, clip
-from birl.engine.update import Eager
+from birl.engine.update import Eager, stacked
 from birl.errors import CompileError
 from birl.optimizers.steps import Rule, moments_of, rule_of
 from birl.types import Batch
@@ -34,13 +34,18 @@ class Program(Eager):
         record: records updates after some runs, to be replayed; ``None`` for devices that cannot.
     """
 
-    compiled, reduces = True, False
+    compiled = True
 
     def __init__(self, trained: Trained, record: Recorder | None = None) -> None:
         super().__init__(trained)
-        self._graphs, self._record, self.records = Graphs(), record, record is not None
+        self._graphs, self._record = Graphs(), record
         self._device = next(trained.nets.parameters()).device
         self._refresh()
+
+    @property
+    def records(self) -> bool:
+        """Whether updates are recorded and replayed, so that several can be made in one call."""
+        return self._record is not None
 
     def _refresh(self) -> None:
         """Look up the optimisers' moments anew, after they were replaced or loaded."""
@@ -64,9 +69,9 @@ class Program(Eager):
     def update_many(
         self, draw: Callable[[], Batch], dues: Sequence[Due], generators: Generators
     ) -> dict[str, Tensor] | None:
-        """See `Eager.update_many`.
+        """See `Engine.update_many`; ``None`` if these updates must be made one by one.
 
-        Updates are made one by one with a schedule, which gives the scalars of one step at a time, and until each kind
+        They are made one by one with a schedule, which gives the scalars of one step at a time, and until each kind
         of update has run once, because a failure to compile must come before anything has changed.
         """
         scheduled = any(schedule is not None for schedule in self._trained.schedulers.values())
@@ -75,11 +80,7 @@ class Program(Eager):
             return None
 
         def updates(_: Batch | None, scalars: Tensor) -> dict[str, Tensor]:
-            collected: dict[str, list[Tensor]] = {}
-            for due, own in zip(dues, scalars.split(sizes), strict=True):
-                for name, value in self._run(draw(), own, due).items():
-                    collected.setdefault(name, []).append(value.float())
-            return {name: torch.stack(values) for name, values in collected.items()}
+            return stacked(self._run(draw(), own, due) for due, own in zip(dues, scalars.split(sizes), strict=True))
 
         scalars = self._step_scalars(dues)
         sizes = [sum(step.size for step in self._optimized(due).values()) for due in dues]

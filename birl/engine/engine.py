@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,8 @@ from birl.engine.cuda_graphs import record_cuda_graph
 from birl.engine.gradient_statistics import WATCHED
 from birl.engine.memory import keep_freed_memory
 from birl.engine.steps import Gradient, Gradients, Step
-from birl.engine.trained import Trained, identity
-from birl.engine.update import CompiledGradients, Eager
+from birl.engine.trained import Trained
+from birl.engine.update import CompiledGradients, Eager, stacked
 from birl.errors import CompileError
 from birl.models import is_recurrent
 from birl.models.matmul import products, threshold
@@ -48,7 +48,7 @@ class Engine(Trained):
     def records(self) -> bool:
         """Whether updates are recorded and replayed, so that several can be made in one call."""
         self._drop_program_when_reduced()
-        return self._updates.records
+        return isinstance(self._updates, Program) and self._updates.records
 
     def compile(self, required: bool = True) -> None:
         """Compile updates from now on. The first update of each kind, which compiles, takes up to a minute.
@@ -70,7 +70,7 @@ class Engine(Trained):
             return
         check_compiler(device)
         self._compile_required = required
-        if supports(self) and self.reduce is identity:
+        if supports(self) and self.reduce is None:
             self._updates = Program(self, record_cuda_graph if device.type == "cuda" else None)
         else:
             self._updates = CompiledGradients(self)
@@ -78,10 +78,6 @@ class Engine(Trained):
     def compute_gradients(self, step: Gradient, batch: Batch) -> tuple[Gradients, Loss]:
         """Gradients of a step's loss by parameter name, and the loss. Nothing is changed."""
         return self._updates.gradients(step.loss, step.networks, batch)
-
-    def apply_gradients(self, step: Gradient, gradients: Mapping[str, Tensor]) -> None:
-        """Clip, step the optimiser of a gradient step and its learning-rate schedule."""
-        self.apply(step.name, gradients)
 
     def update(self, batch: Batch, only: Sequence[str] | None = None) -> dict[str, Tensor]:
         """One update: every step that is due, in order.
@@ -124,18 +120,15 @@ class Engine(Trained):
         Returns:
             Losses and metrics ``[k]`` of the ``k`` updates that had them.
         """
-        dues = [self.due(ahead) for ahead in range(1, count + 1)]
         self._drop_program_when_reduced()
-        with products(threshold()):
-            metrics = self._updates.update_many(draw, dues, generators)
-        if metrics is not None:
-            self.grad_step += count
-            return self._without_watched(metrics)
-        collected: dict[str, list[Tensor]] = {}
-        for _ in range(count):
-            for name, value in self.update(draw()).items():
-                collected.setdefault(name, []).append(value)
-        return {name: torch.stack(values) for name, values in collected.items()}
+        if isinstance(self._updates, Program) and self._updates.records:
+            dues = [self.due(ahead) for ahead in range(1, count + 1)]
+            with products(threshold()):
+                metrics = self._updates.update_many(draw, dues, generators)
+            if metrics is not None:
+                self.grad_step += count
+                return self._without_watched(metrics)
+        return stacked(self.update(draw()) for _ in range(count))
 
     def _rates(self, due: Sequence[Step]) -> dict[str, Tensor]:
         """Learning rates to be logged, as they are before the update."""
@@ -153,7 +146,7 @@ class Engine(Trained):
 
     def _drop_program_when_reduced(self) -> None:
         """Fall back to compiled gradients: a reduction cannot run inside one program."""
-        if self.reduce is not identity and not self._updates.reduces:
+        if self.reduce is not None and isinstance(self._updates, Program):
             self._updates = CompiledGradients(self)
 
     def _stop_compiling(self) -> None:

@@ -24,15 +24,13 @@ from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, T
 from birl.engine.trained import Trained, clip
 from birl.engine.update import Eager
 from birl.errors import ConfigError, UnsupportedError
+from birl.optimizers.steps import ELEMENTWISE
 from birl.types import Batch, Loss, State
 
 aten = torch.ops.aten
 
-_ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
-"""Optimisers of ``torch.optim`` that treat every number of a parameter alike, so that stacking changes nothing."""
-
 _SHARED = ("step", "mu_product")
-"""State that such an optimiser keeps once per parameter: the same for all seeds."""
+"""State that an optimiser keeps once per parameter: the same for all seeds."""
 
 
 class StackedEngine(Eager):
@@ -336,10 +334,11 @@ def check_stackable(engine: Engine) -> None:
             "encoder without memory, or train each seed by itself"
         )
     for name, optimizer in engine.optimizers.items():
-        if type(optimizer) not in [getattr(torch.optim, each) for each in _ELEMENTWISE]:
+        if type(optimizer) not in ELEMENTWISE:
+            names = sorted(each.__name__ for each in ELEMENTWISE)
             raise UnsupportedError(
                 f"the optimiser {type(optimizer).__name__} of the step {name!r} does not treat numbers one by one, so "
-                f"several seeds cannot share it: use one of {', '.join(_ELEMENTWISE)}, or train each seed by itself"
+                f"several seeds cannot share it: use one of {', '.join(names)}, or train each seed by itself"
             )
     reading = [step.name for step in engine.steps if step.on_host]
     if reading:

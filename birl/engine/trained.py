@@ -14,11 +14,6 @@ from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
 from birl.types import State
 
 
-def identity(gradients: Gradients) -> Gradients:
-    """Return the gradients unchanged: there is only one process."""
-    return gradients
-
-
 class Trained:
     """Networks, their optimisers and schedules, and the counters of their steps.
 
@@ -35,7 +30,7 @@ class Trained:
         optimizers, schedulers, step_counts: of each gradient step.
         grad_step: number of updates so far.
         version: changes whenever optimisers or their states are replaced.
-        reduce: applied to each step's gradients before the optimiser sees them; the identity by default. Distributed
+        reduce: applied to each step's gradients before the optimiser sees them, if it is not ``None``. Distributed
             training puts its all-reduce here.
         watch: if it is not ``None``, it is called after every update, for each gradient step, with the step's name, the
             names of its parameters and `birl.engine.gradient_statistics.statistics` of their gradients (before
@@ -55,7 +50,7 @@ class Trained:
         for target in self.targets:
             nets.get_submodule(target.target).requires_grad_(False)
         self.grad_step = self.version = 0
-        self.reduce: Callable[[Gradients], Gradients] = identity
+        self.reduce: Callable[[Gradients], Gradients] | None = None
         self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
         self.clip = clip
         self._parameters: dict[tuple[str, ...], dict[str, Tensor]] = {}
@@ -135,7 +130,7 @@ class Trained:
     def copy_optimizer(self, name: str, source: Trained) -> None:
         """Copy the state of a step's optimiser from elsewhere, whose parameters have the same shapes."""
         source.store_counts()
-        self._load_optimizer(name, _copied(source.optimizers[name].state_dict()))
+        self._load_optimizer(name, source.optimizers[name].state_dict())
 
     def _load_optimizer(self, name: str, state: State) -> None:
         optimizer = self.optimizers[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,15 @@ def differentiate(
     return dict(zip(parameters, gradients, strict=True)), found.detached()
 
 
+def stacked(updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Metrics ``[k]`` of the ``k`` updates that had them."""
+    collected: dict[str, list[Tensor]] = {}
+    for metrics in updates:
+        for name, value in metrics.items():
+            collected.setdefault(name, []).append(value)
+    return {name: torch.stack(values).float() for name, values in collected.items()}
+
+
 class Eager:
     """Makes updates step by step, as they are written.
 
@@ -33,11 +42,9 @@ class Eager:
 
     Attributes:
         compiled: whether updates are compiled.
-        records: whether updates are recorded and replayed, so that several can be made in one call.
-        reduces: whether gradients can be reduced between processes.
     """
 
-    compiled, records, reduces = False, False, True
+    compiled = False
 
     def __init__(self, trained: Trained, move: Callable[[str, Gradients], None] | None = None) -> None:
         self._trained, self.nets, self.config = trained, trained.nets, trained.config
@@ -52,19 +59,13 @@ class Eager:
             batch = step(self, batch)
         return metrics
 
-    def update_many(
-        self, draw: Callable[[], Batch], dues: Sequence[Sequence[Step]], generators: Sequence[torch.Generator]
-    ) -> dict[str, Tensor] | None:
-        """See `Engine.update_many`; ``None`` if these updates must be made one by one."""
-        return None
-
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
         return differentiate(loss, self.nets, batch, self.config, self._trained.parameters_of(of))
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """See `Update.reduce`."""
-        return self._trained.reduce(gradients)
+        return gradients if self._trained.reduce is None else self._trained.reduce(gradients)
 
     def apply(self, name: str, gradients: Gradients) -> None:
         """See `Update.apply`."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop, Rprop
 
 Moments = Sequence[Tensor]
 
@@ -121,6 +121,9 @@ class _RMSprop:
 
 
 _RULES: Final[dict[type[Optimizer], Any]] = {Adam: _Adam, AdamW: _Adam, SGD: _SGD, RMSprop: _RMSprop}
+ELEMENTWISE: Final = (*_RULES, Adadelta, Adagrad, Adamax, NAdam, RAdam, Rprop)
+"""Optimisers that treat every number of a parameter alike, so that many seeds can share one."""
+
 _UNSUPPORTED: Final = ("amsgrad", "maximize", "differentiable")
 
 
