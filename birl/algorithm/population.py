@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,7 +104,7 @@ def fit_many(
             n_steps_per_epoch=n_steps_per_epoch,
             experiment_name=experiment_name or f"{type(stack.algorithms[0]).__name__}_seeds",
             with_timestamp=with_timestamp,
-            logger_adapter=_AdapterFactory(logger_adapter or FileAdapterFactory()),
+            logger_adapter=SimpleNamespace(create=partial(_Adapters, logger_adapter or FileAdapterFactory())),
             show_progress=show_progress,
             save_interval=save_interval,
             evaluators=stack.evaluators(),
@@ -227,7 +226,7 @@ class _Stack:
 
     def __init__(self, config: AlgorithmConfig, runs: list[_Run]) -> None:
         self.learner = self.config = self
-        self._config, self._runs = config, runs
+        self._config, self._runs, self.compiled = config, runs, config.compile_graph is True
         self.algorithms = [run.algorithm for run in runs]
         reader, *beside = (run.reader for run in runs)
         self._source = SimpleNamespace(draw=partial(reader.draw, beside=beside))
@@ -250,11 +249,6 @@ class _Stack:
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """The dataset, which is placed already. Compilation does not depend on the number of updates."""
         return source
-
-    @property
-    def compiled(self) -> bool:
-        """Whether updates are compiled."""
-        return self._config.compile_graph is True
 
     def updates_at_once(self, source: Any) -> int:
         """One for each algorithm."""
@@ -310,33 +304,21 @@ class _Stack:
         self.engine.restack_optimizers()
 
 
-@dataclass(frozen=True)
-class _AdapterFactory(LoggerAdapterFactory):
-    """Makes the adapters of all seeds' runs."""
-
-    factory: LoggerAdapterFactory
-
-    def create(self, algo: Any, experiment_name: str, n_steps_per_epoch: int) -> _Adapters:  # type: ignore[override]
-        return _Adapters(algo, self.factory, experiment_name, n_steps_per_epoch)
-
-
 class _Adapters(EpochAdapter):
     """Passes each seed's metrics to its own adapter, under their usual names."""
 
-    def __init__(
-        self, stack: _Stack, factory: LoggerAdapterFactory, experiment_name: str, n_steps_per_epoch: int
-    ) -> None:
+    def __init__(self, factory: LoggerAdapterFactory, algo: _Stack, name: str, n_steps_per_epoch: int) -> None:
         super().__init__()
-        self._stack = stack
+        self._stack = algo
         self._loggers = {
             run.name: BirlLogger(
                 factory,
-                f"{experiment_name}/{run.name}",
+                f"{name}/{run.name}",
                 with_timestamp=False,
                 algo=run.algorithm,
                 n_steps_per_epoch=n_steps_per_epoch,
             )
-            for run in stack.runs()
+            for run in algo.runs()
         }
 
     def write_params(self, params: dict[str, Any]) -> None:

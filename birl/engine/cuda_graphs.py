@@ -51,7 +51,7 @@ class Recording:
     def __init__(
         self, updates: Updates, batch: Batch | None, scalars: Tensor, generators: Generators, record: Recorder
     ) -> None:
-        own = None if batch is None else _cloned(batch)
+        own = None if batch is None else Batch(*tree_map(lambda x: x if x is None else x.clone(), batch.parts))
         self._batch, self._scalars = [] if own is None else own.leaves, scalars.clone()
         self._replay, self._metrics = record(lambda: updates(own, self._scalars), generators)
 
@@ -62,7 +62,3 @@ class Recording:
             torch._foreach_copy_(self._batch, batch.leaves, non_blocking=True)
         self._replay()
         return {name: value.clone() for name, value in self._metrics.items()}
-
-
-def _cloned(batch: Batch) -> Batch:
-    return Batch(*tree_map(lambda leaf: None if leaf is None else leaf.clone(), batch.parts))

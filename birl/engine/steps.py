@@ -280,9 +280,5 @@ def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
 
 
 def _exclude(one: When, other: When) -> bool:
-    return (
-        one.given is not None
-        and other.given is not None
-        and one.given[0] == other.given[0]
-        and one.given[1] != other.given[1]
-    )
+    (name, value), (other_name, other_value) = one.given or (None, None), other.given or (None, None)
+    return name == other_name and bool(value != other_value)

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.engine.compiler import Graphs
 from birl.engine.gradient_statistics import WATCHED, statistics
 from birl.engine.steps import Gradients, LossFunction, Step
 from birl.engine.trained import Trained
 from birl.types import Batch, Loss
-
-
-def differentiate(
-    loss: LossFunction, nets: nn.Module, batch: Batch, config: Any, parameters: Mapping[str, Tensor]
-) -> tuple[Gradients, Loss]:
-    """Gradients of a loss by parameter name, and the loss without gradients."""
-    found = loss(nets, batch, config)
-    gradients = torch.autograd.grad(found.value, list(parameters.values()))
-    return dict(zip(parameters, gradients, strict=True)), found.detached()
 
 
 def stacked(updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -61,7 +51,10 @@ class Eager:
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
-        return differentiate(loss, self.nets, batch, self.config, self._trained.parameters_of(of))
+        parameters = self._trained.parameters_of(of)
+        found = loss(self.nets, batch, self.config)
+        gradients = torch.autograd.grad(found.value, list(parameters.values()))
+        return dict(zip(parameters, gradients, strict=True)), found.detached()
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """See `Update.reduce`."""
@@ -88,11 +81,11 @@ class CompiledGradients(Eager):
         self._graphs = Graphs()
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
-        nets, config, parameters = self.nets, self.config, self._trained.parameters_of(of)
+        eager = Eager(self._trained)
 
         def function(batch: Batch) -> tuple[Gradients, Loss]:
-            return differentiate(loss, nets, batch, config, parameters)
+            return eager.gradients(loss, of, batch)
 
-        graph = self._graphs.of((loss, of, nets.training), lambda: function, batch.signature)
+        graph = self._graphs.of((loss, of, self.nets.training), lambda: function, batch.signature)
         found: tuple[Gradients, Loss] = graph(batch)
         return found
