@@ -177,6 +177,17 @@ def test_clipping_is_not_by_the_norm_of_all_seeds() -> None:
     assert moved(range(6)) == pytest.approx(moved(range(1)), rel=1e-3)
 
 
+def test_dropout_as_a_gpu_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one operation there, which has no generator of its own."""
+    def fused(x: torch.Tensor, p: float, training: bool, inplace: bool) -> torch.Tensor:
+        return torch.native_dropout(x, p, training)[0] if training else x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", fused)
+    config = discrete(DQNConfig, encoder_factory=encoder(dropout_rate=0.25))
+    for seed, algorithm in zip(SEEDS[:2], together(config, SEEDS[:2]), strict=True):
+        assert_close(algorithm, alone(config, seed))
+
+
 def test_a_mixed_dataset_and_a_picker() -> None:
     def mixed() -> MixedReplayBuffer:
         parts = [buffer(name, MultiStepTransitionPicker(3, 0.99)) for name in ("cartpole-random", "cartpole-replay")]
