@@ -119,7 +119,7 @@ class Storage:
 
     def _set_flags(self, rows: Array, values: Array | int) -> None:
         self.flags[rows] = values
-        for mirror in self.mirrors:  # no row is written without its flags
+        for mirror in self.mirrors or ():  # no row is written without its flags; an empty weak set is slow to walk over
             mirror.note(rows)
         if self.device_flags is not self.flags:
             self.place.put(self.device_flags, rows, values)
