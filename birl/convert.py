@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from birl.algorithm import Algorithm
+from birl.algorithm.building import checked_spec
 from birl.algorithm.persistence import planned_networks, rebuild
 from birl.config import AlgorithmConfig
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
 from birl.models import NormalPolicy
 from birl.optimizers.saved_state import refuse_nonfinite
-from birl.types import ActionSpace, Spec
 
 CONVERTIBLE: Final = (
     *("AWAC", "BC", "BEAR", "CQL", "CalQL", "CRR", "DDPG", "DQN", "DecisionTransformer", "DiscreteBC", "DiscreteBCQ"),
@@ -114,7 +114,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         config = _config(described["config"])
         shape, action_size = _as_shape(described["observation_shape"]), int(described["action_size"])
         sizes = {"observation_shape": shape, "action_size": action_size}
-        spec = Spec(**sizes, discrete_action=config.algorithm.actions is ActionSpace.DISCRETE)
+        spec = checked_spec(config.algorithm.definition(), shape, action_size, None)
         found = _converted(_inner(content["torch"], fname), planned_networks(config, spec), fname)
         refuse_nonfinite("parameter", found)
         algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)

@@ -1,20 +1,236 @@
-"""Observation and action spaces of environments, and shapes as users and files specify them."""
+"""Observation and action spaces: shapes, and what actions are.
+
+A kind of actions is a value that answers for its actions: how data store them, what networks read and put out, how they
+are drawn and checked. `Actions` lists the kinds; to add one is to write its class, and `actions_of` reads it from an
+environment. An action has three forms: data store it as ``leaf``; policies give it, and environments take it, in
+``shape``; networks have ``size`` outputs for it, and read as many numbers of one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import torch
 from gymnasium import Env, Space, spaces
 from gymnasium.vector import VectorEnv
+from torch import Tensor
 
 from birl.errors import ActionError, ConfigError, EnvironmentMismatchError, ShapeError
-from birl.types import FLOAT32_MAX, ActionSpace, Array, Leaf, Shape, Spec, Tree, shape_map
+from birl.types import FLOAT32_MAX, ActionSpace, Array, Leaf, Shape, Tree, shape_map
 
-_ROUNDING = 1e-5
+_ROUNDING: Final = 1e-5
 """How far beyond a bound an action may lie, relative to the bound (or to 1)."""
+
+_NO_BOUND: Final = 1e30
+"""Bounds from here on are as good as none."""
+
+_MOST_ACTIONS: Final = 1_000_000
+"""Sizes above this are not inferred: a network needs an output for each action, so such numbers are likely ids."""
+
+
+def all_finite(array: Array) -> bool:
+    """Whether a float array holds no NaN, no infinity and nothing beyond the range of float32."""
+    # A number that is not finite leaves no finite sum of squares; only a large sum needs a closer look.
+    return bool(np.vdot(array, array) < FLOAT32_MAX) or bool((np.abs(array) <= FLOAT32_MAX).all())
+
+
+def _first(rows: Array) -> int | None:
+    """Index of the first of ``rows`` ``[n, …]`` that is not true throughout."""
+    return None if rows.all() else int(np.flatnonzero(~rows.reshape(len(rows), -1).all(1))[0])
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """Vectors of ``size`` numbers: quantities, which can be scaled and clipped.
+
+    Only an environment knows bounds, and networks do not depend on them: values with other bounds are equal.
+    """
+
+    size: int
+    low: Any = field(default=np.float32(-np.inf), compare=False)
+    high: Any = field(default=np.float32(np.inf), compare=False)
+
+    kind: ClassVar = ActionSpace.CONTINUOUS
+    discrete: ClassVar = False
+
+    def __str__(self) -> str:
+        return f"{self.size} action dimensions"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an action as policies give it."""
+        return (self.size,)
+
+    @property
+    def leaf(self) -> Leaf:
+        """Shape and dtype of a stored action."""
+        return Leaf(self.shape, self.low.dtype)
+
+    @property
+    def bounds(self) -> tuple[Array, Array] | None:
+        """Least and greatest action, if all dimensions have bounds."""
+        bounded = (np.abs(self.low) < _NO_BOUND).all() and (np.abs(self.high) < _NO_BOUND).all()
+        return (self.low, self.high) if bounded else None
+
+    def takes(self, other: Actions) -> bool:
+        """Whether networks for these actions can learn from data with ``other`` actions."""
+        return self == other
+
+    @staticmethod
+    def stored(logged: Array) -> Array:
+        """Logged actions ``[N, A]`` as they are stored: floats, in their own precision."""
+        return logged if logged.dtype.kind == "f" else logged.astype(np.float32)
+
+    @staticmethod
+    def size_in(logged: Array) -> int:
+        """Number of dimensions of logged actions."""
+        return int(logged.shape[1]) if logged.ndim > 1 else 1
+
+    def from_stored(self, stored: Tensor) -> Tensor:
+        """Stored actions ``[..., *leaf.shape]`` as policies give them: ``[..., *shape]``."""
+        return stored.to(torch.float32)
+
+    def as_input(self, action: Tensor) -> Tensor:
+        """Actions ``[..., *shape]`` as networks read them: ``[..., size]``."""
+        return action
+
+    def greedy(self, output: Any) -> Any:
+        """The action ``[..., *shape]`` that a network's output ``[..., size]`` stands for."""
+        return output
+
+    def sample(self, n: int, generator: np.random.Generator) -> Array:
+        """Uniformly random actions ``[n, size]``; standard normal where there are no bounds."""
+        bounded = np.isfinite(self.low) & np.isfinite(self.high)
+        low, high = np.where(bounded, self.low, 0.0), np.where(bounded, self.high, 0.0)
+        uniform = generator.uniform(low, high, size=(n, self.size))
+        normal = np.clip(generator.standard_normal((n, self.size)), self.low, self.high)
+        return np.where(bounded, uniform, normal).astype(np.float32)
+
+    def clip(self, action: Array) -> Array:
+        """Actions within the bounds."""
+        return np.clip(action, self.low, self.high)
+
+    def outside(self, action: Array) -> int | None:
+        """Index of the first action that is not finite, or beyond the bounds by more than rounding."""
+        if (action >= self.low).all() and (action <= self.high).all() and all_finite(action):
+            return None  # the usual case
+        inside = (action >= self.low - _ROUNDING * np.maximum(np.abs(self.low), 1.0)) & np.isfinite(action)
+        return _first(inside & (action <= self.high + _ROUNDING * np.maximum(np.abs(self.high), 1.0)))
+
+    @property
+    def allowed(self) -> str:
+        """The actions that are not `outside`, in words."""
+        return f"finite numbers from {self.low.tolist()!s:.100} to {self.high.tolist()!s:.100}"
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Integers from 0 to ``size - 1``: choices. See `Continuous` for the answers that both give."""
+
+    size: int
+
+    kind: ClassVar = ActionSpace.DISCRETE
+    discrete: ClassVar = True
+    shape: ClassVar[tuple[int, ...]] = ()
+    leaf: ClassVar = Leaf((1,), np.dtype(np.int64))
+    bounds: ClassVar = None
+
+    def __str__(self) -> str:
+        return f"{self.size} discrete actions"
+
+    def takes(self, other: Actions) -> bool:
+        """Whether ``other`` has no further choices: data need not show all of them."""
+        return isinstance(other, Discrete) and other.size <= self.size
+
+    @staticmethod
+    def stored(logged: Array) -> Array:
+        """Whole numbers ``[N, 1]`` as integers.
+
+        Raises:
+            ActionError: for more than one number a step, and for numbers that are not whole.
+        """
+        if logged.shape[1] != 1:
+            raise ActionError(
+                f"the shape of discrete actions is {logged.shape}; it must be (N,) or (N, 1): give one a step"
+            )
+        if logged.dtype.kind == "f" and not np.array_equal(logged, np.floor(logged)):
+            wrong = logged[logged != np.floor(logged)][0]
+            raise ActionError(f"action_space is DISCRETE but there is an action {wrong}: whole numbers are allowed")
+        return logged if logged.dtype.kind in "iu" else logged.astype(np.int64)
+
+    @staticmethod
+    def size_in(logged: Array) -> int:
+        """The largest logged action plus one.
+
+        Raises:
+            ActionError: if that were more actions than can be meant.
+        """
+        size = int(logged.max()) + 1
+        if size > _MOST_ACTIONS:
+            raise ActionError(
+                f"the largest discrete action is {size - 1}, but only {len(np.unique(logged))} values occur: renumber "
+                f"the actions from 0 (np.unique(actions, return_inverse=True)[1]), or give action_size={size}"
+            )
+        return size
+
+    def from_stored(self, stored: Tensor) -> Tensor:
+        """int64 ``[...]`` from integers ``[..., 1]``."""
+        return stored.select(-1, 0).to(torch.int64)
+
+    def as_input(self, action: Tensor) -> Tensor:
+        """One-hot vectors."""
+        # one_hot() would look at the values on the host
+        return (action.unsqueeze(-1) == torch.arange(self.size, device=action.device)).float()
+
+    def greedy(self, output: Any) -> Any:
+        """The choice with the largest output, the first of several."""
+        return output.argmax(-1)
+
+    def sample(self, n: int, generator: np.random.Generator) -> Array:
+        """Uniformly random int64 ``[n]``."""
+        return generator.integers(self.size, size=n)
+
+    def clip(self, action: Array) -> Array:
+        """The choices themselves."""
+        return action
+
+    def outside(self, action: Array) -> int | None:
+        """Index of the first number that is no choice."""
+        return _first((action >= 0) & (action < self.size))
+
+    @property
+    def allowed(self) -> str:
+        """The choices, in words."""
+        return f"integers from 0 to {self.size - 1}"
+
+
+Actions: TypeAlias = Continuous | Discrete
+
+KINDS: Final[Mapping[ActionSpace, type[Actions]]] = {each.kind: each for each in (Continuous, Discrete)}
+"""The kinds of actions by their names in arguments and files."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The observations and actions that networks are built for.
+
+    Attributes:
+        observation_shape: a shape such as ``(17,)`` or ``(4, 84, 84)``, or a tuple or dict of shapes.
+        actions: what actions are.
+    """
+
+    observation_shape: Shape
+    actions: Actions
+
+    def __str__(self) -> str:
+        return f"observations {self.observation_shape} and {self.actions}"
+
+    def takes(self, other: Spec) -> bool:
+        """Whether networks for this spec can learn from data of the ``other``."""
+        return self.observation_shape == other.observation_shape and self.actions.takes(other.actions)
 
 
 def as_shape(shape: Any) -> Shape:
@@ -38,12 +254,6 @@ def as_shape(shape: Any) -> Shape:
 def example_observation(shape: Shape, device: torch.device) -> Tree:
     """A batch of two random observations of a shape."""
     return shape_map(lambda leaf: torch.rand(2, *leaf, device=device), shape)
-
-
-def describe_spec(spec: Spec) -> str:
-    """A spec in words."""
-    kind = "discrete actions" if spec.discrete_action else "action dimensions"
-    return f"observations {spec.observation_shape} and {spec.action_size} {kind}"
 
 
 def number_of_environments(env: Any) -> int:
@@ -80,7 +290,7 @@ def single_spaces(env: Any) -> tuple[Space[Any], Space[Any]]:
 
 
 def environment_spec(env: Any) -> Spec:
-    """The shapes that networks for ``env`` (an environment or vector environment) are built for.
+    """What networks for ``env`` (an environment or vector environment) are built for.
 
     Raises:
         EnvironmentMismatchError: for spaces that no algorithm supports.
@@ -88,23 +298,38 @@ def environment_spec(env: Any) -> Spec:
     number_of_environments(env)
     observation_space, action_space = single_spaces(env)
     shape = _over_leaves(_network_shape, observation_space)
-    if isinstance(action_space, spaces.Discrete):
-        if action_space.start != 0:
-            raise EnvironmentMismatchError(
-                f"the action space {action_space} starts at {action_space.start}; actions must be counted from 0: "
-                "wrap the environment in gymnasium.wrappers.TransformAction"
-            )
-        return Spec(shape, int(action_space.n), True)
-    if isinstance(action_space, spaces.Box) and action_space.dtype.kind != "f":
+    try:
+        actions = actions_of(action_space)
+    except ActionError as error:
+        raise EnvironmentMismatchError(str(error)) from error
+    if not actions.discrete and np.dtype(action_space.dtype).kind != "f":
         raise EnvironmentMismatchError(
             f"the action space {action_space} holds {action_space.dtype}; continuous actions must be floating-point "
             "numbers: wrap the environment in gymnasium.wrappers.TransformAction, with a float32 Box"
         )
-    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
-        return Spec(shape, int(action_space.shape[0]), False)
-    raise EnvironmentMismatchError(
-        f"the action space is {action_space}; it must be Discrete(n) or a one-dimensional Box: "
-        "wrap the environment in gymnasium.wrappers.TransformAction"
+    return Spec(shape, actions)
+
+
+def actions_of(space: Any) -> Actions:
+    """The actions of an environment's action space (of any library), with its bounds.
+
+    Raises:
+        ActionError: for spaces other than Discrete(n) and Box of shape (A,).
+    """
+    kinds = {each.__name__ for each in type(space).__mro__}
+    if "Discrete" in kinds:
+        if getattr(space, "start", 0) != 0:
+            raise ActionError(
+                f"the action space {space} starts at {space.start}; actions must be counted from 0: wrap the "
+                "environment in gymnasium.wrappers.TransformAction"
+            )
+        return Discrete(int(space.n))
+    if "Box" in kinds and len(space.shape) == 1:
+        dtype = space.dtype if space.dtype.kind == "f" else np.float32
+        return Continuous(int(space.shape[0]), np.asarray(space.low, dtype), np.asarray(space.high, dtype))
+    raise ActionError(
+        f"the action space is {space}; it must be Discrete(n) or a one-dimensional Box: wrap the environment in "
+        "gymnasium.wrappers.TransformAction"
     )
 
 
@@ -139,29 +364,6 @@ def _zeros(space: Any) -> Array:
     return np.zeros(space.shape, space.dtype)
 
 
-def action_leaf(space: Any) -> tuple[Leaf, ActionSpace, int]:
-    """How actions of a Box or Discrete space (of any library) are stored, their kind and size.
-
-    Raises:
-        ActionError: for other spaces.
-    """
-    kind = type(space).__name__
-    if kind == "Discrete":
-        if getattr(space, "start", 0) != 0:
-            raise ActionError(f"action space {space} begins at {space.start}: wrap it so that actions count from 0")
-        return Leaf((1,), np.dtype(np.int64)), ActionSpace.DISCRETE, int(space.n)
-    if kind == "Box" and len(space.shape) == 1:
-        dtype = np.dtype(space.dtype) if space.dtype.kind == "f" else np.dtype(np.float32)
-        return Leaf(tuple(space.shape), dtype), ActionSpace.CONTINUOUS, int(space.shape[0])
-    raise ActionError(f"action space {space} cannot be stored; it must be Discrete or a Box of shape (A,): wrap it")
-
-
-def all_finite(array: Array) -> bool:
-    """Whether a float array holds no NaN, no infinity and nothing beyond the range of float32."""
-    # A number that is not finite leaves no finite sum of squares; only a large sum needs a closer look.
-    return bool(np.vdot(array, array) < FLOAT32_MAX) or bool((np.abs(array) <= FLOAT32_MAX).all())
-
-
 def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) -> Array:
     """Uniformly random actions of one environment's action space (standard normal where it has no bounds).
 
@@ -173,45 +375,24 @@ def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) ->
     Returns:
         int64 ``[n]`` or float32 ``[n, action_size]``.
     """
-    if isinstance(space, spaces.Discrete):
-        return space.start + generator.integers(space.n, size=n)
-    assert isinstance(space, spaces.Box)
-    bounded = np.isfinite(space.low) & np.isfinite(space.high)
-    low, high = np.where(bounded, space.low, 0.0), np.where(bounded, space.high, 0.0)
-    uniform = generator.uniform(low, high, size=(n, *space.shape))
-    normal = np.clip(generator.standard_normal((n, *space.shape)), space.low, space.high)
-    return np.where(bounded, uniform, normal).astype(np.float32)
+    return actions_of(space).sample(n, generator)
 
 
-def check_actions(space: Space[Any], action: Any) -> None:
+def check_actions(actions: Actions, given: Any) -> None:
     """Check that actions lie in an environment's space, up to rounding.
 
     Args:
-        space: action space of one environment.
-        action: ``[n]`` or ``[n, action_size]``.
+        actions: what the environment takes.
+        given: ``[n, *actions.shape]``.
 
     Raises:
         ActionError: naming the first action that is NaN or outside of the space.
     """
-    values = np.asarray(action)
-    if isinstance(space, spaces.Discrete):
-        inside = (values >= space.start) & (values < space.start + space.n)
-        allowed, remedy = f"integers from {space.start} to {space.start + space.n - 1}", "use a fitting explorer"
-    elif isinstance(space, spaces.Box):
-        low, high = space.low, space.high
-        if (values >= low).all() and (values <= high).all() and all_finite(values):
-            return  # the usual case
-        inside = (values >= low - _ROUNDING * np.maximum(np.abs(low), 1.0)) & np.isfinite(values)
-        inside &= values <= high + _ROUNDING * np.maximum(np.abs(high), 1.0)
-        if inside.all():
-            return
-        allowed = f"finite numbers from {low.tolist()!s:.100} to {high.tolist()!s:.100}"
-        remedy = "set action_scaler=birl.preprocessing.MinMaxActionScaler(), or use a fitting explorer"
-    else:
-        return
-    if not inside.all():
-        index = int(np.flatnonzero(~inside.reshape(len(values), -1).all(1))[0])
+    values = np.asarray(given)
+    index = actions.outside(values)
+    if index is not None:
+        scaler = "" if actions.discrete else "set action_scaler=birl.preprocessing.MinMaxActionScaler(), or "
         raise ActionError(
             f"the action {values[index].tolist()!s:.100} for environment {index} is not in its action space; allowed "
-            f"are {allowed}: {remedy}"
+            f"are {actions.allowed}: {scaler}use a fitting explorer"
         )

@@ -25,7 +25,6 @@ __all__ = [
     "Leaf",
     "Loss",
     "Shape",
-    "Spec",
     "State",
     "Tree",
     "is_shape",
@@ -50,11 +49,14 @@ FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
 
 class ActionSpace(Enum):
-    """The kind of actions an algorithm or a dataset has."""
+    """The kind of actions that a dataset has, or the kinds that an algorithm takes: ``kind in kinds``."""
 
     CONTINUOUS = 1
     DISCRETE = 2
     BOTH = 3
+
+    def __contains__(self, kind: ActionSpace) -> bool:
+        return kind.value & self.value == kind.value
 
 
 @dataclass(frozen=True)
@@ -117,21 +119,6 @@ def leaf_shapes(shape: Shape) -> Iterator[tuple[int, ...]]:
     else:
         for value in shape:
             yield from leaf_shapes(value)
-
-
-@dataclass(frozen=True)
-class Spec:
-    """The shapes of observations and actions that networks are built for.
-
-    Attributes:
-        observation_shape: a shape such as ``(17,)`` or ``(4, 84, 84)``, or a tuple or dict of shapes.
-        action_size: number of action dimensions (continuous) or of actions (discrete).
-        discrete_action: whether actions are integers ``0 … action_size - 1``.
-    """
-
-    observation_shape: Shape
-    action_size: int
-    discrete_action: bool
 
 
 class Inputs(NamedTuple):

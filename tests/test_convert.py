@@ -49,7 +49,7 @@ def test_predictions_are_those_of_d3rlpy(name: str, tmp_path: Path) -> None:
     if name not in RANDOM:
         np.testing.assert_allclose(actions, expected["actions"], atol=1e-5)
     if expected["values"].any():
-        discrete = algorithm.spec.discrete_action
+        discrete = algorithm.spec.actions.discrete
         taken = INPUTS["discrete"] if discrete else INPUTS["continuous"] / (1 if name == "sac" else 2)
         values = algorithm.predict_value(inputs(name), taken)
         np.testing.assert_allclose(values.reshape(-1), expected["values"].reshape(-1), atol=1e-5)
@@ -102,7 +102,7 @@ def test_settings_scalers_and_targets() -> None:
 def test_training_goes_on(name: str, tmp_path: Path) -> None:
     algorithm = read_d3rlpy(DATA / f"{name}.d3")
     data = np.load(DATA / "dataset.npz")
-    actions = data["discrete"] if algorithm.spec.discrete_action else data["continuous"] / 2
+    actions = data["discrete"] if algorithm.spec.actions.discrete else data["continuous"] / 2
     observations = data["images"] if name == "pixels" else data["vectors"]
     dataset = MDPDataset(observations, actions, data["rewards"], np.arange(60) % 12 == 11)
     before = {key: value.clone() for key, value in algorithm.nets.state_dict().items()}

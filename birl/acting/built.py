@@ -13,7 +13,8 @@ from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
 from birl.errors import ActionError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
-from birl.types import Array, Inputs, Spec, State, Tree, is_shape, leaf_shapes, tree_leaves
+from birl.spaces import Spec
+from birl.types import Array, Inputs, State, Tree, is_shape, leaf_shapes, tree_leaves
 
 
 class BuiltPolicy:
@@ -35,7 +36,7 @@ class BuiltPolicy:
         self.set_mode = set_mode
         # an unbounded policy acts in the environment's own units, unless a scaler maps [-1, 1] to them
         ranged = policy.bounded or units.action_scaler is not None
-        self._clips = policy.clipped and ranged and not spec.discrete_action
+        self._clips = policy.clipped and ranged and not spec.actions.discrete
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
 
     def function(self, greedy: bool) -> PolicyFunction:
@@ -94,7 +95,7 @@ class BuiltPolicy:
         return self.to_environment(self.act(self.checked(x), greedy)[0])
 
     def value(self, x: Tree, action: Array | None) -> Array:
-        """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]``.
+        """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]`` or ``[B, 1]``.
 
         ``action`` may be ``None`` if the policy values states only.
 
@@ -102,25 +103,23 @@ class BuiltPolicy:
             UnsupportedError: if the policy has no action-values.
             ShapeError, ActionError: if actions do not fit; the message names them.
         """
-        function, discrete, size = self.policy.value, self.spec.discrete_action, self.spec.action_size
+        function, actions = self.policy.value, self.spec.actions
         if function is None:
             raise UnsupportedError(f"{self.name} has no action-values")
         x = self.checked(x)
         rows = len(next(tree_leaves(x)))
-        expected = (rows,) if discrete else (rows, size)
+        expected, stored = (rows, *actions.shape), (rows, *actions.leaf.shape)
         action = np.zeros(expected) if action is None and self.policy.values_states else np.asarray(action)
-        if action.shape == (rows, 1) and discrete:
-            action = action[:, 0]
-        if action.shape != expected:
+        if action.shape not in (expected, stored):
             raise ShapeError(f"actions of shape {action.shape} were given; they must have shape {expected}")
-        if discrete and len(action) and not 0 <= action.min() <= action.max() < size:
+        if actions.discrete and actions.outside(action) is not None:
             raise ActionError(
-                f"actions from {action.min()} to {action.max()} were given; they must be integers from 0 to {size - 1}"
+                f"actions from {action.min()} to {action.max()} were given; they must be {actions.allowed}"
             )
         self.set_mode(True)
         with torch.no_grad():
             inputs = Inputs(self.units.observation(x))
-            return function(self.nets, inputs, self.units.action(action[:, None] if discrete else action)).cpu().numpy()
+            return function(self.nets, inputs, self.units.action(action.reshape(stored))).cpu().numpy()
 
     def checked(self, x: Tree) -> Tree:
         """Validated observations ``[B, *shape]``, in the form that `Units` takes.

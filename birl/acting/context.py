@@ -129,18 +129,14 @@ class TransformerActor:
                 f"shape {actions.shape[2:]}, or an integer where actions are discrete"
             )
         actions[:, -1] = np.stack(chosen)
-        newest: Array = actions[:, -1].copy()
-        return newest[:, 0] if self._algorithm.spec.discrete_action else newest
+        return actions[:, -1].copy().reshape(self.n, *self._algorithm.spec.actions.shape)
 
     def _padding(self, observation: Tree) -> dict[str, Tree]:
         """The context before the first step."""
-        spec, lead = self._algorithm.spec, (self.n, self._algorithm.config.context_size)
-        action = (
-            np.zeros((*lead, 1), np.int64) if spec.discrete_action else np.zeros((*lead, spec.action_size), np.float32)
-        )
+        leaf, lead = self._algorithm.spec.actions.leaf, (self.n, self._algorithm.config.context_size)
         return {
             "observation": tree_map(lambda x: np.zeros((*lead, *x.shape[1:]), x.dtype), observation),
-            "action": action,
+            "action": np.zeros((*lead, *leaf.shape), leaf.dtype),
             "return": np.zeros((*lead, 1), np.float32),
             "step": np.zeros(lead, np.int64),  # 0 is padding
         }
@@ -222,7 +218,7 @@ class ContextModule(nn.Module):
     def forward(self, context: tuple[Tree, Tensor, Tensor, Tensor]) -> Tensor:
         """Actions ``[B, A]``, or int64 ``[B]``, for observations, actions, returns-to-go and timesteps."""
         output = newest_output(self.transformer, self._units, *context)
-        return output.argmax(-1) if self._units.discrete else self._units.environment_action(output)
+        return self._units.environment_action(self._units.actions.greedy(output))
 
 
 def window_outputs(transformer: nn.Module, batch: Batch) -> Tensor:

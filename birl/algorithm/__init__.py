@@ -43,7 +43,8 @@ from birl.config import (
     rate,
 )
 from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, When
-from birl.types import ActionSpace, Batch, Inputs, Loss, Spec, weighted_mean
+from birl.spaces import Continuous, Spec
+from birl.types import ActionSpace, Batch, Inputs, Loss, weighted_mean
 
 __all__ = [
     "ActionSpace",
@@ -52,6 +53,7 @@ __all__ = [
     "AlgorithmConfig",
     "Batch",
     "ContextActor",
+    "Continuous",
     "DeterministicActor",
     "Experience",
     "Gradient",

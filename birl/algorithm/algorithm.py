@@ -27,7 +27,8 @@ from birl.errors import ConfigError, NotBuiltError, UnsupportedError
 from birl.preprocessing import MinMaxActionScaler
 from birl.run import collect, offline, on_policy, online
 from birl.run.options import ONLINE_DEFAULTS, EnvironmentOptions, FitOptions, OnlineOptions, Options, check_options
-from birl.types import ActionSpace, Array, Shape, Spec, State, Tree
+from birl.spaces import Spec
+from birl.types import ActionSpace, Array, Shape, State, Tree
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
@@ -148,7 +149,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     @property
     def action_size(self) -> int | None:
         """Number of action dimensions (continuous) or of actions (discrete); ``None`` before the networks exist."""
-        return None if self._learner is None else self._learner.spec.action_size
+        return None if self._learner is None else self._learner.spec.actions.size
 
     batch_size = property(attrgetter("config.batch_size"), doc="Minibatch size.")
     gamma = property(attrgetter("config.gamma"), doc="Discount factor.")
@@ -167,9 +168,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     def get_action_type(self) -> ActionSpace:
         """Kind of actions: for algorithms that can do both, the kind they were built for."""
-        if self.actions is ActionSpace.BOTH and self._learner is not None:
-            return ActionSpace.DISCRETE if self.spec.discrete_action else ActionSpace.CONTINUOUS
-        return self.actions
+        return self.actions if self._learner is None else self.spec.actions.kind
 
     @property
     def is_recurrent(self) -> bool:
@@ -215,8 +214,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
     def build_with_env(self, env: Any) -> None:
         """Build for an environment's spaces and fit the scalers that its bounds determine; check them if built."""
         spec = environment_spec(env)
-        building.check_actions(self.definition(), spec.discrete_action, "the environment")
-        if not self.built and building.needs_action_scaler(self.definition(), self.config, env):
+        building.check_actions(self.definition(), spec.actions, "the environment")
+        if not self.built and building.needs_action_scaler(self.definition(), self.config, spec.actions):
             self.replace_config(action_scaler=MinMaxActionScaler())
         building.fit_to_env(self.definition(), self.config, spec, env)
         self._build_or_check(spec, building.check_env)
@@ -225,7 +224,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         if self.built:
             check(self.definition(), self.spec, spec)
         else:
-            self.create_impl(spec.observation_shape, spec.action_size, discrete_action=spec.discrete_action)
+            self.create_impl(spec.observation_shape, spec.actions.size, discrete_action=spec.actions.discrete)
 
     def check_env(self, env: Any) -> None:
         """Raise `EnvironmentMismatchError` if the environment's spaces are not those of the networks."""

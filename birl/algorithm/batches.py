@@ -58,14 +58,13 @@ def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tens
         stops.
     """
     action = rollout.extra.get("policy_action", rollout.action)  # what the policy chose, before any clipping
-    action = units.tensor(action)
-    action = action.to(torch.int64) if units.discrete else action.to(torch.float32)
+    action = units.tensor(action).reshape(*rollout.valid.shape, *units.actions.leaf.shape)
     valid = units.tensor(rollout.valid).to(torch.float32)
     terminated = units.tensor(rollout.terminated).to(torch.float32)
     ended = torch.maximum(torch.maximum(terminated, units.tensor(rollout.truncated).to(torch.float32)), 1 - valid)
     batch = Batch(
         observation=units.observation(rollout.observation),
-        action=action,
+        action=units.actions.from_stored(action),
         reward=units.reward(rollout.reward[..., None]),
         next_observation=units.observation(rollout.next_observation),
         discount=gamma * (1 - terminated),

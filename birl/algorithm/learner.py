@@ -17,7 +17,8 @@ from birl.engine import Engine, Step
 from birl.errors import ResumeError, UnsupportedError
 from birl.models import set_acting
 from birl.preprocessing.units import Units
-from birl.types import ActionSpace, Batch, Spec, State
+from birl.spaces import Spec
+from birl.types import ActionSpace, Batch, State
 
 COMPILE_FROM = 10_000
 """Length of a run, in updates, from which compiling (5 to 60 seconds) pays for itself even with small networks."""
@@ -152,7 +153,7 @@ class Learner:
         self.engine = Engine(self.nets, definition.steps, config)
         if config.compile_graph is True:
             self.engine.compile()
-        self.units = Units(device, spec.discrete_action, *(getattr(config, name) for name in SCALERS))
+        self.units = Units(device, spec.actions, *(getattr(config, name) for name in SCALERS))
         self._mode: bool | None = None
         self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
         self.memory: dict[str, Any] = {}
@@ -261,8 +262,8 @@ def described(learner: Learner) -> dict[str, Any]:
     """Configuration and shapes in JSON form, with those of the learner whose policy is evaluated."""
     data = {
         "observation_shape": learner.spec.observation_shape,
-        "action_size": learner.spec.action_size,
-        "discrete_action": learner.spec.discrete_action,
+        "action_size": learner.spec.actions.size,
+        "discrete_action": learner.spec.actions.discrete,
         "config": learner.config.serialize(),
     }
     return data if learner.evaluated is None else {**data, "policy": described(learner.evaluated)}

@@ -13,13 +13,14 @@ from torch import Tensor
 from birl._version import __version__
 from birl.acting.built import BuiltPolicy
 from birl.acting.export import PolicyModule, export_policy
+from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner, described, policy_state
 from birl.config import AlgorithmConfig, read_json_config
 from birl.errors import BirlError, CorruptFileError, ForeignFileError, UnsupportedError
 from birl.files import load_archive, save_archive
 from birl.models import is_recurrent
-from birl.spaces import as_shape, example_observation
-from birl.types import ActionSpace, Spec, State
+from birl.spaces import Spec, example_observation
+from birl.types import State
 
 File = str | Path | BinaryIO
 
@@ -87,17 +88,17 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     """
     config = AlgorithmConfig.deserialize(data["config"])
     kind: type[Any] = config.algorithm
-    shape, action_size, told = as_shape(data["observation_shape"]), data["action_size"], data.get("discrete_action")
-    discrete = kind.actions is ActionSpace.DISCRETE or bool(told)
+    shapes = data["observation_shape"], int(data["action_size"]), data.get("discrete_action")
+    spec = checked_spec(kind.definition(), *shapes)
     given = (_evaluated(kind, data, device, state),) if kind.evaluates else ()
     algorithm = kind(*given, config, device)
-    if discrete and algorithm.action_scaler is not None:
+    if spec.actions.discrete and algorithm.action_scaler is not None:
         algorithm.replace_config(action_scaler=None)  # older versions accepted one and ignored it
     if state is not None:  # sizes are compared before anything is allocated
-        planned = planned_networks(algorithm.config, Spec(shape, int(action_size), discrete))
+        planned = planned_networks(algorithm.config, spec)
         if {name: x.shape for name, x in planned.items()} != {name: x.shape for name, x in state["nets"].items()}:
             raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
-    algorithm.create_impl(shape, action_size, discrete_action=told)
+    algorithm.create_impl(spec.observation_shape, spec.actions.size, discrete_action=spec.actions.discrete)
     return algorithm
 
 

@@ -76,10 +76,9 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
             action_sampler: makes actions from outputs; by default the output itself is a continuous action, and a
                 discrete one is drawn by a `SoftmaxTransformerActionSampler`.
         """
-        sampler = action_sampler
-        if sampler is None and self.spec.discrete_action:
-            sampler = SoftmaxTransformerActionSampler()
-        return StatefulTransformerWrapper(self, target_return, sampler or IdentityTransformerActionSampler())
+        discrete = self.spec.actions.discrete
+        default = SoftmaxTransformerActionSampler() if discrete else IdentityTransformerActionSampler()
+        return StatefulTransformerWrapper(self, target_return, action_sampler or default)
 
     def fitter(  # type: ignore[override]
         self,
@@ -133,8 +132,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         lengths = {name: [len(leaf) for leaf in tree_leaves(part)] for name, part in parts.items()}
         if min(map(min, lengths.values())) < 1 or len({each for part in lengths.values() for each in part}) > 1:
             raise ShapeError(f"a context has {lengths} steps: all parts must have the same number of them, at least 1")
-        if self.spec.discrete_action and actions.ndim == 1:
-            actions = actions[:, None]
+        actions = actions.reshape(len(actions), *self.spec.actions.leaf.shape)
         rows = (self.learner.policy.checked(inpt.observations), actions, inpt.returns_to_go, inpt.timesteps)
         observation, action, returns, step = (
             tree_map(lambda leaf: np.asarray(leaf)[None, -size:], part) for part in rows
@@ -180,10 +178,8 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         timestep = torch.cat((begun, late))
         count = len(timestep)
         observation = shape_map(lambda size: torch.zeros(count, length, *size, device=device), spec.observation_shape)
-        if spec.discrete_action:
-            action = (torch.arange(count * length, device=device) % spec.action_size).view(count, length, 1)
-        else:
-            action = torch.zeros(count, length, spec.action_size, device=device)
+        drawn = spec.actions.sample(count * length, np.random.default_rng(0))
+        action = torch.as_tensor(drawn, device=device).view(count, length, *spec.actions.leaf.shape)
         example = (observation, action, torch.zeros(count, length, 1, device=device), timestep)
         names = [f"observation_{index}" for index, _ in enumerate(tree_leaves(observation))]
         self.learner.set_mode(acting=True)

@@ -30,12 +30,11 @@ from birl.algorithm import (
 from birl.errors import ConfigError, UnsupportedError
 from birl.losses import shared
 from birl.models import (
-    CategoricalPolicy,
     DefaultEncoderFactory,
     EncoderFactory,
-    NormalPolicy,
     ValueFunction,
     is_recurrent,
+    policy_of,
 )
 from birl.optimizers import OptimizerFactory, SGDFactory
 
@@ -105,10 +104,7 @@ class AWRNets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: AWRConfig) -> None:
         super().__init__()
-        if spec.discrete_action:
-            self.actor: nn.Module = CategoricalPolicy(spec, cfg.actor_encoder_factory)
-        else:
-            self.actor = NormalPolicy(spec, cfg.actor_encoder_factory, tanh_mean=True, log_std_range=(-5.0, 2.0))
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, tanh_mean=True, log_std_range=(-5.0, 2.0))
         self.value = ValueFunction(spec, cfg.critic_encoder_factory)
         if is_recurrent(self):
             raise UnsupportedError("AWR learns from single states: use feed-forward encoders, or PPO to have a memory")

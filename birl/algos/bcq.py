@@ -82,7 +82,7 @@ class BCQNets(ActorCriticNets):
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
         super().__init__(spec, cfg, ResidualPolicy(spec, cfg.actor_encoder_factory, cfg.action_flexibility))
-        latent_size = 2 * spec.action_size  # as in the paper
+        latent_size = 2 * spec.actions.size  # as in the paper
         self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, latent_size)
         self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, latent_size)
         self.register_buffer("latents", random_latents((cfg.n_action_samples, latent_size)))
@@ -188,7 +188,7 @@ class DiscreteBCQNets(DQNNets):
         super().__init__(spec, cfg)
         self.imitator: nn.Module
         if cfg.share_encoder:
-            self.imitator = ImitatorHead(self.critic.feature_size, spec.action_size)
+            self.imitator = ImitatorHead(self.critic.feature_size, spec.actions.size)
         else:
             self.imitator = CategoricalPolicy(spec, cfg.encoder_factory)
         self.action_flexibility = cfg.action_flexibility

@@ -98,10 +98,10 @@ class BEARNets(SACNets):
     def __init__(self, spec: Spec, cfg: BEARConfig) -> None:
         super().__init__(spec, cfg)
         self.actor_target = deepcopy(self.actor)
-        self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, 2 * spec.action_size)
-        self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, 2 * spec.action_size)
+        self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, 2 * spec.actions.size)
+        self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, 2 * spec.actions.size)
         self.alpha = Scalar(cfg.initial_alpha)
-        self.register_buffer("noise", torch.randn(cfg.n_action_samples, spec.action_size))
+        self.register_buffer("noise", torch.randn(cfg.n_action_samples, spec.actions.size))
 
     def multiplier(self) -> Tensor:
         """``alpha``, clipped."""

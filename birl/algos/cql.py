@@ -76,7 +76,7 @@ class CQLNets(SACNets):
     def __init__(self, spec: Spec, cfg: CQLConfig) -> None:
         super().__init__(spec, cfg)
         self.alpha = Scalar(cfg.initial_alpha)
-        self.uniform_log_density = -spec.action_size * math.log(2.0)  # of the box [-1, 1]^A
+        self.uniform_log_density = -spec.actions.size * math.log(2.0)  # of the box [-1, 1]^A
 
 
 def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor, floor: Tensor | None = None) -> Tensor:

@@ -88,7 +88,7 @@ class CRRNets(ActorCriticNets):
     def __init__(self, spec: Spec, cfg: CRRConfig) -> None:
         actor = ConditionalNormalPolicy(spec, cfg.actor_encoder_factory, log_std_range=(-5.0, 2.0))
         super().__init__(spec, cfg, actor)
-        points = SobolEngine(spec.action_size).fast_forward(1).draw(cfg.n_action_samples)  # the first is 0: left out
+        points = SobolEngine(spec.actions.size).fast_forward(1).draw(cfg.n_action_samples)  # the first is 0: left out
         self.register_buffer("noise", torch.special.ndtri(points), persistent=False)
         self.beta = cfg.beta
 

@@ -59,7 +59,7 @@ class DiscreteSACNets(nn.Module):
         self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
         self.temperature = Scalar(cfg.initial_temperature)
-        self.target_entropy = 0.98 * math.log(spec.action_size)
+        self.target_entropy = 0.98 * math.log(spec.actions.size)
 
 
 def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:

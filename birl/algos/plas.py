@@ -14,6 +14,7 @@ from birl.algorithm import (
     ActorCriticConfig,
     Algorithm,
     Batch,
+    Continuous,
     Gradient,
     ImitatorConfig,
     Inputs,
@@ -77,8 +78,8 @@ class PLASNets(ActorCriticNets):
     """Every tensor that PLAS learns. The policy's actions are latents."""
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
-        latent_size = 2 * spec.action_size
-        latents = replace(spec, action_size=latent_size)
+        latent_size = 2 * spec.actions.size
+        latents = replace(spec, actions=Continuous(latent_size))
         super().__init__(spec, cfg, DeterministicPolicy(latents, cfg.actor_encoder_factory))
         self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, latent_size)
         self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, latent_size)

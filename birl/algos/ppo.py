@@ -25,7 +25,7 @@ from birl.algorithm import (
     field,
 )
 from birl.losses import generalized_advantage
-from birl.models import CategoricalPolicy, DefaultEncoderFactory, EncoderFactory, NormalPolicy, ValueFunction
+from birl.models import DefaultEncoderFactory, EncoderFactory, ValueFunction, policy_of
 from birl.optimizers import AdamFactory, OptimizerFactory
 
 
@@ -64,10 +64,7 @@ class PPONets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: PPOConfig) -> None:
         super().__init__()
-        if spec.discrete_action:
-            self.actor: nn.Module = CategoricalPolicy(spec, cfg.actor_encoder_factory)
-        else:
-            self.actor = NormalPolicy(spec, cfg.actor_encoder_factory, tanh_mean=False)
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, tanh_mean=False)
         self.value = ValueFunction(spec, cfg.value_encoder_factory)
         # A policy that starts near uniform explores (Andrychowicz et al. 2020, arXiv:2006.05990, section 3.2).
         with torch.no_grad():

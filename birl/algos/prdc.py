@@ -128,7 +128,7 @@ class NearData(Transitions):
         if nearest is None or known() is not source or size != count:
             units, beta = learner.units, learner.config.beta
             parts = ((units.observation(x.observations), units.action(x.actions)) for x in source.all_transitions())
-            nearest = NearestActions(torch.cat([_key(*part, beta) for part in parts]), learner.spec.action_size)
+            nearest = NearestActions(torch.cat([_key(*part, beta) for part in parts]), learner.spec.actions.size)
             learner.memory["nearest"] = weakref.ref(source), count, nearest
         return Drawn(super().draw(learner, source), nearest)
 

@@ -35,7 +35,7 @@ class NoNets(nn.Module):
         self.spec, self.cfg = spec, cfg
         # a buffer, so that this policy is saved and exported like all others
         self.action_size: Tensor
-        self.register_buffer("action_size", torch.tensor(spec.action_size))
+        self.register_buffer("action_size", torch.tensor(spec.actions.size))
 
     def lead(self, inputs: Inputs) -> tuple[int, ...]:
         """Leading dimensions of the observations."""
@@ -45,7 +45,7 @@ class NoNets(nn.Module):
 
 def random_action(nets: NoNets, inputs: Inputs) -> Tensor:
     """Actions in ``[-1, 1]``."""
-    size = (*nets.lead(inputs), nets.spec.action_size)
+    size = (*nets.lead(inputs), nets.spec.actions.size)
     device = nets.action_size.device
     if nets.cfg.distribution == "uniform":
         return torch.rand(size, device=device) * 2 - 1
@@ -54,7 +54,7 @@ def random_action(nets: NoNets, inputs: Inputs) -> Tensor:
 
 def random_choice(nets: NoNets, inputs: Inputs) -> Tensor:
     """Integers below the number of actions."""
-    return torch.randint(nets.spec.action_size, nets.lead(inputs), device=nets.action_size.device)
+    return torch.randint(nets.spec.actions.size, nets.lead(inputs), device=nets.action_size.device)
 
 
 @final

@@ -49,7 +49,7 @@ class SACNets(nn.Module):
         self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
         self.temperature = Scalar(cfg.initial_temperature)
-        self.target_entropy = -float(spec.action_size)
+        self.target_entropy = -float(spec.actions.size)
 
 
 def value_target(nets: SACNets, batch: Batch) -> Returns:

@@ -11,7 +11,6 @@ import typer
 from birl.cli.common import load_dataset, print_table
 from birl.cli.curves import in_order, read_curve
 from birl.errors import ForeignFileError
-from birl.types import ActionSpace
 
 _OTHERS = {".d3": "model", ".d3c": "checkpoint"}
 
@@ -62,14 +61,13 @@ def _dataset(name: str) -> None:
     lengths = np.array([len(episode.rewards) for episode in episodes])
     rewards = np.concatenate([np.reshape(episode.rewards, -1) for episode in episodes])
     ended = sum(bool(episode.terminated) for episode in episodes)
-    info = data.dataset_info
-    discrete = info.action_space is ActionSpace.DISCRETE
+    info, size = data.dataset_info, data.dataset_info.action_size
     rows: dict[str, Any] = {
         "FILE NAME" if Path(name).is_file() else "DATASET": name,
         "EPISODES": f"{len(episodes)}, {ended} of them terminated",
         "TRANSITIONS": data.transition_count,
         "OBSERVATIONS": f"shape {data.observation_shape}",
-        "ACTIONS": f"{info.action_size} discrete" if discrete else f"continuous, {info.action_size} dimensions",
+        "ACTIONS": f"{size} discrete" if info.actions.discrete else f"continuous, {size} dimensions",
         "RETURN": _summary(returns),
         "LENGTH": _summary(lengths),
         "REWARD": _summary(rewards),

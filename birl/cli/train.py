@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from gymnasium.spaces import Box
 
 from birl.algorithm import Algorithm
 from birl.algorithm.population import check_many, checked_seeds, fit_many
@@ -22,7 +21,7 @@ from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
 from birl.cli.options import Device
 from birl.cli.settings import configure
-from birl.envs import Stepper, sample_actions, single_spaces
+from birl.envs import Stepper, environment_spec
 from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
@@ -220,7 +219,7 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
                 acting_algorithm(probe, target_return)
             generator = np.random.Generator(np.random.PCG64(0))
             stepper = Stepper(env, generator)
-            stepper.step(sample_actions(stepper.action_space, stepper.n, generator))
+            stepper.step(stepper.actions.sample(stepper.n, generator))
 
 
 def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> None:
@@ -236,7 +235,7 @@ def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> 
 
 def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionScaler | None, str]:
     """A scaler for actions that do not lie in [-1, 1], and a note about it."""
-    bounds = _data_bounds(source) if env is None else _space_bounds(single_spaces(env)[1])
+    bounds = _data_bounds(source) if env is None else environment_spec(env).actions.bounds
     if bounds is None or algorithm.actions is ActionSpace.DISCRETE:
         return None, ""
     low, high = bounds
@@ -246,19 +245,11 @@ def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionS
     return MinMaxActionScaler(minimum=low, maximum=high), why
 
 
-def _space_bounds(space: Any) -> tuple[Array, Array] | None:
-    """Bounds ``[action_size]`` of continuous actions, if they have any."""
-    if isinstance(space, Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
-        return space.low, space.high
-    return None
-
-
 def _data_bounds(source: Any) -> tuple[Array, Array] | None:
     """Bounds of logged continuous actions; actions within [-1, 1] are taken to have these bounds."""
-    if source.dataset_info.action_space is ActionSpace.DISCRETE:
+    if source.dataset_info.actions.discrete:
         return None
-    low = np.min([episode.actions.min(0) for episode in source.episodes], axis=0)
-    high = np.max([episode.actions.max(0) for episode in source.episodes], axis=0)
+    low, high = source.action_bounds()
     return (low, high) if (np.abs([low, high]) > 1).any() else None
 
 
@@ -284,6 +275,6 @@ def _exploration(learner: Any, env: Any, n_steps: int) -> dict[str, Any]:
     if learner.actions is ActionSpace.DISCRETE:
         options["explorer"] = LinearDecayEpsilonGreedy(1.0, 0.05, max(1, n_steps // 5))
     else:
-        low, high = _space_bounds(single_spaces(env)[1]) or (-1.0, 1.0)
+        low, high = environment_spec(env).actions.bounds or (-1.0, 1.0)
         options["explorer"] = NormalNoise(std=0.1 * float(np.mean(np.subtract(high, low)) / 2))
     return options

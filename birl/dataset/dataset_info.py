@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.episode import DatasetInfo, Signature, parts_like
-from birl.dataset.validation import detect_action_space
+from birl.dataset.validation import prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError
-from birl.spaces import action_leaf, single_spaces, zero_observation
+from birl.spaces import KINDS, actions_of, single_spaces, zero_observation
 from birl.types import ActionSpace, tree_map
 
 
@@ -25,11 +25,11 @@ def info_of_env(
     observation_space, env_action_space = single_spaces(env)
     unprocessed = zero_observation(observation_space)
     zero = parts_like(writer.process_observation(unprocessed), unprocessed)
-    action, space, size = action_leaf(env_action_space)
-    if action_space is not None and action_space is not space:
-        raise ConfigError(f"action_space is {action_space}; it must be the environment's, {space}: leave it out")
-    observation = Signature.of(tree_map(np.asarray, zero))
-    return DatasetInfo(observation, Signature.of(action), reward, space, _size(action_size, size))
+    actions = actions_of(env_action_space)
+    if action_space not in (None, actions.kind):
+        raise ConfigError(f"action_space is {action_space}; it must be None or {actions.kind}, the environment's")
+    observation, size = Signature.of(tree_map(np.asarray, zero)), _size(action_size, actions.size)
+    return DatasetInfo(observation, Signature.of(actions.leaf), reward, actions.kind, size)
 
 
 def info_of_signatures(
@@ -41,12 +41,10 @@ def info_of_signatures(
 ) -> DatasetInfo:
     """The info that signatures make up."""
     leaf = action.as_row().tree
-    space = action_space or detect_action_space(np.zeros((1, *leaf.shape), leaf.dtype))
-    if space is ActionSpace.DISCRETE and action_size is None:
+    zeros, space = prepare_actions(np.zeros((1, *leaf.shape), leaf.dtype), action_space)
+    if KINDS[space].discrete and action_size is None:
         raise ConfigError("action_size is None; with signatures alone it must be the number of discrete actions")
-    if space is ActionSpace.DISCRETE and leaf.dtype.kind not in "iu":
-        action = Signature([np.int64], [(1,)])
-    return DatasetInfo(observation, action.as_row(), reward, space, _size(action_size, leaf.shape[0]))
+    return DatasetInfo(observation, Signature.of(zeros, skip=1), reward, space, _size(action_size, zeros.shape[1]))
 
 
 def _size(given: int | None, found: int) -> int:

@@ -17,6 +17,7 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import EmptyDataError, ShapeError
+from birl.spaces import KINDS, Actions
 from birl.types import ActionSpace, Array, Leaf, Shape, Tree, tree_leaves, tree_map
 
 Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
@@ -103,6 +104,11 @@ class DatasetInfo:
             action_size = max(detect_action_size(episode.actions, space) for episode in episodes)
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
         return cls(first.observation_signature, action, reward, space, int(action_size))
+
+    @property
+    def actions(self) -> Actions:
+        """What actions are."""
+        return KINDS[self.action_space](self.action_size)
 
 
 @runtime_checkable

@@ -9,9 +9,9 @@ import numpy as np
 
 from birl.dataset.episode import EpisodeBase
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
-from birl.dataset.validation import check_action_range, check_finite
+from birl.dataset.validation import check_finite, check_stored
 from birl.errors import ShapeError
-from birl.types import ActionSpace, Array, Leaf, Tree, tree_map
+from birl.types import Array, Leaf, Tree, tree_map
 
 
 def step_columns(
@@ -33,8 +33,7 @@ def step_columns(
         if given.size != count * leaf.shape[0]:
             raise ShapeError(f"{name} has shape {given.shape}, expected is {(count, *leaf.shape)}")
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
-    if storage.info.action_space is ActionSpace.DISCRETE:
-        check_action_range(values["action"], storage.info.action_size)
+    check_stored(storage.info.actions, values["action"])
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
         if len(value) != count:

@@ -17,13 +17,14 @@ from birl.dataset.validation import (
     as_array,
     as_column,
     as_flags,
-    check_action_range,
     check_finite,
     check_length,
+    check_stored,
     detect_action_size,
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
+from birl.spaces import KINDS
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map
 
 _CHUNK = 65536
@@ -92,10 +93,7 @@ class MDPDataset(ReplayBuffer):
         check_finite("rewards", rewards)
         actions, space = prepare_actions(actions, action_space)
         size = detect_action_size(actions, space) if action_size is None else int(action_size)
-        if space is ActionSpace.DISCRETE:
-            check_action_range(actions, size)
-        elif size != actions.shape[1]:
-            raise ShapeError(f"action_size={size}, but actions have {actions.shape[1]} dimensions: leave it out")
+        check_stored(KINDS[space](size), actions)
 
         ends = terminal | timeout
         if count > _LONG and not ends.any():

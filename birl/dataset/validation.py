@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from birl.errors import ActionError, DataError, EmptyDataError, NonFiniteError, ShapeError
+from birl.spaces import KINDS, Actions
 from birl.types import FLOAT32_MAX, ActionSpace, Array, Tree, tree_leaves
-
-_MOST_ACTIONS: Final = 1_000_000
-"""Sizes above this are not inferred: a network needs an output for each action, so such numbers are likely ids."""
 
 
 def as_array(name: str, value: Any) -> Array:
@@ -122,16 +120,7 @@ def detect_action_size(actions: Any, action_space: ActionSpace) -> int:
     Raises:
         ActionError: if that were more discrete actions than can be meant.
     """
-    array = as_array("actions", actions)
-    if action_space is ActionSpace.DISCRETE:
-        size = int(array.max()) + 1
-        if size > _MOST_ACTIONS:
-            raise ActionError(
-                f"the largest discrete action is {size - 1}, but only {len(np.unique(array))} values occur: renumber "
-                f"the actions from 0 (np.unique(actions, return_inverse=True)[1]), or give action_size={size}"
-            )
-        return size
-    return int(array.shape[1]) if array.ndim > 1 else 1
+    return KINDS[action_space].size_in(as_array("actions", actions))
 
 
 def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Array, ActionSpace]:
@@ -145,27 +134,22 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Arr
     if array.ndim == 0 or array.ndim > 2:
         raise ShapeError(f"the shape of actions is {array.shape}; it must be (N,) or (N, A): flatten each action")
     space = detect_action_space(array) if action_space is None else action_space
-    if space not in (ActionSpace.DISCRETE, ActionSpace.CONTINUOUS):
+    if space not in KINDS:
         raise ActionError(
             f"action_space is {space}; it must be ActionSpace.DISCRETE or CONTINUOUS: data have one kind"
         )
     if array.ndim == 1:
         array = array[:, None]
-    if space is ActionSpace.CONTINUOUS:
-        return (array if array.dtype.kind == "f" else array.astype(np.float32)), space
-    if array.shape[1] != 1:
-        raise ActionError(f"the shape of discrete actions is {array.shape}; it must be (N,) or (N, 1): give one a step")
-    if array.dtype.kind == "f" and not np.array_equal(array, np.floor(array)):
-        wrong = array[array != np.floor(array)][0]
-        raise ActionError(f"action_space is DISCRETE but there is an action {wrong}: whole numbers are allowed")
-    return (array if array.dtype.kind in "iu" else array.astype(np.int64)), space
+    return KINDS[space].stored(array), space
 
 
-def check_action_range(actions: Array, action_size: int) -> None:
-    """Raise `ActionError` for discrete actions outside ``[0, action_size)``."""
-    if actions.size and (actions.min() < 0 or actions.max() >= action_size):
-        index = int(np.flatnonzero((actions < 0) | (actions >= action_size))[0])
+def check_stored(actions: Actions, stored: Array) -> None:
+    """Raise `ShapeError` or `ActionError` unless what is stored ``[N, A]`` are such actions."""
+    if stored.shape[1:] != actions.leaf.shape:
+        raise ShapeError(f"action_size={actions.size}, but actions have {stored.shape[1]} dimensions: leave it out")
+    index = actions.outside(stored) if actions.discrete else None
+    if index is not None:
         raise ActionError(
-            f"action {actions.reshape(-1)[index]} at step {index} is outside 0 … {action_size - 1}: renumber the "
+            f"action {stored[index, 0]} at step {index} is outside 0 … {actions.size - 1}: renumber the "
             "actions from 0, or give action_size= the number of actions"
         )

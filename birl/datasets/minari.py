@@ -19,7 +19,7 @@ from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets.folders import environment_or_none, stored
 from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, is_channel_last, with_channel_first, with_goal
 from birl.errors import ConfigError, EmptyDataError, FileError, MissingExtraError, ShapeError, require
-from birl.spaces import action_leaf
+from birl.spaces import actions_of
 from birl.types import Tree
 
 PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
@@ -86,7 +86,7 @@ def get_minari(
 
     space, goal = source.observation_space, _is_goal(source.observation_space)
     convert = _converter(space, tuple_observation)
-    leaf, action_space, action_size = action_leaf(source.action_space)
+    actions = actions_of(source.action_space)
 
     def episode(item: Any) -> Episode:
         ended = bool(item.terminations[-1])
@@ -96,9 +96,9 @@ def get_minari(
         (episode(item) for item in source.iterate_episodes() if len(item.rewards)),
         transition_picker=transition_picker,
         trajectory_slicer=trajectory_slicer,
-        action_signature=Signature([leaf.dtype], [leaf.shape]),
-        action_space=action_space,
-        action_size=action_size,
+        action_signature=Signature([actions.leaf.dtype], [actions.leaf.shape]),
+        action_space=actions.kind,
+        action_size=actions.size,
         storage=storage,
     )
     if dataset is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from birl.envs.stepper import Stepper
 from birl.errors import EnvironmentMismatchError
-from birl.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
+from birl.spaces import environment_spec, number_of_environments, single_spaces
 from birl.types import tree_leaves, tree_map
 
 
@@ -31,7 +31,7 @@ def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
     space, _ = single_spaces(env)
     stepper = Stepper(env, np.random.Generator(np.random.PCG64(seed)))
     generator = np.random.Generator(np.random.PCG64(seed))
-    actions = [sample_actions(stepper.action_space, stepper.n, generator) for _ in range(n_steps)]
+    actions = [stepper.actions.sample(stepper.n, generator) for _ in range(n_steps)]
     trace = []
     for action in actions:
         observation = stepper.observation

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from birl.errors import EnvironmentMismatchError, NonFiniteError
-from birl.spaces import all_finite, number_of_environments, single_spaces
+from birl.spaces import actions_of, all_finite, number_of_environments, single_spaces
 from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
 
 
@@ -53,6 +53,7 @@ class Stepper:
     Attributes:
         n: number of environments.
         action_space: of one environment.
+        actions: what it takes, with its bounds.
         observation: tree of arrays ``[n, *shape]``, on which the next actions are chosen.
         is_first: bool ``[n]``: a new episode begins with ``observation``.
         reward: float32 ``[n]``: of the step before, 0 where ``is_first``.
@@ -65,9 +66,9 @@ class Stepper:
         self._env: Any = env if isinstance(env, VectorEnv) else _Solo(env)
         self._mode = _autoreset_mode(self._env)
         self._generator = generator
-        size = self.action_space.n if isinstance(self.action_space, spaces.Discrete) else 0
-        kind = np.min_scalar_type(size - 1) if size else np.float32
-        self._logged = np.empty((self.n, *(self.action_space.shape or ())), kind)  # the newest row of the log
+        self.actions = actions_of(self.action_space)
+        kind = np.min_scalar_type(self.actions.size - 1) if self.actions.discrete else np.float32
+        self._logged = np.empty((self.n, *self.actions.shape), kind)  # the newest row of the log
         self._log = bytearray()  # actions, small in memory
         self.lost = False
         self.reset()
@@ -230,7 +231,6 @@ class _Solo:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._discrete = isinstance(env.action_space, spaces.Discrete)
         self._structure = _structure(env.observation_space)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
 
@@ -239,7 +239,7 @@ class _Solo:
         return tree_map(_lifted, self._structure, observation), info
 
     def step(self, action: Array) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
-        chosen = int(action[0]) if self._discrete else action[0]
+        chosen = int(action[0]) if np.ndim(action) == 1 else action[0]
         observation, reward, terminated, truncated, info = self._env.step(chosen)
         flags = np.array([terminated]), np.array([truncated])
         return tree_map(_lifted, self._structure, observation), np.array([reward], dtype=np.float64), *flags, info

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from birl.checks import check
-from birl.envs import Stepper, reset_generator, sample_actions
+from birl.envs import Stepper, reset_generator
 from birl.types import State
 
 
@@ -56,7 +56,7 @@ def evaluate(
             episode[index], started = started, started + 1
         action = actor(stepper.observation, stepper.is_first, stepper.reward)
         if epsilon > 0:
-            other = sample_actions(stepper.action_space, stepper.n, generator)
+            other = stepper.actions.sample(stepper.n, generator)
             chosen = generator.random(stepper.n) < epsilon
             action = np.where(chosen.reshape(-1, *[1] * (other.ndim - 1)), other, action)
         for index, value in stepper.step(action).returns.items():

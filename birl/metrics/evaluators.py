@@ -70,7 +70,7 @@ class OverTransitions(EvaluatorProtocol):
     def _check_kind(self, algo: Any, dataset: Any, kind: ActionSpace) -> None:
         info, ask = getattr(dataset, "dataset_info", None), getattr(algo, "get_action_type", None)
         for what, given in (("dataset", info and info.action_space), ("algorithm", ask and ask())):
-            if given in (ActionSpace.DISCRETE, ActionSpace.CONTINUOUS) and given is not kind:
+            if isinstance(given, ActionSpace) and kind not in given:
                 raise ConfigError(
                     f"the {what} has {given.name.lower()} actions, {type(self).__name__} takes "
                     f"{kind.name.lower()} ones: use {self._sibling}"

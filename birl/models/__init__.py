@@ -19,6 +19,7 @@ from birl.models.policies import (
     NormalPolicy,
     ResidualPolicy,
     SquashedNormalPolicy,
+    policy_of,
 )
 from birl.models.q_functions import (
     C51QFunctionFactory,
@@ -104,6 +105,7 @@ __all__ = [
     "WarmupSchedulerFactory",
     "eval_mode",
     "is_recurrent",
+    "policy_of",
     "random_latents",
     "register_encoder_factory",
     "register_optimizer_factory",

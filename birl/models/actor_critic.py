@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from birl.models.q_functions import ContinuousQFunction
-from birl.types import Spec
+from birl.spaces import Spec
 
 
 class ActorCriticNets(nn.Module):

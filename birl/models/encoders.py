@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +20,7 @@ from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.files.named import Serializable
 from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder
 from birl.models.layers import Members, activation_named
+from birl.spaces import Actions
 from birl.types import Shape, is_shape, leaf_shapes, shape_map
 
 SIZE = Allowed(int, low=1)
@@ -41,38 +41,28 @@ class EncoderFactory(Serializable):
         """An action-conditioned encoder: ``forward(observation [M, *shape], action [M, A]) -> [M, F]``.
 
         Args:
-            observation_shape: see `birl.types.Spec`.
+            observation_shape: see `birl.spaces.Spec`.
             action_size: number of action dimensions, or of discrete actions.
             discrete_action: whether the action comes as a one-hot vector of ``action_size``.
         """
         return self._encoder(observation_shape, action_size, None)
 
-    def build(
-        self,
-        observation_shape: Shape,
-        action_size: int | None = None,
-        n: int | None = None,
-        *,
-        discrete_action: bool = False,
-    ) -> nn.Module:
+    def build(self, observation_shape: Shape, actions: Actions | None = None, n: int | None = None) -> nn.Module:
         """One encoder, or ``n`` independent ones as one module with outputs ``[N, M, F]``.
 
         Args:
-            observation_shape: see `birl.types.Spec`.
-            action_size: as in `create_with_action`, or ``None`` for an encoder of the observation alone.
+            observation_shape: see `birl.spaces.Spec`.
+            actions: what it reads beside the observation, or ``None`` for an encoder of the observation alone.
             n: number of members, or ``None`` for a plain encoder.
-            discrete_action: see `create_with_action`; d3rlpy's factories need not take it.
         """
         if n is not None:
             if n > 1 and self._stacks(observation_shape):
-                return self._encoder(observation_shape, action_size or 0, n)
-            one = partial(self.build, observation_shape, action_size, discrete_action=discrete_action)
-            return self._ensemble([one() for _ in range(n)])
-        if action_size is None:
+                return self._encoder(observation_shape, actions.size if actions else 0, n)
+            return self._ensemble([self.build(observation_shape, actions) for _ in range(n)])
+        if actions is None:
             return self.create(observation_shape)
-        if discrete_action:
-            return self.create_with_action(observation_shape, action_size, True)
-        return self.create_with_action(observation_shape, action_size)
+        told = (True,) if actions.discrete else ()  # d3rlpy's factories take no such argument
+        return self.create_with_action(observation_shape, actions.size, *told)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""
@@ -252,7 +242,7 @@ def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_si
 
     Args:
         encoder: an encoder or an ensemble of encoders.
-        observation_shape: see `birl.types.Spec`; only needed if the encoder does not say its ``feature_size``.
+        observation_shape: see `birl.spaces.Spec`; only needed if the encoder does not say its ``feature_size``.
         action_size: size of the action vector for action-conditioned encoders.
     """
     member = encoder.members[0] if isinstance(encoder, Members) else encoder

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.heads import ImplicitQuantileHead
 from birl.models.recurrent import Recurrent
-from birl.types import Inputs, Spec, Tree, shape_map, tree_leaves, tree_map
+from birl.spaces import Spec
+from birl.types import Inputs, Tree, shape_map, tree_leaves, tree_map
 
 
 class Network(nn.Module):
@@ -29,7 +30,7 @@ class Network(nn.Module):
         self.spec = spec
         self.encoder = encoder
         self.state_key = ""
-        self.feature_size = feature_size_of(encoder, spec.observation_shape, spec.action_size if with_action else None)
+        self.feature_size = feature_size_of(encoder, spec.observation_shape, spec.actions.size if with_action else None)
         self.state_size: int = getattr(encoder, "state_size", 0)
         self._ranks = shape_map(len, spec.observation_shape)
 
@@ -38,12 +39,11 @@ class Network(nn.Module):
 
         Args:
             inputs: observations with any leading dimensions; for recurrent encoders ``[T, B, …]`` or ``[B, …]``.
-            action: ``[..., action_size]``, or int64 ``[...]`` where actions are discrete. May have more leading
-                dimensions than the observation, which is then repeated: many actions for each state.
+            action: ``[..., *spec.actions.shape]``. May have more leading dimensions than the observation, which is
+                then repeated: many actions for each state.
         """
-        if action is not None and self.spec.discrete_action:
-            # one_hot() would look at the values on the host
-            action = (action.unsqueeze(-1) == torch.arange(self.spec.action_size, device=action.device)).float()
+        if action is not None:
+            action = self.spec.actions.as_input(action)
         if isinstance(self.encoder, Recurrent):
             return self._unroll(self.encoder, inputs, action)
         observation = inputs.observation if inputs.following is None else inputs.following
@@ -100,16 +100,16 @@ class LinearNetwork(Network):
     Args:
         spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
-        size: number of outputs, ``spec.action_size`` by default.
+        size: number of outputs, ``spec.actions.size`` by default.
         with_action: whether the encoder also reads actions.
     """
 
     def __init__(
         self, spec: Spec, encoder_factory: EncoderFactory, size: int | None = None, *, with_action: bool = False
     ) -> None:
-        encoder = encoder_factory.build(spec.observation_shape, spec.action_size if with_action else None)
+        encoder = encoder_factory.build(spec.observation_shape, spec.actions if with_action else None)
         super().__init__(spec, encoder, with_action=with_action)
-        self.linear = nn.Linear(self.feature_size, spec.action_size if size is None else size)
+        self.linear = nn.Linear(self.feature_size, spec.actions.size if size is None else size)
 
 
 def is_recurrent(module: nn.Module) -> bool:

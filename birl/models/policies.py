@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from birl.models.distributions import Categorical, Normal, SquashedNormal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork
-from birl.types import Inputs, Spec
+from birl.spaces import Spec
+from birl.types import Inputs
 
 
 class DeterministicPolicy(LinearNetwork):
@@ -49,7 +52,7 @@ class _GaussianPolicy(LinearNetwork):
     def __init__(
         self, spec: Spec, encoder_factory: EncoderFactory, log_std_range: tuple[float, float] = (-20.0, 2.0)
     ) -> None:
-        super().__init__(spec, encoder_factory, 2 * spec.action_size)
+        super().__init__(spec, encoder_factory, 2 * spec.actions.size)
         self.log_std_range = log_std_range
 
 
@@ -88,7 +91,7 @@ class NormalPolicy(LinearNetwork):
         initial_log_std: float = 0.0,
     ) -> None:
         super().__init__(spec, encoder_factory)
-        self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std))
+        self.log_std = nn.Parameter(torch.full((spec.actions.size,), initial_log_std))
         self.tanh_mean = tanh_mean
         self.log_std_range = log_std_range
 
@@ -124,3 +127,16 @@ class CategoricalPolicy(LinearNetwork):
     def forward(self, inputs: Inputs) -> Categorical:
         """Distribution with logits ``[..., action_size]``."""
         return Categorical(self.linear(self.encode(inputs)))
+
+
+def policy_of(spec: Spec, encoder_factory: EncoderFactory, **gaussian: Any) -> CategoricalPolicy | NormalPolicy:
+    """A stochastic policy of any kind of actions.
+
+    Args:
+        spec: shapes of observations and actions.
+        encoder_factory: makes the encoder.
+        **gaussian: further arguments of a `NormalPolicy`, if actions are continuous.
+    """
+    if spec.actions.discrete:
+        return CategoricalPolicy(spec, encoder_factory)
+    return NormalPolicy(spec, encoder_factory, **gaussian)

@@ -21,7 +21,8 @@ from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
 from birl.models.matmul import NEVER, products
 from birl.models.networks import Network
 from birl.models.value_distributions import Returns
-from birl.types import Inputs, Spec
+from birl.spaces import Spec
+from birl.types import Inputs
 
 
 class QFunctionFactory(Serializable):
@@ -153,10 +154,8 @@ class _QFunction(Network):
         n_ensembles: int = 1,
     ) -> None:
         share = q_func_factory.share_encoder
-        size, n_actions = (spec.action_size, None) if self._reads_action else (None, spec.action_size)
-        encoder = encoder_factory.build(
-            spec.observation_shape, size, None if share else n_ensembles, discrete_action=spec.discrete_action
-        )
+        actions, n_actions = (spec.actions, None) if self._reads_action else (None, spec.actions.size)
+        encoder = encoder_factory.build(spec.observation_shape, actions, None if share else n_ensembles)
         super().__init__(spec, encoder, with_action=self._reads_action)
         self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions)
         self.share_encoder, self.n_ensembles = share, n_ensembles
@@ -173,7 +172,7 @@ class DiscreteQFunction(_QFunction):
     """Returns of discrete actions, for an ensemble.
 
     Args:
-        spec: shapes of observations and actions; ``action_size`` is the number of actions.
+        spec: shapes of observations and actions; ``actions`` are discrete.
         encoder_factory: makes the encoders.
         q_func_factory: makes the head.
         n_ensembles: number of members ``N``.

@@ -14,7 +14,8 @@ from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.layers import Dropout, activation_named, dense
 from birl.models.networks import Network
 from birl.models.recurrent import Recurrent
-from birl.types import Inputs, Spec, Tree
+from birl.spaces import Spec
+from birl.types import Inputs, Tree
 
 _ALL = slice(None)
 
@@ -188,7 +189,7 @@ class DecisionTransformerNetwork(Network):
         self.transformer = transformer
         for part in (self.transformer, self.position_embedding):
             part.apply(_as_gpt2)  # everything else keeps torch's initial values, as in the paper's code
-        self.make_layers(size, spec.action_size)
+        self.make_layers(size, spec.actions.size)
 
     def forward(
         self,

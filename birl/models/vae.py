@@ -14,7 +14,8 @@ from torch import Tensor
 from birl.models.distributions import Normal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork, eval_mode
-from birl.types import Inputs, Spec
+from birl.spaces import Continuous, Spec
+from birl.types import Inputs
 
 LATENT_LIMIT = 0.5
 """Random latents are clipped to ``[-LATENT_LIMIT, LATENT_LIMIT]``: only the likely actions are decoded."""
@@ -56,7 +57,8 @@ class VAEDecoder(LinearNetwork):
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory, latent_size: int) -> None:
-        super().__init__(replace(spec, action_size=latent_size), encoder_factory, spec.action_size, with_action=True)
+        latent = replace(spec, actions=Continuous(latent_size))
+        super().__init__(latent, encoder_factory, spec.actions.size, with_action=True)
         self.latent_size = latent_size
 
     def forward(self, inputs: Inputs, latent: Tensor, *, squash: bool = True) -> Tensor:

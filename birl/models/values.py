@@ -6,7 +6,8 @@ from torch import Tensor
 
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork
-from birl.types import Inputs, Spec
+from birl.spaces import Spec
+from birl.types import Inputs
 
 
 class ValueFunction(LinearNetwork):

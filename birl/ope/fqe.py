@@ -99,7 +99,7 @@ class FQENets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: FQEConfig) -> None:
         super().__init__()
-        kind = DiscreteQFunction if spec.discrete_action else ContinuousQFunction
+        kind = DiscreteQFunction if spec.actions.discrete else ContinuousQFunction
         self.critic = kind(spec, cfg.encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
 
@@ -117,7 +117,7 @@ def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
     """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
     with torch.no_grad():
         action = batch.extra[POLICY_ACTION].unsqueeze(-1)  # [..., K, 1]
-        every = torch.arange(nets.critic.spec.action_size, device=action.device)
+        every = torch.arange(nets.critic.spec.actions.size, device=action.device)
         share = (action == every).to(batch.reward.dtype).mean(-2)
         next_returns = nets.critic_target(batch.next_inputs).average().mix(share)
         target = next_returns.backup(batch.reward, batch.discount)
@@ -157,11 +157,9 @@ def _policy_action(learner: Learner, minibatch: Any, is_first: Tensor | None) ->
     actions = []
     for _ in range(max(count, 1)):
         action = policy.function(greedy=not count)(policy.nets, inputs)
-        if not learner.spec.discrete_action:
-            action = policy.environment_tensor(action)
-            action = action if scaler is None else scaler.transform(action)
-        actions.append(action)
-    return torch.stack(actions, -1 if learner.spec.discrete_action else -2)
+        action = policy.environment_tensor(action)
+        actions.append(action if scaler is None else scaler.transform(action))
+    return torch.stack(actions, -1 - len(learner.spec.actions.shape))
 
 
 class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
@@ -199,7 +197,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
             own = {item.name: getattr(config, item.name) for item in dataclasses.fields(FQEConfig)}
             config = cast(FQEConfig, self.config_class(**own))
         super().__init__(cast(Any, config), device, **fields)
-        check_actions(self.definition(), algo.spec.discrete_action, f"the policy of {type(algo).__name__}")
+        check_actions(self.definition(), algo.spec.actions, f"the policy of {type(algo).__name__}")
         if algo.torch_device != self.torch_device:
             raise ConfigError(
                 f"the policy is on {algo.torch_device}, {name} on {self.torch_device}: give both the same device "
@@ -225,13 +223,10 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
     def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
         """Build the Q-functions with all actions of the policy, including those that are not in the data."""
         own = self._algo.spec
-        discrete, size = own.discrete_action, spec.action_size
-        fits = size <= own.action_size if discrete else size == own.action_size
-        if spec.observation_shape != own.observation_shape or not fits:
+        if not own.takes(spec):
             raise ShapeError(
-                f"{type(self).__name__} is to be built for observations {spec.observation_shape} and {size} actions, "
-                f"but the policy of {type(self._algo).__name__} was built for {own.observation_shape} and "
-                f"{own.action_size}"
+                f"{type(self).__name__} is to be built for {spec}, but the policy of {type(self._algo).__name__} was "
+                f"built for {own}"
             )
         return super()._build(own, self._algo.learner)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
+from birl.spaces import Actions
 from birl.types import Array, Tree, tree_map
 
 _DOUBLE = np.dtype(np.float64)
@@ -17,19 +18,19 @@ class Units:
 
     Args:
         device: training device.
-        discrete: whether actions are integers.
+        actions: what actions are.
         observation_scaler, action_scaler, reward_scaler: fitted scalers or ``None``.
     """
 
     def __init__(
         self,
         device: torch.device,
-        discrete: bool,
+        actions: Actions,
         observation_scaler: ObservationScaler | None,
         action_scaler: ActionScaler | None,
         reward_scaler: RewardScaler | None,
     ) -> None:
-        self.device, self.discrete = device, discrete
+        self.device, self.actions = device, actions
         self.observation_scaler, self.action_scaler = observation_scaler, action_scaler
         self.reward_scaler = reward_scaler
 
@@ -59,11 +60,8 @@ class Units:
         return tree_map(to_float, tree)
 
     def action(self, action: Array | Tensor) -> Tensor:
-        """Actions ``[..., A]`` in the policy's range, or ``[..., 1]`` integers as int64 ``[...]``."""
-        tensor = self.tensor(action)
-        if self.discrete:
-            return tensor.select(-1, 0).to(torch.int64)
-        tensor = to_float(tensor)
+        """Stored actions ``[..., *actions.leaf.shape]`` as the policy gives them, in its range."""
+        tensor = self.actions.from_stored(self.tensor(action))
         return tensor if self.action_scaler is None else self.action_scaler.transform(tensor)
 
     def column(self, array: Array | Tensor) -> Tensor:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
-from gymnasium import spaces
 
 from birl.checks import check
-from birl.envs import Step, Stepper, reset_generator, sample_actions
+from birl.envs import Step, Stepper, reset_generator
 from birl.errors import ConfigError
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.spaces import check_actions
@@ -69,9 +68,9 @@ class Player(abc.ABC):
 
     def _act(self, clip: bool) -> tuple[Array, Array]:
         """The actor's actions, as it chose them and as the environment may take them."""
-        stepper, space = self.stepper, self.stepper.action_space
+        stepper = self.stepper
         action = self._actor(stepper.observation, stepper.is_first, stepper.reward)
-        return action, np.clip(action, space.low, space.high) if clip and isinstance(space, spaces.Box) else action
+        return action, stepper.actions.clip(action) if clip else action
 
     def get_state(self) -> State:
         """Environment, actor and count; stored steps are not included."""
@@ -170,11 +169,11 @@ class Collector(Player):
         with measure("inference"):
             _, action = self._act(clip=self._unbounded)
             if step < random_steps:
-                action = sample_actions(stepper.action_space, stepper.n, self._generator)
+                action = stepper.actions.sample(stepper.n, self._generator)
             elif self._explorer is not None:
                 greedy = _WithGreedyActions(self._algorithm, action)
                 action = self._explorer.sample(greedy, stepper.observation, step)
-        check_actions(stepper.action_space, action)
+        check_actions(stepper.actions, action)
         if self._overlap:
             stepper.begin(action)
         self._begun = action, self._actor.extra

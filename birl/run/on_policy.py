@@ -37,7 +37,7 @@ class RolloutCollector(Player):
         """Make one step in every environment and store it; those beyond ``most`` are marked as invalid."""
         row = {"observation": self.stepper.observation, "is_first": self.stepper.is_first}
         row["action"], given = self._act(clip=True)
-        check_actions(self.stepper.action_space, given)
+        check_actions(self.stepper.actions, given)
         step = self.stepper.step(given)
         step.valid[np.flatnonzero(step.valid)[most:]] = False
         if step.valid.any():  # else only resets: no row

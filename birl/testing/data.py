@@ -10,7 +10,8 @@ from torch import Tensor
 
 from birl.dataset import MDPDataset
 from birl.seeding import seed as seed_everything
-from birl.types import ActionSpace, Batch, Tree, shape_map, tree_map
+from birl.spaces import Actions, Continuous, Discrete
+from birl.types import Batch, Tree, shape_map, tree_map
 
 
 def build_algorithm(
@@ -80,16 +81,15 @@ def random_dataset(
         seed: of the numbers.
         options: passed to `birl.dataset.MDPDataset`; ``next_observations=None`` forgets what follows a truncation.
     """
-    columns = random_columns(
-        seed, observation_shape, action_size, discrete_action, episodes, episode_length, action_scale, marked
-    )
+    actions = Discrete(action_size) if discrete_action else Continuous(action_size)
+    columns = random_columns(seed, observation_shape, actions, episodes, episode_length, action_scale, marked)
     return MDPDataset(
         columns["observation"],
-        columns["action"].reshape(episodes * episode_length, -1),
+        columns["action"].reshape(-1, *actions.leaf.shape),
         columns["reward"],
         columns["terminated"].astype(np.float32),
         columns["truncated"].astype(np.float32),
-        action_space=ActionSpace.DISCRETE if discrete_action else ActionSpace.CONTINUOUS,
+        action_space=actions.kind,
         action_size=action_size,
         **{"next_observations": columns["next_observation"], **options},
     )
@@ -101,9 +101,9 @@ def random_observations(generator: np.random.Generator, shape: Any, count: int) 
 
 
 def random_columns(
-    seed: int, shape: Any, size: int, discrete: bool, episodes: int, length: int, scale: float, marked: bool
+    seed: int, shape: Any, actions: Actions, episodes: int, length: int, scale: float, marked: bool
 ) -> dict[str, Tree]:
-    """The steps of random episodes, one after another, as for `random_dataset`. Discrete actions are ``[n]``."""
+    """The steps of random episodes, one after another, as for `random_dataset`; actions are ``[n, *actions.shape]``."""
     generator, count = np.random.default_rng(seed), episodes * length
     episode, step = np.divmod(np.arange(count), length)
     last, odd = step == length - 1, episode % 2 == 1
@@ -113,10 +113,10 @@ def random_columns(
         ends = observation + np.array([0, 1, 0], np.float32)
     following = tree_map(lambda x: np.concatenate([x[1:], x[:1]]), observation)
     tree_map(lambda x, end: x.__setitem__(last, end[last]), following, ends)
-    if discrete:
-        action = generator.integers(size, size=count)
+    if actions.discrete:
+        action = actions.sample(count, generator)
     else:
-        action = generator.uniform(-scale, scale, (count, size)).astype(np.float32)
+        action = generator.uniform(-scale, scale, (count, *actions.shape)).astype(np.float32)
     return {
         "observation": observation,
         "action": action,

@@ -14,7 +14,8 @@ import numpy as np
 
 from birl.dataset import MDPDataset
 from birl.errors import ConfigError
-from birl.types import ActionSpace, Array
+from birl.spaces import actions_of
+from birl.types import Array
 
 PROBES = ("constant", "observation", "discount", "action", "action_observation", "time_limit")
 """Names of the probes, from the simplest to the hardest: the first that fails says where to look."""
@@ -215,14 +216,15 @@ def collect_dataset(
         truncated = truncated or (index == n_steps - 1 and not terminated)
         rows.append((observation, action, float(reward), terminated, truncated, following))
         observation = env.reset()[0] if terminated or truncated else following
+    kind = actions_of(env.action_space)
     observations, actions, rewards, terminals, timeouts, following_ones = zip(*rows, strict=True)
     return MDPDataset(
         np.array(observations, np.float32),
-        np.array(actions, np.int64 if env.discrete else np.float32).reshape(-1, 1),
+        np.array(actions, kind.leaf.dtype).reshape(-1, *kind.leaf.shape),
         np.array(rewards, np.float32),
         np.array(terminals, np.float32),
         np.array(timeouts, np.float32),
-        action_space=ActionSpace.DISCRETE if env.discrete else ActionSpace.CONTINUOUS,
-        action_size=2 if env.discrete else 1,
+        action_space=kind.kind,
+        action_size=kind.size,
         next_observations=np.array(following_ones, np.float32),
     )

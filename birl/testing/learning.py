@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.acting.context import GreedyTransformerActionSampler
 from birl.logging import NoopAdapterFactory
 from birl.metrics import evaluate
 from birl.seeding import seed as seed_everything
@@ -67,7 +66,7 @@ def probe_errors(
     errors: dict[str, float] = {}
     x, action, value = np.array(env.action_values(config.gamma), np.float32).T[..., None]
     if algorithm.acts.value is not None:
-        got = algorithm.predict_value(x, action.astype(np.int64) if discrete else action)
+        got = algorithm.predict_value(x, action.astype(algorithm.spec.actions.leaf.dtype))
         errors["action_value"] = float(np.abs(got - value[:, 0]).max())
     best = env.best_actions()
     if hasattr(algorithm.nets, "value") and not best:  # a state has a value where actions do not matter
@@ -84,8 +83,7 @@ def probe_errors(
 def greedy_actor(algorithm: Any, target_return: float, n: int = 1) -> Any:
     """The greedy actor. A sequence model aims at a return and takes the most probable of discrete actions."""
     if algorithm.acts.aims:
-        sampler = GreedyTransformerActionSampler() if algorithm.spec.discrete_action else None
-        algorithm = algorithm.as_stateful_wrapper(target_return, sampler)
+        algorithm = algorithm.as_stateful_wrapper(target_return, algorithm.spec.actions.greedy)
     return algorithm.actor(greedy=True, n=n)
 
 

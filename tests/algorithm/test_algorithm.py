@@ -345,7 +345,7 @@ def test_from_json(tmp_path):
         ppo = algos.PPOConfig().create()
         ppo.create_impl((4,), 2, discrete_action=discrete)
         path.write_text(json.dumps(ppo.describe()))
-        assert algos.PPO.from_json(path).spec.discrete_action is discrete
+        assert algos.PPO.from_json(path).spec.actions.discrete is discrete
     path.write_text("{not json")
     with pytest.raises(ForeignFileError, match=r"params\.json"):
         algos.DQN.from_json(path)
@@ -464,7 +464,7 @@ def test_scalers_of_another_size_are_refused_not_stretched():
 def test_a_dataset_with_another_number_of_action_dimensions_is_refused():
     bc = algos.BCConfig(encoder_factory=SMALL).create()
     bc.create_impl((3,), 3)
-    with pytest.raises(ShapeError, match="2 actions.*3"):
+    with pytest.raises(ShapeError, match="2 action dimensions.*3"):
         bc.fit(continuous_dataset(), n_steps=1, **QUIET)
 
 

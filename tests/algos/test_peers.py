@@ -50,7 +50,7 @@ def batch(algorithm: Any, step: int) -> Batch:
     given = {name: value[step] for name, value in BATCHES.items()}
     return Batch(
         given["observations"],
-        given["discrete"][:, 0] if algorithm.spec.discrete_action else given["continuous"],
+        given["discrete"][:, 0] if algorithm.spec.actions.discrete else given["continuous"],
         given["rewards"][:, 0],
         given["next_observations"],
         algorithm.config.gamma * (1 - given["terminals"][:, 0]),

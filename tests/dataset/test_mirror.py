@@ -32,6 +32,7 @@ from birl.dataset.mirror import Mirror
 from birl.dataset.views import SequenceView, TrajectoryView, TransitionView
 from birl.preprocessing.units import Units
 from birl.seeding import seed
+from birl.spaces import Continuous
 from birl.types import tree_leaves
 
 CPU = torch.device("cpu")
@@ -315,7 +316,7 @@ def test_data_that_do_not_fit_are_gathered_into_pinned_memory(
 def test_batches_for_updates(reader: str, picker: Any) -> None:
     """Shared ones change nothing: discount and weight are those computed from the minibatch's numbers."""
     minibatch = dataset(storage=reader, transition_picker=picker).sample_transition_batch(64)
-    batch = to_batch(minibatch, Units(CPU, False, None, None, None), 0.99)
+    batch = to_batch(minibatch, Units(CPU, Continuous(1), None, None, None), 0.99)
     steps, terminal = (torch.tensor(np.asarray(x))[:, 0] for x in (minibatch.intervals, minibatch.terminals))
     assert torch.equal(batch.discount, 0.99**steps * (1 - terminal))
     assert torch.equal(batch.weight, torch.ones(64))
@@ -325,7 +326,8 @@ def test_batches_for_updates(reader: str, picker: Any) -> None:
         with pytest.raises(ValueError, match="read-only"):
             minibatch.weights[0] = 2.0
     weighted = replace(minibatch, weights=minibatch.weights * 2)
-    assert torch.equal(to_batch(weighted, Units(CPU, False, None, None, None), 0.99).weight, torch.full((64,), 2.0))
+    weight = to_batch(weighted, Units(CPU, Continuous(1), None, None, None), 0.99).weight
+    assert torch.equal(weight, torch.full((64,), 2.0))
 
 
 def test_bounds_of_actions_follow_writes(room: Any) -> None:

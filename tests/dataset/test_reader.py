@@ -17,6 +17,7 @@ from birl.dataset.views import SequenceView, TailView, TrajectoryView, Transitio
 from birl.files import load_archive, save_archive
 from birl.preprocessing.units import Units
 from birl.seeding import seed
+from birl.spaces import Continuous
 
 
 def data(**options: Any) -> MDPDataset:
@@ -43,13 +44,14 @@ def test_a_sampler_gives_weights_and_takes_priorities() -> None:
     buffer = ReplayBuffer(InfiniteBuffer(), episodes=data().episodes, sampler=sampler)
     batch = buffer.reader.draw(TransitionView(), 3)
     assert batch.rewards[:, 0].tolist() == [47, 48, 49]
-    assert to_batch(batch, Units(torch.device("cpu"), False, None, None, None), 0.9).weight.tolist() == [1, 2, 3]
+    units = Units(torch.device("cpu"), Continuous(1), None, None, None)
+    assert to_batch(batch, units, 0.9).weight.tolist() == [1, 2, 3]
     buffer.reader.update(batch, [0.5, 0.25, 0.75])
     ((_, rows),) = batch.rows
     assert sampler.seen == [(rows.index.tolist(), [0.5, 0.25, 0.75])]
     assert buffer.sample_transition_batch(2).weights[:, 0].tolist() == [1, 2]
     sequences = buffer.reader.draw(SequenceView(2), 3)
-    weight = to_batch(sequences, Units(torch.device("cpu"), False, None, None, None), 0.9).weight
+    weight = to_batch(sequences, units, 0.9).weight
     assert weight.tolist() == [[1, 2, 3], [1, 2, 0]]  # behind the last step there is padding
 
 

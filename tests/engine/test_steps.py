@@ -18,7 +18,8 @@ from birl.engine.compiled import Program
 from birl.engine.steps import Step
 from birl.errors import ConfigError
 from birl.models import VectorEncoderFactory
-from birl.types import Batch, Spec
+from birl.spaces import Discrete, Spec
+from birl.types import Batch
 
 ALWAYS = When()
 CRITIC = Gradient("critic", q_loss, optimizer="", metric="loss")
@@ -37,7 +38,7 @@ def define(*given: Any) -> Any:
 def engine(*steps: Step, nets: nn.Module | None = None) -> Engine:
     torch.manual_seed(0)
     config = DQNConfig(encoder_factory=VectorEncoderFactory([4]), target_update_interval=2)
-    return Engine(nets or DQNNets(Spec((3,), 2, True), config), steps, config)
+    return Engine(nets or DQNNets(Spec((3,), Discrete(2)), config), steps, config)
 
 
 def batch() -> Batch:

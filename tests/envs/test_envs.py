@@ -25,7 +25,8 @@ from birl.envs import (
     seed_env,
 )
 from birl.errors import ConfigError, EnvironmentMismatchError, NonFiniteError
-from birl.types import Spec, tree_leaves
+from birl.spaces import Continuous, Discrete, Spec
+from birl.types import tree_leaves
 
 MODES = list(AutoresetMode)
 
@@ -46,10 +47,10 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def test_specs() -> None:
-    assert environment_spec(Drift()) == Spec((2,), 3, True)
-    assert environment_spec(Drift(discrete=False, kind="tuple")) == Spec(((2,), (1,)), 2, False)
-    assert environment_spec(Drift(kind="dict")) == Spec({"a": (1,), "b": (2,)}, 3, True)
-    assert environment_spec(vector(3, AutoresetMode.DISABLED)) == Spec((2,), 3, True)
+    assert environment_spec(Drift()) == Spec((2,), Discrete(3))
+    assert environment_spec(Drift(discrete=False, kind="tuple")) == Spec(((2,), (1,)), Continuous(2))
+    assert environment_spec(Drift(kind="dict")) == Spec({"a": (1,), "b": (2,)}, Discrete(3))
+    assert environment_spec(vector(3, AutoresetMode.DISABLED)) == Spec((2,), Discrete(3))
     assert number_of_environments(vector(3, AutoresetMode.DISABLED)) == 3
 
 

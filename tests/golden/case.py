@@ -143,7 +143,7 @@ def transitions(algorithm: Any, *, weighted: bool = False) -> list[Batch]:
     batches = []
     for _ in range(UPDATES):
         action = torch.from_numpy(generator.integers(CHOICES, size=SIZE))
-        if not algorithm.spec.discrete_action:
+        if not algorithm.spec.actions.discrete:
             action = torch.tanh(exact(generator, SIZE, ACTIONS)).float().double()
         reward = exact(generator, SIZE)
         reward[0], reward[1] = 0.5, 3.0

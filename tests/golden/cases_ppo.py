@@ -22,7 +22,7 @@ TANH = VectorEncoderFactory(hidden_units=[7, 5], activation="tanh")
 def rollouts(algorithm: Any) -> list[tuple[Rollout, dict[str, Tensor]]]:
     """Rollouts with a termination, time limits and an invalid step, for the algorithm and for the reference."""
     generator, length, lanes = np.random.default_rng(9), 7, 2
-    discrete, pairs = algorithm.spec.discrete_action, []
+    discrete, pairs = algorithm.spec.actions.discrete, []
     for _ in range(2):
         observation = exact(generator, length, lanes, OBSERVATION)
         following = exact(generator, length, lanes, OBSERVATION)

@@ -29,7 +29,8 @@ from birl.models import (
 )
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.layers import EnsembleLinear, Members
-from birl.types import Inputs, Spec
+from birl.spaces import Continuous, Discrete, Spec
+from birl.types import Inputs
 
 SMALL_FILTERS = [[4, 3, 2], [8, 2, 1]]
 
@@ -82,7 +83,7 @@ class BareEncoderFactory(EncoderFactory):
 
 @pytest.mark.parametrize("share", [False, True])
 def test_encoders_written_for_d3rlpy(share: bool) -> None:
-    spec = Spec((3,), 2, False)
+    spec = Spec((3,), Continuous(2))
     critic = ContinuousQFunction(spec, OldEncoderFactory(), MeanQFunctionFactory(share_encoder=share), 2)
     value = critic(Inputs(torch.randn(5, 3)), torch.randn(5, 2)).mean()
     assert value.shape == (2, 5)
@@ -126,8 +127,7 @@ def test_last_layer_options(factory: VectorEncoderFactory, expected: Callable[[T
 @pytest.mark.parametrize("use_layer_norm", [False, True])
 def test_stacked_ensemble_equals_a_loop_with_the_same_weights(use_layer_norm: bool, with_action: bool) -> None:
     factory = VectorEncoderFactory([6, 5], "tanh", use_layer_norm=use_layer_norm, last_activation="relu")
-    action_size = 2 if with_action else None
-    stacked = factory.build((4,), action_size, 3)
+    stacked = factory.build((4,), Continuous(2) if with_action else None, 3)
     members = [factory.create_with_action((4,), 2) if with_action else factory.create((4,)) for _ in range(3)]
     with torch.no_grad():
         for parameter in stacked.parameters():
@@ -188,17 +188,17 @@ def test_ensemble_linear_refuses_inputs_that_do_not_fit(x: Tensor, out: int) -> 
 )
 @pytest.mark.parametrize("n", [1, 2])
 def test_ensembles_of_all_encoders(factory: EncoderFactory, n: int) -> None:
-    critic = ContinuousQFunction(Spec((4,), 2, False), factory, MeanQFunctionFactory(), n)
+    critic = ContinuousQFunction(Spec((4,), Continuous(2)), factory, MeanQFunctionFactory(), n)
     values = critic(Inputs(torch.randn(6, 4)), torch.randn(6, 2)).mean()
     assert values.shape == (n, 6)
     if n == 2:
         assert not torch.allclose(values[0], values[1])
-    discrete = DiscreteQFunction(Spec((4,), 3, True), factory, QRQFunctionFactory(n_quantiles=5), n)
+    discrete = DiscreteQFunction(Spec((4,), Discrete(3)), factory, QRQFunctionFactory(n_quantiles=5), n)
     assert discrete(Inputs(torch.randn(6, 4))).mean().shape == (n, 6, 3)
 
 
 def test_user_encoder_without_feature_size_keeps_its_batch_statistics() -> None:
-    critic = DiscreteQFunction(Spec((4,), 3, True), UserEncoderFactory(9), MeanQFunctionFactory(), 2)
+    critic = DiscreteQFunction(Spec((4,), Discrete(3)), UserEncoderFactory(9), MeanQFunctionFactory(), 2)
     assert critic.feature_size == 9
     assert all(not buffer.any() for name, buffer in critic.named_buffers() if name.endswith("running_mean"))
     assert all(part.training for part in critic.modules())
@@ -207,9 +207,9 @@ def test_user_encoder_without_feature_size_keeps_its_batch_statistics() -> None:
 def test_user_factory_without_a_dataclass_and_without_an_action_encoder() -> None:
     factory = BareEncoderFactory()
     assert isinstance(decode(encode(factory)), BareEncoderFactory)
-    assert DiscreteQFunction(Spec((4,), 3, True), factory, MeanQFunctionFactory(), 1).feature_size == 7
+    assert DiscreteQFunction(Spec((4,), Discrete(3)), factory, MeanQFunctionFactory(), 1).feature_size == 7
     with pytest.raises(UnsupportedError, match="create_with_action"):
-        ContinuousQFunction(Spec((4,), 3, False), factory, MeanQFunctionFactory(), 1)
+        ContinuousQFunction(Spec((4,), Continuous(3)), factory, MeanQFunctionFactory(), 1)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_trees_of_observations(kind: type) -> None:
     vector, pixels = torch.randn(3, 2, 4), torch.randint(0, 255, (3, 2, 1, 36, 36), dtype=torch.uint8)
     shape: Any = ((4,), (1, 36, 36)) if kind is tuple else {"a": (4,), "b": (1, 36, 36)}
     observation: Any = (vector, pixels) if kind is tuple else {"a": vector, "b": pixels}
-    critic = ContinuousQFunction(Spec(shape, 2, False), DefaultEncoderFactory(), MeanQFunctionFactory(), 2)
+    critic = ContinuousQFunction(Spec(shape, Continuous(2)), DefaultEncoderFactory(), MeanQFunctionFactory(), 2)
     action = torch.randn(3, 2, 2)
     values = critic(Inputs(observation), action).mean()
     assert values.shape == (2, 3, 2)
@@ -300,9 +300,8 @@ def _simba_by_hand(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
 @pytest.mark.parametrize("with_action", [False, True])
 def test_simba_is_the_papers_and_stacks(with_action: bool) -> None:
     factory = SimBaEncoderFactory(feature_size=6, hidden_size=10, n_blocks=2)
-    size = 2 if with_action else None
     encoder = factory.create_with_action((3,), 2) if with_action else factory.create((3,))
-    stacked = factory.build((3,), size, 3)
+    stacked = factory.build((3,), Continuous(2) if with_action else None, 3)
     for name, parameter in stacked.named_parameters():  # the second member becomes the single encoder
         own = encoder.get_parameter(name)
         with torch.no_grad():

@@ -9,7 +9,7 @@ import pytest
 from birl import models
 from birl.errors import ConfigError, ShapeError
 from birl.models.transformer import ContinuousDecisionTransformer
-from birl.types import Spec
+from birl.spaces import Continuous, Spec
 
 NAN = float("nan")
 
@@ -45,6 +45,6 @@ def test_empty_observations(shape: tuple[int, ...]) -> None:
 
 
 def test_transformers_take_no_recurrent_encoder() -> None:
-    spec = Spec((3,), 2, False)
+    spec = Spec((3,), Continuous(2))
     with pytest.raises(ConfigError, match="LSTMEncoderFactory"):
         ContinuousDecisionTransformer(spec, models.LSTMEncoderFactory(), 5, 10)

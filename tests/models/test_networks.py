@@ -36,7 +36,8 @@ from birl.models import (
 )
 from birl.models.distributions import Categorical, Normal, SquashedNormal
 from birl.models.heads import ImplicitQuantileHead
-from birl.types import Inputs, Spec
+from birl.spaces import Continuous, Discrete, Spec
+from birl.types import Inputs
 
 HEADS: list[QFunctionFactory] = [
     MeanQFunctionFactory(),
@@ -44,7 +45,7 @@ HEADS: list[QFunctionFactory] = [
     IQNQFunctionFactory(n_quantiles=6, n_greedy_quantiles=4, embed_size=8),
     C51QFunctionFactory(n_atoms=11),
 ]
-DISCRETE, CONTINUOUS = Spec((4,), 3, True), Spec((4,), 2, False)
+DISCRETE, CONTINUOUS = Spec((4,), Discrete(3)), Spec((4,), Continuous(2))
 ENCODER = VectorEncoderFactory([8, 8])
 every_head = pytest.mark.parametrize("head", HEADS, ids=lambda head: head.get_type())
 
@@ -110,7 +111,7 @@ def test_many_actions_for_each_state(encoder: Any) -> None:
 
 def test_discrete_actions_are_one_hot_for_action_conditioned_encoders() -> None:
     discrete = ContinuousQFunction(DISCRETE, ENCODER, MeanQFunctionFactory(), 2)
-    plain = ContinuousQFunction(Spec((4,), 3, False), ENCODER, MeanQFunctionFactory(), 2)
+    plain = ContinuousQFunction(Spec((4,), Continuous(3)), ENCODER, MeanQFunctionFactory(), 2)
     plain.load_state_dict(discrete.state_dict())
     inputs, action = Inputs(torch.randn(5, 4)), torch.tensor([0, 2, 1, 1, 0])
     expected = plain(inputs, nn.functional.one_hot(action, 3).float()).mean()

@@ -20,10 +20,11 @@ from birl.models import (
     ValueFunction,
     is_recurrent,
 )
-from birl.types import Inputs, Spec
+from birl.spaces import Continuous, Discrete, Spec
+from birl.types import Inputs
 
 STEPS, BATCH = 6, 3
-SPEC = Spec((4,), 2, True)
+SPEC = Spec((4,), Discrete(2))
 
 
 @pytest.fixture(params=["lstm", "gru"])
@@ -130,7 +131,7 @@ def test_target_networks_start_from_the_online_networks_state(factory: Any) -> N
 
 
 def test_action_conditioned_core_sees_observations_only(factory: Any) -> None:
-    critic = ContinuousQFunction(Spec((4,), 2, False), factory, MeanQFunctionFactory(), 2)
+    critic = ContinuousQFunction(Spec((4,), Continuous(2)), factory, MeanQFunctionFactory(), 2)
     observation, action = torch.randn(STEPS, BATCH, 4), torch.randn(STEPS, BATCH, 2)
     changed = action.clone()
     changed[2] += 1.0
@@ -159,9 +160,9 @@ def test_shared_recurrent_encoder(factory: Any, n: int) -> None:
 
 
 def test_images_and_trees_before_the_core(factory: Any) -> None:
-    pixels = ValueFunction(Spec((1, 36, 36), 2, True), factory)
+    pixels = ValueFunction(Spec((1, 36, 36), Discrete(2)), factory)
     assert pixels(Inputs(torch.rand(2, BATCH, 1, 36, 36))).shape == (2, BATCH)
-    tree = ValueFunction(Spec({"a": (4,), "b": (2,)}, 2, True), factory)
+    tree = ValueFunction(Spec({"a": (4,), "b": (2,)}, Discrete(2)), factory)
     observation = {"a": torch.randn(2, BATCH, 4), "b": torch.randn(2, BATCH, 2)}
     assert tree(Inputs(observation)).shape == (2, BATCH)
 

@@ -14,7 +14,7 @@ from birl.models import (
     PositionEncodingType,
     VectorEncoderFactory,
 )
-from birl.types import Spec
+from birl.spaces import Continuous, Discrete, Spec
 
 B, L, A = 3, 5, 2
 
@@ -23,7 +23,7 @@ B, L, A = 3, 5, 2
 def model(request: pytest.FixtureRequest) -> ContinuousDecisionTransformer:
     torch.manual_seed(0)
     model = ContinuousDecisionTransformer(
-        Spec((4,), A, False),
+        Spec((4,), Continuous(A)),
         VectorEncoderFactory([16], exclude_last_activation=True),
         context_size=L,
         max_timestep=20,
@@ -95,7 +95,7 @@ def test_timesteps_matter_and_late_ones_share_an_encoding(model: ContinuousDecis
 
 def test_the_order_of_equal_tokens_matters_by_position_only() -> None:
     torch.manual_seed(0)
-    model = ContinuousDecisionTransformer(Spec((4,), A, False), VectorEncoderFactory([8]), L, 20).eval()
+    model = ContinuousDecisionTransformer(Spec((4,), Continuous(A)), VectorEncoderFactory([8]), L, 20).eval()
     inputs = window()
     for name in ("observations", "actions", "returns_to_go"):
         inputs[name] = inputs[name][:, :1].expand_as(inputs[name])
@@ -132,7 +132,7 @@ def test_discrete_logits_depend_on_the_past_and_not_on_padding(kind: PositionEnc
     torch.manual_seed(0)
     encoder = VectorEncoderFactory([16])
     model = DiscreteDecisionTransformer(
-        Spec((4,), 3, True), encoder, L, 20, 2, 2, position_encoding_type=kind, embed_activation="tanh"
+        Spec((4,), Discrete(3)), encoder, L, 20, 2, 2, position_encoding_type=kind, embed_activation="tanh"
     ).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -154,7 +154,7 @@ def test_discrete_logits_depend_on_the_past_and_not_on_padding(kind: PositionEnc
 
 def test_heads_must_divide_the_features() -> None:
     with pytest.raises(ConfigError, match="num_heads is 3.*16 features"):
-        ContinuousDecisionTransformer(Spec((4,), A, False), VectorEncoderFactory([16]), L, 20, num_heads=3)
+        ContinuousDecisionTransformer(Spec((4,), Continuous(A)), VectorEncoderFactory([16]), L, 20, num_heads=3)
 
 
 def padded() -> tuple[CausalTransformer, Tensor, Tensor]:
@@ -191,7 +191,7 @@ def test_only_wanted_tokens_are_computed_at_the_end() -> None:
 @pytest.mark.parametrize("discrete", [False, True])
 def test_only_blocks_and_positions_begin_as_gpt2(discrete: bool) -> None:
     # as in the paper's code: what embeds returns and observations begins as torch has it, ten times as large
-    spec = Spec((3,), 2, discrete)
+    spec = Spec((3,), Discrete(2) if discrete else Continuous(2))
     make = DiscreteDecisionTransformer if discrete else ContinuousDecisionTransformer
     net = make(spec, VectorEncoderFactory([64]), context_size=4, max_timestep=100)
     small = {name for name, weight in net.named_parameters() if weight.dim() > 1 and 0.01 < weight.std() < 0.03}

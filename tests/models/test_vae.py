@@ -15,10 +15,11 @@ from birl.algos.bear import LOG_ALPHA_RANGE, alpha_loss, mmd
 from birl.losses import vae_loss
 from birl.models import GRUEncoderFactory, ResidualPolicy, VAEDecoder, VAEEncoder, VectorEncoderFactory, random_latents
 from birl.models.distributions import Normal
-from birl.types import Batch, Inputs, Spec
+from birl.spaces import Continuous, Spec
+from birl.types import Batch, Inputs
 
 ENCODER = VectorEncoderFactory(hidden_units=[8, 8])
-SPEC = Spec((3,), 2, False)
+SPEC = Spec((3,), Continuous(2))
 SMALL: dict[str, Any] = {
     "actor_encoder_factory": ENCODER,
     "critic_encoder_factory": ENCODER,

@@ -50,8 +50,9 @@ from birl.ope import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
 from birl.optimizers import AdamFactory, CosineAnnealingLRFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler, StandardRewardScaler
 from birl.seeding import seed as seed_everything
+from birl.spaces import Spec
 from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm, random_dataset
-from birl.types import ActionSpace, Inputs, Spec
+from birl.types import ActionSpace, Inputs
 
 SMALL = VectorEncoderFactory(hidden_units=[6, 5])
 GRU = GRUEncoderFactory(hidden_size=5, hidden_units=[6])
@@ -90,7 +91,7 @@ def policy_of(name: str, discrete: bool, seed: int = 1, shape: Any = (3,), size:
 
 def fqe_of(policy: Any, **fields: Any) -> Any:
     """An evaluation of it with small networks."""
-    discrete = policy.spec.discrete_action
+    discrete = policy.spec.actions.discrete
     cls, config_class = (DiscreteFQE, DiscreteFQEConfig) if discrete else (FQE, FQEConfig)
     return cls(algo=policy, config=config_class(**{"encoder_factory": SMALL, "batch_size": 16, **fields}))
 
@@ -512,9 +513,10 @@ def test_what_is_no_policy_is_refused() -> None:
 
 def test_shapes_and_devices_must_be_the_policys(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = policy_of("BC", False, shape=(4,))
-    with pytest.raises(ShapeError, match=r"observations \(3,\) and 2 actions, but the policy of BC .* \(4,\) and 2"):
+    built = r"observations \(3,\) and 2 action dimensions, but the policy of BC .* \(4,\) and 2"
+    with pytest.raises(ShapeError, match=built):
         fqe_of(policy).build_with_dataset(dataset_of(False))
-    with pytest.raises(ShapeError, match="5 actions"):
+    with pytest.raises(ShapeError, match="5 discrete actions"):
         fqe_of(policy_of("DQN", True)).build_with_dataset(dataset_of(True, size=5))
     monkeypatch.setattr(policy, "torch_device", torch.device("cuda:0"))
     with pytest.raises(ConfigError, match="the policy is on cuda:0, FQE on cpu"):

@@ -18,10 +18,11 @@ from birl.types import Array, Tree, tree_leaves
 
 def actions_in_bounds(subject: Subject) -> None:
     """Greedy and sampled actions are within the bounds of the action scaler."""
-    low, high = (0.0, subject.action_size - 1.0) if subject.discrete else (-3.0, 5.0)
-    expected = ("i", (64,)) if subject.discrete else ("f", (64, subject.action_size))
-    if not subject.discrete:
-        bounds = (np.full(subject.action_size, bound, np.float32) for bound in (low, high))
+    actions = subject.actions
+    low, high = (0.0, actions.size - 1.0) if actions.discrete else (-3.0, 5.0)
+    expected = actions.leaf.dtype.kind, (64, *actions.shape)
+    if not actions.discrete:
+        bounds = (np.full(actions.shape, bound, np.float32) for bound in (low, high))
         subject = subject.with_config(action_scaler=MinMaxActionScaler(*bounds))
     algorithm = subject.build()
     for item in subject.inputs(algorithm, 2):
@@ -56,7 +57,7 @@ def export(suffix: str) -> Callable[[Subject], None]:
                 if subject.experience.contexts:
                     x = subject.contexts(algorithm, rows)
                     expected = algorithm.predict_context(*x)
-                    expected = expected.argmax(-1) if subject.discrete else expected
+                    expected = subject.actions.greedy(expected)
                     got = run_export(path, x, context_names(x))
                 else:
                     x = subject.observations(rows)

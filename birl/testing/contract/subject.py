@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from birl.algorithm.building import checked_spec
 from birl.dataset import MDPDataset
 from birl.run.protocols import Rollout
+from birl.spaces import Actions
 from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
 from birl.testing.learning import greedy_actor
-from birl.types import ActionSpace, Array, Batch, Tree, tree_leaves, tree_map
+from birl.types import Array, Batch, Tree, tree_leaves, tree_map
 
 EPISODE = 5  # steps of every episode of the data
 LANES = 4  # environments of a rollout
@@ -38,10 +40,10 @@ class Subject:
     seed: int = 0
 
     @property
-    def discrete(self) -> bool:
-        """Whether actions are discrete."""
-        space = self.config.algorithm.actions
-        return bool(self.discrete_action) if space is ActionSpace.BOTH else space is ActionSpace.DISCRETE
+    def actions(self) -> Actions:
+        """What actions are."""
+        definition = self.config.algorithm.definition()
+        return checked_spec(definition, self.observation_shape, self.action_size, self.discrete_action).actions
 
     @property
     def experience(self) -> Any:
@@ -59,7 +61,7 @@ class Subject:
             self.config,
             self.observation_shape,
             self.action_size,
-            discrete_action=self.discrete,
+            discrete_action=self.discrete_action,
             seed=self.seed if seed is None else seed,
         )
 
@@ -97,7 +99,7 @@ class Subject:
         return random_dataset(
             self.observation_shape,
             self.action_size,
-            discrete_action=self.discrete,
+            discrete_action=self.actions.discrete,
             episode_length=EPISODE,
             marked=marked,
             seed=self.seed,
@@ -105,9 +107,7 @@ class Subject:
 
     def _rollout(self, algorithm: Any, seed: int, marked: bool) -> Rollout:
         """Random steps of `LANES` environments, each with 4 episodes; every second one is truncated."""
-        steps = random_columns(
-            seed, self.observation_shape, self.action_size, self.discrete, 4 * LANES, EPISODE, 0.9, marked
-        )
+        steps = random_columns(seed, self.observation_shape, self.actions, 4 * LANES, EPISODE, 0.9, marked)
 
         def time_first(x: Array) -> Array:
             return x.reshape(LANES, 4 * EPISODE, *x.shape[1:]).swapaxes(0, 1)
