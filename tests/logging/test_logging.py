@@ -454,7 +454,7 @@ def test_gradient_statistics_are_those_of_the_gradients(compiled: bool, monkeypa
             gradients, _ = engine.compute_gradients(part, batch)
             for name, gradient in gradients.items():
                 expected.setdefault(name, []).append(gradient.double().numpy())
-            engine.apply_gradients(part, gradients)
+            engine.apply(part.name, gradients)
         if step % 2 == 0:
             for target in engine.targets:
                 target(engine, batch)

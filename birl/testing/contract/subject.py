@@ -15,7 +15,7 @@ from birl.run.protocols import Rollout
 from birl.spaces import Actions
 from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
 from birl.testing.learning import greedy_actor
-from birl.types import Array, Batch, Tree, tree_leaves, tree_map
+from birl.types import ActionSpace, Array, Batch, Tree, tree_leaves, tree_map
 
 EPISODE = 5  # steps of every episode of the data
 LANES = 4  # environments of a rollout
@@ -29,7 +29,7 @@ class Subject:
         config: configuration of the algorithm.
         observation_shape: shape of the observations.
         action_size: number of action dimensions or of discrete actions.
-        discrete_action: only for algorithms that handle both kinds of actions.
+        discrete_action: only for algorithms that handle both kinds of actions, which are continuous by default.
         seed: of parameters and data.
     """
 
@@ -43,7 +43,9 @@ class Subject:
     def actions(self) -> Actions:
         """What actions are."""
         definition = self.config.algorithm.definition()
-        return checked_spec(definition, self.observation_shape, self.action_size, self.discrete_action).actions
+        either = definition.actions is ActionSpace.BOTH and self.discrete_action is None
+        told = False if either else self.discrete_action
+        return checked_spec(definition, self.observation_shape, self.action_size, told).actions
 
     @property
     def experience(self) -> Any:
@@ -61,7 +63,7 @@ class Subject:
             self.config,
             self.observation_shape,
             self.action_size,
-            discrete_action=self.discrete_action,
+            discrete_action=self.actions.discrete,
             seed=self.seed if seed is None else seed,
         )
 
