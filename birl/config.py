@@ -86,7 +86,7 @@ def _describe_fields(cls: type[Any]) -> None:
         told: Mapping[str, Any] = item.metadata
         found: Hyperparameter | None = None
         if told.get("meaning"):
-            found = Hyperparameter(told["meaning"], _allowed(cls, name, annotation, told["limits"]))
+            found = Hyperparameter(told["meaning"], _allowed(cls, annotation, told["limits"]))
         else:
             for base in (told["like"],) if told.get("like") else cls.__mro__[1:]:
                 found = found or hyperparameters(base).get(name)
@@ -97,10 +97,15 @@ def _describe_fields(cls: type[Any]) -> None:
             setattr(cls, name, dataclasses.field(**{kind: getattr(item, kind)}, metadata={"hyperparameter": found}))
 
 
-def _allowed(cls: type[Any], name: str, annotation: Any, limits: Limits) -> Allowed:
+@functools.cache
+def _type_of(annotation: Any, module: str) -> Any:
+    """The type that an annotation in a module means."""
+    return get_type_hints(type("Holder", (), {"__annotations__": {"it": annotation}, "__module__": module}))["it"]
+
+
+def _allowed(cls: type[Any], annotation: Any, limits: Limits) -> Allowed:
     """The allowed values of a field: its declared type within limits."""
-    holder = type(cls.__name__, (), {"__annotations__": {name: annotation}, "__module__": cls.__module__})
-    declared = get_type_hints(holder)[name]
+    declared = _type_of(annotation, cls.__module__)
     union = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
     kind = next(each for each in union if each is not NoneType)
     return Allowed(get_origin(kind) or kind, optional=NoneType in union, **limits)
@@ -117,7 +122,7 @@ def hyperparameters(config_class: type[Any]) -> dict[str, Hyperparameter]:
 def config(cls: type[T]) -> type[T]:
     """Class decorator: a frozen keyword-only dataclass whose unknown arguments get a helpful `ConfigError`."""
     _describe_fields(cls)
-    cls = dataclass(frozen=True, kw_only=True)(cls)
+    cls = dataclass(frozen=True, kw_only=True, repr=False, eq=False)(cls)  # writing them for each takes long at import
     init: Callable[..., None] = cls.__init__
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
@@ -167,6 +172,16 @@ class AlgorithmConfig(Serializable):
                 value = _member(name, row.allowed.kind, value)
                 object.__setattr__(self, name, value)
             row.allowed.check(f"{type(self).__name__}.{name}", value, f". ({row.meaning})")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"{type(self).__qualname__}({fields})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.get_params() == other.get_params()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.get_params().values()))
 
     @classmethod
     def set_algorithm(cls, algorithm: type[Any]) -> None:

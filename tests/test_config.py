@@ -180,3 +180,10 @@ def test_all_public_names_exist_and_are_sorted():
         for name in module.__all__:
             assert getattr(module, name) is not None
     assert issubclass(ConfigError, BirlError)
+
+
+def test_configurations_compare_by_class_and_fields() -> None:
+    config = algos.SACConfig(tau=0.1)
+    assert config == algos.SACConfig(tau=0.1) and hash(config) == hash(algos.SACConfig(tau=0.1))
+    assert config != algos.SACConfig() and config != algos.TD3Config(tau=0.1) and config != "SAC"
+    assert repr(config).startswith("SACConfig(batch_size=256, ") and ", tau=0.1," in repr(config)
