@@ -353,13 +353,14 @@ class Algorithm(Generic[ConfigT, NetsT]):
             **options,
         }
         if self.learns_from.on_policy:
-            given = {"buffer": buffer, "explorer": explorer}
-            given |= {name: run.get(name) or None for name in ("random_steps", "update_start_step", "overlap")}
-            unused = [name for name, value in given.items() if value is not None]
+            names = ("update_interval", "n_updates", "update_start_step", "random_steps", "overlap")
+            usual: Mapping[str, Any] = {"buffer": None, "explorer": None, **ONLINE_DEFAULTS}
+            given: Mapping[str, Any] = {"buffer": buffer, "explorer": explorer, **run}
+            unused = [each for each in ("buffer", "explorer", *names) if given.get(each, usual[each]) != usual[each]]
             if unused:
                 raise ConfigError(
                     f"{name} learns from rollouts of its own policy and has no use for {', '.join(unused)}: "
-                    "leave it out"
+                    f"leave {'it' if len(unused) == 1 else 'them'} out"
                 )
             epochs = on_policy.on_policy_fitter(self, env, n_steps, **run)
         else:

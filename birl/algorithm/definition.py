@@ -59,3 +59,5 @@ def check_definition(cls: type) -> None:
         if not isinstance(value, kind):
             given = "missing" if value is None else repr(value)[:80]
             raise ConfigError(f"{cls.__name__}.{name} is {given}; it must be of type {kind.__name__}")
+    if cls.learns_from.loops and not cls.steps:  # type: ignore[attr-defined]
+        raise ConfigError(f"{cls.__name__}.steps is missing; give what an update does: (Gradient(…), Polyak(…))")

@@ -79,9 +79,12 @@ def _plausible(key: str, value: Any, own: Any) -> bool:
         return value is own
     if isinstance(own, tuple | list):
         pairs = isinstance(value, tuple | list) and len(value) == len(own)
-        return pairs and all(_plausible(key, item, mine) and item < 1 for item, mine in zip(value, own, strict=True))
+        return pairs and all(
+            _plausible(key, item, mine) and (mine is None or mine >= 1 or item < 1)  # betas stay below 1
+            for item, mine in zip(value, own, strict=True)
+        )
     if isinstance(own, int | float):
-        return Allowed(float, low=0).accepts(value)
+        return Allowed(float, low=0 if own >= 0 else -math.inf).accepts(value)
     return True
 
 

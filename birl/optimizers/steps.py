@@ -121,7 +121,7 @@ class _RMSprop:
 
 
 _RULES: Final[dict[type[Optimizer], Any]] = {Adam: _Adam, AdamW: _Adam, SGD: _SGD, RMSprop: _RMSprop}
-ELEMENTWISE: Final = (*_RULES, Adadelta, Adagrad, Adamax, NAdam, RAdam, Rprop)
+ELEMENTWISE: Final = (Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop, SGD)
 """Optimisers that treat every number of a parameter alike, so that many seeds can share one."""
 
 _UNSUPPORTED: Final = ("amsgrad", "maximize", "differentiable")

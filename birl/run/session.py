@@ -272,12 +272,17 @@ def run_settings(algorithm: Trainable, loop: str, **values: Any) -> dict[str, An
 
 
 def part_settings(part: Any) -> dict[str, Any] | None:
-    """The identity of an explorer, picker or slicer in `run_settings`: its class and its plain numbers."""
+    """The identity of an explorer, picker or slicer in `run_settings`: its class, and its numbers and strings."""
     if part is None:
         return None
-    own = getattr(part, "__dict__", {})
-    numbers = {key: value for key, value in own.items() if isinstance(value, bool | int | float | str)}
-    return {"type": type(part).__name__, **numbers}
+    plain, own = bool | int | float | str, getattr(part, "__dict__", {})
+    values = {key: value for key, value in own.items() if isinstance(value, plain)}
+    values |= {
+        key: list(value)
+        for key, value in own.items()
+        if isinstance(value, tuple) and all(isinstance(each, plain) for each in value)
+    }
+    return {"type": type(part).__name__, **values}
 
 
 def dataset_settings(dataset: Any) -> dict[str, Any]:

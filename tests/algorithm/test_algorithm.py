@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import warnings
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -30,6 +32,7 @@ from birl.errors import (
 )
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
+from birl.optimizers import OptimizerFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 
 SMALL = VectorEncoderFactory(hidden_units=[8])
@@ -611,3 +614,20 @@ def test_actions_that_do_not_exist_have_no_value():
     algorithm.create_impl((3,), 2)
     with pytest.raises(ActionError, match="actions from 0 to 7 were given; they must be integers from 0 to 1"):
         algorithm.predict_value(np.zeros((2, 3), np.float32), np.array([0, 7]))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Rprop, torch.optim.Adafactor])
+def test_optimisers_with_unusual_settings_are_saved_and_loaded(optimizer: Any, tmp_path: Path) -> None:
+    """Rprop's step sizes grow by factors above 1; Adafactor has a negative exponent."""
+    config = algos.DQNConfig(batch_size=8, optim_factory=OptimizerFactory(optimizer))
+    algorithm = config.create()
+    algorithm.create_impl((3,), 2)
+    algorithm.save(tmp_path / "model.d3")
+    assert birl.load_learnable(tmp_path / "model.d3").describe() == algorithm.describe()
+
+
+@pytest.mark.parametrize("options", [{"update_interval": 4}, {"n_updates": 2}, {"random_steps": 5}, {"overlap": True}])
+def test_on_policy_algorithms_refuse_options_of_replay(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ConfigError, match=f"PPO learns from rollouts of .* and has no use for {name}: leave it out"):
+        algos.PPOConfig().create().fit_online(gymnasium.make("CartPole-v1"), n_steps=10, **options)

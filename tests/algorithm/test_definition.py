@@ -54,6 +54,11 @@ def test_a_missing_value_is_named(name: str, kind: str) -> None:
         define(**{name: None})
 
 
+def test_an_algorithm_that_learns_has_steps() -> None:
+    with pytest.raises(ConfigError, match=r"Defined.steps is missing; give what an update does: \(Gradient"):
+        define(steps=None)
+
+
 def test_a_value_of_another_type_is_shown() -> None:
     with pytest.raises(ConfigError, match=r"Defined.learns_from is 'transition'; it must be of type Experience"):
         define(learns_from="transition")

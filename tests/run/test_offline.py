@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import birl.seeding
-from birl.dataset import MDPDataset
+from birl.dataset import MDPDataset, SparseRewardTransitionPicker
 from birl.errors import ConfigError, NonFiniteError, ResumeError, WriteError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.checkpoint import checkpoint_path
@@ -21,11 +21,12 @@ from birl.run.offline import fitter
 from run.fakes import FakeLearner
 
 
-def data(steps: int = 60) -> MDPDataset:
+def data(steps: int = 60, picker: Any = None) -> MDPDataset:
     rng = np.random.Generator(np.random.PCG64(0))
     observations = rng.normal(size=(steps, 2)).astype(np.float32)
     terminals = (np.arange(steps) % 10 == 9).astype(np.float32)
-    return MDPDataset(observations, rng.integers(3, size=steps), rng.normal(size=steps).astype(np.float32), terminals)
+    actions, rewards = rng.integers(3, size=steps), rng.normal(size=steps).astype(np.float32)
+    return MDPDataset(observations, actions, rewards, terminals, transition_picker=picker)
 
 
 def quiet(**options: Any) -> dict[str, Any]:
@@ -293,6 +294,17 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         fit(FakeLearner(), data(50), 80, **options)
     with pytest.raises(ResumeError, match="has made 40 steps already"):
         fit(FakeLearner(), data(), 30, **options)
+
+
+def test_another_picker_is_refused(tmp_path: Path) -> None:
+    def sparse(failure: float) -> MDPDataset:
+        return data(picker=SparseRewardTransitionPicker(failure))
+
+    options = quiet(checkpoint=tmp_path / "R", n_steps_per_epoch=20)
+    fit(FakeLearner(), sparse(-5), 20, **options)
+    with pytest.raises(ResumeError, match=r"picker\.failure was \[-5\.0, 0\.0\], now \[-50\.0, 0\.0\]"):
+        fit(FakeLearner(), sparse(-50), 40, **options)
+    fit(FakeLearner(), sparse(-5), 40, **options)
 
 
 # -- evaluation ------------------------------------------------------------------------------------------------
