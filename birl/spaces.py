@@ -1,9 +1,12 @@
 """Observation and action spaces: shapes, and what actions are.
 
 A kind of actions is a value that answers for its actions: how data store them, what networks read and put out, how they
-are drawn and checked. `Actions` lists the kinds; to add one is to write its class, and `actions_of` reads it from an
-environment. An action has three forms: data store it as ``leaf``; policies give it, and environments take it, in
-``shape``; networks have ``size`` outputs for it, and read as many numbers of one.
+are drawn and checked. `Actions` lists the kinds, and `actions_of` reads them from environments. A third kind needs its
+class here and heads in `birl.models`. If one ``size`` does not describe it, the places that store one (the arguments of
+`create_impl`, `DatasetInfo`, files) must store more.
+
+An action has three forms: data store it as ``leaf``; policies give it, and environments take it, in ``shape``; networks
+have ``size`` outputs for it, and read as many numbers of one.
 """
 
 from __future__ import annotations
@@ -150,11 +153,11 @@ class Discrete:
         """Whole numbers ``[N, 1]`` as integers.
 
         Raises:
-            ActionError: for more than one number a step, and for numbers that are not whole.
+            ActionError: for more than one number per step, and for numbers that are not whole.
         """
         if logged.shape[1] != 1:
             raise ActionError(
-                f"the shape of discrete actions is {logged.shape}; it must be (N,) or (N, 1): give one a step"
+                f"the shape of discrete actions is {logged.shape}; it must be (N,) or (N, 1): give one number per step"
             )
         if logged.dtype.kind == "f" and not np.array_equal(logged, np.floor(logged)):
             wrong = logged[logged != np.floor(logged)][0]
@@ -394,5 +397,5 @@ def check_actions(actions: Actions, given: Any) -> None:
         scaler = "" if actions.discrete else "set action_scaler=birl.preprocessing.MinMaxActionScaler(), or "
         raise ActionError(
             f"the action {values[index].tolist()!s:.100} for environment {index} is not in its action space; allowed "
-            f"are {actions.allowed}: {scaler}use a fitting explorer"
+            f"are {actions.allowed}: {scaler}use an explorer whose actions are allowed"
         )

@@ -24,7 +24,7 @@ class NetworkActor:
 
     Attributes:
         extra: columns to store with the last step: ``state.<network>`` before the step (recurrent networks), and
-            ``policy_action`` where the environment's action differs from the policy's own.
+            ``policy_action``, the action before it is scaled or clipped, if it is in ``stores``.
     """
 
     def __init__(self, policy: BuiltPolicy, greedy: bool, n: int, stores: Sequence[str] = ()) -> None:

@@ -91,11 +91,12 @@ def _place(x: Tensor) -> tuple[Any, ...]:
 class FlatPolicy:
     """Dense layers over vector observations, reduced to their matrix products.
 
-    A small policy spends most of its time for one observation around its products, not in them. This form gives the
-    same actions as the policy function, up to rounding. It is never stale: it shares the parameters instead of copying
-    them, and `current` checks before every call that the modules and their memory are still the same. Its result does
-    not depend on the mode of the networks, so nothing is switched between acting and learning. numpy multiplies single
-    observations, because its BLAS takes half of torch's time for them. It is never written to, so threads may share it.
+    For one observation, a small policy spends most of its time on overhead around its matrix products. This form gives
+    the same actions as the policy function, up to rounding. It is never stale: it shares the parameters instead of
+    copying them, and `current` checks before every call that the modules and their memory are still the same. Its
+    result does not depend on the mode of the networks, so nothing is switched between acting and learning. numpy
+    multiplies single observations, because its BLAS takes half of torch's time for them. It is never written to, so
+    threads may share it.
 
     Make one with `of`.
 

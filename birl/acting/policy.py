@@ -89,10 +89,10 @@ class Policy:
 
 
 StochasticActor: Final = partial(Policy, greedy=mode_action, sample=sampled_action)
-"""Acts by the mode, or a sample, of a distribution over actions."""
+"""A policy that takes the mode, or a sample, of a distribution over actions."""
 
 DeterministicActor: Final = partial(Policy, greedy=deterministic_action, sample=deterministic_action)
-"""Acts by a network whose output is the action."""
+"""A policy that takes the output of a network."""
 
 GreedyCritic: Final = partial(Policy, greedy=q_action, sample=q_action, value=q_value, network="critic")
-"""Takes the discrete action with the highest value."""
+"""A policy that takes the discrete action with the highest Q-value."""

@@ -38,7 +38,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
     A concrete algorithm, ``class X(Algorithm[XConfig, XNets])``, names its configuration and its networks (a module
-    class called with ``(spec, config)``, whose children are the networks), and four more values. It defines no method.
+    class called with ``(spec, config)``, whose children are the networks) as type arguments, and has four values:
+    ``actions``, ``learns_from``, ``acts`` and ``steps``. It defines no method.
 
     Attributes:
         actions: the kind of actions it can take.
@@ -208,11 +209,17 @@ class Algorithm(Generic[ConfigT, NetsT]):
         return Learner(self.definition(), self.config, spec, self.torch_device, evaluated)
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
-        """Build for a dataset's shapes and fit the scalers that are not fitted; check that they fit if built."""
+        """Build for a dataset's shapes, or check them against the networks if built.
+
+        Fits scalers that are not fitted yet.
+        """
         self._build_or_check(building.fit_to_dataset(self.definition(), self.config, dataset), building.check_dataset)
 
     def build_with_env(self, env: Any) -> None:
-        """Build for an environment's spaces and fit the scalers that its bounds determine; check them if built."""
+        """Build for an environment's spaces, or check them against the networks if built.
+
+        Fits scalers that the environment's bounds determine and that are not fitted yet.
+        """
         spec = environment_spec(env)
         building.check_actions(self.definition(), spec.actions, "the environment")
         if not self.built and building.needs_action_scaler(self.definition(), self.config, spec.actions):
@@ -237,7 +244,9 @@ class Algorithm(Generic[ConfigT, NetsT]):
         return self.learner.draw(dataset)
 
     def update(self, batch: Any) -> dict[str, Tensor]:
-        """Learn from a minibatch (or a `Batch`, or a rollout, if it learns from those): usually one gradient step.
+        """Learn from a minibatch (or a `Batch`, or a rollout, if it learns from those).
+
+        Usually this is one update: every step that is due.
 
         Returns:
             Losses and metrics as scalar tensors on the device; ``float(value)`` waits for the device.
@@ -330,11 +339,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
         Args:
             env: Gymnasium environment, or vector environment in any autoreset mode.
             buffer: replay buffer; by default one of a million steps. On-policy algorithms use none.
-            explorer: chooses actions instead of the policy's own samples.
+            explorer: turns greedy actions into the ones taken; by default the policy samples.
             n_steps: number of environment steps (over all environments).
             n_steps_per_epoch: steps between evaluations, logging and models.
             update_interval: number of steps between updates.
-            **options: ``n_updates`` (number of updates then), ``update_start_step`` (steps before the first update),
+            **options: ``n_updates`` (updates at each of these points), ``update_start_step`` (steps before the first),
                 ``random_steps`` (steps with uniformly random actions at the start of the run), ``overlap`` (whether
                 updates are made while environments in processes of their own make the next step), ``eval_env``
                 (environment to evaluate the greedy policy in; never the training one), ``eval_epsilon`` (share of

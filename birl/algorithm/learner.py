@@ -41,7 +41,7 @@ class Experience:
 
     Attributes:
         loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
-        stores: columns that acting stores with each step: ``"policy_action"`` if the environment gets another action.
+        stores: columns that acting stores with each step: ``"policy_action"`` before scaling and clipping.
         on_policy: whether it is the newest experience of the policy itself, without buffer or explorer.
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
@@ -211,7 +211,10 @@ class Learner:
         return UPDATES_AT_ONCE if together else 1
 
     def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
-        """Make ``count`` updates with batches drawn on the device, without returning to Python in between."""
+        """Make ``count`` updates with batches drawn on the device.
+
+        Where the device can replay them, Python is not asked in between; else they are made one by one.
+        """
         self.set_mode(acting=False)
         generator = source.device_generator
         return self.engine.update_many(

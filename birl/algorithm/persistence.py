@@ -84,7 +84,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     Args:
         data: result of `described`.
         device: see `AlgorithmConfig.create`.
-        state: of the engine, refused if it does not fit ``data``. Only an evaluated policy is loaded here.
+        state: engine state to check against ``data``; the caller loads it. Only the evaluated policy is loaded here.
     """
     config = AlgorithmConfig.deserialize(data["config"])
     kind: type[Any] = config.algorithm

@@ -61,7 +61,8 @@ def fit_many(
     The data are held once. The generators of ``dataset`` itself and the global ones are left as they were.
 
     Args:
-        config: configuration of any algorithm that learns from transitions, without recurrent networks.
+        config: configuration of any algorithm that learns from transitions, without recurrent networks, except those
+            whose experience names a reason against it (`Experience.single_seed`).
         dataset: replay buffer or dataset.
         n_steps: number of updates.
         seeds: one algorithm is trained for each; 16 stands for ``range(16)``.

@@ -39,7 +39,7 @@ class TransformerConfig(AlgorithmConfig):
     """Fields that every sequence model has."""
 
     context_size: int = field(20, "Number of steps that the transformer sees.", low=1)
-    max_timestep: int = field(1000, "Largest step number in an episode; later ones share its embedding.", low=1)
+    max_timestep: int = field(1000, "Largest step number with its own embedding; later steps share it.", low=1)
     num_heads: int = field(1, "Number of attention heads.", low=1)
     num_layers: int = field(3, "Number of attention blocks.", low=1)
     attn_dropout: float = field(0.1, "Dropout probability of attention weights.", low=0, below=1)

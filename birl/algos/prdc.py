@@ -153,7 +153,7 @@ def with_nearest(learner: Learner, batch: Batch, nearest: NearestActions) -> Bat
 
 def _key(observation: Tree, action: Tensor, beta: float) -> Tensor:
     """``(beta s, a)`` ``[B, D]``."""
-    leaves = tree_leaves(observation)  # one number a step, [B], is a state, too
+    leaves = tree_leaves(observation)  # one number per step, [B], is a state, too
     return torch.cat([*(beta * leaf.reshape(len(leaf), -1) for leaf in leaves), action], 1)
 
 

@@ -41,7 +41,7 @@ class _Place:
         return found.cumsum(-1) == 0
 
     def none_after(self, found: Any) -> Any:
-        """For bools ``[..., L]`` whether none is true behind each."""
+        """For bools ``[..., L]`` whether none is true after each."""
         counts = found.cumsum(-1)
         return counts == counts[..., -1:]
 
@@ -148,10 +148,9 @@ class FolderPlace(MemoryPlace):
 
 
 class PinnedPlace(MemoryPlace):
-    """Numpy arrays whose rows are gathered into pinned memory, from where copies to the device need not be waited for.
+    """Numpy arrays whose rows are gathered into pinned memory, so that copies to the device can be asynchronous.
 
-    What is gathered begins at the first byte of a block of torch's host allocator, by which the allocator knows what
-    block a copy is from.
+    Each gathered array starts its own block of torch's pinned allocator, which thereby knows when the block is free.
     """
 
     def take(self, array: Any, rows: Any) -> Any:

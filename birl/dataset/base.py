@@ -86,7 +86,10 @@ class ReplayBufferBase(ABC):
         return self.reader.draw_one(TrajectoryView(length))  # type: ignore[no-any-return]
 
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """Draw windows of ``length`` steps that end with a uniformly drawn step, padded at the front."""
+        """Draw windows of ``length`` steps, padded at the front.
+
+        The last step is drawn uniformly, unless the dataset has another sampler.
+        """
         return self.draw(TrajectoryView(length), batch_size)  # type: ignore[no-any-return]
 
     def sample_sequence_batch(
@@ -97,9 +100,10 @@ class ReplayBufferBase(ABC):
         next_actions: bool = False,
         returns: DiscountedReturns | None = None,
     ) -> SequenceMiniBatch:
-        """Draw sequences of ``burn_in + length`` steps; step ``burn_in`` is a uniformly drawn transition.
+        """Draw sequences of ``burn_in + length`` steps.
 
-        Observations are those of the transition picker; rewards are of single steps.
+        Step ``burn_in`` is a transition, drawn uniformly unless the dataset has another sampler. Observations are
+        those of the transition picker; rewards are of single steps.
 
         Raises:
             EmptyDataError: if there is no transition.
@@ -109,9 +113,10 @@ class ReplayBufferBase(ABC):
         return self.draw(view, batch_size)  # type: ignore[no-any-return]
 
     def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
-        """Draw transitions, uniformly and independently, with the rest of their episodes.
+        """Draw transitions with the rest of their episodes.
 
-        The minibatch can be read until the next write.
+        They are drawn uniformly and independently, unless the dataset has another sampler. The minibatch can be read
+        until the next write.
 
         Raises:
             EmptyDataError: if there is no transition.
@@ -139,7 +144,7 @@ class ReplayBufferBase(ABC):
 
     @property
     def transition_count(self) -> int:
-        """Number of steps whose next observation is known: those that can be drawn."""
+        """Number of steps that can be drawn: the next observation is known, or not needed, at a termination."""
         return self.reader.transition_count
 
     @property

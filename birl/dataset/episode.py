@@ -159,15 +159,14 @@ class EpisodeBase(Protocol):
 
 
 def parts_like(value: Tree, like: Tree) -> Tree:
-    """``value``; if ``like`` is a tuple and it is a list of the parts, as d3rlpy has it, as a tuple."""
+    """``value``, turned from a list (d3rlpy's form) into a tuple if ``like`` is a tuple."""
     return tuple(value) if isinstance(value, list) and isinstance(like, tuple) else value
 
 
 def parts_as_tuple(name: str, value: Any, steps: int) -> Any:
-    """Observations of ``steps`` steps; if they are a list of the parts of a tuple, as d3rlpy has it, as a tuple.
+    """Turn a list of a tuple observation's parts, d3rlpy's form, into a tuple; leave anything else.
 
-    Parts are arrays with one row for each step; a row more is for the final observation. A list with an item for each
-    step is left as it is.
+    Parts are arrays with one row for each of the ``steps`` steps; a row more is for the final observation.
 
     Raises:
         ShapeError: if it could be either.
@@ -194,7 +193,7 @@ def parts_as_tuple(name: str, value: Any, steps: int) -> Any:
 class _Signed:
     """Signatures of one observation, action and reward."""
 
-    _names, _skip = ("observations", "actions", "rewards"), 1  # where they are, behind how many dimensions
+    _names, _skip = ("observations", "actions", "rewards"), 1  # where they are, after how many dimensions
 
     @property
     def observation_signature(self) -> Signature:
@@ -225,7 +224,7 @@ class Episode(_Signed):
         actions: ``[T, A]``, or ``[T, 1]`` integers. ``[T]`` is given a last dimension.
         rewards: ``[T, 1]``. ``[T]`` is given a last dimension.
         terminated: the environment ended the episode: no value after the last step.
-        truncated: it was cut (a time limit, the end of a log): its values go on. False with ``terminated`` false
+        truncated: it was cut (a time limit, the end of a log): bootstrapping goes on. False with ``terminated`` false
             means still running.
         final_observation: tree ``[…]`` observed after the last action, ``None`` if unknown.
         extra: further arrays ``[T, …]`` by name.
@@ -313,7 +312,7 @@ class Transition(_Signed):
         next_observation: tree ``[…]``, ``interval`` steps later.
         terminal: 1.0 if the environment ended the episode within these steps, else 0.0.
         interval: number of steps.
-        next_action: ``[A]`` or ``[1]``, ``interval`` steps later; zeros behind the end of the episode. ``None`` to take
+        next_action: ``[A]`` or ``[1]``, ``interval`` steps later; zeros after the end of the episode. ``None`` to take
             it from the dataset, where an algorithm asks for it.
         rewards_to_go: ``[L, 1]``, rewards from this step to the end of the episode; ``None`` likewise.
     """

@@ -26,7 +26,7 @@ def _last_rows(storage: Storage) -> Array:
 
 
 def _ends(storage: Storage) -> State:
-    """Where the lanes begin and end: of rows that only grow in number this is all that later writes change."""
+    """Where the lanes begin and end: in a storage that only grows, later writes change nothing else."""
     state: State = {name: getattr(storage, name).copy() for name in _LANE_ARRAYS}
     tail = storage.flags[_last_rows(storage)].T
     return state | {"capacity": storage.capacity, "limit": storage.limit, "tail": tail}

@@ -237,7 +237,7 @@ class _File:
     guarded: bool
 
     def __contains__(self, name: str) -> bool:
-        """A link could lead out of the file, or round in circles. Neither birl nor d3rlpy writes one."""
+        """Whether an array is there. Refuses links, which could lead out of the file or in circles."""
         import h5py
 
         link = self.h5.get(name, getlink=True)

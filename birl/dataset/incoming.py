@@ -31,13 +31,13 @@ def step_columns(
     for name, given in (("action", np.asarray(action)), ("reward", np.asarray(reward))):
         leaf = storage.leaves[name]
         if given.size != count * leaf.shape[0]:
-            raise ShapeError(f"{name} has shape {given.shape}, expected is {(count, *leaf.shape)}")
+            raise ShapeError(f"{name} has shape {given.shape}; it must have {(count, *leaf.shape)}")
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
     check_stored(storage.info.actions, values["action"])
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
         if len(value) != count:
-            raise ShapeError(f"extra[{key!r}] has {len(value)} rows for {count} steps: give one row a step")
+            raise ShapeError(f"extra[{key!r}] has {len(value)} rows for {count} steps: give one row per step")
         leaf = storage.leaves.get(name, Leaf(value.shape[1:], value.dtype))
         values[name] = _fit(name, value, leaf)
         if name not in storage.leaves:
@@ -94,12 +94,12 @@ def _pairs(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(names, dict):
         if not isinstance(tree, Mapping) or set(tree) != set(names):
             given = sorted(tree) if isinstance(tree, Mapping) else type(tree).__name__
-            raise ShapeError(f"{path} is {given}, expected is a dict with the keys {sorted(names)}")
+            raise ShapeError(f"{path} is {given}; it must be a dict with the keys {sorted(names)}")
         for key, item in names.items():
             yield from _pairs(item, tree[key], path)
     else:
         if not isinstance(tree, tuple | list) or len(tree) != len(names):
-            raise ShapeError(f"{path} is {type(tree).__name__}, expected is a tuple of {len(names)} arrays")
+            raise ShapeError(f"{path} is {type(tree).__name__}; it must be a tuple of {len(names)} arrays")
         for item, value in zip(names, tree, strict=True):
             yield from _pairs(item, value, path)
 
@@ -108,7 +108,7 @@ def _fit(name: str, array: Array, leaf: Leaf) -> Array:
     """``array`` ``[n, …]`` in the leaf's dtype, if shape and values allow."""
     if array.shape[1:] != leaf.shape or array.dtype.kind not in "biuf":
         raise ShapeError(
-            f"{name} is {array.dtype} of shape {array.shape[1:]}, expected is {leaf.dtype} of shape {leaf.shape}"
+            f"{name} is {array.dtype} of shape {array.shape[1:]}; it must be {leaf.dtype} of shape {leaf.shape}"
         )
     check_finite(name, array)
     if array.dtype == leaf.dtype:

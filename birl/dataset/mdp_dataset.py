@@ -128,7 +128,7 @@ def _check_following(observations: Tree, following: Tree, ends: Array) -> None:
     """Inside an episode the next observation is the observation of the next step."""
     given, expected = tree_map(lambda leaf: leaf.shape, following), tree_map(lambda leaf: leaf.shape, observations)
     if given != expected:
-        raise ShapeError(f"next_observations have shape {given}, expected is {expected}: give both the same shape")
+        raise ShapeError(f"next_observations have shape {given}; they must have {expected}: give both the same shape")
     for leaf, after in zip(tree_leaves(observations), tree_leaves(following), strict=True):
         for begin in range(0, len(ends) - 1, _CHUNK):
             stop = min(begin + _CHUNK, len(ends) - 1)

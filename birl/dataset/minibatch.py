@@ -34,7 +34,7 @@ def _ones(like: Any) -> Any:
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """Steps as they were stored: transitions ``[B, …]``, sequences ``[T, B, …]`` or trajectories ``[B, L, …]``.
+    """Steps in the units of the data: transitions ``[B, …]``, sequences ``[T, B, …]`` or trajectories ``[B, L, …]``.
 
     Attributes:
         observations: tree ``[..., *shape]``: float32, or uint8 as stored.
@@ -44,8 +44,8 @@ class MiniBatch:
         terminals: float32 ``[..., 1]``: 1 where the environment ended the episode. A time limit is 0.
         intervals: float32 ``[..., 1]``: number of steps; ``None`` if all are 1.
         weights: float32 ``[..., 1]``: importance weights; ``None`` if all are 1.
-        extra: extra columns by name, start states excluded; ``next_action`` and ``next_action_known`` for algorithms
-            that ask for them.
+        extra: extra columns by name, start states excluded, which losses do not see; ``next_action`` and
+            ``next_action_known`` for algorithms that ask for them.
         masks: float32 without the last dimension: 0 is padding, or a step whose next observation is not known; ``None``
             if there is none.
         is_first: bool, likewise: an episode begins here, the state is reset before this step.
@@ -147,7 +147,7 @@ class TransitionMiniBatch(MiniBatch):
 class SequenceMiniBatch(MiniBatch):
     """Sequences ``[T, B, …]`` of single steps for recurrent networks, T = ``burn_in`` + length.
 
-    Burn-in counts as real.
+    Burn-in steps have mask 1, unless they are padding.
     """
 
     _axis = 1

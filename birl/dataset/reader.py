@@ -93,7 +93,7 @@ class Source:
 
 @final
 class Reader:
-    """The only way out of a dataset. Draws minibatches from a source, or from a mixture of two.
+    """Draws all minibatches of a dataset: from a source, or from a mixture of two.
 
     While one of two has no transition yet, the other gives whole minibatches.
 

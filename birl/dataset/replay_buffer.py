@@ -152,7 +152,8 @@ class ReplayBuffer(ReplayBufferBase):
             observation: tree ``[…]``.
             action: ``[A]``, or an integer.
             reward: a number.
-            extra: further arrays to store with the step, by name; ``state.<network>`` holds start states for sequences.
+            extra: further arrays to store with the step, by name. They come back in minibatches and episodes; losses do
+                not see them. ``state.<network>`` holds start states for sequences.
             lane: number of the parallel environment.
 
         Raises:

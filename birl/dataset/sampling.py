@@ -68,10 +68,10 @@ class Generators:
 class Sampler:
     """Chooses which rows of a storage to read.
 
-    A sampler belongs to one reader; readers with generators of their own have copies of it. It is not told of writes: a
-    storage shows which steps are new. They are those at ``storage.live(begin)``, where ``begin`` ``[lanes]`` is
-    ``storage.end`` of the last time less 1, as a running episode goes on in its final row. Rows move when a storage
-    grows; what is kept for a step is best kept by its number (`Storage.numbers`).
+    A sampler belongs to one reader; readers with generators of their own have copies of it. It is not told of writes.
+    To find new steps, remember ``begin = storage.end - 1`` after each draw (a running episode overwrites its final row)
+    and ask ``storage.live(np.maximum(begin, storage.start))``. Rows move when a storage grows; what is kept for a step
+    is best kept by its number (`Storage.numbers`).
     """
 
     def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:

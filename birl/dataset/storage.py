@@ -5,7 +5,7 @@ lane ``l`` owns the rows ``l * capacity … (l + 1) * capacity - 1``. An episode
 steps and one *final* row that holds the observation after the last step. So the next observation of a step is
 always the observation of the following row, every observation is stored once, and truncation loses nothing.
 
-The episode that is being written ends with a final row too; the next step overwrites it. One byte of flags a row
+The episode that is being written ends with a final row too; the next step overwrites it. One byte of flags per row
 says what the row is. Rows that are not in use are flagged `FINAL`, so neither sampling nor a window that walks
 over rows needs to know where a lane starts or ends.
 """
@@ -46,7 +46,7 @@ class Storage:
         lanes: number of parallel environments.
         limit: largest number of steps over all lanes, ``None`` for no limit.
         place: where arrays lie.
-        capacity: rows a lane to begin with.
+        capacity: rows per lane to begin with.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Storage:
             self.place.put(self.device_flags, rows, values)
 
     def reserve(self, rows: int) -> None:
-        """Make room for ``rows`` rows a lane: double, or go straight to the limit if that is enough."""
+        """Make room for ``rows`` rows per lane: double, or go straight to the limit if that is enough."""
         if rows <= self.capacity:
             return
         capacity = max(2 * self.capacity, _MINIMUM_CAPACITY)
@@ -135,7 +135,7 @@ class Storage:
         self.resize(max(capacity, rows))
 
     def resize(self, capacity: int) -> None:
-        """Move all rows into arrays of ``capacity`` rows a lane (at least the rows in use)."""
+        """Move all rows into arrays of ``capacity`` rows per lane (at least the rows in use)."""
         lane, position = self.live()
         old = self.rows(lane, position)
         before, columns = self.flags[old], self.columns
@@ -173,7 +173,7 @@ class Storage:
         return -(-self.nbytes * max(self._full_capacity(), self.capacity) // self.capacity)
 
     def _full_capacity(self) -> int:
-        """Rows a lane for ``limit`` steps: one final row for 64 steps. 0 without a limit."""
+        """Rows per lane for ``limit`` steps: one final row for 64 steps. 0 without a limit."""
         return 0 if self.limit is None else -(-self.limit // self.lanes) * 65 // 64 + 8
 
     @property

@@ -37,7 +37,7 @@ class TransitionPickerProtocol(Protocol):
 
 
 def observation_at(episode: EpisodeBase, index: int) -> Observation:
-    """The observation at ``index``: behind the last step the final one, or zeros if that is unknown."""
+    """The observation at ``index``: after the last step the final one, or zeros if that is unknown."""
     if index < len(next(tree_leaves(episode.observations))):
         return tree_map(lambda leaf: leaf[index], episode.observations)
     final = getattr(episode, "final_observation", None)
@@ -210,7 +210,7 @@ def next_action_columns(storage: Storage, after: Any) -> dict[str, Any]:
     """Actions of the rows ``after`` ``[...]`` steps, for `TransitionMiniBatch.extra`.
 
     Returns:
-        ``next_action`` ``[..., A]`` and float32 ``next_action_known`` ``[..., 1]``. Behind the last step of an episode
+        ``next_action`` ``[..., A]`` and float32 ``next_action_known`` ``[..., 1]``. After the last step of an episode
         nothing was done (or, in a running one, not yet): both are 0 there.
     """
     place, known = storage.place, ~storage.take_flags(after, FINAL)

@@ -30,12 +30,12 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def as_column(name: str, value: Any) -> Array:
-    """One number a step: ``[N]`` or ``[N, 1]``, returned as ``[N, 1]``."""
+    """One number per step: ``[N]`` or ``[N, 1]``, returned as ``[N, 1]``."""
     array = as_array(name, value)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] != 1:
-        raise ShapeError(f"the shape of {name} is {np.shape(value)}; it must be (N,) or (N, 1): one number a step")
+        raise ShapeError(f"the shape of {name} is {np.shape(value)}; it must be (N,) or (N, 1): one number per step")
     return array
 
 
@@ -85,7 +85,7 @@ def check_length(**arrays: Tree) -> int:
         lengths |= {name if len(leaves) == 1 else f"{name}[{index}]": length for index, length in enumerate(leaves)}
     if len(set(lengths.values())) > 1:
         given = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise ShapeError(f"numbers of steps differ: {given}. Give every array one row a step")
+        raise ShapeError(f"numbers of steps differ: {given}. Give every array one row per step")
     length = next(iter(lengths.values()))
     if not length:
         raise EmptyDataError("there are 0 steps, at least 1 is needed: check how the data was read")
@@ -101,15 +101,18 @@ def detect_action_space(actions: Any) -> ActionSpace:
         ActionError: for floats ``[N]`` that are all whole and non-negative, and for integers ``[N, A]`` with A > 1.
     """
     array = as_array("actions", actions)
-    advice = "say which with action_space=ActionSpace.DISCRETE or action_space=ActionSpace.CONTINUOUS"
     if array.dtype.kind in "biu":
         if array.ndim == 1 or array.shape[1:] == (1,):
             return ActionSpace.DISCRETE
-        raise ActionError(f"actions are integers of shape {array.shape}, discrete ones have (N,) or (N, 1): {advice}")
+        raise ActionError(
+            f"actions are integers of shape {array.shape}; discrete actions have one number per step: for continuous "
+            "ones give floats or action_space=ActionSpace.CONTINUOUS"
+        )
     if array.ndim == 1 and array.size and bool(np.all((array >= 0) & (array == np.floor(array)))):
         raise ActionError(
             f"actions are whole numbers of dtype {array.dtype} and shape {array.shape}, which could be discrete or "
-            f"continuous: {advice}, or give integers for discrete and (N, 1) floats for continuous actions"
+            "continuous: say which with action_space=ActionSpace.DISCRETE or action_space=ActionSpace.CONTINUOUS, or "
+            "give integers for discrete and (N, 1) floats for continuous actions"
         )
     return ActionSpace.CONTINUOUS
 
@@ -146,7 +149,7 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Arr
 def check_stored(actions: Actions, stored: Array) -> None:
     """Raise `ShapeError` or `ActionError` unless what is stored ``[N, A]`` are such actions."""
     if stored.shape[1:] != actions.leaf.shape:
-        raise ShapeError(f"action_size={actions.size}, but actions have {stored.shape[1]} dimensions: leave it out")
+        raise ShapeError(f"action_size={actions.size}, but actions have {stored.shape[1]} dimensions: omit action_size")
     index = actions.outside(stored) if actions.discrete else None
     if index is not None:
         raise ActionError(

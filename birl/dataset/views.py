@@ -177,7 +177,7 @@ class SequenceView(View):
 
 @dataclass(frozen=True)
 class TailView(View):
-    """Transitions with the rest of their episodes, which are read until the next write."""
+    """Transitions with the rest of their episodes, which can be read until the next write."""
 
     def read(self, storage: Storage, part: Any, rows: Any) -> TailMiniBatch:
         _require_single_steps(part, "returns up to an episode's end")

@@ -198,7 +198,7 @@ class _Epoch:
             return rows.take(rows.shape[0])
 
     def episodes(self, fraction: float | None, generator: np.random.Generator) -> Iterator[Episode]:
-        """All episodes, or some that make up ``fraction`` of the steps; steps behind the last end are an episode."""
+        """All episodes, or some that make up ``fraction`` of the steps; steps after the last end are an episode."""
         actions, rewards, terminals = (self.column(name) for name in _COLUMNS[1:])
         terminals = as_flags("terminals", terminals)
         with _Rows(self.path) as frames:

@@ -70,7 +70,7 @@ def get_d4rl(
     Arrays below ``infos/`` are left out.
 
     Differs from d3rlpy: neither d4rl nor an old gym is needed, a step may be both terminal and a time limit, and
-    episodes of one step and steps behind the last end are kept.
+    episodes of one step and steps after the last end are kept.
 
     Args:
         env_name: such as ``"hopper-medium-v0"``.

@@ -27,7 +27,7 @@ Moments = Mapping[str, Sequence[Sequence[Tensor]]]  # of each parameter of each 
 
 
 class Program(Eager):
-    """Compiled updates of networks, all of whose optimisers have a `Rule`. Single gradients are eager.
+    """Whole updates as programs, for networks whose optimisers all have a `Rule`. `gradients` by itself is eager.
 
     Args:
         trained: the networks and optimisers that move.

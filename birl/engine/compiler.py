@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class Uncopied(dict[Hashable, Value]):
-    """A value that belongs to the networks it was made for: a copy of it is empty."""
+    """A dict of values that belong to one set of networks; its deep copy is empty."""
 
     def __deepcopy__(self, memo: Any) -> Self:
         return type(self)()
@@ -188,8 +188,8 @@ def _why(error: Exception) -> str:
     said = next((line for line in lines if "error:" in line.lower()), lines[0] if lines else type(error).__name__)
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "torchinductor_<user> in the folder of temporary files")
     return (
-        f"the update cannot be compiled ({said:.300}). Leave compile_graph out, or set it to 'auto', which goes on "
-        f"without. If it could be compiled before, the compiler's cache may be damaged: delete {folder}"
+        f"the update cannot be compiled ({said:.300}). compile_graph='auto' (the default) goes on without compiling, "
+        f"False does not try. If it could be compiled before, the compiler's cache may be damaged: delete {folder}"
     )
 
 

@@ -64,7 +64,7 @@ class StackedEngine(Eager):
         self.restack_optimizers()
 
     def _stackable(self, step: Step) -> Step:
-        """The step, or for custom target updates (not only elementwise arithmetic) one for each engine."""
+        """The step itself; a custom target update, which need not be elementwise, is made for each engine in turn."""
         if not isinstance(step, TargetUpdate) or type(step) in (Polyak, HardCopy):
             return step
         each = tuple(Eager(engine) for engine in self._engines)

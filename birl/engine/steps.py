@@ -86,7 +86,10 @@ class Update(Protocol):
 
 
 class Step(Protocol):
-    """One step of an update. Algorithms may bring their own; what it names is checked when their class is defined."""
+    """One step of an update. Algorithms may bring their own.
+
+    Config fields that it names are checked when the algorithm's class is defined, networks when it is built.
+    """
 
     @property
     def name(self) -> str:

@@ -35,7 +35,7 @@ class Trained:
         watch: if it is not ``None``, it is called after every update, for each gradient step, with the step's name, the
             names of its parameters and `birl.engine.gradient_statistics.statistics` of their gradients (before
             clipping): ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
-        clip: scales gradients to a joint norm.
+        clip: scales gradients down to a largest joint norm.
 
     Raises:
         ConfigError: if a step names a network that does not exist.
@@ -119,7 +119,10 @@ class Trained:
             self.schedulers[name].step()
 
     def store_counts(self) -> None:
-        """Write the numbers of steps where the optimisers keep them: before they are read, or step themselves."""
+        """Write the step counts into the optimisers' states.
+
+        Call it before the states are read or an optimiser steps.
+        """
         if not self._counts_stored:
             for name, optimizer in self.optimizers.items():
                 for state in optimizer.state.values():

@@ -130,7 +130,7 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
 
     Attributes:
         filters: ``[channels, kernel size, stride]`` of each convolution.
-        feature_size: size of the dense layer behind them.
+        feature_size: size of the dense layer after them.
         activation: see `birl.models.layers.ACTIVATIONS`.
         use_batch_norm: batch norm after each activation.
         dropout_rate: dropout probability after each layer, or ``None``.

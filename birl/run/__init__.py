@@ -1,7 +1,8 @@
 """Loops: training on data and in environments, collecting, evaluating and resuming.
 
-One module per loop: `offline`, `online`, `on_policy`, `collect`, `evaluate`. Each loop is a generator of epochs;
-`session` has everything around it (logging, models, progress, checkpoints, signals), `options` what they are told.
+The loops are `offline`, `online` and `on_policy`, which are generators of epochs, and `collect`. `evaluate` makes the
+evaluator of online training. `session` has everything around a loop (logging, models, progress, checkpoints, signals),
+`options` the options of the loops.
 """
 
 from birl.run.options import OnlineOptions, Options

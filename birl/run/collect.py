@@ -29,7 +29,7 @@ def collect(
         algorithm: its networks are made if they do not exist.
         env: environment or vector environment.
         buffer: replay buffer to add to; a new unlimited one by default.
-        explorer: changes greedy actions.
+        explorer: turns greedy actions into the ones taken; by default the policy acts by itself.
         deterministic: whether to act greedily instead of sampling from the policy.
         n_steps: number of steps, over all environments. Exactly so many are added.
         show_progress: whether to show a progress bar (on a terminal only).

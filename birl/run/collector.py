@@ -92,7 +92,7 @@ class Collector(Player):
         algorithm: gives the actor.
         env: environment or vector environment.
         buffer: replay buffer with one lane per environment.
-        explorer: changes greedy actions; ``None`` for the policy's own (sampled, or greedy) ones.
+        explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones.
         greedy: whether the policy acts greedily where there is no explorer.
         seed: fixes resets and random actions.
         overlap: whether `interact` begins the next step before it returns, so that the environments make it meanwhile.

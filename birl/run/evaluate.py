@@ -1,4 +1,4 @@
-"""Evaluation during and after training."""
+"""The evaluator of online training."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class RolloutCollector(Player):
     def set_state(self, state: State) -> None:
         if state["rows"] and "extra" not in state["columns"]:
             raise ResumeError(
-                "the checkpoint holds a part of a rollout in the form of birl 0.1, which this version does not read: "
-                "start anew in another folder, or finish the run with birl 0.1"
+                "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
+                "cannot read: start anew in another folder, or finish the run with that build"
             )
         self._rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)

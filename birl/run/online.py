@@ -41,7 +41,7 @@ def online_fitter(
         algorithm: off-policy algorithm; its networks are made if they do not exist.
         env: environment, or vector environment in any autoreset mode.
         buffer: replay buffer with one lane per environment; by default the newest million steps are kept.
-        explorer: chooses actions instead of the policy's own samples.
+        explorer: turns greedy actions into the ones taken; by default the policy samples.
         n_steps: number of environment steps that are trained on, exactly. (A vector environment may have made up to
             ``n - 1`` more.)
         **options: see `OnlineOptions`.

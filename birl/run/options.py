@@ -12,7 +12,7 @@ from birl.run.protocols import Callback, Environment
 
 
 class FitOptions(TypedDict, total=False):
-    """`Options` of a loop that takes the run's name and ``n_steps_per_epoch`` apart."""
+    """`Options` of a loop that takes the run's name and ``n_steps_per_epoch`` as separate arguments."""
 
     logger_adapter: LoggerAdapterFactory | None
     show_progress: bool
@@ -26,7 +26,7 @@ class FitOptions(TypedDict, total=False):
 
 
 class NamedOptions(FitOptions, total=False):
-    """`Options` of a loop that takes ``n_steps_per_epoch`` apart."""
+    """`Options` of a loop that takes ``n_steps_per_epoch`` as a separate argument."""
 
     experiment_name: str | None
     with_timestamp: bool
@@ -56,7 +56,7 @@ class Options(NamedOptions, total=False):
 
 
 class EnvironmentOptions(NamedOptions, total=False):
-    """`OnlineOptions` of a loop that takes ``n_steps_per_epoch`` and ``update_interval`` apart."""
+    """`OnlineOptions` of a loop that takes ``n_steps_per_epoch`` and ``update_interval`` as separate arguments."""
 
     n_updates: int
     update_start_step: int

@@ -15,7 +15,7 @@ from torch import Tensor
 from birl.types import Array, State, Tree
 
 Environment: TypeAlias = Any  # gymnasium.Env or gymnasium.vector.VectorEnv
-Callback: TypeAlias = Callable[[Any, int, int], None]  # (learner, epoch, total_step)
+Callback: TypeAlias = Callable[[Any, int, int], None]  # (algorithm, epoch, total_step)
 
 
 @runtime_checkable
@@ -36,8 +36,8 @@ class Actor(Protocol):
 
     Attributes:
         extra: values to be stored with the step that was chosen last, by name, each ``[n, …]``: for recurrent
-            networks ``"state.<network>"``, the state *before* the observation; on-policy learners may add
-            ``"log_prob"`` and the like. Empty for feed-forward off-policy algorithms.
+            networks ``"state.<network>"``, the state *before* the observation, and ``"policy_action"`` for algorithms
+            that ask for it (`Experience.stores`). Empty for feed-forward off-policy algorithms.
     """
 
     extra: dict[str, Array]
@@ -125,7 +125,7 @@ class Trainable(Protocol):
     def predict(self, x: Tree) -> Array: ...
     def save(self, fname: str | Path) -> None: ...
     def get_state(self) -> State:
-        """All that training depends on: networks, targets, optimisers, schedules, grad_step, own generators.
+        """All that training depends on: networks, targets, optimisers, schedules, grad_step, fitted scalers.
 
         Raises:
             NonFiniteError: if a parameter is NaN or infinite: such a state is never written.
@@ -179,4 +179,4 @@ class ExplorerProtocol(Protocol):
         """Actions ``[n]`` or ``[n, action_size]`` for observations ``x`` ``[n, …]`` at environment step ``step``."""
 
 
-Evaluator: TypeAlias = Callable[[Any, Any], float]  # (learner, dataset) -> metric
+Evaluator: TypeAlias = Callable[[Any, Any], float]  # (algorithm, dataset) -> metric

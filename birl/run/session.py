@@ -128,7 +128,7 @@ class Session:
         """Make the steps of the run, and close it, however it ends.
 
         Args:
-            step: makes a step, or as many as `until_looked_at`, and calls `tick`.
+            step: makes a step, or several, at most `until_looked_at`, and calls `tick`.
 
         Yields:
             Number of each epoch (from 1) and its metrics.
@@ -163,7 +163,7 @@ class Session:
         self.averages.add(metrics)
 
     def tick(self, steps: int = 1) -> None:
-        """Finish a step, or as many as `until_looked_at`: count, look at the metrics now and then, obey signals."""
+        """Finish a step, or several, at most `until_looked_at`: count, read metrics now and then, obey signals."""
         self.step += steps
         self._progress.advance(steps)
         if self.step % CHECK_INTERVAL == 0:

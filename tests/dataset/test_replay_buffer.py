@@ -112,7 +112,7 @@ def test_spaces() -> None:
 @pytest.mark.parametrize(
     ("step", "error", "message"),
     [
-        ((np.zeros(2), 0.0, 1.0), ShapeError, r"shape \(2,\), expected is float32 of shape \(3,\)"),
+        ((np.zeros(2), 0.0, 1.0), ShapeError, r"shape \(2,\); it must be float32 of shape \(3,\)"),
         ((np.full(3, np.nan), 0.0, 1.0), NonFiniteError, r"observation\[0, 0\] is nan"),
         ((np.zeros(3), [0.0, 1.0], 1.0), ShapeError, "action has shape"),
         ((np.zeros(3), np.inf, 1.0), NonFiniteError, "action"),
