@@ -100,8 +100,9 @@ class DatasetInfo:
             raise EmptyDataError("there are no episodes to read: give one or more")
         first = episodes[0]
         actions, space = prepare_actions(first.actions, action_space)
-        if action_size is None:
-            action_size = max(detect_action_size(episode.actions, space) for episode in episodes)
+        if action_size is None:  # all of them may be needed to see every discrete action
+            shown = episodes if KINDS[space].discrete else episodes[:1]
+            action_size = max(detect_action_size(episode.actions, space) for episode in shown)
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
         return cls(first.observation_signature, action, reward, space, int(action_size))
 

@@ -51,7 +51,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
     unknown = bool(last & NO_NEXT) or bool(after & UNKNOWN)
 
     def read(name: str) -> Array:
-        return storage.place.host(storage.columns[name][rows])
+        return storage.place.host(storage.columns[name][rows] if isinstance(rows, slice) else storage.take(name, rows))
 
     observations, actions = tree_map(read, storage.observation_names), read("action")
     episode = Episode(

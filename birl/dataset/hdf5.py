@@ -28,7 +28,7 @@ import numpy as np
 
 from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.validation import detect_action_space
-from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, WriteError
+from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
 from birl.files import atomic_write, open_binary
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
 
@@ -90,6 +90,8 @@ def _digest(file: BinaryIO, size: int) -> bytes:
 def _write(f: BinaryIO, episodes: Sequence[Episode], info: DatasetInfo | None) -> None:
     import h5py
 
+    if not (f.readable() and f.seekable()):
+        raise WriteError("episodes are to be written to a pipe or device, which cannot be read back: give a path")
     with h5py.File(f, "w") as file:
         _write_episodes(file, episodes, info)
     digest = _digest(f, f.seek(0, os.SEEK_END))
@@ -107,6 +109,7 @@ def _write_episodes(file: Any, episodes: Sequence[Episode], info: DatasetInfo | 
     file.create_dataset("version", data=b"2.1")
     numbers = itertools.count()  # the structure of an observation: a number for each leaf
     template: Tree = tree_map(lambda _: next(numbers), episodes[0].observations) if len(episodes) else 0
+    structure = _structure(template)
     extra_names = sorted({name for episode in episodes for name in getattr(episode, "extra", None) or {}})
     meta = {
         "version": 1,
@@ -118,6 +121,9 @@ def _write_episodes(file: Any, episodes: Sequence[Episode], info: DatasetInfo | 
     file.create_dataset("birl", data=json.dumps(meta))
     for index, episode in enumerate(episodes):
         final, extra = getattr(episode, "final_observation", None), getattr(episode, "extra", None) or {}
+        for observation in (episode.observations, final):
+            if observation is not None and _structure(observation) != structure:
+                raise ShapeError(f"episode {index} has other parts of observations than episode 0: dump it apart")
         tree_map(put, episode.observations, _names("observations", index, template))
         put(episode.actions, f"actions_{index}")
         put(episode.rewards, f"rewards_{index}")
@@ -128,6 +134,10 @@ def _write_episodes(file: Any, episodes: Sequence[Episode], info: DatasetInfo | 
         for number, name in enumerate(extra_names):
             if name in extra:
                 put(extra[name], f"extra_{index}_{number}")
+
+
+def _structure(tree: Tree) -> Tree:
+    return tree_map(lambda _: None, tree)
 
 
 def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSpace | None = None) -> Loaded:

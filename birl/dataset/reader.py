@@ -160,7 +160,7 @@ class Reader:
 
         Those of steps that are gone by now are left out, as are all of `Uniform` draws.
         """
-        priority, begin = np.asarray(torch.as_tensor(priority).cpu()), 0
+        priority, begin = np.asarray(torch.as_tensor(priority).detach().cpu()), 0
         for source, rows in batch.rows or ():
             end = begin + len(rows.index)
             source.update(rows, priority[begin:end])

@@ -128,7 +128,8 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> None:
         """Set the parts around the storage."""
         self.buffer, self._writer = buffer, writer or BasicWriterPreprocess()
-        parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler or Uniform())
+        sampler = Uniform() if sampler is None else sampler  # one may be empty
+        parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)
         self.reader = Reader([Source(self.storage, *parts)])
         self._all_lanes, self._saved = np.arange(self.storage.lanes), False
         buffer.storage = self.storage

@@ -76,6 +76,13 @@ class Storage:
             self.columns[name] = self._allocate(name)
         self._allocate_flags()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, such as one in another process, has no mirrors."""
+        return {name: value for name, value in vars(self).items() if name != "mirrors"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, mirrors=weakref.WeakSet())
+
     @property
     def source(self) -> Storage:
         """The storage that is written to; of a `birl.dataset.mirror.Mirror` another one."""

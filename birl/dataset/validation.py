@@ -137,7 +137,7 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Arr
     if array.ndim == 0 or array.ndim > 2:
         raise ShapeError(f"the shape of actions is {array.shape}; it must be (N,) or (N, A): flatten each action")
     space = detect_action_space(array) if action_space is None else action_space
-    if space not in KINDS:
+    if not isinstance(space, ActionSpace) or space not in KINDS:
         raise ActionError(
             f"action_space is {space}; it must be ActionSpace.DISCRETE or CONTINUOUS: data have one kind"
         )

@@ -44,10 +44,15 @@ class LastFrameWriterPreprocess(BasicWriterPreprocess):
 
 
 def process_batch(method: Callable[[Tree], Tree], values: Tree) -> Tree:
-    """The results of a writer's ``method`` for each of the observations, actions or rewards ``[n, …]``."""
+    """The results of a writer's ``method`` for each of the observations ``[n, …]``, or of the actions or rewards.
+
+    Only observations are trees: a list or tuple of actions is an array.
+    """
     function = getattr(method, "__func__", method)
     if function in vars(WriterPreprocessProtocol).values():  # it is not overridden
         return values
+    if method.__name__ != "process_observation":
+        return np.stack([np.asarray(method(value)) for value in np.asarray(values)])
     values = tree_map(np.asarray, values)
     if function is LastFrameWriterPreprocess.process_observation:
         return tree_map(lambda leaf: leaf[:, -1:], values)

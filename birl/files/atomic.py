@@ -26,7 +26,8 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
 
     Args:
         path: the file.
-        content: its bytes, or a function that writes them to the open file it is given, which it may read, too.
+        content: its bytes, or a function that writes them to the open file it is given, which it may also read, unless
+            it is a device or pipe.
 
     Raises:
         WriteError: for every ``OSError``: full disk, no permission, no such folder.

@@ -265,7 +265,8 @@ def row_statistics(arrays: Iterable[Any]) -> Statistics:
             raise NonFiniteError("the data to fit a scaler with holds NaN or infinity: clean it first")
         difference, before, count = own - mean, count, count + len(rows)
         mean = mean + difference * (len(rows) / count)
-        squares = squares + ((rows - own) ** 2).sum(axis=0) + difference**2 * (before * len(rows) / count)
+        apart = difference**2 * (before * len(rows) / count) if before else 0.0
+        squares = squares + ((rows - own) ** 2).sum(axis=0) + apart
         minimum, maximum = np.minimum(minimum, rows.min(axis=0)), np.maximum(maximum, rows.max(axis=0))
     if not count:
         raise EmptyDataError("a scaler was to be fitted with no steps at all: give a dataset that holds some")
