@@ -218,8 +218,9 @@ class _Run:
         self.reader.set_state(state["sampler"])
         with self.acting(keep=True):
             set_random_state(state["random"])
-        for name in self.remembering.keys() & state["evaluators"].keys():  # some may have been added since
-            self.remembering[name].set_state(state["evaluators"][name])
+        saved = state.get("evaluators", {})  # earlier builds of 0.1 kept none here
+        for name in self.remembering.keys() & saved.keys():  # some may have been added since
+            self.remembering[name].set_state(saved[name])
 
 
 class _Stack:

@@ -261,7 +261,10 @@ def _draws_of(graph: GraphModule) -> list[_Draw]:
         )
         graph.register_buffer(name, draws[-1].into)
         with graph.graph.inserting_before(node):
-            node.replace_all_uses_with(graph.graph.get_attr(name))
+            noise = graph.graph.get_attr(name)
+            if node.target._schema.is_mutable:  # views of the tensor see the numbers, too
+                noise = graph.graph.call_function(aten.copy_.default, (node.args[0], noise))
+            node.replace_all_uses_with(noise)
         graph.graph.erase_node(node)
     return draws
 

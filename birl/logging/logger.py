@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 from birl.logging.averages import Averages, Timer
 from birl.types import State
@@ -136,9 +136,9 @@ class BirlLogger:
         """Write shapes and hyper-parameters."""
         self.adapter.write_params(params)
 
-    def add_metric(self, name: str, value: float) -> None:
+    def add_metric(self, name: str, value: SupportsFloat) -> None:
         """Add a value to the mean of ``name`` that the next `commit` writes."""
-        self.averages.add({name: value})
+        self.averages.add({name: float(value)})
 
     def measure_time(self, name: str, steps: int = 1) -> Timer:
         """Context that adds its duration, in seconds, to the metric ``time_<name>``.

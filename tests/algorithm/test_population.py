@@ -188,6 +188,30 @@ def test_dropout_as_a_gpu_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_close(algorithm, alone(config, seed))
 
 
+def _into_a_view(x: torch.Tensor) -> torch.Tensor:
+    noise = torch.zeros_like(x)
+    noise[..., 0].normal_()
+    return noise
+
+
+def _seen_through_a_view(x: torch.Tensor) -> torch.Tensor:
+    noise = torch.empty_like(x)
+    view = noise.view(-1)
+    noise.uniform_()
+    return view.view_as(x)
+
+
+@pytest.mark.parametrize("draw", [_into_a_view, _seen_through_a_view])
+def test_numbers_drawn_in_place_are_seen_by_views(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(x: torch.Tensor, p: float, training: bool, inplace: bool) -> torch.Tensor:
+        return x + p * draw(x) if training else x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", noisy)
+    config = discrete(DQNConfig, encoder_factory=encoder(dropout_rate=0.25))
+    for seed, algorithm in zip(SEEDS[:2], together(config, SEEDS[:2]), strict=True):
+        assert_close(algorithm, alone(config, seed))
+
+
 def test_a_mixed_dataset_and_a_picker() -> None:
     def mixed() -> MixedReplayBuffer:
         parts = [buffer(name, MultiStepTransitionPicker(3, 0.99)) for name in ("cartpole-random", "cartpole-replay")]

@@ -65,7 +65,7 @@ def test_fault_14_run_folder_layout(tmp_path: Path) -> None:
     )
     for epoch in (1, 2):
         logger.add_metric("loss", 1.0 * epoch)
-        logger.add_metric("loss", 3.0 * epoch)
+        logger.add_metric("loss", torch.tensor(3.0 * epoch))
         with logger.measure_time("step"):
             pass
         metrics = logger.commit(epoch, epoch * 10)
