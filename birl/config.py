@@ -186,6 +186,13 @@ class AlgorithmConfig(Serializable):
     @classmethod
     def set_algorithm(cls, algorithm: type[Any]) -> None:
         """Make this the configuration of an algorithm; files then refer to it by the algorithm's name."""
+        other: Any = vars(cls).get("algorithm", algorithm)  # a cell that is run again defines the same class anew
+        if (other.__module__, other.__qualname__) != (algorithm.__module__, algorithm.__qualname__):
+            name = algorithm.__name__
+            raise ConfigError(
+                f"{cls.__name__} is the configuration of {other.__name__}; give {name} its own: class "
+                f"{name}Config({cls.__name__})"
+            )
         cls.algorithm = algorithm
         cls._known[cls.get_type()] = cls
 

@@ -8,6 +8,7 @@ from typing import Any, Final, get_args, get_origin
 
 from birl.acting.policy import Policy
 from birl.algorithm.learner import Experience
+from birl.engine import When
 from birl.errors import ConfigError
 from birl.types import ActionSpace
 
@@ -20,6 +21,12 @@ def named_parts(cls: type, root: type) -> tuple[Any, Any]:
     Raises:
         ConfigError: if it does not name both.
     """
+    for base in cls.__mro__[1:]:
+        if "config_class" in vars(base):
+            raise ConfigError(
+                f"{cls.__name__} derives from {base.__name__}, which is an algorithm already; write class "
+                f"{cls.__name__}(Algorithm[{cls.__name__}Config, {base.__name__}Nets]) with the same values"
+            )
     found = type_arguments(cls, root)
     if len(found) != 2:
         raise ConfigError(
@@ -47,17 +54,24 @@ def check_definition(cls: type) -> None:
 
     An algorithm is a description; its behaviour is in its losses, steps, policy and experience.
     """
-    kinds = (FunctionType, classmethod, staticmethod, property)
+    known = (*VALUES, "steps", "evaluates")
     for name, value in vars(cls).items():
-        if isinstance(value, kinds):
+        if name in known or (name.startswith("__") and not isinstance(value, FunctionType)):
+            continue
+        if callable(value) or hasattr(value, "__get__"):
             raise ConfigError(
                 f"{cls.__name__} defines {name}; an algorithm defines no method. Write what it learns as a loss in "
                 "`steps`, how it acts as a `Policy` in `acts`, and what it draws as an `Experience` in `learns_from`"
             )
+        raise ConfigError(f"{cls.__name__}.{name} is none of an algorithm's values; they are {', '.join(known)}")
     for name, kind in VALUES.items():
         value = getattr(cls, name, None)
         if not isinstance(value, kind):
             given = "missing" if value is None else repr(value)[:80]
             raise ConfigError(f"{cls.__name__}.{name} is {given}; it must be of type {kind.__name__}")
-    if cls.learns_from.loops and not cls.steps:  # type: ignore[attr-defined]
+    steps: Any = cls.steps  # type: ignore[attr-defined]
+    made = isinstance(steps, tuple) and not any(isinstance(step, type) for step in steps)
+    if not made or not all(isinstance(getattr(step, "when", None), When) for step in steps):
+        raise ConfigError(f"{cls.__name__}.steps is {steps!r:.80}; it must be a tuple: (Gradient(…), Polyak(…))")
+    if cls.learns_from.loops and not steps:  # type: ignore[attr-defined]
         raise ConfigError(f"{cls.__name__}.steps is missing; give what an update does: (Gradient(…), Polyak(…))")

@@ -253,6 +253,10 @@ def check_steps(steps: Sequence[Step], config_class: type) -> None:
     known = [field.name for field in dataclasses.fields(config_class)]
     names: dict[str, When] = {}
     for step in steps:
+        if isinstance(step, Gradient) and not callable(step.loss):
+            raise ConfigError(f"the loss of step {step.name!r} is {step.loss!r:.80}; it must be a function")
+        if not isinstance(step.networks, tuple):
+            raise ConfigError(f"the networks of step {step.name!r} are {step.networks!r:.80}; they must be in a tuple")
         for name in (*step.when.fields, *step.fields):
             if name not in known and not hasattr(config_class, name):
                 raise ConfigError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
 from birl.acting.policy import GreedyCritic
-from birl.algorithm import Algorithm, Transitions
+from birl.algorithm import Algorithm, Gradient, HardCopy, Transitions, config
 from birl.algorithm.learner import KNOWN
 from birl.algos import DQN, DQNConfig
 from birl.algos.dqn import DQNNets
@@ -25,14 +26,46 @@ def define(**values: Any) -> Any:
 
 
 def test_configuration_and_networks_are_taken_from_the_base() -> None:
-    known = DQNConfig.algorithm
+    @config
+    class OwnConfig(DQNConfig):
+        """Its configuration."""
+
     try:
-        made = define()
-        assert made.config_class is DQNConfig
+        body = {**VALUES, "steps": DQN.steps, "__orig_bases__": (Algorithm[OwnConfig, DQNNets],)}
+        made: Any = type("Own", (Algorithm,), body)
+        assert made.config_class is OwnConfig and OwnConfig.algorithm is made
         assert made.networks is DQNNets
     finally:
-        DQNConfig.set_algorithm(known)
-        KNOWN["DQN"] = known.definition()
+        del KNOWN["Own"], OwnConfig._known["Own"]
+
+
+def test_a_configuration_belongs_to_one_algorithm() -> None:
+    with pytest.raises(ConfigError, match=r"DQNConfig is the configuration of DQN; give Defined its own: class"):
+        define()
+    assert DQNConfig.algorithm is DQN
+
+
+def test_nothing_derives_from_an_algorithm() -> None:
+    with pytest.raises(ConfigError, match="Mine derives from DQN, which is an algorithm already"):
+        type("Mine", (DQN,), {})
+    assert DQNConfig.algorithm is DQN
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"steps": "critic"}, r"Defined.steps is 'critic'; it must be a tuple"),
+        ({"steps": (HardCopy,)}, r"Defined.steps is \(<class .*it must be a tuple"),
+        ({"steps": (Gradient("critic", "loss"),)}, "the loss of step 'critic' is 'loss'; it must be a function"),
+        ({"steps": (Gradient("critic", print, "critic"),)}, "the networks of step 'critic' are 'critic'; they must be"),
+        ({"step": DQN.steps}, "Defined.step is none of an algorithm's values; they are actions, learns_from,"),
+        ({"predict": print}, "Defined defines predict; an algorithm defines no method"),
+        ({"predict": functools.partial(print)}, "Defined defines predict; an algorithm defines no method"),
+    ],
+)
+def test_other_mistakes_in_a_definition(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        define(**values)
 
 
 @pytest.mark.parametrize(
