@@ -16,7 +16,7 @@ from birl.acting.actor import NetworkActor
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm import building, persistence, transfer
-from birl.algorithm.definition import check_definition, named_parts
+from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -63,6 +63,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             return  # the base of a family
         check_definition(cls)
         check_steps(cls.steps, config_class)
+        check_named_networks(cls, networks)
         cls.config_class, cls.networks = config_class, networks
         config_class.set_algorithm(cls)
         KNOWN[config_class.get_type()] = cls.definition()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, Final, get_args, get_origin
+
+from torch import nn
 
 from birl.acting.policy import Policy
 from birl.algorithm.learner import Experience
@@ -75,3 +78,37 @@ def check_definition(cls: type) -> None:
         raise ConfigError(f"{cls.__name__}.steps is {steps!r:.80}; it must be a tuple: (Gradient(…), Polyak(…))")
     if cls.learns_from.loops and not steps:  # type: ignore[attr-defined]
         raise ConfigError(f"{cls.__name__}.steps is missing; give what an update does: (Gradient(…), Polyak(…))")
+
+
+def check_named_networks(cls: type, networks: Any) -> None:
+    """Raise `ConfigError` if an algorithm's steps or policy name a network that its class of networks does not set.
+
+    Classes that set attributes by computed names are checked when they are built, as all are (`check_networks`).
+    """
+    known = _attributes(networks)
+    if known is None:
+        return
+    policy, steps = cls.acts, cls.steps  # type: ignore[attr-defined]
+    needed = [(f"the step {step.name!r}", name) for step in steps for name in step.networks]
+    needed += [("its policy", name) for name in (policy.network, *policy.beside) if name]
+    for part, name in needed:
+        if name not in known:
+            raise ConfigError(
+                f"{cls.__name__}: {part} needs the network {name!r}, which {networks.__name__} does not have; it sets "
+                f"{', '.join(sorted(known))}"
+            )
+
+
+def _attributes(networks: Any) -> set[str] | None:
+    """The attributes that a class of networks sets on itself; ``None`` if it does so by computed names."""
+    if not (isinstance(networks, type) and issubclass(networks, nn.Module)):
+        return None
+    found: set[str] = set()
+    for base in networks.__mro__[: networks.__mro__.index(nn.Module)]:
+        init = vars(base).get("__init__")
+        for each in dis.get_instructions(init) if isinstance(init, FunctionType) else ():
+            if each.argval in ("add_module", "register_module", "setattr", "__setattr__", "__dict__"):
+                return None
+            if each.opname == "STORE_ATTR":
+                found.add(each.argval)
+    return found

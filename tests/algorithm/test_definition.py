@@ -21,7 +21,7 @@ VALUES: dict[str, Any] = {"actions": ActionSpace.DISCRETE, "learns_from": Transi
 def define(**values: Any) -> Any:
     """A class like DQN with these values."""
     bases = (Algorithm[DQNConfig, DQNNets],)
-    body = {**VALUES, "steps": DQN.steps, **values, "__orig_bases__": bases}
+    body = {**VALUES, "steps": DQN.steps, "__orig_bases__": bases, **values}
     return type("Defined", (Algorithm,), {name: value for name, value in body.items() if value is not None})
 
 
@@ -45,6 +45,18 @@ def test_a_configuration_belongs_to_one_algorithm() -> None:
     assert DQNConfig.algorithm is DQN
 
 
+def test_networks_with_computed_names_are_checked_when_they_are_built() -> None:
+    class Computed(DQNNets):
+        def __init__(self, spec: Any, cfg: Any) -> None:
+            super().__init__(spec, cfg)
+            for name in ("first", "second"):
+                setattr(self, name, self.critic)
+
+    bases = (Algorithm[DQNConfig, Computed],)
+    with pytest.raises(ConfigError, match="DQNConfig is the configuration of DQN"):  # the only mistake that is found
+        define(steps=(Gradient("first", print, optimizer=""),), __orig_bases__=bases)
+
+
 def test_nothing_derives_from_an_algorithm() -> None:
     with pytest.raises(ConfigError, match="Mine derives from DQN, which is an algorithm already"):
         type("Mine", (DQN,), {})
@@ -59,6 +71,8 @@ def test_nothing_derives_from_an_algorithm() -> None:
         ({"steps": (Gradient("critic", "loss"),)}, "the loss of step 'critic' is 'loss'; it must be a function"),
         ({"steps": (Gradient("critic", print, "critic"),)}, "the networks of step 'critic' are 'critic'; they must be"),
         ({"step": DQN.steps}, "Defined.step is none of an algorithm's values; they are actions, learns_from,"),
+        ({"steps": (Gradient("crtic", print, optimizer=""),)}, "the step 'crtic' needs the network 'crtic', which DQNNets"),
+        ({"acts": GreedyCritic(network="crtic")}, "its policy needs the network 'crtic', .* it sets critic, "),
         ({"predict": print}, "Defined defines predict; an algorithm defines no method"),
         ({"predict": functools.partial(print)}, "Defined defines predict; an algorithm defines no method"),
     ],
