@@ -71,7 +71,7 @@ def test_nothing_derives_from_an_algorithm() -> None:
         ({"steps": (Gradient("critic", "loss"),)}, "the loss of step 'critic' is 'loss'; it must be a function"),
         ({"steps": (Gradient("critic", print, "critic"),)}, "the networks of step 'critic' are 'critic'; they must be"),
         ({"step": DQN.steps}, "Defined.step is none of an algorithm's values; they are actions, learns_from,"),
-        ({"steps": (Gradient("crtic", print, optimizer=""),)}, "the step 'crtic' needs the network 'crtic', which DQNNets"),
+        ({"steps": (Gradient("crtic", print, optimizer=""),)}, "the step 'crtic' needs the network 'crtic', which"),
         ({"acts": GreedyCritic(network="crtic")}, "its policy needs the network 'crtic', .* it sets critic, "),
         ({"predict": print}, "Defined defines predict; an algorithm defines no method"),
         ({"predict": functools.partial(print)}, "Defined defines predict; an algorithm defines no method"),
