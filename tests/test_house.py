@@ -207,3 +207,8 @@ def test_no_test_is_skipped() -> None:
     for path in (ROOT / "tests").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert not [mark for mark in marks if mark in text], path
+
+
+def test_no_file_is_longer_than_500_lines() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "birl").rglob("*.py")}
+    assert {str(path): length for path, length in lengths.items() if length > 500} == {}

@@ -363,15 +363,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             **options,
         }
         if self.learns_from.on_policy:
-            names = ("update_interval", "n_updates", "update_start_step", "random_steps", "overlap")
-            usual: Mapping[str, Any] = {"buffer": None, "explorer": None, **ONLINE_DEFAULTS}
-            given: Mapping[str, Any] = {"buffer": buffer, "explorer": explorer, **run}
-            unused = [each for each in ("buffer", "explorer", *names) if given.get(each, usual[each]) != usual[each]]
-            if unused:
-                raise ConfigError(
-                    f"{name} learns from rollouts of its own policy and has no use for {', '.join(unused)}: "
-                    f"leave {'it' if len(unused) == 1 else 'them'} out"
-                )
+            building.check_rollout_options(name, buffer=buffer, explorer=explorer, **run)
             epochs = on_policy.on_policy_fitter(self, env, n_steps, **run)
         else:
             if buffer is not None:

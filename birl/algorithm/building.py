@@ -14,6 +14,7 @@ from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
+from birl.run.options import ONLINE_DEFAULTS
 from birl.spaces import KINDS, Actions, Spec, as_shape
 from birl.types import ActionSpace, Array, Shape
 
@@ -33,6 +34,18 @@ def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
     for name, evaluator in (evaluators or {}).items():
         if inspect.isclass(evaluator):
             raise ConfigError(f"the evaluator {name!r} is a class: give an object, {evaluator.__name__}(…)")
+
+
+def check_rollout_options(name: str, **given: Any) -> None:
+    """Reject options of `Algorithm.fit_online` that are of no use to an algorithm that learns from rollouts."""
+    usual = {"buffer": None, "explorer": None, **ONLINE_DEFAULTS}
+    replay = ("buffer", "explorer", "update_interval", "n_updates", "update_start_step", "random_steps", "overlap")
+    unused = [option for option in replay if given.get(option, usual[option]) != usual[option]]
+    if unused:
+        raise ConfigError(
+            f"{name} learns from rollouts of its own policy and has no use for {', '.join(unused)}: leave "
+            f"{'it' if len(unused) == 1 else 'them'} out"
+        )
 
 
 def check_picker(dataset: Any, config: Any) -> None:
