@@ -85,30 +85,21 @@ def check_named_networks(cls: type, networks: Any) -> None:
 
     Classes that set attributes by computed names are checked when they are built, as all are (`check_networks`).
     """
-    known = _attributes(networks)
-    if known is None:
+    if not (isinstance(networks, type) and issubclass(networks, nn.Module)):
+        return
+    bases = networks.__mro__[: networks.__mro__.index(nn.Module)]
+    made = [init for base in bases if isinstance(init := vars(base).get("__init__"), FunctionType)]
+    known = {name for init in made for name in init.__code__.co_names}
+    if known & {"add_module", "register_module", "setattr", "__setattr__", "__dict__"}:
         return
     policy, steps = cls.acts, cls.steps  # type: ignore[attr-defined]
     needed = [(f"the step {step.name!r}", name) for step in steps for name in step.networks]
     needed += [("its policy", name) for name in (policy.network, *policy.beside) if name]
     for part, name in needed:
         if name not in known:
+            code = [each for init in made for each in dis.get_instructions(init)]  # slow, so only now
+            own = sorted({each.argval for each in code if each.opname == "STORE_ATTR"})
             raise ConfigError(
                 f"{cls.__name__}: {part} needs the network {name!r}, which {networks.__name__} does not have; it sets "
-                f"{', '.join(sorted(known))}"
+                f"{', '.join(own)}"
             )
-
-
-def _attributes(networks: Any) -> set[str] | None:
-    """The attributes that a class of networks sets on itself; ``None`` if it does so by computed names."""
-    if not (isinstance(networks, type) and issubclass(networks, nn.Module)):
-        return None
-    found: set[str] = set()
-    for base in networks.__mro__[: networks.__mro__.index(nn.Module)]:
-        init = vars(base).get("__init__")
-        for each in dis.get_instructions(init) if isinstance(init, FunctionType) else ():
-            if each.argval in ("add_module", "register_module", "setattr", "__setattr__", "__dict__"):
-                return None
-            if each.opname == "STORE_ATTR":
-                found.add(each.argval)
-    return found
