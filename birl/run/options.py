@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypedDict
@@ -120,8 +121,10 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
 
 def check_options(loop: str, options: Iterable[str], more: Iterable[str] = ()) -> None:
     """Raise `ConfigError` if one of the options is neither among `Options` nor among ``more`` of this loop."""
-    known = [*more, *DEFAULTS]
+    known = [name for name in dict.fromkeys([*more, *DEFAULTS]) if name != "options"]
     for name in options:
         if name not in known:
-            hint = "; d3rlpy's older `scorers` are `evaluators` now" if name == "scorers" else ""
-            raise ConfigError(f"{loop} has no option {name!r}{hint}. Options: {', '.join(known)}")
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = "; d3rlpy's older `scorers` are `evaluators` now." if name == "scorers" else hint
+            raise ConfigError(f"{loop} has no option {name!r}{hint or '.'} Options: {', '.join(known)}")
