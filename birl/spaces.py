@@ -60,7 +60,7 @@ class Continuous:
     discrete: ClassVar = False
 
     def __str__(self) -> str:
-        return f"{self.size} action dimensions"
+        return f"{self.size} action dimension{'s' * (self.size > 1)}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ class Discrete:
     bounds: ClassVar = None
 
     def __str__(self) -> str:
-        return f"{self.size} discrete actions"
+        return f"{self.size} discrete action{'s' * (self.size > 1)}"
 
     def takes(self, other: Actions) -> bool:
         """Whether ``other`` has no further choices: data need not show all of them."""

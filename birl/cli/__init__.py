@@ -60,7 +60,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error. Works at any place."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error. May stand anywhere."),
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Deep reinforcement learning from logs and in live environments."""

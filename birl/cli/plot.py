@@ -25,7 +25,7 @@ def plot(
     ],
     save: Save = None,
     metric: Annotated[str | None, typer.Option(help="Metric of run folders; by default the return.")] = None,
-    window: Annotated[int, typer.Option(min=1, help="Moving average over so many epochs.")] = 1,
+    window: Annotated[int, typer.Option(min=1, help="Epochs of the moving average.")] = 1,
     show_steps: ShowSteps = False,
     show_max: Annotated[
         bool, typer.Option("--show-max", help="Largest value of each curve in the legend, of all as a dashed line.")

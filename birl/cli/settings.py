@@ -29,7 +29,7 @@ def configure(algorithm: type[Algorithm[Any, Any]], assignments: Sequence[str]) 
     for word in assignments:
         path, equals, text = word.partition("=")
         if not equals or not path:
-            raise ConfigError(f"{word!r} sets nothing: write field=value, such as gamma=0.9 or q_func_factory=qr")
+            raise ConfigError(f"{word!r} has no value: write field=value, such as gamma=0.9 or q_func_factory=qr")
         if path in given:
             raise ConfigError(f"{path} is set twice, to {given[path]} and to {text}: leave one out")
         given[path] = text

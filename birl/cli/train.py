@@ -37,7 +37,7 @@ def train(
     algo: Annotated[str, typer.Argument(metavar="ALGO", help="Name of an algorithm: see `birl algos`.")],
     n_steps: Annotated[int, typer.Option(min=1, help="Updates (offline) or environment steps (online).")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Run folder: models, metrics, checkpoint.")],
-    more: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="As after --set.")] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Settings, as with --set.")] = None,
     dataset: Annotated[str | None, typer.Option(metavar="NAME|FILE.h5", help="Logged data to train from.")] = None,
     env_id: Annotated[
         str | None,
@@ -48,7 +48,7 @@ def train(
         str | None,
         typer.Option(
             metavar="N|S1,S2,…",
-            help="Train so many seeds (0, 1, …), or these, at once: each as alone, its run in DIR/seed_<seed>.",
+            help="Train N seeds (0, 1, …), or the listed ones, at once: each as if alone, in DIR/seed_<seed>.",
         ),
     ] = None,
     set_: Annotated[
@@ -61,7 +61,7 @@ def train(
         int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")
     ] = None,
     n_trials: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 10,
-    num_envs: Annotated[int | None, typer.Option(min=1, help="Train in so many environments at once.")] = None,
+    num_envs: Annotated[int | None, typer.Option(min=1, help="Number of environments to train in at once.")] = None,
     update_interval: Annotated[
         int, typer.Option(min=1, help="Environment steps between updates; for AWR some 2048, as an update takes long.")
     ] = 1,
@@ -76,7 +76,7 @@ def train(
         bool, typer.Option("--log-gradients", help="Write statistics of the gradients of every parameter, too.")
     ] = False,
 ) -> None:
-    """Train from logged data (--dataset) or in an environment (--env-id). The same command again goes on from DIR."""
+    """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR."""
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
     updates = {"update_interval": update_interval, "n_updates": n_updates}
@@ -127,7 +127,7 @@ def train(
         if why:
             note(why)
         folder = RunFolder(out, several)
-        going_on = f" (going on) from step {checkpoint_step(out)}" if folder.prepare(settings, fresh=fresh) else ""
+        going_on = f", resuming at step {checkpoint_step(out)}" if folder.prepare(settings, fresh=fresh) else ""
         kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
         which = f"seed {seed}" if several is None else f"seeds {', '.join(map(str, several))}"
         note(f"{algorithm.__name__} {kind}, {n_steps} steps, {which} -> {out}{going_on}")
@@ -196,7 +196,7 @@ def _stopping(out: Path) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit):
         if checkpoint_step(out):
-            note(f"stopped; the same command goes on from {out}")
+            note(f"stopped; give the same command again to resume from {out}")
         else:
             note("stopped before the first step: there is nothing to go on from; the same command starts again")
         raise

@@ -79,7 +79,7 @@ class MDPDataset(ReplayBuffer):
     ) -> None:
         if terminals is None:  # zeros would be a guess: a forgotten termination changes what is learned
             raise DataError(
-                "terminals are not given: give 1 for each step with which the environment ended the episode, or, if "
+                "terminals are not given: give 1 at each step where the environment ended the episode, or, if "
                 "only time limits end episodes, terminals=np.zeros(len(rewards)) with timeouts"
             )
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)

@@ -207,7 +207,7 @@ def check_stopped(process: Process, number: signal.Signals, status: int) -> None
     assert status == EXIT_CODES[number], process.log
     assert "Traceback" not in process.log
     if number != signal.SIGKILL:
-        assert "stopped; the same command goes on" in process.log.splitlines()[-1]
+        assert "stopped; give the same command again" in process.log.splitlines()[-1]
         assert not process.writing
     load_archive(process.out / "checkpoint.d3c", "checkpoint")
 
@@ -231,7 +231,7 @@ def test_killed_once(name: str, number: signal.Signals, writing: bool, folder: P
     assert run.epochs // 3 <= before < run.epochs  # it was killed in the middle
 
     process = finish(run, folder, process.out)
-    assert "(going on)" in process.log
+    assert "resuming at step" in process.log
     finish(run, folder, tmp_path / "whole")
     check_equal(process.out, tmp_path / "whole")
 
