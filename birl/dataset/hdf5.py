@@ -60,6 +60,7 @@ def dump(episodes: Sequence[Episode], f: Target, info: DatasetInfo | None = None
 
     Raises:
         ConfigError: if ``f`` is no file.
+        ShapeError: if the observations of the episodes have different parts.
         WriteError: if the file cannot be written.
     """
     if not isinstance(f, str | os.PathLike) and not hasattr(f, "write"):
@@ -71,6 +72,8 @@ def dump(episodes: Sequence[Episode], f: Target, info: DatasetInfo | None = None
         return
     try:
         _write(f, episodes, info)
+    except BirlError:
+        raise
     except (OSError, ValueError, AttributeError) as error:
         raise WriteError(
             f"the file could not be written ({error}): open it with open(path, 'w+b'), or give the path"

@@ -25,7 +25,7 @@ from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import NO_TRANSITION, Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TransitionView
-from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_batch
+from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from birl.types import ActionSpace, Array, Shape, State, tree_map
 
@@ -197,10 +197,10 @@ class ReplayBuffer(ReplayBufferBase):
                 f"{len(terminated)} steps were given, this buffer is for {count} environments: make it with lanes="
             )
         writer, names = self._writer, self.storage.observation_names
-        observation = process_batch(writer.process_observation, parts_like(observation, names))
-        next_observation = process_batch(writer.process_observation, parts_like(next_observation, names))
+        observation = process_observations(writer.process_observation, parts_like(observation, names))
+        next_observation = process_observations(writer.process_observation, parts_like(next_observation, names))
         following = observation_columns(self.storage, next_observation, "next_observation")
-        action, reward = process_batch(writer.process_action, action), process_batch(writer.process_reward, reward)
+        action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
         values = step_columns(self.storage, observation, action, reward, extra)
         lanes = self._all_lanes
         if mask is not None and not np.all(mask):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -43,21 +43,25 @@ class LastFrameWriterPreprocess(BasicWriterPreprocess):
         return tree_map(lambda leaf: np.asarray(leaf)[-1:], observation)
 
 
-def process_batch(method: Callable[[Tree], Tree], values: Tree) -> Tree:
-    """The results of a writer's ``method`` for each of the observations ``[n, …]``, or of the actions or rewards.
-
-    Only observations are trees: a list or tuple of actions is an array.
-    """
-    function = getattr(method, "__func__", method)
-    if function in vars(WriterPreprocessProtocol).values():  # it is not overridden
-        return values
-    if method.__name__ != "process_observation":
-        return np.stack([np.asarray(method(value)) for value in np.asarray(values)])
-    values = tree_map(np.asarray, values)
-    if function is LastFrameWriterPreprocess.process_observation:
-        return tree_map(lambda leaf: leaf[:, -1:], values)
+def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> Tree:
+    """The results of a writer's ``process_observation`` for each of the observations ``[n, …]``."""
+    if not _overrides(method):
+        return observations
+    observations = tree_map(np.asarray, observations)
+    if getattr(method, "__func__", method) is LastFrameWriterPreprocess.process_observation:
+        return tree_map(lambda leaf: leaf[:, -1:], observations)
 
     def process(index: int) -> Tree:
-        return tree_map(np.asarray, parts_like(method(tree_map(lambda leaf: leaf[index], values)), values))
+        one = tree_map(lambda leaf: leaf[index], observations)
+        return tree_map(np.asarray, parts_like(method(one), observations))
 
-    return stack_trees(map(process, range(len(next(tree_leaves(values))))))
+    return stack_trees(map(process, range(len(next(tree_leaves(observations))))))
+
+
+def process_rows(method: Callable[[Any], Any], rows: Any) -> Any:
+    """The results of a writer's ``process_action`` or ``process_reward`` for each of ``rows``, which are no trees."""
+    return np.stack([np.asarray(method(row)) for row in np.asarray(rows)]) if _overrides(method) else rows
+
+
+def _overrides(method: Callable[..., Any]) -> bool:
+    return getattr(method, "__func__", method) not in vars(WriterPreprocessProtocol).values()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from birl.dataset import Episode, FIFOBuffer, InfiniteBuffer, ReplayBuffer
 from birl.dataset.hdf5 import dump, load
-from birl.errors import ActionError, ConfigError, CorruptFileError, FileError, ForeignFileError, WriteError
+from birl.errors import ActionError, ConfigError, CorruptFileError, FileError, ForeignFileError, ShapeError, WriteError
 from birl.types import ActionSpace
 
 TREES: dict[str, Any] = {
@@ -227,3 +227,19 @@ def test_arguments_in_another_order(tmp_path: Path) -> None:
         load(file)  # type: ignore[arg-type]
     with open(path, "rb") as file:
         assert len(load(file)[0]) == buffer.size()
+
+
+ROWS = np.ones((3, 2))
+
+
+@pytest.mark.parametrize("other", [{"a": ROWS}, ROWS, {"a": ROWS, "c": ROWS}])
+def test_episodes_of_another_structure_are_refused(other: Any) -> None:
+    observations = {"a": ROWS, "b": ROWS}
+    one, two = (Episode(each, np.ones((3, 1)), np.ones((3, 1)), True) for each in (observations, other))
+    with pytest.raises(ShapeError, match="episode 1 has other parts of observations than episode 0"):
+        dump([one, two], io.BytesIO())
+
+
+def test_a_device_cannot_be_read_back() -> None:
+    with pytest.raises(WriteError, match="which cannot be read back: give a path"):
+        dump(make().episodes, "/dev/null")

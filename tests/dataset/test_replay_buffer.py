@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -542,3 +543,34 @@ def test_pickers_find_no_old_actions_behind_the_end_of_an_episode() -> None:
     buffer.sample_transition_batch(64)
     assert behind and set(behind) == {0.0}
     assert min(float(buffer.episodes[0].actions.min()), 180) > 170  # which are left as they are
+
+
+def test_actions_and_rewards_of_a_writer_are_no_trees() -> None:
+    class Doubles(BasicWriterPreprocess):
+        def process_action(self, action: Any) -> Any:
+            return action[0], action[1] * 2, 7.0  # a tuple is an array, too
+
+    buffer = ReplayBuffer(
+        InfiniteBuffer(),
+        writer_preprocessor=Doubles(),
+        observation_signature=Signature((np.dtype(np.float32),), ((2,),)),
+        action_signature=Signature((np.dtype(np.float32),), ((3,),)),
+        reward_signature=Signature((np.dtype(np.float32),), ((1,),)),
+        lanes=2,
+    )
+    zeros, no = np.zeros((2, 2), np.float32), np.zeros(2, bool)
+    buffer.append_batch(zeros, np.array([[1.0, 2.0], [3.0, 4.0]]), (0.5, 1.5), no, no, zeros)
+    assert sorted(map(tuple, buffer.storage.columns["action"][:][buffer.storage.columns["action"][:].any(1)])) == [
+        (1.0, 4.0, 7.0),
+        (3.0, 8.0, 7.0),
+    ]
+
+
+def test_datasets_can_be_pickled() -> None:
+    """As arguments of other processes; mirrors stay behind."""
+    dataset = MDPDataset(np.ones((20, 2), np.float32), np.arange(20) % 2, np.arange(20.0), np.arange(20) % 10 == 9)
+    reader = dataset.placed_for(torch.device("cpu"))
+    copy = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    copy.append_episode(copy.episodes[0])
+    assert reader is not None and (dataset.transition_count, copy.transition_count) == (20, 30)
+    assert copy.sample_transition_batch(8).rewards.shape == (8, 1)
