@@ -8,19 +8,22 @@ from birl.errors import ConfigError
 
 
 def resolve_device(device: bool | int | str | None) -> torch.device:
-    """``False``/``None``: CPU; ``True``: first GPU; int: that GPU; str: a torch device, index optional."""
+    """``False``/``None``: CPU; ``True``: first GPU; int: that GPU; str: a torch device, index optional.
+
+    Returns:
+        The device as tensors on it name theirs, so equal devices compare equal: ``"cpu:0"`` is the CPU, ``"cuda"``
+        the GPU in use.
+    """
     if device is None or device is False:
         return torch.device("cpu")
     if device is True:
         device = 0
     try:
-        resolved = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
-        torch.empty(0, device=resolved)
+        return torch.empty(0, device=f"cuda:{device}" if isinstance(device, int) else device).device
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(
             f"device {device!r} cannot be used: {str(error).splitlines()[0]}. {_usable_devices()}"
         ) from None
-    return resolved
 
 
 def _usable_devices() -> str:

@@ -30,6 +30,9 @@ _ROUNDING: Final = 1e-5
 _NO_BOUND: Final = 1e30
 """Bounds from here on are as good as none."""
 
+_MOST_CHANNELS: Final = 4
+"""Channels of an image, if they come last. A longer last axis is a side of the image."""
+
 _MOST_ACTIONS: Final = 1_000_000
 """Sizes above this are not inferred: a network needs an output for each action, so such numbers are likely ids."""
 
@@ -252,6 +255,11 @@ def as_shape(shape: Any) -> Shape:
     if all(isinstance(item, int | np.integer) for item in items):
         return tuple(int(item) for item in items)
     return tuple(as_shape(item) for item in items)
+
+
+def is_channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether a shape is that of an image ``(height, width, channels)``: at most 4 channels, both sides longer."""
+    return len(shape) == 3 and shape[2] <= _MOST_CHANNELS < min(shape[:2])
 
 
 def example_observation(shape: Shape, device: torch.device) -> Tree:

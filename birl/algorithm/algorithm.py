@@ -191,7 +191,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     # -- building --------------------------------------------------------------------------------------------------
 
     def create_impl(self, observation_shape: Shape, action_size: int, *, discrete_action: bool | None = None) -> None:
-        """Build networks and optimisers. Networks of the same shapes that have not been trained are kept.
+        """Build networks and optimisers. Untrained ones of the same shapes are kept, others replaced with a warning.
 
         Args:
             observation_shape: such as ``(3,)``, or a tuple or dict of shapes.
@@ -202,7 +202,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         if self._learner is not None:
             if spec == self.spec and self.grad_step == 0:
                 return
-            raise ConfigError(f"this {type(self).__name__} has networks already; make a new one with config.create()")
+            building.warn_of_new_networks(self._learner)
         self._learner = self._build(spec)
 
     def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:

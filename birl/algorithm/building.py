@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from birl.algorithm.learner import KNOWN, Definition
+from birl.algorithm.learner import KNOWN, Definition, Learner
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -105,6 +105,15 @@ def checked_spec(kind: Definition, shape: Shape, action_size: int, discrete: boo
     if told not in kind.actions:
         raise ConfigError(_other_actions(kind, actions))
     return Spec(as_shape(shape), actions)
+
+
+def warn_of_new_networks(learner: Learner) -> None:
+    """Say that an algorithm is built anew, as in d3rlpy."""
+    warnings.warn(
+        f"create_impl replaces the networks of this {learner.name} (built for {learner.spec}, "
+        f"{learner.engine.grad_step} updates) by untrained ones: to keep them, make another with config.create()",
+        stacklevel=3,
+    )
 
 
 def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBufferBase) -> Spec:

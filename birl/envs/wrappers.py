@@ -11,16 +11,15 @@ from gymnasium import spaces
 
 from birl.checks import check
 from birl.errors import ConfigError, EnvironmentMismatchError
+from birl.spaces import is_channels_last
 from birl.types import Array
-
-_MOST_CHANNELS = 4
 
 
 def is_channel_last(space: Any) -> bool:
     """Whether a space holds images without channels ``[H, W]`` or with at most 4 of them last ``[H, W, C]``."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
-    return len(space.shape) == 2 or (space.shape[2] <= _MOST_CHANNELS < min(space.shape[:2]))
+    return len(space.shape) == 2 or is_channels_last(space.shape)
 
 
 def with_channel_first(images: Array, dimensions: int) -> Array:

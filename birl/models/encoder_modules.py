@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from birl.errors import ConfigError
 from birl.models.layers import DenseLayer, activation_named, layer_norm
+from birl.spaces import is_channels_last
 from birl.types import Tree, tree_leaves
 
 
@@ -131,7 +132,7 @@ class PixelEncoder(nn.Module):
         use_batch_norm, dropout_rate: after every layer.
 
     Raises:
-        ConfigError: if the image is not three-dimensional or too small for the filters.
+        ConfigError: if the image is not three-dimensional, has its channels last or is too small for the filters.
     """
 
     def __init__(
@@ -151,6 +152,14 @@ class PixelEncoder(nn.Module):
             raise ConfigError(
                 f"observation_shape is {observation_shape!r}; a pixel encoder needs (channels, height, width)"
             )
+        if is_channels_last(observation_shape):
+            height, width, channels = observation_shape
+            raise ConfigError(
+                f"observations of shape {tuple(observation_shape)} look like images with their channels last; image "
+                f"encoders take (channels, height, width), here {(channels, height, width)}: wrap environments in "
+                "birl.envs.ChannelFirst, and give datasets np.moveaxis(observations, -1, -3). If the channels do come "
+                "first, swap the last two axes, or flatten with VectorEncoderFactory"
+            )
         self.activation = activation_named(activation)
         self.feature_size = feature_size
         channels, height, width = observation_shape
@@ -160,8 +169,8 @@ class PixelEncoder(nn.Module):
             if height < 1 or width < 1:
                 raise ConfigError(
                     f"images of shape {tuple(observation_shape)} are too small for the filters {filters!r}; "
-                    "give PixelEncoderFactory(filters=[[channels, kernel, stride], …]) with smaller kernels or "
-                    "strides, or flatten them with VectorEncoderFactory"
+                    "use DefaultEncoderFactory, whose filters fit, smaller kernels or strides in "
+                    "PixelEncoderFactory(filters=[[channels, kernel, stride], …]), or flatten with VectorEncoderFactory"
                 )
             after: list[nn.Module] = [nn.BatchNorm2d(out_channels)] if use_batch_norm else []
             after += [nn.Dropout2d(dropout_rate)] if dropout_rate else []

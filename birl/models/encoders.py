@@ -7,8 +7,10 @@ need not support sequences, ensembles or seeds.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import inspect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -61,8 +63,18 @@ class EncoderFactory(Serializable):
             return self._ensemble([self.build(observation_shape, actions) for _ in range(n)])
         if actions is None:
             return self.create(observation_shape)
-        told = (True,) if actions.discrete else ()  # d3rlpy's factories take no such argument
-        return self.create_with_action(observation_shape, actions.size, *told)
+        arguments = (observation_shape, actions.size, actions.discrete)
+        signature = inspect.signature(self.create_with_action)
+        for given in (arguments, arguments[:2]):  # some factories for d3rlpy do not take the third
+            with contextlib.suppress(TypeError):
+                signature.bind(*given)
+                break
+        else:
+            raise ConfigError(
+                f"{type(self).__name__}.create_with_action has the arguments {signature}; it must take "
+                "(observation_shape, action_size, discrete_action), the last of which may be left out"
+            )
+        return self.create_with_action(*given)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""
@@ -138,7 +150,7 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
         last_activation: activation of the dense layer instead of ``activation``.
     """
 
-    filters: list[list[int]] = field(default_factory=lambda: [[32, 8, 4], [64, 4, 2], [64, 3, 1]])
+    filters: list[list[int]] = field(default_factory=lambda: _filters_for(84))
     feature_size: int = 512
     activation: str = "relu"
     use_batch_norm: bool = False
@@ -199,7 +211,9 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
 
 @dataclass(frozen=True)
 class DefaultEncoderFactory(EncoderFactory, type="default"):
-    """`PixelEncoderFactory` for three-dimensional observations, `VectorEncoderFactory` for others.
+    """`PixelEncoderFactory` for images ``(channels, height, width)``, `VectorEncoderFactory` for others.
+
+    Images with a side below 36 pixels get smaller kernels, and fewer convolutions where three do not fit.
 
     Tuple and dict observations have one such encoder for each leaf; a dense layer of 256 units joins their features.
 
@@ -233,8 +247,21 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
         return TreeEncoder(leaves, joint)
 
     def _leaf(self, shape: tuple[int, ...]) -> EncoderFactory:
-        factory: Callable[..., EncoderFactory] = PixelEncoderFactory if len(shape) == 3 else VectorEncoderFactory
-        return factory(activation=self.activation, use_batch_norm=self.use_batch_norm, dropout_rate=self.dropout_rate)
+        options: dict[str, Any] = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        if len(shape) == 3:
+            return PixelEncoderFactory(filters=_filters_for(min(shape[1:])), **options)
+        return VectorEncoderFactory(**options)
+
+
+def _filters_for(side: int) -> list[list[int]]:
+    """Filters of convolutions over images whose shorter side has so many pixels."""
+    if side >= 36:
+        return [[32, 8, 4], [64, 4, 2], [64, 3, 1]]
+    if side >= 18:
+        return [[32, 4, 2], [64, 4, 2], [64, 3, 1]]
+    if side >= 5:
+        return [[32, 3, 1], [64, 3, 2 if side >= 12 else 1]]
+    return [[32, min(side, 3), 1]]
 
 
 def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_size: int | None = None) -> int:

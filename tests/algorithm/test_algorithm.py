@@ -86,17 +86,24 @@ def test_shapes_of_every_kind_build_and_predict(shape):
     assert action.dtype == np.int64
 
 
-def test_building_twice_is_refused_unless_it_changes_nothing():
+def test_building_twice_begins_anew_unless_it_changes_nothing():
     dqn = small_dqn()
     dqn.build_with_dataset(discrete_dataset())
+    built = dqn.impl
     dqn.build_with_env(gymnasium.make("CartPole-v1"))
     dqn.create_impl((4,), 2)
-    for shape, size in [((4,), 3), ((3,), 2)]:
-        with pytest.raises(ConfigError, match="has networks already"):
-            dqn.create_impl(shape, size)
+    assert dqn.impl is built
     dqn.fit(discrete_dataset(), n_steps=1, **QUIET)
-    with pytest.raises(ConfigError, match="has networks already"):
+    with pytest.warns(UserWarning, match=r"replaces .* this DQN \(.*, 1 updates\) by untrained ones"):
         dqn.create_impl((4,), 2)
+    assert dqn.impl is not built
+    assert dqn.grad_step == 0
+    dqn.fit(discrete_dataset(), n_steps=2, **QUIET)
+    assert dqn.grad_step == 2
+    for shape, size in [((4,), 3), ((3,), 2)]:
+        with pytest.warns(UserWarning, match="by untrained ones"):
+            dqn.create_impl(shape, size)
+        assert (dqn.observation_shape, dqn.action_size) == (shape, size)
 
 
 @pytest.mark.parametrize("wrap", [tuple, lambda pair: [pair]])

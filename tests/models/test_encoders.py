@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,27 @@ class OldEncoderFactory(EncoderFactory):
         return "test_old"
 
 
+class NewEncoderFactory(OldEncoderFactory):
+    """As d3rlpy's documentation has it."""
+
+    def create_with_action(self, observation_shape: Any, action_size: int, discrete_action: bool) -> nn.Module:  # type: ignore[override]
+        assert discrete_action is False
+        return super().create_with_action(observation_shape, action_size)
+
+    @staticmethod
+    def get_type() -> str:
+        return "test_new"
+
+
+class OddEncoderFactory(EncoderFactory):
+    def create_with_action(self, observation_shape: Any) -> nn.Module:  # type: ignore[override]
+        return UserEncoder(observation_shape[0], 4)
+
+    @staticmethod
+    def get_type() -> str:
+        return "test_odd"
+
+
 class BareEncoderFactory(EncoderFactory):
     def create(self, observation_shape: Any) -> nn.Module:
         return nn.Linear(observation_shape[0], 7)
@@ -81,12 +103,18 @@ class BareEncoderFactory(EncoderFactory):
         return "test_bare"
 
 
+@pytest.mark.parametrize("factory", [OldEncoderFactory(), NewEncoderFactory()], ids=["two", "three"])
 @pytest.mark.parametrize("share", [False, True])
-def test_encoders_written_for_d3rlpy(share: bool) -> None:
+def test_encoders_written_for_d3rlpy(share: bool, factory: EncoderFactory) -> None:
     spec = Spec((3,), Continuous(2))
-    critic = ContinuousQFunction(spec, OldEncoderFactory(), MeanQFunctionFactory(share_encoder=share), 2)
+    critic = ContinuousQFunction(spec, factory, MeanQFunctionFactory(share_encoder=share), 2)
     value = critic(Inputs(torch.randn(5, 3)), torch.randn(5, 2)).mean()
     assert value.shape == (2, 5)
+
+
+def test_an_encoder_with_other_arguments_is_told_which() -> None:
+    with pytest.raises(ConfigError, match=r"OddEncoderFactory.create_with_action has the arguments \(obs"):
+        ContinuousQFunction(Spec((3,), Continuous(2)), OddEncoderFactory(), MeanQFunctionFactory(), 1)
 
 
 def test_default_vector_encoder_is_d3rlpys() -> None:
@@ -104,6 +132,27 @@ def test_default_pixel_encoder_is_the_nature_dqn() -> None:
     shapes = [tuple(p.shape) for p in encoder.parameters() if p.dim() > 1]
     assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
     assert encoder(torch.rand(2, 4, 84, 84)).shape == (2, 512)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("width", [None, 1, 3, 60])
+def test_default_encoder_fits_images_of_every_size(channels: int, width: int | None) -> None:
+    for side in range(1, 50):
+        shape = (channels, side, width or side)
+        assert DefaultEncoderFactory().create(shape)(torch.rand(2, *shape)).shape == (2, 512)
+
+
+@pytest.mark.parametrize("shape", [(96, 96, 3), (7, 7, 3), (10, 10, 1), (210, 160, 3), (384, 96, 3)])
+@pytest.mark.parametrize("factory", [DefaultEncoderFactory(), PixelEncoderFactory(), PixelEncoderFactory([[8, 3, 1]])])
+def test_channels_last_are_refused_with_the_way_out(shape: Any, factory: EncoderFactory) -> None:
+    first = re.escape(str((shape[2], *shape[:2])))
+    with pytest.raises(ConfigError, match=rf"channels last.*here {first}.*ChannelFirst.*moveaxis"):
+        factory.create(shape)
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 3), (4, 9, 2), (3, 5, 5), (8, 4, 4), (10, 10, 10)])
+def test_shapes_that_can_be_channels_first_are(shape: Any) -> None:
+    assert DefaultEncoderFactory().create(shape)(torch.rand(2, *shape)).shape == (2, 512)
 
 
 @pytest.mark.parametrize(
