@@ -15,7 +15,7 @@ test: $(VENV)/.dev  ## all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 test-slow: $(VENV)/.dev  ## learning runs of minutes
-	$(BIN)/python -m pytest -n 2 -q -m slow --timeout 3600
+	$(BIN)/python -m pytest -n 2 -q -m slow
 
 lint: $(VENV)/.dev  ## style, types, layers
 	$(BIN)/ruff check .

@@ -104,7 +104,7 @@ def run(folder: Path, **task: object) -> list[subprocess.CompletedProcess[str]]:
     ]
     results = []
     for process in processes:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
         results.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
     return results
 

@@ -774,7 +774,6 @@ def test_correlations_of_the_example() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_nine_policies_of_cartpole_are_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     example = ranking()
     monkeypatch.setattr(sys, "argv", ["fqe_ranking.py", "--out", str(tmp_path / "ranking.csv")])

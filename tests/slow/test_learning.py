@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.learning import TASKS, learn
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.slow
 
 SOLVED = [name for name, task in TASKS.items() if not task.control]
 CONTROLS = [name for name, task in TASKS.items() if task.control]
