@@ -313,7 +313,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
             **options: ``logger_adapter``, ``show_progress``, ``save_interval`` (epochs between saved models),
                 ``evaluators`` (name to evaluator), ``callback(algo, epoch, step)`` after each update,
                 ``epoch_callback(algo, epoch, step)`` after each epoch, ``checkpoint`` (folder: the run's whole state
-                is kept there, and training goes on from what is found there), ``enable_ddp`` (learn together with
+                is kept there, and training goes on from what is found there), ``score``, ``stop_at``, ``keep_models``
+                and ``go_on`` (see `birl.run.options.Options`), ``enable_ddp`` (learn together with
                 other processes, see `birl.distributed`), ``logging_strategy`` and ``logging_steps``
                 (`LoggingStrategy.STEPS`: metrics are also written every so many updates), ``log_gradients`` (whether
                 statistics of gradients are written, too).
@@ -338,7 +339,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
         """Train in an environment or a vector environment.
 
         Args:
-            env: Gymnasium environment, or vector environment in any autoreset mode.
+            env: Gymnasium environment, or vector environment in any autoreset mode, or a name such as
+                ``"CartPole-v1"`` or ``"module:factory"`` (see `birl.envs.make_env`).
             buffer: replay buffer; by default one of a million steps. On-policy algorithms use none.
             explorer: turns greedy actions into the ones taken; by default the policy samples.
             n_steps: number of environment steps (over all environments).

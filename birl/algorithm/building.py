@@ -54,9 +54,9 @@ def check_picker(dataset: Any, config: Any) -> None:
     Raises:
         ConfigError: naming both.
     """
-    picker, scaler = dataset.transition_picker, config.reward_scaler
+    picker, scaler = getattr(dataset, "transition_picker", None), config.reward_scaler
     gamma = getattr(picker, "gamma", None)
-    if gamma is None:
+    if picker is None or gamma is None:
         return
     if gamma != config.gamma:
         raise ConfigError(

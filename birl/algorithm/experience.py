@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
-from birl.algorithm.learner import Experience, Learner, Pass
+from birl.algorithm.learner import Experience, Learner, Pass, Passes
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError
@@ -165,7 +165,7 @@ class Iterations(Experience):
             extra={"return": returns[index]},
         )
 
-    def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
+    def passes(self, learner: Learner, batch: Batch) -> Passes:
         size = min(learner.config.batch_size_per_update, len(batch.weight))
         for regression in self.regressions:
             if regression.prepare is not None:
@@ -198,10 +198,13 @@ class Rollouts(Experience):
         prepare: ``(networks, batch, ended, config) -> batch``, adds values that all passes share, such as advantages;
             ``ended`` ``[T, N]`` is 1 where a recursion over time stops.
         n_passes: name of the config field with the number of passes.
+        limit: a metric and the name of the config field with its limit: when the mean of the metric over a pass exceeds
+            it, no further pass is made. ``None`` in the field is no limit.
     """
 
     prepare: Callable[[Any, Batch, Tensor, Any], Batch]
     n_passes: str = "n_epochs"
+    limit: tuple[str, str] | None = None
     loops = ONLINE
     stores = ("policy_action",)
     on_policy = True
@@ -212,11 +215,18 @@ class Rollouts(Experience):
         batch, ended = rollout_batch(drawn, learner.units, learner.config.gamma)
         return self.prepare(learner.nets, batch, ended, learner.config)
 
-    def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
+    def passes(self, learner: Learner, batch: Batch) -> Passes:
         minibatches = self._sequences if learner.recurrent else self._steps
+        metric, field = self.limit or ("", "")
+        most = getattr(learner.config, field, None)
         for _ in range(getattr(learner.config, self.n_passes)):
+            found = []
             for minibatch in minibatches(learner.config, batch):
-                yield Pass(minibatch)
+                metrics = yield Pass(minibatch)
+                if most is not None:
+                    found.append(metrics[metric])
+            if most is not None and torch.stack(found).mean() > most:  # the one value that is waited for in a pass
+                return
 
     def _sequences(self, config: Any, batch: Batch) -> Iterator[Batch]:
         batch = fold_sequences(batch, config.sequence_length)

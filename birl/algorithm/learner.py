@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ class Pass(NamedTuple):
 
     batch: Batch
     only: tuple[str, ...] | None = None
+
+
+Passes = Generator[Pass, dict[str, Tensor], None]
+"""Engine updates to make; each is answered with its metrics."""
 
 
 class Experience:
@@ -70,8 +75,8 @@ class Experience:
         """The drawn steps in the networks' units, with everything that all passes share."""
         raise NotImplementedError
 
-    def passes(self, learner: Learner, batch: Batch) -> Iterator[Pass]:
-        """The engine updates to make with a batch; by default one."""
+    def passes(self, learner: Learner, batch: Batch) -> Passes:
+        """The engine updates to make with a batch, by default one; each is answered with its metrics."""
         yield Pass(batch)
 
     def updates(self, config: Any, count: int) -> int:
@@ -199,9 +204,13 @@ class Learner:
         self.set_mode(acting=False)
         batch = drawn if isinstance(drawn, Batch) else self.batch(drawn)
         found: dict[str, list[Tensor]] = {}
-        for minibatch, only in self.experience.passes(self, batch):
-            for name, value in self.engine.update(minibatch, only).items():
-                found.setdefault(name, []).append(value)
+        passes, metrics = self.experience.passes(self, batch), None
+        with contextlib.suppress(StopIteration):
+            while True:
+                minibatch, only = next(passes) if metrics is None else passes.send(metrics)
+                metrics = self.engine.update(minibatch, only)
+                for name, value in metrics.items():
+                    found.setdefault(name, []).append(value)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
     def updates_at_once(self, source: Any) -> int:

@@ -56,6 +56,9 @@ class PPOConfig(AlgorithmConfig):
     value_clip_range: float | None = field(None, "Clip range of the change in value.", above=0)
     value_coefficient: float = field(0.5, "Weight of the value loss.", low=0)
     entropy_coefficient: float = field(0.0, "Weight of the entropy bonus.", low=0)
+    target_kl: float | None = field(
+        None, "No further pass over a rollout once the mean approximate KL divergence of a pass is above it.", above=0
+    )
     normalize_advantage: bool = field(True, "Whether advantages are standardised in each minibatch.")
 
 
@@ -129,6 +132,6 @@ class PPO(Algorithm[PPOConfig, PPONets]):
     """See `PPOConfig`."""
 
     actions = ActionSpace.BOTH
-    learns_from = Rollouts(prepare)
+    learns_from = Rollouts(prepare, limit=("approximate_kl", "target_kl"))
     acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)

@@ -15,7 +15,7 @@ from birl.logging.logger import EpochAdapter
 from birl.run.checkpoint import checkpoint_path, differences
 
 _SETTINGS = "run.json"
-_OURS = ("*.csv", "metrics.jsonl", "params.json", "model_*.d3", "checkpoint.d3c")
+_OURS = ("*.csv", "metrics.jsonl", "params.json", "model_*.d3", "model_best.json", "checkpoint.d3c")
 
 
 class RunFolder(LoggerAdapterFactory):

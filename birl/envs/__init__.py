@@ -2,7 +2,7 @@
 
 from birl.envs.atari import Atari, AtariPreprocessing, make_atari
 from birl.envs.checker import check_environment
-from birl.envs.making import make_env, reset_generator, seed_env
+from birl.envs.making import as_environment, make_env, reset_generator, seed_env
 from birl.envs.stepper import Step, Stepper
 from birl.envs.wrappers import ChannelFirst, FrameStack, GoalConcatWrapper
 from birl.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
@@ -15,6 +15,7 @@ __all__ = [
     "GoalConcatWrapper",
     "Step",
     "Stepper",
+    "as_environment",
     "check_environment",
     "environment_spec",
     "make_atari",

@@ -44,6 +44,22 @@ def make_env(name: str, num_envs: int | None = None, asynchronous: bool = False,
     return vector(makers, autoreset_mode=AutoresetMode.DISABLED)
 
 
+def as_environment(env: Any, name: str = "env") -> Any:
+    """An environment or vector environment as it is; one given by its name is made, see `make_env`.
+
+    Raises:
+        ConfigError: if there is no environment of that name.
+        EnvironmentMismatchError: if it is no environment; the message calls it ``name``.
+    """
+    if isinstance(env, str):
+        return make_env(env)
+    try:
+        number_of_environments(env)
+    except EnvironmentMismatchError as error:
+        raise EnvironmentMismatchError(f"{name}: {error}") from error
+    return env
+
+
 def _make(name: str, options: dict[str, Any]) -> Any:
     module_name, _, attribute = name.rpartition(":")
     try:
@@ -94,6 +110,7 @@ def seed_env(env: Any, seed: int) -> None:
         seed: integer >= 0.
     """
     number_of_environments(env)
+    check("seed", seed, int, low=0)
     env.reset(seed=seed)
     env.action_space.seed(seed)
     env.observation_space.seed(seed)
@@ -108,6 +125,7 @@ def reset_generator(env: Any, seed: int | None = None) -> np.random.Generator:
         seed: fixes it; otherwise `seed_env` does, otherwise `birl.seed`.
     """
     if seed is not None:
+        check("seed", seed, int, low=0)
         return np.random.Generator(np.random.PCG64(seed))
     sequence = getattr(env.unwrapped, _MARK, None)
     if sequence is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, _create, watch_model, write_gradient
+from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, _create, optional
 from birl.types import State
 
 
@@ -49,15 +49,23 @@ class CombineAdapter(LoggerAdapter):
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
         for adapter in self._adapters:
-            write_gradient(adapter, epoch, step, name, statistics)
+            optional(adapter, "write_gradient")(epoch, step, name, statistics)
 
     def watch_model(self, epoch: int, step: int) -> None:
         for adapter in self._adapters:
-            watch_model(adapter, epoch, step)
+            optional(adapter, "watch_model")(epoch, step)
 
     def save_model(self, epoch: int, algo: Any) -> None:
         for adapter in self._adapters:
             adapter.save_model(epoch, algo)
+
+    def save_best_model(self, algo: Any, best: Mapping[str, Any]) -> None:
+        for adapter in self._adapters:
+            optional(adapter, "save_best_model")(algo, best)
+
+    def keep_models(self, newest: int) -> None:
+        for adapter in self._adapters:
+            optional(adapter, "keep_models")(newest)
 
     def close(self) -> None:
         for adapter in self._adapters:

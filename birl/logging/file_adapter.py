@@ -33,6 +33,8 @@ class FileAdapter(EpochAdapter):
         Statistics of gradients are in ``"gradients": {"<parameter>": {"min": …, …}, …}``
     ``model_<step>.d3``
         models
+    ``model_best.d3``, ``model_best.json``
+        the best model, where a run has a score, and ``{"metric": …, "score": …, "step": …}``
 
     Args:
         logdir: the folder; it is made if it is not there.
@@ -42,6 +44,7 @@ class FileAdapter(EpochAdapter):
         super().__init__()
         self._folder = Path(logdir)
         self._gradients: dict[str, dict[str, float]] = {}
+        self._models: list[int] = []  # steps of those written in this run, oldest first
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -91,18 +94,35 @@ class FileAdapter(EpochAdapter):
 
     def save_model(self, epoch: int, algo: Any) -> None:
         """Write ``model_<step>.d3``."""
-        path = self._folder / f"model_{epoch}.d3"
+        path = self._model(epoch)
         algo.save(str(path))
+        self._models = [*(step for step in self._models if step != epoch), epoch]
         LOG.info("model saved to %s", path)
 
+    def save_best_model(self, algo: Any, best: Mapping[str, Any]) -> None:
+        """Write ``model_best.d3`` and ``model_best.json``."""
+        algo.save(str(self._model("best")))
+        atomic_write(self._folder / "model_best.json", json.dumps(dict(best)).encode())
+
+    def keep_models(self, newest: int) -> None:
+        """Remove ``model_<step>.d3``, except the newest ones. Files that were there before the run are left."""
+        for step in self._models[:-newest]:
+            self._model(step).unlink(missing_ok=True)
+        self._models = self._models[-newest:]
+
+    def _model(self, step: int | str) -> Path:
+        return self._folder / f"model_{step}.d3"
+
     def get_state(self) -> State:
-        """Lengths of the files that grow."""
+        """Lengths of the files that grow, and the models."""
         files = [_LINES, *map(_csv, sorted(self._names))]
-        return {"bytes": {n: (self._folder / n).stat().st_size for n in files if (self._folder / n).exists()}}
+        lengths = {n: (self._folder / n).stat().st_size for n in files if (self._folder / n).exists()}
+        return {"bytes": lengths, "models": list(self._models)}
 
     def set_state(self, state: State) -> None:
         """Cut the files that grow back to the lengths they had; remove those that were not there."""
         lengths: dict[str, int] = state["bytes"]
+        self._models = list(state.get("models", ()))  # earlier builds of 0.1 kept none
         later = {_csv(name) for name in self._written_after(lengths.get(_LINES, 0))}
         for name in sorted({_LINES, *lengths} | later):
             path = self._folder / name

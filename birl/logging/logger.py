@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -30,7 +30,8 @@ class LoggerAdapter:
     """Writes the metrics, parameters and models of one run. Methods that are not overridden do nothing.
 
     Subclass it, or offer the same methods. A class that does not inherit may leave out ``watch_model``, which adapters
-    for older versions of d3rlpy do not have, and ``write_gradient``; gradient statistics then arrive as metrics.
+    for older versions of d3rlpy do not have, ``save_best_model``, ``keep_models``, and ``write_gradient``; gradient
+    statistics then arrive as metrics.
     ``get_state() -> dict`` and ``set_state(dict)`` are optional: when a run is resumed from a checkpoint,
     ``set_state`` gets the result of ``get_state`` at the time of the checkpoint, and should drop everything that was
     written after it.
@@ -72,6 +73,17 @@ class LoggerAdapter:
             epoch: total step, whatever the name says (it is d3rlpy's).
             algo: has ``save(path)``.
         """
+
+    def save_best_model(self, algo: Any, best: Mapping[str, Any]) -> None:
+        """Save the best model so far, over the one before.
+
+        Args:
+            algo: has ``save(path)``.
+            best: ``metric`` (its name), ``score`` and ``step``.
+        """
+
+    def keep_models(self, newest: int) -> None:
+        """Remove the models that `save_model` saved in this run, except the newest ones."""
 
     def close(self) -> None:
         """Called at the end of the run, however it ends."""
@@ -168,14 +180,20 @@ class BirlLogger:
         for name, value in metrics.items():
             self.adapter.write_metric(epoch, step, name, value)
         for name, statistics in (gradients or {}).items():
-            write_gradient(self.adapter, epoch, step, name, statistics)
+            optional(self.adapter, "write_gradient")(epoch, step, name, statistics)
         self.adapter.after_write_metric(epoch, step)
-        watch_model(self.adapter, epoch, step)
+        optional(self.adapter, "watch_model")(epoch, step)
         LOG.info("%s: epoch=%d step=%d %s", self.experiment_name, epoch, step, metrics)
 
-    def save_model(self, step: int, algo: Any) -> None:
-        """Save a model under the number of steps made."""
+    def save_model(self, step: int, algo: Any, keep: int | None = None) -> None:
+        """Save a model under the number of steps made, and remove all but the newest ``keep``."""
         self.adapter.save_model(step, algo)
+        if keep is not None:
+            optional(self.adapter, "keep_models")(keep)
+
+    def save_best_model(self, algo: Any, best: Mapping[str, Any]) -> None:
+        """Save the best model so far. See `LoggerAdapter.save_best_model`."""
+        optional(self.adapter, "save_best_model")(algo, best)
 
     def close(self) -> None:
         """Close the adapter."""
@@ -193,15 +211,9 @@ class BirlLogger:
             put(state)
 
 
-def write_gradient(adapter: Any, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
-    """`LoggerAdapter.write_gradient`, of an adapter that may not have it."""
-    getattr(adapter, "write_gradient", partial(LoggerAdapter.write_gradient, adapter))(epoch, step, name, statistics)
-
-
-def watch_model(adapter: Any, epoch: int, step: int) -> None:
-    """`LoggerAdapter.watch_model`, of an adapter that may not have it."""
-    if hasattr(adapter, "watch_model"):
-        adapter.watch_model(epoch, step)
+def optional(adapter: Any, method: str) -> Callable[..., None]:
+    """A method of `LoggerAdapter`, of an adapter that may not have it."""
+    return getattr(adapter, method, partial(getattr(LoggerAdapter, method), adapter))  # type: ignore[no-any-return]
 
 
 def _create(factory: Any, experiment_name: str, algo: Any, n_steps_per_epoch: int) -> LoggerAdapter:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from birl.checks import check
-from birl.envs import Stepper, reset_generator
+from birl.envs import Stepper, as_environment, reset_generator
 from birl.types import State
 
 
@@ -27,7 +27,7 @@ def evaluate(
 
     Args:
         learner: algorithm with networks.
-        env: environment or vector environment; not the one that is being trained in.
+        env: environment or vector environment, or the name of one; not the one that is being trained in.
         n_episodes: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
         seed: fixes the environment's resets and the random actions.
@@ -41,6 +41,7 @@ def evaluate(
         EnvironmentMismatchError: if the networks do not fit the environment.
     """
     _check("n_episodes", n_episodes, epsilon)
+    env = as_environment(env)
     if hasattr(learner, "check_env"):
         learner.check_env(env)
     generator = reset_generator(env, seed)
@@ -96,7 +97,7 @@ class EnvironmentEvaluator:
     a resumed run logs the same ones.
 
     Args:
-        env: environment or vector environment for evaluation only.
+        env: environment or vector environment for evaluation only, or the name of one.
         n_trials: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
         seed: fixes the episodes; by default drawn from `seed_env` or `birl.seed`.
@@ -107,8 +108,9 @@ class EnvironmentEvaluator:
 
     def __init__(self, env: Any, n_trials: int = 10, epsilon: float = 0.0, *, seed: int | None = None) -> None:
         _check("n_trials", n_trials, epsilon)
-        self._env, self._n_trials, self._epsilon = env, n_trials, epsilon
-        self._seed = int(reset_generator(env).integers(2**31)) if seed is None else seed
+        self._env, self._n_trials, self._epsilon = as_environment(env), n_trials, epsilon
+        seed = check("seed", seed, int, optional=True, low=0)
+        self._seed = int(reset_generator(self._env).integers(2**31)) if seed is None else seed
 
     def __call__(self, algo: Any, dataset: Any = None) -> float:
         """Mean return of ``algo``; ``dataset`` is not used."""

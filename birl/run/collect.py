@@ -7,7 +7,8 @@ from typing import Any
 
 from birl.checks import check
 from birl.dataset import create_infinite_replay_buffer
-from birl.run.collector import Collector
+from birl.envs import as_environment
+from birl.run.collector import Collector, check_parts
 from birl.run.progress import Progress
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 
@@ -27,7 +28,7 @@ def collect(
 
     Args:
         algorithm: its networks are made if they do not exist.
-        env: environment or vector environment.
+        env: environment or vector environment, or the name of one.
         buffer: replay buffer to add to; a new unlimited one by default.
         explorer: turns greedy actions into the ones taken; by default the policy acts by itself.
         deterministic: whether to act greedily instead of sampling from the policy.
@@ -39,6 +40,8 @@ def collect(
         The buffer. Episodes still under way at the end are truncated there.
     """
     check("n_steps", n_steps, int, low=1)
+    check_parts(buffer, explorer)
+    env = as_environment(env)
     algorithm.build_with_env(env)
     if buffer is None:
         buffer = create_infinite_replay_buffer(env=env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -21,6 +22,22 @@ Measure = Callable[[str], contextlib.AbstractContextManager[None]]
 
 def _unmeasured(name: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
+
+
+def check_parts(buffer: Any, explorer: Any) -> None:
+    """Raise `ConfigError` for a buffer that cannot take steps, or an explorer that cannot choose actions."""
+    if buffer is not None and not callable(getattr(buffer, "append_batch", None)):
+        advice = (
+            f"give birl.dataset.ReplayBuffer({type(buffer).__name__}(…), env=env)"
+            if hasattr(buffer, "limit")
+            else "make one with birl.dataset.create_fifo_replay_buffer(limit=100_000, env=env)"
+        )
+        raise ConfigError(f"buffer is {buffer!r:.80}; it must be a replay buffer: {advice}")
+    if explorer is not None and (inspect.isclass(explorer) or not callable(getattr(explorer, "sample", None))):
+        raise ConfigError(
+            f"explorer is {explorer!r:.80}; it must be an object that chooses actions, such as "
+            "birl.algos.LinearDecayEpsilonGreedy() or NormalNoise()"
+        )
 
 
 class Player(abc.ABC):

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from birl.checks import check
+from birl.envs import as_environment
 from birl.errors import ConfigError
 from birl.metrics import EnvironmentEvaluator
 from birl.run.options import OnlineOptions
 from birl.run.protocols import Environment, Evaluator
 
 
-def online_evaluators(env: Environment, options: OnlineOptions) -> dict[str, Evaluator]:
-    """The evaluator of online training, if there is an environment for it.
+def checked_environments(env: Environment, options: OnlineOptions) -> Environment:
+    """The training environment; ``eval_env`` is replaced in the options. Those that are given by name are made.
 
     Raises:
-        ConfigError: if it is the training environment: evaluating there would interrupt the running episode.
+        ConfigError: if both are one: evaluating there would interrupt the running episode.
+        EnvironmentMismatchError: if one is no environment.
     """
-    eval_env = options["eval_env"]
-    if eval_env is None:
+    env = as_environment(env)
+    if options["eval_env"] is not None:
+        options["eval_env"] = as_environment(options["eval_env"], "eval_env")
+        if options["eval_env"].unwrapped is env.unwrapped:
+            raise ConfigError("eval_env is the training environment; it must be one of its own: make a second one")
+    return env
+
+
+def online_evaluators(options: OnlineOptions) -> dict[str, Evaluator]:
+    """The evaluator of online training, if there is an environment for it."""
+    env = options["eval_env"]
+    if env is None:
         return {}
-    if eval_env.unwrapped is env.unwrapped:
-        raise ConfigError("eval_env is the training environment; it must be one of its own: make a second one")
-    check("eval_n_trials", options["eval_n_trials"], int, low=1)
-    return {"evaluation": EnvironmentEvaluator(eval_env, options["eval_n_trials"], options["eval_epsilon"])}
+    return {"evaluation": EnvironmentEvaluator(env, options["eval_n_trials"], options["eval_epsilon"])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
-from birl.run.options import Options
+from birl.run.options import Options, checked_options
 from birl.run.protocols import Evaluator, Trainable
 from birl.run.session import SamplerPart, Session, dataset_settings, run_settings
 
@@ -34,14 +34,15 @@ def fitter(
         NonFiniteError: if a loss or a parameter becomes NaN or infinite.
         ResumeError: if ``checkpoint`` holds a run with other settings.
     """
-    data = {} if options.get("checkpoint") is None else dataset_settings(dataset)
+    n_steps, given = checked_options(n_steps, options)
+    data = {} if given["checkpoint"] is None else dataset_settings(dataset)
     settings = run_settings(algorithm, "offline", **data)
     algorithm.build_with_dataset(dataset)
     learner = algorithm.learner
     source = learner.begin_run(dataset, n_steps)
     parts = {"sampler": SamplerPart(source)}
     name = type(algorithm).__name__
-    session = Session(algorithm, name, n_steps, parts, settings, evaluators, dataset, options)
+    session = Session(algorithm, name, n_steps, parts, settings, evaluators, dataset, given)
     many = learner.updates_at_once(source)
 
     def step() -> None:

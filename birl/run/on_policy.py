@@ -10,8 +10,8 @@ import numpy as np
 from birl.envs import Step, reset_generator
 from birl.errors import ResumeError
 from birl.run.collector import Player
-from birl.run.evaluate import online_evaluators
-from birl.run.options import ONLINE_DEFAULTS, OnlineOptions
+from birl.run.evaluate import checked_environments, online_evaluators
+from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, Rollout, Trainable
 from birl.run.session import Session, environment_settings, run_settings
 from birl.spaces import check_actions
@@ -32,6 +32,7 @@ class RolloutCollector(Player):
         config: Any = algorithm.config
         self._length = config.rollout_length
         self._rows: list[dict[str, Tree]] = []
+        self.cut = False  # whether the rollout taken last is shorter than others, as the end of a run may be
 
     def interact(self, most: int) -> Step:
         """Make one step in every environment and store it; those beyond ``most`` are marked as invalid."""
@@ -39,7 +40,9 @@ class RolloutCollector(Player):
         row["action"], given = self._act(clip=True)
         check_actions(self.stepper.actions, given)
         step = self.stepper.step(given)
-        step.valid[np.flatnonzero(step.valid)[most:]] = False
+        beyond = np.flatnonzero(step.valid)[most:]
+        step.valid[beyond] = False
+        self.cut = len(beyond) > 0
         if step.valid.any():  # else only resets: no row
             row |= {name: value for name, value in step._asdict().items() if name != "returns"}
             self._rows.append(tree_map(np.array, {**row, "extra": self._actor.extra}))
@@ -53,6 +56,7 @@ class RolloutCollector(Player):
     def take(self) -> Rollout:
         """The rollout so far; the next one begins."""
         rollout = Rollout(**self._columns())
+        self.cut = self.cut or not self.full
         self._rows = []
         return rollout
 
@@ -65,7 +69,8 @@ class RolloutCollector(Player):
 
     def get_state(self) -> State:
         """Environment, actor, count and the rollout so far."""
-        return {**super().get_state(), "rows": len(self._rows), "columns": self._columns() if self._rows else {}}
+        columns = self._columns() if self._rows else {}
+        return {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
 
     def set_state(self, state: State) -> None:
         if state["rows"] and "extra" not in state["columns"]:
@@ -74,6 +79,7 @@ class RolloutCollector(Player):
                 "cannot read: start anew in another folder, or finish the run with that build"
             )
         self._rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
+        self.cut = state.get("cut", False)  # earlier builds of 0.1 kept none
         super().set_state(state)
 
 
@@ -87,8 +93,8 @@ def on_policy_fitter(
 
     Args:
         algorithm: on-policy algorithm; its networks are made if they do not exist.
-        env: environment, or vector environment in any autoreset mode. It is given actions clipped to its bounds; the
-            learner sees them as they were sampled.
+        env: environment, or vector environment in any autoreset mode, or the name of one. It is given actions clipped
+            to its bounds; the learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
             shorter.
         **options: see `OnlineOptions`.
@@ -96,14 +102,18 @@ def on_policy_fitter(
     Yields:
         Number of the epoch (from 1) and its metrics. Losses are means over the rollouts of the epoch.
     """
-    given: OnlineOptions = {**ONLINE_DEFAULTS, **options}
+    n_steps, given = checked_online_options(n_steps, options)
+    env = checked_environments(env, given)
     settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
     algorithm.build_with_env(env)
     algorithm.learner.begin_run(None, n_steps)
     collector = RolloutCollector(algorithm, env, given["seed"])
-    evaluators = online_evaluators(env, given)
+    evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, {"rollout": collector}, settings, evaluators, None, options)
+    session = Session(algorithm, name, n_steps, {"rollout": collector}, settings, evaluators, None, given)
+
+    if collector.cut and session.left:
+        session.differs("its last rollout was cut short by the end of the run")
 
     def step() -> None:
         with session.time("step"):

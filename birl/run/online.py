@@ -6,12 +6,11 @@ import warnings
 from collections.abc import Generator
 from typing import Any, Unpack
 
-from birl.checks import check
 from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
 from birl.errors import ConfigError
-from birl.run.collector import Collector
-from birl.run.evaluate import online_evaluators
-from birl.run.options import ONLINE_DEFAULTS, OnlineOptions
+from birl.run.collector import Collector, check_parts
+from birl.run.evaluate import checked_environments, online_evaluators
+from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.session import (
     SamplerPart,
@@ -39,7 +38,7 @@ def online_fitter(
 
     Args:
         algorithm: off-policy algorithm; its networks are made if they do not exist.
-        env: environment, or vector environment in any autoreset mode.
+        env: environment, or vector environment in any autoreset mode, or the name of one (see `birl.envs.make_env`).
         buffer: replay buffer with one lane per environment; by default the newest million steps are kept.
         explorer: turns greedy actions into the ones taken; by default the policy samples.
         n_steps: number of environment steps that are trained on, exactly. (A vector environment may have made up to
@@ -53,11 +52,11 @@ def online_fitter(
         ConfigError: if the buffer can never hold a minibatch, or if the environments cannot overlap.
         ActionError: if the policy or the explorer chooses an action outside of the environment's space.
     """
-    given: OnlineOptions = {**ONLINE_DEFAULTS, **options}
-    update_interval = check("update_interval", given["update_interval"], int, low=1)
-    n_updates = check("n_updates", given["n_updates"], int, low=1)
-    update_start_step = check("update_start_step", given["update_start_step"], int, low=0)
-    random_steps = check("random_steps", given["random_steps"], int, low=0)
+    n_steps, given = checked_online_options(n_steps, options)
+    check_parts(buffer, explorer)
+    env = checked_environments(env, given)
+    update_interval, n_updates = given["update_interval"], given["n_updates"]
+    update_start_step, random_steps = given["update_start_step"], given["random_steps"]
     overlap, seed = given["overlap"], given["seed"]
     batch_size = algorithm.config.batch_size
     limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
@@ -91,10 +90,10 @@ def online_fitter(
     source = learner.begin_run(buffer, (n_steps - update_start_step) // update_interval * n_updates, growing=True)
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
     collector = Collector(algorithm, env, buffer, explorer, seed=seed, overlap=overlap)
-    evaluators = online_evaluators(env, given)
+    evaluators = online_evaluators(given)
     parts = {"buffer": buffer, "sampler": SamplerPart(source), "collector": collector}
     name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, parts, settings, evaluators, buffer, options)
+    session = Session(algorithm, name, n_steps, parts, settings, evaluators, buffer, given)
 
     def step() -> None:
         with session.time("step"):

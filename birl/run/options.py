@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
+from birl.checks import Allowed, check
 from birl.errors import ConfigError
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
 from birl.run.protocols import Callback, Environment
@@ -18,6 +20,10 @@ class FitOptions(TypedDict, total=False):
     logger_adapter: LoggerAdapterFactory | None
     show_progress: bool
     save_interval: int
+    keep_models: int | None
+    score: str | None
+    stop_at: float | None
+    go_on: bool
     callback: Callback | None
     epoch_callback: Callback | None
     checkpoint: str | Path | None
@@ -43,8 +49,15 @@ class Options(NamedOptions, total=False):
         logger_adapter: makes the adapter that metrics are written to; by default `FileAdapterFactory`.
         show_progress: whether to show a progress bar (on a terminal only).
         save_interval: epochs between saved models and checkpoints. Both are also written at the end.
-        callback: called with ``(algorithm, epoch, total_step)`` after every step.
-        epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch.
+        keep_models: number of models kept, the newest ones; by default all. The best one is kept beside them.
+        score: name of the metric that says how good a model is, higher is better: of an evaluator, or online
+            ``"rollout_return"`` or ``"evaluation"``, which is the default where there is an ``eval_env``. At each new
+            best the model is saved as ``model_best.d3``, with its step and score in ``model_best.json``.
+        stop_at: score that ends the run as soon as it is reached at the end of an epoch.
+        go_on: whether to go on with a run that ended early, by ``stop_at`` or by a callback, where ``checkpoint`` holds
+            one. A run that made all its steps goes on with a larger number of steps.
+        callback: called with ``(algorithm, epoch, total_step)`` after every step. The run ends if it returns ``False``.
+        epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch. ``False`` ends the run, too.
         checkpoint: folder that the whole state of the run is kept in. If it holds one, the run goes on from there and
             ends up bit for bit where it would have without the interruption.
         logging_steps: steps between two writings of metrics with ``logging_strategy`` STEPS.
@@ -82,7 +95,7 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
             step takes long, a run then takes the longer of both times instead of their sum. What changes: the actions
             of a step are chosen before these updates instead of after them. Only for environments in processes of their
             own (`gymnasium.vector.AsyncVectorEnv`). The same seed still gives the same result.
-        eval_env: a separate environment for the metric ``evaluation``, the mean greedy return.
+        eval_env: a separate environment, or the name of one, for the metric ``evaluation``, the mean greedy return.
         eval_epsilon: share of random actions in it.
         eval_n_trials: number of its episodes.
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
@@ -98,6 +111,10 @@ DEFAULTS: Final[Options] = {
     "logger_adapter": None,
     "show_progress": True,
     "save_interval": 1,
+    "keep_models": None,
+    "score": None,
+    "stop_at": None,
+    "go_on": False,
     "callback": None,
     "epoch_callback": None,
     "checkpoint": None,
@@ -117,6 +134,60 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
     "eval_n_trials": 10,
     "seed": None,
 }
+
+
+_ALLOWED: Final = {
+    **dict.fromkeys(("n_steps_per_epoch", "logging_steps", "save_interval"), Allowed(int, low=1)),
+    **dict.fromkeys(("update_interval", "n_updates", "eval_n_trials"), Allowed(int, low=1)),
+    **dict.fromkeys(("update_start_step", "random_steps"), Allowed(int, low=0)),
+    **dict.fromkeys(("with_timestamp", "show_progress", "log_gradients", "go_on", "overlap"), Allowed(bool)),
+    "experiment_name": Allowed(str, optional=True),
+    "keep_models": Allowed(int, low=1, optional=True),
+    "score": Allowed(str, optional=True),
+    "stop_at": Allowed(float, optional=True),
+    "eval_epsilon": Allowed(float, low=0, high=1),
+    "seed": Allowed(int, low=0, optional=True),
+}
+
+
+def checked_options(n_steps: Any, options: Options) -> tuple[int, Options]:
+    """``n_steps``, and the options with their defaults, once they are checked. For the start of a loop.
+
+    Raises:
+        ConfigError: naming the first that cannot be.
+    """
+    given: Options = {**DEFAULTS, **options}
+    n_steps = check("n_steps", n_steps, int, low=1)
+    for name, limits in _ALLOWED.items():
+        if name in given:
+            given[name] = limits.check(name, given[name])  # type: ignore[literal-required]
+    for name in ("callback", "epoch_callback"):
+        value: Any = given[name]  # type: ignore[literal-required]
+        if value is not None and not callable(value):
+            raise ConfigError(f"{name} is {value!r:.80}; it must be a function (algo, epoch, step)")
+    factory = given["logger_adapter"]
+    if factory is not None and (inspect.isclass(factory) or not callable(getattr(factory, "create", None))):
+        raise ConfigError(
+            f"logger_adapter is {factory!r:.80}; it must make adapters, such as birl.logging.FileAdapterFactory() or "
+            "TensorboardAdapterFactory()"
+        )
+    given["logging_strategy"] = _strategy(given["logging_strategy"])
+    return n_steps, given
+
+
+def checked_online_options(n_steps: Any, options: OnlineOptions) -> tuple[int, OnlineOptions]:
+    """The same for the loops in environments."""
+    n_steps, given = checked_options(n_steps, cast(Options, {**ONLINE_DEFAULTS, **options}))
+    return n_steps, cast(OnlineOptions, given)
+
+
+def _strategy(strategy: Any) -> LoggingStrategy:
+    try:
+        return LoggingStrategy(strategy)
+    except ValueError as error:
+        raise ConfigError(
+            f"logging_strategy is {strategy!r}; it must be birl.LoggingStrategy.EPOCH or birl.LoggingStrategy.STEPS"
+        ) from error
 
 
 def check_options(loop: str, options: Iterable[str], more: Iterable[str] = ()) -> None:

@@ -34,6 +34,11 @@ class Progress:
         if self._bar is not None:
             self._bar.update(steps)
 
+    def say(self, words: str) -> None:
+        """Show a line of text above the bar."""
+        if self._bar is not None:
+            tqdm.write(words, sys.stderr)
+
     def show(self, epoch: int, metrics: Mapping[str, float]) -> None:
         """Show the epoch and its first metrics that are not times."""
         if self._bar is not None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from birl.types import Array, State, Tree
 
 Environment: TypeAlias = Any  # gymnasium.Env or gymnasium.vector.VectorEnv
-Callback: TypeAlias = Callable[[Any, int, int], None]  # (algorithm, epoch, total_step)
+Callback: TypeAlias = Callable[[Any, int, int], object]  # (algorithm, epoch, total_step); False ends the run
 
 
 @runtime_checkable

@@ -8,18 +8,21 @@ A loop makes a `Session`, and a function that makes a step and calls `Session.ti
 from __future__ import annotations
 
 import hashlib
+import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from birl.checks import check
 from birl.envs import number_of_environments
 from birl.errors import ConfigError, ResumeError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggingStrategy
+from birl.logging.logger import LOG
 from birl.run.checkpoint import load_checkpoint, randomness_kept, save_checkpoint, set_random_state
 from birl.run.gradient_statistics import GradientStatistics
-from birl.run.options import DEFAULTS, Options
+from birl.run.options import Options
 from birl.run.progress import Progress
 from birl.run.protocols import Environment, Evaluator, Stateful, Trainable
 from birl.run.signals import Abandoned, Interrupt
@@ -40,7 +43,7 @@ class Session:
         settings: JSON values that a resumed run must share, by name. See `run_settings`.
         evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
         dataset: what evaluators look at.
-        options: see `Options`; those that it does not know are left alone.
+        given: all of `Options`, checked; others are left alone.
 
     Attributes:
         step: steps made so far.
@@ -57,37 +60,38 @@ class Session:
         settings: dict[str, Any],
         evaluators: Mapping[str, Evaluator] | None,
         dataset: Any,
-        options: Options,
+        given: Options,
     ) -> None:
-        given: Options = {**DEFAULTS, **options}
-        n_steps = check("n_steps", n_steps, int, low=1)
-        n_steps_per_epoch = check("n_steps_per_epoch", given["n_steps_per_epoch"], int, low=1)
-        logging_steps = check("logging_steps", given["logging_steps"], int, low=1)
-        check("save_interval", given["save_interval"], int, low=1)
-        check("with_timestamp", given["with_timestamp"], bool)
-        check("log_gradients", given["log_gradients"], bool)
-        self._logging_steps = logging_steps if _is_steps(given["logging_strategy"]) else None
+        n_steps_per_epoch, by_steps = given["n_steps_per_epoch"], given["logging_strategy"] is LoggingStrategy.STEPS
+        self._logging_steps = given["logging_steps"] if by_steps else None
         self._algorithm, self._n_steps, self._epoch_length = algorithm, n_steps, n_steps_per_epoch
         self._evaluators, self._dataset = evaluators or {}, dataset
+        self._score, self._stop_at = self._checked_score(given["score"], settings["loop"]), given["stop_at"]
+        if self._stop_at is not None and self._score is None:
+            raise ConfigError(f"stop_at={self._stop_at} needs a score: give score=, the name of a metric")
+        self._best: State | None = None  # metric, score, step
+        self._ended = ""  # why the run ended before its last step
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
         self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state}
         settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch}
         if self._logging_steps is not None:
-            settings["logging_steps"] = logging_steps
+            settings["logging_steps"] = self._logging_steps
         self._settings = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}  # JSON values
         self._gradients = GradientStatistics() if given["log_gradients"] else None
         if self._gradients is not None:
             self._parts["gradients"] = self._gradients
         self._save_interval, self._checkpoint = given["save_interval"], given["checkpoint"]
+        self._keep_models = given["keep_models"]
         self._callback, self._epoch_callback = given["callback"], given["epoch_callback"]
         self.step = 0
         self._closed = 0  # the step at which the last finished epoch ended
         self._interrupt = Interrupt()
 
+        compiled = algorithm.learner.compiled
         state = None if self._checkpoint is None else load_checkpoint(self._checkpoint, self._settings)
         experiment_name, with_timestamp = given["experiment_name"], given["with_timestamp"]
         if state is not None:
-            experiment_name, with_timestamp = self._set_state(state), False
+            experiment_name, with_timestamp = self._set_state(state, given["go_on"]), False
         self._logger = BirlLogger(
             given["logger_adapter"] or FileAdapterFactory(),
             experiment_name or name,
@@ -100,16 +104,26 @@ class Session:
             self.averages.set_state(state["session"]["averages"])
             self._logger.set_state(state["session"]["logger"])
             set_random_state(state["random"])
+            if self.step and self.left and state["session"].get("compiled", compiled) != compiled:
+                words = ("not compiled so far, and", "") if compiled else ("compiled so far, and", "not ")
+                self.differs(f"its updates were {words[0]} are {words[1]}from now on")
         self._logger.add_params(algorithm.describe())
-        first = "the first update compiles" if algorithm.learner.compiled else ""
+        first = "the first update compiles" if compiled else ""
         self._progress = Progress(n_steps, self.step, given["show_progress"], first)
+        self._introduce(state is not None)
         if state is None:
             self._write_checkpoint()  # a run that dies in its first epoch begins again with the same random numbers
 
     # -- where the run is ------------------------------------------------------------------------------------------
 
     @property
+    def _done(self) -> bool:
+        return bool(self._ended) or self.step == self._n_steps
+
+    @property
     def _epoch_end(self) -> int:
+        if self._ended:
+            return self.step
         return min(self._n_steps, (self._closed // self._epoch_length + 1) * self._epoch_length)
 
     @property
@@ -136,7 +150,7 @@ class Session:
         if self._gradients is not None:
             self._algorithm.watch_gradients(self._gradients.add)
         try:
-            while self._closed < self._n_steps:
+            while not (self._done and self._closed == self.step):
                 with self._interrupt.held_back():
                     while self.step < self._epoch_end:
                         step()
@@ -173,8 +187,8 @@ class Session:
         if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.step < self._epoch_end:
             self.averages.check(self.step)
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
-        if self._callback is not None:
-            self._callback(self._algorithm, self.epoch, self.step)
+        if self._callback is not None and self._callback(self._algorithm, self.epoch, self.step) is False:
+            self._ended = "the callback returned False"
         self._obey()
 
     def _end_epoch(self) -> tuple[int, dict[str, float]]:
@@ -191,13 +205,27 @@ class Session:
         self._write(metrics)
         self._progress.show(epoch, metrics)
         self._closed = self.step
-        if self._epoch_callback is not None:
-            self._epoch_callback(self._algorithm, epoch, self.step)
-        if epoch % self._save_interval == 0 or self._closed == self._n_steps:
-            self._logger.save_model(self.step, self._algorithm)
+        self._judge(metrics)
+        if self._epoch_callback is not None and self._epoch_callback(self._algorithm, epoch, self.step) is False:
+            self._ended = self._ended or "the epoch callback returned False"
+        if epoch % self._save_interval == 0 or self._done:
+            self._logger.save_model(self.step, self._algorithm, self._keep_models)
             self._write_checkpoint()
+        if self._ended:
+            self._say(f"the run ended after {self.step} steps: {self._ended}")
         self._obey()
         return epoch, metrics
+
+    def _judge(self, metrics: dict[str, float]) -> None:
+        """Keep the best model, and end the run if it is good enough."""
+        score = float(metrics.get(self._score or "", math.nan))
+        if math.isnan(score):
+            return
+        if self._best is None or score > self._best["score"]:
+            self._best = {"metric": self._score, "score": score, "step": self.step}
+            self._logger.save_best_model(self._algorithm, self._best)
+        if self._stop_at is not None and score >= self._stop_at:
+            self._ended = self._ended or f"{self._score} reached {score:.6g} (stop_at={self._stop_at:.6g})"
 
     def _write(self, metrics: dict[str, float]) -> None:
         gradients = None if self._gradients is None else self._gradients.take()
@@ -209,6 +237,41 @@ class Session:
             self._write_checkpoint()
             self._interrupt.stop()
 
+    def _checked_score(self, score: str | None, loop: str) -> str | None:
+        known = [*self._evaluators, *([] if loop == "offline" else ["rollout_return"])]
+        if score is None and loop != "offline":
+            return next(iter(self._evaluators), None)
+        if score is not None and score not in known:
+            raise ConfigError(
+                f"score is {score!r:.80}; it must be the name of a metric that says how good a model is: "
+                + (f"one of {', '.join(map(repr, known))}" if known else "give an evaluator, evaluators={name: …}")
+            )
+        return score
+
+    def _say(self, words: str) -> None:
+        LOG.info("%s", words)
+        self._progress.say(words)
+
+    def differs(self, why: str) -> None:
+        """Warn that going on with the run gives other numbers than making it in one go."""
+        warnings.warn(
+            f"the run in {self._checkpoint} goes on from step {self.step}, but not bit for bit as if it had been "
+            f"started with n_steps={self._n_steps}: {why}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _introduce(self, resumed: bool) -> None:
+        """Say where the run is kept and whether there is anything left to do."""
+        places = [getattr(self._logger.adapter, "logdir", None), self._checkpoint]
+        kept = " and ".join(dict.fromkeys(str(Path(place)) for place in places if place is not None))
+        if kept:
+            self._say(f"the run is kept in {kept}" + (f"; it goes on from step {self.step}" if resumed else ""))
+        if self._done and self._closed == self.step:  # even where nothing else is shown
+            why = f"ended after {self.step} steps: {self._ended}" if self._ended else f"made all its {self.step} steps"
+            advice = "go_on=True goes on with it" if self._ended else "a larger n_steps goes on with it"
+            LOG.warning("nothing to do: the run in %s has %s; %s", self._checkpoint, why, advice)
+
     # -- state -----------------------------------------------------------------------------------------------------
 
     def _write_checkpoint(self) -> None:
@@ -219,6 +282,9 @@ class Session:
             "session": {
                 "step": self.step,
                 "closed": self._closed,
+                "best": self._best,
+                "ended": self._ended,
+                "compiled": self._algorithm.learner.compiled,
                 "averages": self.averages.get_state(),
                 "experiment_name": self._logger.experiment_name,
                 "logger": self._logger.get_state(),
@@ -227,7 +293,7 @@ class Session:
         }
         save_checkpoint(self._checkpoint, self._settings, state)
 
-    def _set_state(self, state: State) -> str:
+    def _set_state(self, state: State, go_on: bool) -> str:
         """Continue from a checkpoint; returns the run's name."""
         session = state["session"]
         if session["step"] > self._n_steps:
@@ -236,20 +302,13 @@ class Session:
                 f"{self._n_steps}: ask for at least as many, or use another folder to start anew"
             )
         self.step, self._closed = session["step"], session["closed"]
+        best = session.get("best")  # earlier builds of 0.1 kept none
+        self._best = best if best is not None and best["metric"] == self._score else None
+        self._ended = "" if go_on else session.get("ended", "")
         for name, part in self._parts.items():
             if name in state["parts"]:  # evaluators may have been added since
                 part.set_state(state["parts"][name])
         return str(session["experiment_name"])
-
-
-def _is_steps(strategy: Any) -> bool:
-    """Whether metrics are also written between the ends of epochs."""
-    try:
-        return LoggingStrategy(strategy) is LoggingStrategy.STEPS
-    except ValueError as error:
-        raise ConfigError(
-            f"logging_strategy is {strategy!r}; it must be birl.LoggingStrategy.EPOCH or birl.LoggingStrategy.STEPS"
-        ) from error
 
 
 class SamplerPart(NamedTuple):

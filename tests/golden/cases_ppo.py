@@ -59,7 +59,7 @@ def rollouts(algorithm: Any) -> list[tuple[Rollout, dict[str, Tensor]]]:
     return pairs
 
 
-def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True) -> Case:
+def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True, kl: float | None = None) -> Case:
     config = algos.PPOConfig(
         learning_rate=1e-2,
         optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5),
@@ -70,6 +70,7 @@ def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True
         entropy_coefficient=0.03,
         value_clip_range=value_clip,
         normalize_advantage=normalize,
+        target_kl=kl,
         gamma=0.9,
     )
     reference = partial(
@@ -86,10 +87,12 @@ def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True
         epochs=3,
         batch_size=5,
         normalize=normalize,
+        target_kl=kl,
         discrete=discrete,
     )
+    variant = (" value clip" if value_clip else "") + (" target KL" if kl else "")
     return Case(
-        ("discrete" if discrete else "continuous") + (" value clip" if value_clip else ""),
+        ("discrete" if discrete else "continuous") + variant,
         config,
         reference,
         rollouts,
@@ -98,4 +101,4 @@ def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True
     )
 
 
-CASES: tuple[Case, ...] = (_ppo(True), _ppo(False), _ppo(False, value_clip=0.1, normalize=False))
+CASES: tuple[Case, ...] = (_ppo(True), _ppo(False), _ppo(False, value_clip=0.1, normalize=False), _ppo(False, kl=0.001))

@@ -38,12 +38,14 @@ class PPOReference:
         epochs: int,
         batch_size: int,
         normalize: bool,
+        target_kl: float | None,
         discrete: bool,
     ) -> None:
         self.parameters = dict(parameters)
         self.optimizer = Adam(rate, eps=eps, max_norm=max_norm)
         self.gamma, self.gae_lambda, self.clip, self.value_clip = gamma, gae_lambda, clip, value_clip
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
+        self.target_kl = target_kl
         self.epochs, self.batch_size, self.normalize, self.discrete = epochs, batch_size, normalize, discrete
 
     def _log_prob(self, p: Parameters, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,6 +94,7 @@ class PPOReference:
         losses = []
         for _ in range(self.epochs):
             order = torch.randperm(len(steps)).tolist()
+            divergences = []
             for first in range(0, len(order), self.batch_size):
                 chosen = [steps[i] for i in order[first : first + self.batch_size]]
                 mean, std = 0.0, 1.0
@@ -116,7 +119,14 @@ class PPOReference:
                         total = total - surrogate + self.value_coefficient * error - self.entropy_coefficient * entropy
                     return total / len(chosen)
 
+                ratios = []
+                for t, n in chosen:
+                    x, a = rollout["observation"][t, n], rollout["action"][t, n]
+                    ratios.append(number(self._log_prob(self.parameters, x, a)[0]) - old_log_prob[t, n])
+                divergences.append(sum(math.exp(r) - 1 - r for r in ratios) / len(ratios))
                 gradients, value = gradients_of(loss, self.parameters, ["actor", "value"])
                 self.optimizer.step(self.parameters, gradients)
                 losses.append(value)
+            if self.target_kl is not None and sum(divergences) / len(divergences) > self.target_kl:
+                break
         return {"loss": sum(losses) / len(losses)}
