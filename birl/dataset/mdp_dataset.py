@@ -21,6 +21,7 @@ from birl.dataset.validation import (
     check_length,
     check_stored,
     detect_action_size,
+    last_steps,
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
@@ -28,7 +29,7 @@ from birl.spaces import KINDS
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map
 
 _CHUNK = 65536
-_LONG = 1000  # steps: a longer log without an end is rarely one episode
+_LIMIT = (20, 10)  # a time limit is suspected from so many steps on, and so many episodes of this length
 
 
 class MDPDataset(ReplayBuffer):
@@ -40,7 +41,7 @@ class MDPDataset(ReplayBuffer):
         actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions.
         rewards: ``[N]`` or ``[N, 1]``.
         terminals: ``[N]``, 1 where the environment ended the episode with this step. Must be given: all zeros, with
-            ``timeouts``, say that no episode terminates.
+            ``timeouts`` or ``episode_ids``, say that no episode terminates.
         timeouts: ``[N]``, 1 where an episode was cut after this step. A step that is both is terminal.
         transition_picker: `birl.dataset.BasicTransitionPicker` if ``None``.
         trajectory_slicer: `birl.dataset.BasicTrajectorySlicer` if ``None``.
@@ -48,18 +49,24 @@ class MDPDataset(ReplayBuffer):
         action_size: number of discrete actions; ``None`` for the largest one plus one.
         next_observations: tree ``[N, …]``: observations after each step. With them the last step of a truncated
             episode is a transition too.
+        episode_ids: ``[N]``, numbers or text: the episode of each step, as in a log's column. An episode ends where
+            the id changes; if its last step is not terminal, it is truncated. Its steps must follow one another.
         storage: ``"memory"``, a torch device, or the path of a new folder.
 
-    Steps after the last episode end are kept as a truncated episode. The last step of a truncated episode is kept, and
-    drawn as a transition only if ``next_observations`` are given. The arrays that are given are copied, never changed.
+    An end must be known: by ``terminals``, ``timeouts`` or ``episode_ids``. Without ids, steps after the last end are
+    kept as a truncated episode. The last step of a truncated episode is kept, and drawn as a transition only if
+    ``next_observations`` are given. The arrays that are given are copied, never changed.
+
+    Without ``timeouts`` there is a warning if the longest length is also the most frequent one, as when a time limit is
+    among the terminals; ``timeouts=np.zeros(N)`` says that it is not.
 
     Raises:
         ShapeError: if shapes, lengths or dtypes do not fit.
         EmptyDataError: if there is no step.
         NonFiniteError: if there is NaN or infinity.
         ActionError: if actions are out of range, or their kind cannot be told.
-        DataError: if ``terminals`` are not given, flags are not 0 or 1, or ``next_observations`` contradict
-            ``observations``.
+        DataError: if ``terminals`` are not given, flags are not 0 or 1, no step ends an episode, ends contradict
+            ``episode_ids``, or ``next_observations`` contradict ``observations``.
     """
 
     def __init__(
@@ -75,12 +82,13 @@ class MDPDataset(ReplayBuffer):
         action_size: int | None = None,
         *,
         next_observations: Tree = None,
+        episode_ids: Any = None,
         storage: Place = "memory",
     ) -> None:
         if terminals is None:  # zeros would be a guess: a forgotten termination changes what is learned
             raise DataError(
                 "terminals are not given: give 1 at each step where the environment ended the episode, or, if "
-                "only time limits end episodes, terminals=np.zeros(len(rewards)) with timeouts"
+                "only time limits end episodes, terminals=np.zeros(len(rewards)) with timeouts (or episode_ids)"
             )
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
         observations = parts_as_tuple("observations", observations, len(rewards))
@@ -88,22 +96,17 @@ class MDPDataset(ReplayBuffer):
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         actions = as_array("actions", actions)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
-        count = check_length(**arrays, terminals=terminal, timeouts=timeout)
+        ids = {} if episode_ids is None else {"episode_ids": np.asarray(episode_ids)}
+        count = check_length(**arrays, terminals=terminal, timeouts=timeout, **ids)
         check_finite("observations", observations)
         check_finite("rewards", rewards)
         actions, space = prepare_actions(actions, action_space)
         size = detect_action_size(actions, space) if action_size is None else int(action_size)
         check_stored(KINDS[space](size), actions)
 
-        ends = terminal | timeout
-        if count > _LONG and not ends.any():
-            warnings.warn(
-                f"no step ends an episode: all {count} steps are taken for one episode; pass terminals= or timeouts= "
-                "with 1 where an episode ends",
-                UserWarning,
-                stacklevel=2,
-            )
-        ends[-1] = True
+        ends = _episode_ends(terminal, timeout, episode_ids)
+        if timeouts is None:
+            _notice_time_limit(terminal, ends)
         flags = row_flags(terminal, ends, known=next_observations is not None)
         finals: Tree = None
         if next_observations is not None:
@@ -122,6 +125,45 @@ class MDPDataset(ReplayBuffer):
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
         self.storage.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
         self.flush()
+
+
+def _episode_ends(terminal: Array, timeout: Array, ids: Any) -> Array:
+    """Whether each step ``[N]`` is the last of its episode, the steps after the last mark included."""
+    marked = terminal | timeout
+    if ids is None:
+        if not marked.any():
+            raise DataError(
+                f"no step of {len(marked)} ends an episode: give terminals with 1 where the task ended, timeouts with "
+                "1 where an episode was cut (the last step of a single unfinished one), or episode_ids, a log's "
+                "episode column"
+            )
+        marked[-1] = True
+        return marked
+    ends = last_steps(ids)
+    inside = np.flatnonzero(marked & ~ends)
+    if inside.size:
+        step, name = int(inside[0]), "terminals" if terminal[inside[0]] else "timeouts"
+        raise DataError(
+            f"{name}[{step}] is 1, but episode_ids[{step + 1}] says that the episode goes on: leave episode_ids out if "
+            "the ends are right, or drop the rows after each end"
+        )
+    return ends
+
+
+def _notice_time_limit(terminal: Array, ends: Array) -> None:
+    """Warn if no length of terminated episodes is more frequent than the greatest length of all."""
+    last = np.flatnonzero(ends)
+    lengths, counts = np.unique(np.diff(last, prepend=-1)[terminal[last]], return_counts=True)
+    longest = np.diff(last, prepend=-1).max()
+    if not len(lengths) or lengths[-1] < max(longest, _LIMIT[0]) or counts[-1] < max(counts.max(), _LIMIT[1]):
+        return
+    warnings.warn(
+        f"{counts[-1]} of {counts.sum()} terminals come after exactly {longest} steps, and none later. If that is a "
+        "time limit, pass these ends as timeouts= and not as terminals, or values are learned as if nothing could be "
+        "earned after them. If the task itself ends there, timeouts=np.zeros(len(rewards)) says so",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def _check_following(observations: Tree, following: Tree, ends: Array) -> None:

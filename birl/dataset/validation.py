@@ -48,6 +48,33 @@ def as_flags(name: str, value: Any) -> Array:
     return column.astype(bool)
 
 
+def last_steps(ids: Any) -> Array:
+    """Whether each step ``[N]`` is the last of its episode, from the ``ids`` of episodes, ``[N]`` or ``[N, 1]``.
+
+    Raises:
+        ShapeError: if they are not one id for each step.
+        DataError: if an id is missing (NaN, ``None``), or if the steps of an episode are not one after the other.
+    """
+    array = np.asarray(ids)
+    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if array.ndim != 1:
+        raise ShapeError(f"the shape of episode_ids is {array.shape}; it must be (N,) or (N, 1): one id per step")
+    absent: Any = [each is None for each in array] if array.dtype.kind == "O" else False
+    missing = np.flatnonzero((array != array) | absent)
+    if missing.size:
+        raise DataError(f"episode_ids[{missing[0]}] is {array[missing[0]]}: give every step the id of its episode")
+    ends = np.append(array[1:] != array[:-1], np.ones(len(array[:1]), bool))
+    seen: set[Any] = set()
+    for step in np.flatnonzero(ends)[:-1] + 1:
+        seen.add(array[step - 1])
+        if array[step] in seen:
+            raise DataError(
+                f"episode_ids[{step}] is {array[step]!s:.60} again, after steps of other episodes: sort the rows by "
+                "episode and time first; if an id was used for several episodes, make each one's own"
+            )
+    return ends
+
+
 def check_finite(name: str, tree: Tree) -> None:
     """Raise `NonFiniteError` naming the first step with NaN or infinity, or with what would be infinite in float32."""
     for leaf in tree_leaves(tree):

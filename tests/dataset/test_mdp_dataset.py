@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from data_reference import all_rows
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from birl.dataset import (
@@ -28,6 +29,7 @@ from birl.dataset import (
     detect_action_size,
     detect_action_space,
 )
+from birl.datasets import get_dataset
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.types import ActionSpace
 
@@ -39,6 +41,7 @@ def steps(count: int) -> dict[str, Any]:
         "actions": np.linspace(-1, 1, count * 3).reshape(count, 3),
         "rewards": np.arange(count, dtype=np.float64),
         "terminals": np.zeros(count),
+        "timeouts": np.arange(count) == count - 1,
     }
 
 
@@ -51,7 +54,7 @@ def test_fault_01_truncation_loses_no_transition() -> None:
     timeouts[[4, 9]] = 1
     after = data["observations"] + 2
     after[[4, 9]] = 77
-    dataset = MDPDataset(**data, timeouts=timeouts, next_observations=after)
+    dataset = MDPDataset(**{**data, "timeouts": timeouts}, next_observations=after)
     assert dataset.transition_count == 10
     batch = dataset.sample_transition_batch(300)
     assert set(batch.rewards[:, 0].tolist()) == set(range(10))
@@ -113,7 +116,7 @@ def test_fault_06_terminal_and_timeout_on_one_step() -> None:
     data, timeouts = steps(4), np.array([0.0, 1, 0, 0])
     data["terminals"][1] = 1
     copies = {name: value.copy() for name, value in data.items()}
-    dataset = MDPDataset(**data, timeouts=timeouts)
+    dataset = MDPDataset(**{**data, "timeouts": timeouts})
     assert [(episode.terminated, episode.truncated) for episode in dataset.episodes] == [(True, False), (False, True)]
     for name, value in data.items():
         np.testing.assert_array_equal(value, copies[name])
@@ -163,8 +166,9 @@ def test_fault_15_pixels_stay_bytes() -> None:
 @given(flags=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30), known=st.booleans())
 def test_every_step_is_kept_in_order(flags: list[tuple[bool, bool]], known: bool) -> None:
     data = steps(len(flags))
-    data["terminals"], timeouts = (np.array(column) for column in zip(*flags, strict=True))
-    dataset = MDPDataset(**data, timeouts=timeouts, next_observations=data["observations"] + 2 if known else None)
+    data["terminals"], data["timeouts"] = (np.array(column) for column in zip(*flags, strict=True))
+    assume(any(map(any, flags)))
+    dataset = MDPDataset(**data, next_observations=data["observations"] + 2 if known else None)
     for name in ("observations", "actions", "rewards"):
         joined = np.concatenate([getattr(episode, name) for episode in dataset.episodes])
         np.testing.assert_array_equal(joined.reshape(data[name].shape), data[name])
@@ -252,6 +256,8 @@ BAD = [
     (bad(observations=np.float64([[np.inf]] * 4)), NonFiniteError, r"observations\[0, 0\] is inf; it must be a finite"),
     (bad(terminals=[0, 0.5, 0, 0]), DataError, r"terminals\[1\] is 0.5"),
     (bad(timeouts=[0, 0, 2, 0]), DataError, r"timeouts\[2\] is 2"),
+    (bad(timeouts=None), DataError, "no step of 4 ends an episode: .*episode_ids"),
+    (bad(timeouts=np.zeros(4)), DataError, "no step of 4 ends an episode"),
     (bad(terminals=None, timeouts=[0, 0, 0, 1]), DataError, r"terminals are not given.*np.zeros\(len\(rewards\)\)"),
     (bad(actions=[0, -1, 0, 1]), ActionError, "action -1 at step 1"),
     (bad(actions=[0, 3, 0, 1], action_size=3), ActionError, r"outside 0 … 2"),
@@ -266,6 +272,15 @@ BAD = [
     (bad(next_observations=np.zeros((4, 2))), DataError, r"next_observations\[0\]"),
     (bad(storage="cuda:77"), ConfigError, "cuda:77"),
     (bad(storage=7), ConfigError, "storage is 7; it must be 'memory'"),
+    (bad(episode_ids=[0, 0, 0]), ShapeError, "episode_ids 3"),
+    (bad(episode_ids=np.zeros((4, 2))), ShapeError, r"episode_ids is \(4, 2\)"),
+    (bad(episode_ids=[0, 1, 0, 0]), DataError, r"episode_ids\[2\] is 0 again.*sort"),
+    (bad(episode_ids=list("abba")), DataError, r"episode_ids\[3\] is a again"),
+    (bad(episode_ids=[0, np.nan, 1, 1]), DataError, r"episode_ids\[1\] is nan"),
+    (bad(episode_ids=["a", "a", None, "b"]), DataError, r"episode_ids\[2\] is None"),
+    (bad(episode_ids=[0, 0, 1, 1], terminals=[1, 0, 0, 1]), DataError, r"terminals\[0\] is 1, but episode_ids\[1\]"),
+    (bad(episode_ids=[0, 0, 1, 1], timeouts=[0, 0, 1, 0]), DataError, r"timeouts\[2\] is 1, but episode_ids\[3\]"),
+    (bad(episode_ids=[0, 0, 1, 1], terminals=None, timeouts=None), DataError, "terminals are not given"),
     ({name: value[:0] for name, value in steps(4).items()}, EmptyDataError, "0 steps"),
 ]
 
@@ -276,6 +291,69 @@ def test_bad_data_is_refused_with_the_value(arguments: dict[str, Any], error: ty
         MDPDataset(**arguments)
     assert type(caught.value) is error
     assert ": " in str(caught.value) or ". " in str(caught.value)  # the remedy
+
+
+@pytest.mark.parametrize("ids", [[7, 7, 3, 3, 3], list("ggaaa"), [[0.0], [0.0], [2.0], [2.0], [2.0]]])
+@pytest.mark.parametrize("marked", [False, True])
+def test_an_episode_ends_where_its_id_changes(ids: Any, marked: bool) -> None:
+    """Episodes without a mark at the end are truncated, and not glued together."""
+    ends = {"terminals": [0, 1, 0, 0, 0] if marked else np.zeros(5), "timeouts": None}
+    data = MDPDataset(**{**steps(5), **ends}, episode_ids=ids)
+    first, second = data.episodes
+    assert (first.size(), first.terminated, first.truncated) == (2, marked, not marked)
+    assert (second.size(), second.terminated, second.truncated) == (3, False, True)
+    assert data.transition_count == 3 + marked  # the observation after a cut is not known
+    known = MDPDataset(**{**steps(5), **ends}, episode_ids=ids, next_observations=np.arange(2, 12).reshape(5, 2))
+    assert known.transition_count == 5
+    assert known.episodes[1].final_observation.tolist() == [10, 11]
+
+
+def log_of(lengths: list[int], last: int = 0, **options: Any) -> MDPDataset:
+    """Terminals after episodes of these lengths, and ``last`` steps without one."""
+    count, ends = sum(lengths) + last, np.cumsum(lengths) - 1
+    terminals = np.isin(np.arange(count), ends)
+    return MDPDataset(np.zeros((count, 1)), np.zeros((count, 1)), np.zeros(count), terminals, **options)
+
+
+LIMITED = [([20] * 10, 0), ([200] * 10, 77), ([500] * 27 + list(range(10, 216)), 3)]
+
+
+@pytest.mark.parametrize(("lengths", "last"), LIMITED)
+def test_a_time_limit_among_terminals_is_noticed(lengths: list[int], last: int) -> None:
+    with pytest.warns(UserWarning, match=f"terminals come after exactly {lengths[0]} steps.*timeouts="):
+        log_of(lengths, last)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "last", "options"),
+    [
+        ([200] * 9, 0, {}),  # too few to tell
+        ([1] * 50, 0, {}),  # bandits
+        ([19] * 50, 0, {}),
+        ([200] * 20, 300, {}),  # an episode went on for longer
+        ([200] * 20 + [201], 0, {}),
+        ([14] * 30 + [78] * 26, 0, {}),  # other lengths are as frequent
+        ([200] * 20, 0, {"timeouts": np.zeros(4000)}),  # which says that there is no limit
+    ],
+)
+def test_ordinary_terminals_are_no_time_limit(lengths: list[int], last: int, options: dict[str, Any]) -> None:
+    assert log_of(lengths, last, **options).size() == len(lengths) + bool(last)
+
+
+@pytest.mark.parametrize("name", ["cartpole-random", "cartpole-replay", "pendulum-random", "pendulum-replay"])
+@pytest.mark.parametrize("merged", [False, True])
+def test_time_limits_of_shipped_data_are_told_apart(name: str, merged: bool) -> None:
+    """Terminals as they are give no warning; `done` that includes the time limit gives one where there is a limit."""
+    episodes = get_dataset(name)[0].episodes
+    lengths = [episode.size() for episode in episodes]
+    terminals = np.zeros(sum(lengths))
+    terminals[np.cumsum(lengths) - 1] = [episode.terminated or merged for episode in episodes]
+    column = np.zeros((len(terminals), 1))
+    ids = np.repeat(np.arange(len(lengths)), lengths)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        MDPDataset(column, column, column, terminals, episode_ids=ids)
+    assert len(caught) == (merged and name != "cartpole-random")
 
 
 A, B = np.arange(10.0).reshape(5, 2), np.arange(60.0).reshape(5, 3, 2, 2)

@@ -71,16 +71,6 @@ def test_folders_that_hold_something_are_left_alone(tmp_path: Path) -> None:
         MDPDataset(zeros, zeros, zeros, np.ones(3), storage=tmp_path / "empty")
 
 
-def test_a_long_log_without_an_end_warns() -> None:
-    def make(count: int) -> None:
-        zeros = np.zeros((count, 1), np.float32)
-        MDPDataset(zeros, zeros, zeros, np.zeros(count))
-
-    make(1000)
-    with pytest.warns(UserWarning, match="no step ends an episode: all 1001 steps"):
-        make(1001)
-
-
 def link(file: Any, kind: Any) -> None:
     del file["actions_0"]
     file["actions_0"] = kind

@@ -201,7 +201,7 @@ def test_nothing_to_draw_says_so() -> None:
 
 
 def test_memory_is_the_data_and_one_row_an_episode() -> None:
-    data = dataset([1000] * 20)
+    data = dataset([1000] * 20, timeouts=np.zeros(20_000))
     raw = 20_000 * (8 + 4 + 4 + 1)  # observation, action, reward, one byte of flags
     assert data.nbytes == raw * 1001 / 1000
 

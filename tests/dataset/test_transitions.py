@@ -255,7 +255,7 @@ def test_multi_step_bootstraps_from_the_last_observation_that_is_known() -> None
         np.full((3, 1), 0.5),
         [1, 2, 4],
         np.zeros(3),
-        None,
+        [0, 0, 1],
         MultiStepTransitionPicker(5, 0.5),
     )
     batch = data.transition_picker.batch(data.storage, all_rows(data))  # type: ignore[attr-defined]

@@ -270,7 +270,8 @@ def test_tuple_observations(discrete: bool, given: bool) -> None:
 
 def test_no_successful_episode_and_no_transition() -> None:
     assert np.isnan(SoftOPCEvaluator(1e9)(Algo(True), dataset(episodes(True))))
-    single = MDPDataset(np.zeros((1, 2), np.float32), np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros(1))
+    zeros = np.zeros((1, 2), np.float32)
+    single = MDPDataset(zeros, np.zeros(1, np.int64), np.zeros(1, np.float32), [0], [1])
     with pytest.raises(EmptyDataError, match="no transition"):
         TDErrorEvaluator()(Algo(True), single)
 
