@@ -238,7 +238,7 @@ def birl_sampling(side: str, what: str) -> Job:
         "trajectories": lambda: dataset.sample_trajectory_batch(BATCH, 20),
         "sequences": lambda: dataset.sample_sequence_batch(BATCH, 20, 0),
     }
-    return _sampling_job(draw.get(what, lambda: dataset.sample_transition_batch(BATCH)))
+    return _sampling_job(draw.get(what, lambda: dataset.sample_transition_batch(BATCH, next_actions=False)))
 
 
 def birl_memory(side: str) -> Job:

@@ -1,9 +1,13 @@
 """d3rlpy's names for the base of all algorithms, of all configurations, and for reading a saved algorithm."""
 
+from typing import TypeAlias
+
 import birl.algos  # a saved model may be of any of these algorithms
 import birl.ope  # noqa: F401
 from birl.algorithm import Algorithm as LearnableBase
 from birl.algorithm import load_learnable
 from birl.config import AlgorithmConfig as LearnableConfig
 
-__all__ = ["LearnableBase", "LearnableConfig", "load_learnable"]
+DeviceArg: TypeAlias = bool | int | str | None
+
+__all__ = ["DeviceArg", "LearnableBase", "LearnableConfig", "load_learnable"]

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,14 +22,25 @@ __all__ = [
     "ActionSpace",
     "Array",
     "Batch",
+    "DType",
+    "Float32NDArray",
+    "GymEnv",
     "Inputs",
+    "Int32NDArray",
     "Leaf",
     "Loss",
+    "NDArray",
+    "Observation",
+    "ObservationSequence",
     "Shape",
     "State",
+    "TorchObservation",
     "Tree",
+    "UInt8NDArray",
+    "as_parts",
     "is_shape",
     "leaf_shapes",
+    "parts_like",
     "shape_map",
     "tree_leaves",
     "tree_map",
@@ -40,6 +52,17 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; mypy cannot express the recursion
 Shape: TypeAlias = Any  # Tree of tuple[int, ...]
 State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values
+Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
+
+# d3rlpy's names for annotations
+NDArray: TypeAlias = npt.NDArray[Any]
+Float32NDArray: TypeAlias = npt.NDArray[np.float32]
+Int32NDArray: TypeAlias = npt.NDArray[np.int32]
+UInt8NDArray: TypeAlias = npt.NDArray[np.uint8]
+DType: TypeAlias = npt.DTypeLike
+ObservationSequence: TypeAlias = Tree
+TorchObservation: TypeAlias = Tree
+GymEnv: TypeAlias = Any
 
 GRADIENT_STATISTICS: Final = ("min", "max", "mean", "std")
 """The statistics that are logged for a gradient, in order."""
@@ -86,6 +109,18 @@ def tree_leaves(tree: Tree) -> Iterator[Any]:
             yield from tree_leaves(value)
     else:
         yield tree
+
+
+def parts_like(value: Tree, like: Tree) -> Tree:
+    """``value``, a list (d3rlpy's form) turned into a tuple if ``like``, a tree or the shapes of one, is a tuple."""
+    return tuple(value) if isinstance(value, list) and isinstance(like, tuple) and not is_shape(like) else value
+
+
+def as_parts(value: Tree) -> Tree:
+    """A list of two or more arrays, d3rlpy's form of an observation of several, as a tuple; anything else as it is."""
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(part, np.ndarray | Tensor) for part in value):
+        return tuple(value)
+    return value
 
 
 def tree_of_json(value: Any) -> Tree:

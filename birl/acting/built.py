@@ -14,7 +14,7 @@ from birl.acting.policy import Policy, PolicyFunction
 from birl.errors import ActionError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
-from birl.types import Array, Inputs, State, Tree, is_shape, leaf_shapes, tree_leaves
+from birl.types import Array, Inputs, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves
 
 
 class BuiltPolicy:
@@ -131,8 +131,7 @@ class BuiltPolicy:
         shape = self.spec.observation_shape
         if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype.kind == "f" and np.isfinite(np.vdot(x, x)):
             return x  # the usual case; one number that is not finite leaves no finite sum of squares
-        if isinstance(x, list) and not is_shape(shape) and isinstance(shape, tuple):
-            x = tuple(x)
+        x = parts_like(x, shape)
         if isinstance(x, list):
             with_info = any(isinstance(row, tuple) and any(isinstance(part, dict) for part in row) for row in x)
             x = tuple(x) if with_info else np.asarray(x)

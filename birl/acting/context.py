@@ -16,7 +16,7 @@ from birl.acting.policy import Policy
 from birl.checks import check
 from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
-from birl.types import Array, Batch, Inputs, State, Tree, is_shape, tree_leaves, tree_map
+from birl.types import Array, Batch, Inputs, State, Tree, as_parts, is_shape, tree_leaves, tree_map
 
 
 def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
@@ -45,6 +45,14 @@ class TransformerInput:
     rewards: Array
     returns_to_go: Array
     timesteps: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observations", as_parts(self.observations))
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return len(self.timesteps)
 
 
 class TransformerActionSampler(Protocol):

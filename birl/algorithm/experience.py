@@ -15,6 +15,7 @@ from torch import Tensor
 
 from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
 from birl.algorithm.learner import Experience, Learner, Pass, Passes
+from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError
@@ -63,16 +64,20 @@ class Transitions(Experience):
         return source.draw(TransitionView(columns), config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
+        if learner.returns and isinstance(drawn, TransitionMiniBatch) and "return_to_go" not in drawn.extra:
+            drawn = replace(drawn, extra={**drawn.extra, **drawn.returns_to_go(learner.returns)})
         batch = to_batch(drawn, learner.units, learner.config.gamma)
         if self.next_actions and "next_action" not in batch.extra:
             raise DataError(
-                f"{learner.name} learns from the data's next actions, which this minibatch does not have: draw "
-                "it with algo.sample_minibatch(dataset), or dataset.sample_transition_batch(…, next_actions=True)"
+                f"{learner.name} learns from the data's next actions, which this minibatch does not have: draw it "
+                "with algo.sample_minibatch(dataset) or dataset.sample_transition_batch(…, next_actions=True), or "
+                "give all transitions a next_action"
             )
         if self.returns_to_go and "return_to_go" not in batch.extra:
             raise DataError(
                 f"{learner.name} learns from the data's returns, which this minibatch does not have: draw it "
-                "with algo.sample_minibatch(dataset), or dataset.sample_transition_batch(…, returns=algo.returns)"
+                "with algo.sample_minibatch(dataset) or dataset.sample_transition_batch(…, returns=algo.returns), or "
+                "give all transitions their rewards_to_go"
             )
         return learner.engine.burn_in(batch, getattr(drawn, "burn_in", 0))
 

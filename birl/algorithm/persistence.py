@@ -64,17 +64,18 @@ def from_json(kind: type[Any], fname: str | Path, device: bool | int | str | Non
     return rebuild(data, device)
 
 
-def load_learnable(fname: File, device: bool | int | str | None = False) -> Any:
+def load_learnable(fname: File, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
     """Load an algorithm that `Algorithm.save` wrote, with its configuration, networks, optimisers and step counter.
 
     Args:
         fname: path or binary file.
-        device: see `AlgorithmConfig.create`.
+        device, enable_ddp: see `AlgorithmConfig.create`.
     """
     data, state = load_archive(fname, "model")
     with _damage_as_typed_errors(fname):
         algorithm = rebuild(data, device, state)
         algorithm.engine.set_state(state)
+    algorithm.enable_ddp = enable_ddp
     return algorithm
 
 

@@ -134,11 +134,13 @@ class NearData(Transitions):
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         """The batch, with ``nearest_action`` in ``extra`` if the next update moves the policy."""
-        if not isinstance(drawn, Drawn):
-            raise DataError(
-                "PRDC looks for actions in the whole of the data, which this minibatch does not know: draw it with "
-                "algo.sample_minibatch(dataset)"
-            )
+        if not isinstance(drawn, Drawn):  # then of the dataset that was drawn from last
+            if "nearest" not in learner.memory:
+                raise DataError(
+                    "PRDC looks for actions in the whole of the data, which this minibatch does not know: draw it with "
+                    "algo.sample_minibatch(dataset), once, or call fit first"
+                )
+            drawn = Drawn(drawn, learner.memory["nearest"][2])
         batch = super().batch(learner, drawn.minibatch)
         return with_nearest(learner, batch, drawn.nearest) if learner.engine.is_due("actor") else batch
 

@@ -6,7 +6,6 @@ from birl.dataset.episode import (
     DatasetInfo,
     Episode,
     EpisodeBase,
-    Observation,
     PartialTrajectory,
     Signature,
     Transition,
@@ -14,6 +13,7 @@ from birl.dataset.episode import (
     batch_pad_observations,
     create_zero_observation,
 )
+from birl.dataset.episode_generator import EpisodeGenerator
 from birl.dataset.hdf5 import dump, load
 from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
@@ -33,6 +33,7 @@ from birl.dataset.transitions import (
 )
 from birl.dataset.validation import detect_action_size, detect_action_space
 from birl.dataset.writers import BasicWriterPreprocess, LastFrameWriterPreprocess, WriterPreprocessProtocol
+from birl.types import Observation
 
 __all__ = [
     "BasicTrajectorySlicer",
@@ -42,6 +43,7 @@ __all__ = [
     "DatasetInfo",
     "Episode",
     "EpisodeBase",
+    "EpisodeGenerator",
     "FIFOBuffer",
     "FrameStackTrajectorySlicer",
     "FrameStackTransitionPicker",

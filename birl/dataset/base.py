@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, PartialTrajectory, Transition
+from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import EpisodeList
 from birl.dataset.hdf5 import dump
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
@@ -20,7 +20,7 @@ from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import Columns, TransitionPickerProtocol
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView, View
-from birl.types import Array, Shape, State
+from birl.types import Array, Observation, Shape, State
 
 
 class ReplayBufferBase(ABC):
@@ -65,7 +65,7 @@ class ReplayBufferBase(ABC):
         return self.reader.draw_one(TransitionView())  # type: ignore[no-any-return]
 
     def sample_transition_batch(
-        self, batch_size: int, next_actions: bool = False, returns: DiscountedReturns | None = None
+        self, batch_size: int, next_actions: bool = True, returns: DiscountedReturns | None = None
     ) -> TransitionMiniBatch:
         """Draw transitions, uniformly and independently unless the dataset has another sampler.
 

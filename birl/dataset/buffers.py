@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from birl.checks import check
 from birl.dataset.episode import Episode
-from birl.dataset.episodes import EpisodeList
-from birl.dataset.storage import Storage
+from birl.dataset.episodes import EpisodeList, episode_at, locate
+from birl.dataset.storage import NO_TRANSITION, Storage
 
 
 class BufferProtocol:
@@ -34,6 +35,16 @@ class BufferProtocol:
 
     def __len__(self) -> int:
         return self.transition_count
+
+    def __getitem__(self, index: int) -> tuple[Episode, int]:
+        """The episode of a transition, and the transition's step in it; oldest first."""
+        position, count = operator.index(index), len(self)
+        if self.storage is None or not -count <= position < count:
+            raise IndexError(f"transition {index} of {count}")
+        rows = self.storage.rows(*self.storage.live())
+        rows = rows[(self.storage.flags[rows] & NO_TRANSITION) == 0]
+        episode, step = locate(self.storage, rows[position : position + 1 or None])
+        return episode_at(self.storage, int(episode[0])), int(step[0])
 
 
 class InfiniteBuffer(BufferProtocol):

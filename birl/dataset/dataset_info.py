@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from birl.dataset.episode import DatasetInfo, Signature, parts_like
+from birl.dataset.episode import DatasetInfo, Signature
 from birl.dataset.validation import prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError
 from birl.spaces import KINDS, actions_of, single_spaces, zero_observation
-from birl.types import ActionSpace, tree_map
+from birl.types import ActionSpace, parts_like, tree_map
 
 
 def info_of_env(

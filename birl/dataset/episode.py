@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 
 from birl.dataset.validation import (
     as_array,
@@ -18,9 +19,18 @@ from birl.dataset.validation import (
 )
 from birl.errors import EmptyDataError, ShapeError
 from birl.spaces import KINDS, Actions
-from birl.types import ActionSpace, Array, Leaf, Shape, Tree, tree_leaves, tree_map
-
-Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
+from birl.types import (
+    ActionSpace,
+    Array,
+    Leaf,
+    Observation,
+    Shape,
+    Tree,
+    as_parts,
+    parts_like,
+    tree_leaves,
+    tree_map,
+)
 
 
 def _leaves(dtype: Any, shape: Any) -> Tree:
@@ -63,6 +73,13 @@ class Signature:
     def tree_shape(self) -> Shape:
         """One shape for an array, else a tuple or dict of shapes."""
         return tree_map(lambda leaf: leaf.shape, self.tree)
+
+    def sample(self) -> Any:
+        """Random arrays, uniform in [0, 1) before they are cast to their dtypes, in the form of `shape`."""
+        arrays = tree_map(lambda leaf: torch.rand(leaf.shape).numpy().astype(leaf.dtype), self.tree)
+        if isinstance(arrays, dict):
+            return arrays
+        return list(arrays) if isinstance(arrays, tuple) else [arrays]
 
     @classmethod
     def of(cls, value: Tree, *, skip: int = 0) -> Signature:
@@ -157,11 +174,6 @@ class EpisodeBase(Protocol):
     @property
     def transition_count(self) -> int:
         """Number of steps whose next observation is known."""
-
-
-def parts_like(value: Tree, like: Tree) -> Tree:
-    """``value``, turned from a list (d3rlpy's form) into a tuple if ``like`` is a tuple."""
-    return tuple(value) if isinstance(value, list) and isinstance(like, tuple) else value
 
 
 def parts_as_tuple(name: str, value: Any, steps: int) -> Any:
@@ -330,9 +342,7 @@ class Transition(_Signed):
 
     def __post_init__(self) -> None:
         for name in ("observation", "next_observation"):
-            value = getattr(self, name)
-            if isinstance(value, list) and len(value) > 1 and all(isinstance(part, np.ndarray) for part in value):
-                object.__setattr__(self, name, tuple(value))  # as d3rlpy's pickers give the parts of a tuple
+            object.__setattr__(self, name, as_parts(getattr(self, name)))
 
 
 @dataclass(frozen=True)
@@ -359,6 +369,12 @@ class PartialTrajectory(_Signed):
     masks: Array
     length: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observations", as_parts(self.observations))
+
+    def __len__(self) -> int:
+        return self.length
+
     def get_transition_count(self) -> int:
         """Number of real steps with a next observation inside the window, or a terminal."""
         steps = int(self.masks.sum())
@@ -367,7 +383,7 @@ class PartialTrajectory(_Signed):
 
 def create_zero_observation(observation: Observation) -> Observation:
     """Zeros like an observation."""
-    return tree_map(np.zeros_like, observation)
+    return tree_map(np.zeros_like, as_parts(observation))
 
 
 def batch_pad_array(array: Array, pad_size: int) -> Array:
@@ -378,7 +394,7 @@ def batch_pad_array(array: Array, pad_size: int) -> Array:
 
 def batch_pad_observations(observations: Observation, pad_size: int) -> Observation:
     """`batch_pad_array` for every leaf."""
-    return tree_map(lambda leaf: batch_pad_array(leaf, pad_size), observations)
+    return tree_map(lambda leaf: batch_pad_array(leaf, pad_size), as_parts(observations))
 
 
 def stack_trees(trees: Iterable[Tree]) -> Tree:

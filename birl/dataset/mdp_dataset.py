@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from birl.dataset.buffers import InfiniteBuffer
-from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple, parts_like
+from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
 from birl.dataset.incoming import row_flags
 from birl.dataset.replay_buffer import Place, ReplayBuffer
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -26,7 +26,7 @@ from birl.dataset.validation import (
 )
 from birl.errors import DataError, ShapeError
 from birl.spaces import KINDS
-from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map
+from birl.types import ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536
 _LIMIT = (20, 10)  # a time limit is suspected from so many steps on, and so many episodes of this length

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,8 +11,9 @@ import torch
 
 from birl.dataset.arrays import HOST
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
+from birl.dataset.return_to_go import DiscountedReturns
 from birl.errors import UnsupportedError
-from birl.types import Shape, Tree, tree_map
+from birl.types import Array, Shape, Tree, tree_map
 
 
 def _join(axis: int, *leaves: Any) -> Any:
@@ -30,6 +31,12 @@ def _ones(like: Any) -> Any:
     ones = np.ones(like.shape, np.float32)
     ones.flags.writeable = False
     return ones
+
+
+def _told(transitions: Sequence[Transition], name: str) -> list[Array]:
+    """What all transitions have in a field that may be ``None``; empty if one has not."""
+    values = [getattr(each, name) for each in transitions]
+    return [] if any(value is None for value in values) else values
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class MiniBatch:
         start_states: ``[B, size]`` by network name: the stored state before the first step.
         burn_in: the first ``burn_in`` steps only warm up the state.
         rows: the sources and rows of the elements in turn, for `Reader.update`; ``None`` where priorities are not used.
+        transitions: what the minibatch was stacked from; ``None`` if it was gathered at once.
     """
 
     _axis = 0  # of the batch
@@ -68,26 +76,35 @@ class MiniBatch:
     start_states: dict[str, Any] = field(default_factory=dict)
     burn_in: int = 0
     rows: Any = None
+    transitions: Sequence[Transition] | None = None
+
+    def __len__(self) -> int:
+        return int(self.actions.shape[self._axis])
 
     @property
     def observation_shape(self) -> Shape:
-        """Shapes of the observations, batch dimension included."""
-        return tree_map(lambda leaf: tuple(leaf.shape), self.observations)
+        """Shapes of the observations without the first dimension."""
+        return tree_map(lambda leaf: tuple(leaf.shape[1:]), self.observations)
 
     @property
     def action_shape(self) -> Shape:
-        """Shape of the actions, batch dimension included."""
-        return tuple(self.actions.shape)
+        """Shape of the actions without the first dimension."""
+        return tuple(self.actions.shape[1:])
 
     @property
     def reward_shape(self) -> Shape:
-        """Shape of the rewards, batch dimension included."""
-        return tuple(self.rewards.shape)
+        """Shape of the rewards without the first dimension."""
+        return tuple(self.rewards.shape[1:])
+
+    def _arrays(self) -> Iterator[str]:
+        """Names of the fields that hold arrays, or trees of arrays."""
+        others = ("rows", "read", "transitions")
+        return (name for name, value in vars(self).items() if name not in others and not isinstance(value, int))
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """Apply ``function`` to every array."""
-        values = {name: value for name, value in vars(self).items() if value is not None and not isinstance(value, int)}
-        return replace(self, **{name: tree_map(function, value) for name, value in values.items()})
+        values = {name: getattr(self, name) for name in self._arrays()}
+        return replace(self, **{name: tree_map(function, value) for name, value in values.items() if value is not None})
 
     def filled(self) -> Self:
         """The same minibatch with arrays of ones for the intervals and weights that are ``None``."""
@@ -101,15 +118,15 @@ class MiniBatch:
         joined: dict[str, Any] = {}
         if len({batch.intervals is None for batch in batches} | {batch.weights is None for batch in batches}) > 1:
             batches = tuple(batch.filled() for batch in batches)
-        for item in fields(self):
-            values = [getattr(batch, item.name) for batch in batches]
-            if item.name in ("extra", "start_states"):
+        for name in self._arrays():
+            values = [getattr(batch, name) for batch in batches]
+            if name in ("extra", "start_states"):
                 shared = [key for key in values[0] if all(key in value for value in values)]
-                axis = 0 if item.name == "start_states" else self._axis
-                joined[item.name] = {key: _join(axis, *(value[key] for value in values)) for key in shared}
-            elif item.name not in ("rows", "read") and not isinstance(values[0], int):
-                joined[item.name] = tree_map(lambda *leaves: _join(self._axis, *leaves), *values)
-        return replace(self, rows=None, **joined)
+                axis = 0 if name == "start_states" else self._axis
+                joined[name] = {key: _join(axis, *(value[key] for value in values)) for key in shared}
+            else:
+                joined[name] = tree_map(lambda *leaves: _join(self._axis, *leaves), *values)
+        return replace(self, rows=None, transitions=None, **joined)
 
 
 @dataclass(frozen=True)
@@ -125,21 +142,36 @@ class TransitionMiniBatch(MiniBatch):
         """
         if "next_action" not in self.extra:
             raise UnsupportedError(
-                "this minibatch was drawn without next actions: draw it with "
-                "sample_transition_batch(batch_size, next_actions=True)"
+                "this minibatch has no next actions: draw it with sample_transition_batch(batch_size, "
+                "next_actions=True), or give all transitions a next_action"
             )
         return self.extra["next_action"]
 
+    def returns_to_go(self, returns: DiscountedReturns) -> dict[str, Array]:
+        """``return_to_go`` ``[B, 1]`` of the transitions' ``rewards_to_go``; empty unless all have them."""
+        rewards = _told(self.transitions or (), "rewards_to_go")
+        return {"return_to_go": returns.sums(rewards)} if rewards else {}
+
     @classmethod
     def from_transitions(cls, transitions: Sequence[Transition]) -> TransitionMiniBatch:
-        """Stack single transitions."""
+        """Stack single transitions.
+
+        If all have a ``next_action``, ``extra`` has it too; it counts as known, but for that of terminal transitions.
+        """
+        terminals = np.array([[t.terminal] for t in transitions], np.float32)
+        actions, following = _told(transitions, "next_action"), {}
+        if actions:
+            stacked = HOST.to_action(np.stack([np.atleast_1d(action) for action in actions]))
+            following = {"next_action": stacked, "next_action_known": 1 - terminals}
         return cls(
             tree_map(HOST.to_network, stack_trees(t.observation for t in transitions)),
             HOST.to_action(np.stack([np.atleast_1d(t.action) for t in transitions])),
             np.array([np.reshape(t.reward, 1) for t in transitions], np.float32),
             tree_map(HOST.to_network, stack_trees(t.next_observation for t in transitions)),
-            np.array([[t.terminal] for t in transitions], np.float32),
+            terminals,
             np.array([[t.interval] for t in transitions], np.float32),
+            extra=following,
+            transitions=transitions,
         )
 
 

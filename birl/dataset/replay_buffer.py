@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +15,7 @@ from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Observation, Signature, parts_like
+from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature
 from birl.dataset.folders import check_new_folder, get_storage_state, open_folder, save_folder, set_storage_state
 from birl.dataset.hdf5 import check_readable, load
 from birl.dataset.incoming import episode_rows, first_rows, observation_columns, step_columns
@@ -27,7 +27,7 @@ from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProt
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from birl.types import ActionSpace, Array, Shape, State, tree_map
+from birl.types import ActionSpace, Array, Observation, Shape, State, parts_like, tree_map
 
 Place = str | os.PathLike[str] | torch.device
 
@@ -327,6 +327,19 @@ class ReplayBuffer(ReplayBufferBase):
             action_size=size if action_size is None else action_size,
             storage=storage,
         )
+
+    @classmethod
+    def from_episode_generator(
+        cls,
+        episode_generator: Callable[[], Sequence[EpisodeBase]],
+        buffer: BufferProtocol,
+        transition_picker: TransitionPickerProtocol | None = None,
+        trajectory_slicer: TrajectorySlicerProtocol | None = None,
+        writer_preprocessor: WriterPreprocessProtocol | None = None,
+    ) -> ReplayBuffer:
+        """A buffer of the episodes that a function, or an `EpisodeGenerator`, returns."""
+        parts = (transition_picker, trajectory_slicer, writer_preprocessor)
+        return ReplayBuffer(buffer, *parts, episode_generator())
 
     @classmethod
     def open(

@@ -8,7 +8,6 @@ import numpy as np
 
 from birl.dataset.episode import (
     EpisodeBase,
-    Observation,
     PartialTrajectory,
     batch_pad_array,
     batch_pad_observations,
@@ -18,7 +17,7 @@ from birl.dataset.episodes import timesteps_and_returns
 from birl.dataset.minibatch import TrajectoryMiniBatch
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, FrameStackTransitionPicker, stack_frames
-from birl.types import tree_map
+from birl.types import Observation, tree_map
 
 
 @runtime_checkable

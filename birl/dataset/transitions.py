@@ -15,11 +15,11 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.arrays import Place
-from birl.dataset.episode import EpisodeBase, Observation, Transition, create_zero_observation
+from birl.dataset.episode import EpisodeBase, Transition, create_zero_observation
 from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
-from birl.types import Array, Shape, Tree, shape_map, tree_leaves, tree_map
+from birl.types import Array, Observation, Shape, Tree, shape_map, tree_leaves, tree_map
 
 
 @runtime_checkable

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from birl.checks import check
-from birl.dataset.arrays import HOST
 from birl.dataset.episode import PartialTrajectory, Transition
 from birl.dataset.episodes import episode_table, locate, per_item
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
@@ -54,36 +53,29 @@ class TransitionView(View):
 
     def read(self, storage: Storage, part: Any, rows: Any) -> TransitionMiniBatch:
         """Transitions at ``rows`` ``[B]``: at once if the picker can, else one by one."""
-        own: dict[str, Any] = {}
+        place, columns = storage.place, self.columns
+        own: dict[str, Any] = {}  # what the picker's own transitions tell
         if is_vectorised(part):
             batch: TransitionMiniBatch = part.batch(storage, rows)
         else:
-            transitions = self.items(storage, part, storage.place.host(rows))
-            batch = TransitionMiniBatch.from_transitions(transitions).map(storage.place.indices)
-            own = {name: storage.place.indices(value) for name, value in self._own_columns(transitions).items()}
-        if self.columns == NO_COLUMNS:
+            picked = TransitionMiniBatch.from_transitions(self.items(storage, part, place.host(rows)))
+            own |= {"next_action": picked.extra["next_action"]} if picked.extra else {}
+            own |= picked.returns_to_go(columns.returns) if columns.returns else {}
+            batch = replace(picked, extra={}, transitions=None).map(place.indices)
+        if columns == NO_COLUMNS:
             return batch
 
         def after() -> Any:
-            steps = 1 if batch.intervals is None else storage.place.to_whole(batch.intervals[:, 0])
+            steps = 1 if batch.intervals is None else place.to_whole(batch.intervals[:, 0])
             return storage.shift(rows, steps)
 
-        return replace(batch, extra={**batch.extra, **self.columns.read(storage, part, rows, after), **own})
+        found = columns.read(storage, part, rows, after)
+        found |= {name: place.indices(own[name]) for name in own if name in found}
+        return replace(batch, extra={**batch.extra, **found})
 
     def items(self, storage: Storage, part: TransitionPickerProtocol, rows: Array) -> list[Transition]:
         """The transitions one by one, through the per-item protocol."""
         return per_item(storage, rows, part, for_picker=True)
-
-    def _own_columns(self, transitions: list[Transition]) -> dict[str, Any]:
-        """Those of the columns asked for that all of a picker's own transitions have."""
-        own: dict[str, Any] = {}
-        actions = [np.atleast_1d(t.next_action) for t in transitions if t.next_action is not None]
-        rewards = [t.rewards_to_go for t in transitions if t.rewards_to_go is not None]
-        if self.columns.next_actions and len(actions) == len(transitions):
-            own["next_action"] = HOST.to_action(np.stack(actions))
-        if self.columns.returns is not None and len(rewards) == len(transitions):
-            own["return_to_go"] = self.columns.returns.sums(rewards)
-        return own
 
 
 @dataclass(frozen=True)

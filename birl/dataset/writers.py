@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from birl.dataset.episode import Observation, parts_like, stack_trees
-from birl.types import Array, Tree, tree_leaves, tree_map
+from birl.dataset.episode import stack_trees
+from birl.types import Array, Observation, Tree, as_parts, parts_like, tree_leaves, tree_map
 
 
 @runtime_checkable
@@ -40,7 +40,7 @@ class LastFrameWriterPreprocess(BasicWriterPreprocess):
 
     def process_observation(self, observation: Observation) -> Observation:
         """The last item of the first axis, axis kept."""
-        return tree_map(lambda leaf: np.asarray(leaf)[-1:], observation)
+        return tree_map(lambda leaf: np.asarray(leaf)[-1:], as_parts(observation))
 
 
 def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> Tree:

@@ -65,6 +65,15 @@ class Serializable:
         """JSON form: ``{"type": name, "params": {...}}``."""
         return {"type": self.get_type(), "params": encode(self.get_params())}
 
+    def serialize_to_dict(self) -> dict[str, Any]:
+        """d3rlpy's name of `serialize`."""
+        return self.serialize()
+
+    @classmethod
+    def deserialize_from_dict(cls, data: dict[str, Any]) -> Self:
+        """d3rlpy's name of `deserialize`."""
+        return cls.deserialize(data)
+
     @classmethod
     def named(cls, name: str) -> type[Self]:
         """The class of this kind with this name in files.

@@ -14,6 +14,7 @@ from birl import algos
 from birl.algorithm.batches import to_batch
 from birl.algorithm.population import fit_many
 from birl.algos.rebrac import critic_loss as rebrac_critic_loss
+from birl.dataset import TransitionMiniBatch
 from birl.errors import DataError
 from birl.logging import NoopAdapterFactory
 from birl.models import VectorEncoderFactory
@@ -54,8 +55,9 @@ def test_fault_1_rebrac_learns_from_cut_episodes_to_their_end() -> None:
 def test_rebrac_asks_for_next_actions_and_says_so() -> None:
     algorithm, data = build_algorithm(algos.ReBRACConfig(**ACTOR)), dataset()
     with pytest.raises(DataError, match=r"next actions.*sample_minibatch"):
-        algorithm.update(data.sample_transition_batch(8))
-    algorithm.update(data.sample_transition_batch(8, next_actions=True))
+        algorithm.update(data.sample_transition_batch(8, next_actions=False))
+    algorithm.update(data.sample_transition_batch(8))
+    algorithm.update(TransitionMiniBatch.from_transitions([data.sample_transition() for _ in range(8)]))
     assert not batch_of(build_algorithm(algos.TD3PlusBCConfig(**ACTOR)), data).extra
 
 

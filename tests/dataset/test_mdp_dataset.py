@@ -198,7 +198,7 @@ def test_trees_of_observations(storage: str) -> None:
     assert as_tuple.observation_shape == ((1, 2, 2), (2,))
     assert as_dict.observation_shape == {"camera": (1, 2, 2), "joints": ((2,), ())}
     batch, other = as_tuple.sample_transition_batch(4), as_dict.sample_transition_batch(4)
-    assert batch.observation_shape == ((4, 1, 2, 2), (4, 2))
+    assert batch.observation_shape == ((1, 2, 2), (2,))
     assert other.observations["joints"][1].shape == (4,)
     assert str(batch.observations[1].dtype).endswith("float32")
     assert as_tuple.dataset_info.observation_signature.shape == [(1, 2, 2), (2,)]

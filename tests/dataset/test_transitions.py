@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,9 @@ def test_batches_equal_single_transitions(
         return
     batch = picker.batch(buffer.storage, buffer.storage.place.indices(rows))
     single = one_by_one(buffer, rows, picker, for_picker=for_picker)
-    equal(TransitionMiniBatch.from_transitions(single), batch)
+    stacked = TransitionMiniBatch.from_transitions(single)
+    assert stacked.transitions is single
+    equal(replace(stacked, extra={}, transitions=None), batch)
 
 
 class _ByHand(BasicTransitionPicker):
@@ -158,7 +161,7 @@ def test_next_actions_of_sequences_and_of_mixed_buffers() -> None:
     mixed = MixedReplayBuffer(buffer, make([(5, True, True)]), secondary_mix_ratio=0.5)
     assert mixed.sample_transition_batch(6, next_actions=True).extra["next_action"].shape == (6, 1)
     assert mixed.sample_sequence_batch(6, 3, next_actions=True).extra["next_action"].shape == (3, 6, 1)
-    assert "next_action" not in mixed.sample_transition_batch(6).extra
+    assert "next_action" not in mixed.sample_transition_batch(6, next_actions=False).extra
 
 
 def test_the_newest_step_of_a_running_episode_has_no_next_action_yet() -> None:
@@ -305,7 +308,7 @@ def test_start_states_come_with_sequences() -> None:
     batch = SequenceView(2, 1).read(buffer.storage, buffer.transition_picker, rows)
     assert batch.start_states["actor"][:, 0].tolist() == [0, 0, 0, 0, 1, 2]  # before row 0; older episodes have zeros
     assert batch.extra["log_prob"][1].tolist() == [0, 0, 0, -1, -2, -3]
-    transitions = buffer.sample_transition_batch(5)
+    transitions = buffer.sample_transition_batch(5, next_actions=False)
     assert set(transitions.extra) == {"log_prob"}
     assert buffer.episodes[1].extra is not None
 
@@ -386,6 +389,29 @@ def test_single_transitions_tell_what_d3rlpy_tells(picker: Any) -> None:
     np.testing.assert_allclose(returns, wanted["return_to_go"], rtol=1e-5, atol=1e-6)
 
 
+def test_stacked_transitions_tell_next_actions_if_all_do() -> None:
+    buffer = make([(5, True, False)])
+    single = one_by_one(buffer, all_rows(buffer), BasicTransitionPicker(), for_picker=True)
+    batch = TransitionMiniBatch.from_transitions(single)
+    assert batch.next_actions[:, 0].tolist() == [1, 2, 0, 1, 0]
+    assert batch.extra["next_action_known"][:, 0].tolist() == [1, 1, 1, 1, 0]
+    untold = TransitionMiniBatch.from_transitions([*single, replace(single[0], next_action=None)])
+    with pytest.raises(UnsupportedError, match="give all transitions a next_action"):
+        _ = untold.next_actions
+    returns = DiscountedReturns(0.5)
+    assert batch.returns_to_go(returns)["return_to_go"].shape == (5, 1)
+    assert not TransitionMiniBatch.from_transitions([replace(single[0], rewards_to_go=None)]).returns_to_go(returns)
+
+
+def test_lengths_are_numbers_of_elements() -> None:
+    buffer = make([(5, False, True), (4, True, False)])
+    batches = [buffer.sample_transition_batch(3), buffer.sample_trajectory_batch(3, 4), buffer.sample_tail_batch(3)]
+    assert [len(batch) for batch in (*batches, buffer.sample_sequence_batch(3, 4))] == [3, 3, 3, 3]
+    assert len(buffer.sample_trajectory(4)) == 4
+    assert batches[0].observation_shape == buffer.observation_shape
+    assert (batches[0].action_shape, batches[0].reward_shape, batches[1].action_shape) == ((1,), (1,), (4, 1))
+
+
 def test_rewards_to_go_of_failures() -> None:
     picker, zeros = SparseRewardTransitionPicker(-7.0), np.zeros((4, 1), np.float32)
     failed = Episode(zeros, zeros, zeros, True)
@@ -415,7 +441,7 @@ def test_custom_pickers_work_one_by_one(limit: int | None, storage: str) -> None
     custom = make(kinds, limit, storage, transition_picker=FromDocumentation())
     builtin = make(kinds, limit, storage)
     custom.set_state(builtin.get_state(contents=False))
-    equal(custom.sample_transition_batch(64), builtin.sample_transition_batch(64))
+    equal(*(each.sample_transition_batch(64, next_actions=False) for each in (custom, builtin)))
     assert custom.observation_shape == (2, 1, 1)
     shifted = make(kinds, limit, storage, transition_picker=Shifted())
     assert float(shifted.sample_transition_batch(8).rewards.min()) > 50

@@ -1,0 +1,5 @@
+"""d3rlpy's path to evaluations in an environment."""
+
+from birl.metrics.environment import evaluate_qlearning_with_environment, evaluate_transformer_with_environment
+
+__all__ = ["evaluate_qlearning_with_environment", "evaluate_transformer_with_environment"]
