@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import math
 import os
 import pickle
 import re
+import reprlib
+import warnings
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -29,6 +30,8 @@ from birl.algorithm.building import checked_spec
 from birl.algorithm.persistence import planned_networks, rebuild
 from birl.config import AlgorithmConfig
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
+from birl.files import parse_json
+from birl.files.budget import PLAIN, Budget
 from birl.models import NormalPolicy
 from birl.optimizers.saved_state import refuse_nonfinite
 
@@ -43,6 +46,19 @@ _ACTING_OTHERWISE: Final = ("BCQ", "PLAS", "PLASWithPerturbation")
 """Algorithms whose decoder has a tanh in birl, and in d3rlpy while it learns, but not while it acts."""
 
 _Tensors = dict[str, Tensor]
+
+_MOST_OPERATIONS: Final = 200_000  # a tensor takes about 25
+_MOST_DIMENSIONS: Final = 32
+_OPERATIONS: Final = b"".join(
+    getattr(pickle, name)
+    for name in (
+        *("PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID"),
+        *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "BINFLOAT"),  # no large integers: keys collide
+        *("BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+        *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS"),
+        *("EMPTY_DICT", "SETITEM", "SETITEMS", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
+    )
+)
 
 _STORAGES: Final = {
     "BFloat16Storage": torch.bfloat16,
@@ -110,12 +126,14 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
     """
     try:
         content = _outer(Path(fname).read_bytes(), fname)
-        described = json.loads(content["config"])
+        described = parse_json(content["config"].encode(), str(fname))
         config = _config(described["config"])
         shape, action_size = _as_shape(described["observation_shape"]), int(described["action_size"])
         sizes = {"observation_shape": shape, "action_size": action_size}
         spec = checked_spec(config.algorithm.definition(), shape, action_size, None)
-        found = _converted(_inner(content["torch"], fname), planned_networks(config, spec), fname)
+        modules = _inner(content["torch"], fname)
+        planned = planned_networks(config, spec, sum(len(each) for each in modules.values()))
+        found = _converted(modules, planned, fname)
         refuse_nonfinite("parameter", found)
         algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)
         for name, part in algorithm.nets.named_modules():
@@ -137,21 +155,44 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-class _Unpickler(pickle.Unpickler):
+class _Operations(dict[int, Any]):
+    """The operations of which such files consist; each look-up is counted."""
+
+    left = _MOST_OPERATIONS
+
+    def __getitem__(self, code: int) -> Any:
+        self.left -= 1
+        if self.left < 0 or code not in self:
+            raise ValueError(f"operation {chr(code)!r} after {_MOST_OPERATIONS - 1 - self.left} others is not allowed")
+        return super().__getitem__(code)
+
+
+class _Unpickler(pickle._Unpickler):  # C's has an array for its memo, as long as the largest number in the file says
     """Allows no class, function or storage."""
+
+    stack: list[Any]
 
     def __init__(self, file: BinaryIO, name: object) -> None:
         super().__init__(file)
         self.name = name
+        known = pickle._Unpickler.dispatch
+        self.dispatch = _Operations({code: known[code] for code in _OPERATIONS})  # type: ignore[misc]
+        self.dispatch[pickle.BUILD[0]] = type(self)._ignore_attributes
+
+    def _ignore_attributes(self) -> None:
+        """Torch's dicts of tensors have attributes, which are of no use here; nothing else gets any."""
+        self.stack.pop()
+        if type(self.stack[-1]) is not OrderedDict:
+            raise ValueError(f"attributes for {type(self.stack[-1]).__name__}")
 
     def find_class(self, module: str, name: str) -> Any:
         raise ForeignFileError(
-            f"{self.name} names {module}.{name}, which no model of d3rlpy needs. It was refused and nothing was run: "
-            "do not open the file with d3rlpy or torch.load either, unless you trust where it comes from"
+            f"{self.name} names {module:.100}.{name:.100}, which no model of d3rlpy needs. It was refused and nothing "
+            "was run: do not open the file with d3rlpy or torch.load either, unless you trust where it comes from"
         )
 
     def persistent_load(self, key: Any) -> Any:
-        raise ForeignFileError(f"{self.name} refers to {key!r:.100}, which no model of d3rlpy does")
+        raise ForeignFileError(f"{self.name} refers to {reprlib.repr(key)}, which no model of d3rlpy does")
 
 
 def _outer(data: bytes, fname: object) -> dict[str, Any]:
@@ -170,65 +211,75 @@ class _Storage(NamedTuple):
 
 
 class _TorchUnpickler(_Unpickler):
-    """Allows dicts, tensors and their storages."""
+    """Allows dicts, tensors and their storages. Each storage is read once, and no tensor is larger than its storage."""
 
-    def __init__(self, archive: zipfile.ZipFile, folder: str, name: object) -> None:
-        super().__init__(io.BytesIO(_member(archive, f"{folder}/data.pkl")), name)
-        self._archive, self._folder = archive, folder
+    def __init__(self, archive: zipfile.ZipFile, folder: str, name: object, budget: Budget) -> None:
+        program = _member(archive, f"{folder}/data.pkl", budget)
+        super().__init__(io.BytesIO(program), name)
+        self._archive, self._folder, self._budget = archive, folder, budget
+        self._read: dict[str, bytes] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
+            return _new_dict
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _TENSOR
+            return self._tensor
         return super().find_class(module, name)
 
     def persistent_load(self, key: Any) -> Any:
-        kind, dtype, number, _, count = key
-        if kind != "storage" or not isinstance(dtype, torch.dtype) or not re.fullmatch(r"\d+", str(number)):
-            return super().persistent_load(key)
-        data = _member(self._archive, f"{self._folder}/data/{number}")
+        match key:
+            case ("storage", torch.dtype() as dtype, str(number), str(), int(count)) if re.fullmatch(r"\d+", number):
+                if number not in self._read:
+                    self._read[number] = _member(self._archive, f"{self._folder}/data/{number}", self._budget)
+                data = self._read[number]
+            case _:
+                return super().persistent_load(key)
         if len(data) != count * dtype.itemsize:
             raise CorruptFileError(f"{self.name}: a tensor has {len(data)} bytes, expected are {count} of {dtype}")
         return _Storage(dtype, data)
 
-
-class _Rebuild:
-    """Makes tensors. Not a function, because a pickle may set attributes of what it names, and functions have some."""
-
-    __slots__ = ()
-
-    def __call__(
-        self, storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object
-    ) -> Tensor:
-        """A new tensor, never larger than its storage."""
-        flat = torch.frombuffer(bytearray(storage.data), dtype=storage.dtype) if storage.data else torch.empty(0)
+    def _tensor(self, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int], *_: object) -> Tensor:
+        """In the place of torch's function: a new tensor."""
+        numbers = (offset, *size, *stride)
+        if len(size) > _MOST_DIMENSIONS or any(type(number) is not int or number < 0 for number in numbers):
+            raise CorruptFileError(f"{self.name}: a tensor has the shape {reprlib.repr(size)}, which it cannot have")
+        available, count = len(storage.data) // storage.dtype.itemsize, math.prod(size)
         last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-        count = math.prod(list(size))
-        if count > len(flat) or min((offset, *size, *stride)) < 0 or (count and last >= len(flat)):
-            raise CorruptFileError(f"a tensor of shape {size} does not fit into its {len(flat)} numbers")
+        if count > available or (count and last >= available):
+            raise CorruptFileError(f"{self.name}: a tensor of shape {size} does not fit into its {available} numbers")
+        if not count:
+            return torch.empty(size, dtype=storage.dtype)
+        self._budget.spend(count * storage.dtype.itemsize, f"a tensor of shape {size}")
+        with warnings.catch_warnings():  # the bytes cannot be written to, and nothing does
+            warnings.simplefilter("ignore", UserWarning)
+            flat = torch.frombuffer(storage.data, dtype=storage.dtype)
         return flat.as_strided(size, stride, offset).clone()
 
 
-_TENSOR: Final = _Rebuild()
+def _new_dict() -> OrderedDict[str, Any]:
+    return OrderedDict()
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:  # torch compresses nothing, so nothing can inflate
+def _member(archive: zipfile.ZipFile, name: str, budget: Budget) -> bytes:
+    member = archive.getinfo(name)
+    if member.compress_type != zipfile.ZIP_STORED:  # torch compresses nothing, so nothing can inflate
         raise CorruptFileError(f"the member {name} is compressed, which torch never does")
+    budget.spend(max(member.file_size, member.compress_size), f"the member {name}")
     return archive.read(name)
 
 
 def _inner(data: bytes, fname: object) -> dict[str, Any]:
     """Tensors of each module by name."""
+    budget = Budget(str(fname), len(data), PLAIN)
+    budget.spend(1024 * data.count(b"PK\1\2"), "its list of members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = archive.namelist()
         folder = next(name.removesuffix("/data.pkl") for name in names if name.endswith("/data.pkl"))
-        if f"{folder}/byteorder" in names and _member(archive, f"{folder}/byteorder") != b"little":
+        if f"{folder}/byteorder" in names and _member(archive, f"{folder}/byteorder", budget) != b"little":
             raise UnsupportedError(f"{fname} was written on a big-endian machine: save it again on another one")
-        content = _TorchUnpickler(archive, folder, fname).load()
+        content = _TorchUnpickler(archive, folder, fname, budget).load()
     if not isinstance(content, dict):
         raise ForeignFileError(f"{fname} holds {type(content).__name__} instead of networks: give a .d3 file of d3rlpy")
     return content

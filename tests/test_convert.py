@@ -6,6 +6,8 @@ import io
 import json
 import os
 import pickle
+import resource
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from birl.algos import DQN, SAC, GreedyTransformerActionSampler
 from birl.cli import main
 from birl.convert import CONVERTIBLE, read_d3rlpy
 from birl.dataset import MDPDataset, ReplayBuffer
-from birl.errors import CorruptFileError, FileError, ForeignFileError, UnsupportedError
+from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
 from birl.types import ActionSpace
 
 DATA = Path(__file__).parent / "data" / "d3rlpy"
@@ -191,7 +193,7 @@ def test_tensors_that_lie_about_their_size(tmp_path: Path) -> None:
         with pytest.raises(CorruptFileError, match="does not fit"):
             read_d3rlpy(write(tmp_path / "x.d3", with_inner(strides)))
     for shape in (b"J\xff\xff\xff\x7f\x85", b"K\x7f\x85", b"J\xff\xff\xff\xff\x85"):
-        with pytest.raises(CorruptFileError, match="damaged|does not fit|bytes"):
+        with pytest.raises(CorruptFileError, match="damaged|does not fit|bytes|cannot have"):
             read_d3rlpy(write(tmp_path / "x.d3", with_inner(program.replace(b"K\x18\x85", shape))))
 
 
@@ -302,3 +304,70 @@ def test_published_layout_2_with_tuples() -> None:
     assert images.dtype == np.uint8 and dataset.transition_count == 8
     batch = dataset.sample_transition_batch(16)
     assert batch.observations[1].dtype == np.uint8 and batch.next_observations[0].shape == (16, 3)
+
+
+# -- what a file may cost ----------------------------------------------------------------------------------------
+
+
+def storages(count: int, references: int) -> bytes:
+    """A torch file of one storage of ``count`` floats, and many tensors that are all of it."""
+    buffer, whole = io.BytesIO(), torch.ones(count)
+    torch.save({"q_funcs": {str(index): whole[:] for index in range(references)}}, buffer)
+    return buffer.getvalue()
+
+
+def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
+    big = struct.pack("<I", 60_000_000)
+    nested = b"\x80\x02" + b"K\x00" + b"\x85q\x01h\x01h\x01\x86q\x01" * 60  # each twice what is before it
+    cases: list[Any] = [
+        b"\x80\x02}r" + big + b".",  # a memo of 60 million
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b".",  # bytes that are not there
+        b"\x80\x02" + b"}" * 1_000_000 + b".",
+        nested + b"Q.",
+        with_inner(b"\x80\x02}r" + big + b"."),
+        with_inner(nested + b"Q."),
+        with_inner(b"\x80\x02ccollections\nOrderedDict\n" + b"(((((]t]t]tR."),
+        {**content(), "torch": storages(1 << 16, 400)},  # 105 MB out of 256 kB
+        {**content(), "config": "[" * 1_000_000},
+    ]
+    for case in cases:
+        path = tmp_path / "x.d3"
+        if isinstance(case, bytes):
+            path.write_bytes(case)
+        else:
+            write(path, case)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(BirlError) as caught:
+            read_d3rlpy(path)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+        assert len(str(caught.value)) < 1000
+
+
+def test_build_reaches_no_tensor(tmp_path: Path) -> None:
+    """``Tensor.__setstate__`` would make a tensor larger than its storage."""
+    program = (
+        b"\x80\x02}X\x07\x00\x00\x00q_funcs}X\x0c\x00\x00\x000._fc.weightctorch._utils\n_rebuild_tensor_v2\n"
+        b"((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x18tQ"
+        b"K\x00K\x18\x85K\x01\x85\x89}tR"
+    )
+    with zipfile.ZipFile(io.BytesIO(content()["torch"])) as archive:
+        size = archive.getinfo(next(name for name in archive.namelist() if name.endswith("data/0"))).file_size // 4
+    program = program.replace(b"K\x18", b"K" + bytes([size]))
+    assert size < 256
+    with pytest.raises(BirlError, match="networks of another form|not agree|which birl"):
+        read_d3rlpy(write(tmp_path / "x.d3", with_inner(program + b"ss.")))  # the tensor itself is fine
+    state = b"(h\x00J\xff\xff\x00\x00\x85K\x01\x85t"
+    with pytest.raises(CorruptFileError, match="attributes for Tensor"):
+        read_d3rlpy(write(tmp_path / "x.d3", with_inner(program + state.replace(b"h\x00", b"N") + b"bss.")))
+
+
+def test_networks_of_20_000_layers_are_refused_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    original = torch.nn.Linear.__init__
+    monkeypatch.setattr(torch.nn.Linear, "__init__", lambda *a, **k: (made.append(1), original(*a, **k))[1])
+    text = content()["config"].replace("[8, 8]", str([8] * 20_000))
+    with pytest.raises(CorruptFileError, match="networks of more than .* parameters"):
+        read_d3rlpy(write(tmp_path / "x.d3", {**content(), "config": text}))
+    assert len(made) < 1000

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from birl._version import __version__
 from birl.acting.built import BuiltPolicy
@@ -18,6 +20,7 @@ from birl.algorithm.learner import Learner, described, policy_state
 from birl.config import AlgorithmConfig, read_json_config
 from birl.errors import BirlError, CorruptFileError, ForeignFileError, UnsupportedError
 from birl.files import load_archive, save_archive
+from birl.files.budget import MAX_NETWORK_ARRAYS
 from birl.models import is_recurrent
 from birl.spaces import Spec, example_observation
 from birl.types import State
@@ -96,7 +99,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     if spec.actions.discrete and algorithm.action_scaler is not None:
         algorithm.replace_config(action_scaler=None)  # older versions accepted one and ignored it
     if state is not None:  # sizes are compared before anything is allocated
-        planned = planned_networks(algorithm.config, spec)
+        planned = planned_networks(algorithm.config, spec, len(state["nets"]))
         if {name: x.shape for name, x in planned.items()} != {name: x.shape for name, x in state["nets"].items()}:
             raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
     algorithm.create_impl(spec.observation_shape, spec.actions.size, discrete_action=spec.actions.discrete)
@@ -117,10 +120,33 @@ def _evaluated(kind: type[Any], data: dict[str, Any], device: Any, state: State 
     return policy
 
 
-def planned_networks(config: AlgorithmConfig, spec: Spec) -> dict[str, Tensor]:
-    """Tensors of the networks that a configuration describes, without memory, whatever a file says of sizes."""
-    with torch.device("meta"):
-        return dict(config.algorithm.networks(spec, config).state_dict())
+def planned_networks(config: AlgorithmConfig, spec: Spec, saved: int = MAX_NETWORK_ARRAYS) -> dict[str, Tensor]:
+    """Tensors of the networks that a configuration describes, without memory, whatever a file says of sizes.
+
+    Args:
+        config: configuration.
+        spec: what the networks take and give.
+        saved: number of tensors in the file.
+
+    Raises:
+        CorruptFileError: as soon as there are far more parameters than the file can have.
+    """
+    most = min(2 * saved + 64, MAX_NETWORK_ARRAYS)
+    counted = itertools.count(1)
+
+    def count(*_: Any) -> None:
+        if next(counted) > most:
+            raise CorruptFileError(
+                f"its configuration describes networks of more than {most} parameters, and the file has {saved}: at "
+                f"most {MAX_NETWORK_ARRAYS} are allowed"
+            )
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            return dict(config.algorithm.networks(spec, config).state_dict())
+    finally:
+        hook.remove()
 
 
 @contextlib.contextmanager

@@ -17,8 +17,10 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import TextIOBase
@@ -29,14 +31,17 @@ import numpy as np
 from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
-from birl.files import atomic_write, open_binary
+from birl.files import atomic_write, open_binary, parse_json
+from birl.files.budget import MAX_JSON_BYTES, PACKED, Budget
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
 
 _COLUMNS = ["observations", "actions", "rewards", "terminated"]
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TRAILER = b"birl-sha256:"
 _DIGEST_SIZE = hashlib.sha256().digest_size
-_MAXIMUM_RATIO = 1100  # deflate shrinks to 1/1032 at best: a file that claims more is damaged
+_FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # the last one comes with h5py
+_DEFLATE, _LZF, _MOST_DEFLATED = 1, 32000, 1032  # deflate shrinks to 1/1032 at best
+_EPISODE = 1024  # bytes of the objects that an episode becomes, beside its arrays
 
 Target = str | os.PathLike[str] | BinaryIO
 Loaded = tuple[list[Episode], ActionSpace | None, int | None]
@@ -212,7 +217,7 @@ def _opened(f: Target) -> Iterator[_File]:
         guarded = _check_digest(stream, size, name)
         try:
             with h5py.File(stream, "r") as file:
-                yield _File(file, size, name, guarded)
+                yield _File(file, Budget(name, size, PACKED), name, guarded)
         except BirlError:
             raise
         except Exception as error:  # a damaged HDF5 file can raise nearly anything
@@ -239,18 +244,18 @@ class _File:
 
     Attributes:
         h5: h5py's object.
-        size: number of bytes.
+        budget: memory that its arrays may take.
         name: its name for messages.
         guarded: whether a digest guards it.
     """
 
     h5: Any
-    size: int
+    budget: Budget
     name: str
     guarded: bool
 
     def __contains__(self, name: str) -> bool:
-        """Whether an array is there. Refuses links, which could lead out of the file or in circles."""
+        """Whether an object is there. Refuses links, which could lead out of the file or in circles."""
         import h5py
 
         link = self.h5.get(name, getlink=True)
@@ -259,16 +264,49 @@ class _File:
         return link is not None
 
     def _dataset(self, name: str) -> Any:
-        """A dataset, if the file can really hold as much as its header claims."""
+        """A dataset; everything that is read comes from here.
+
+        Its bytes are in this file, no code beside HDF5's and h5py's own decodes them, and they are within the budget.
+        Opening it and these checks read nothing of its content.
+        """
         import h5py
 
-        dataset = self.h5[name] if name in self else None
-        if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+        dataset: Any = self.h5[name] if name in self else None
+        made = dataset.id.get_create_plist() if isinstance(dataset, h5py.Dataset) else None
+        if made is None or made.get_external_count() or made.get_layout() == h5py.h5d.VIRTUAL or dataset.shape is None:
             raise CorruptFileError(f"{self.name}: {name:.80} is no array of this file itself: store the array itself")
-        stored = self.size if dataset.chunks is None else dataset.id.get_storage_size() * _MAXIMUM_RATIO
-        if dataset.size * dataset.dtype.itemsize > stored:
-            raise CorruptFileError(f"{self.name}: {name} claims shape {dataset.shape}, more than the file holds")
+        filters = [made.get_filter(index)[0] for index in range(made.get_nfilters())]
+        if not _FILTERS.keys() >= set(filters) or sum(each in (_DEFLATE, _LZF) for each in filters) > 1:
+            raise CorruptFileError(
+                f"{self.name}: {name:.80} is stored with the filters {filters!s:.80}; allowed are "
+                f"{', '.join(_FILTERS.values())}, one compression at most: write it again without others"
+            )
+        largest = max(map(math.prod, (dataset.shape, dataset.chunks or ())))  # HDF5 decodes a chunk as a whole
+        self.budget.spend(largest * dataset.dtype.itemsize, name)
+        if _DEFLATE in filters and dataset.id.get_storage_size() * _MOST_DEFLATED > self.budget.left:
+            self._check_chunks(dataset, 1 << filters.index(_DEFLATE))
         return dataset
+
+    def _check_chunks(self, dataset: Any, skipped: int) -> None:
+        """Check that no chunk holds more than it should: HDF5 would allocate that before it compares.
+
+        Args:
+            dataset: compressed with deflate.
+            skipped: bit of chunks that are not compressed.
+        """
+        large: list[Any] = []
+        dataset.id.chunk_iter(
+            lambda chunk: large.append(chunk.chunk_offset)
+            if chunk.size * _MOST_DEFLATED > self.budget.left and not chunk.filter_mask & skipped
+            else None
+        )
+        for offset in large:
+            reader = zlib.decompressobj()
+            reader.decompress(
+                dataset.id.read_direct_chunk(offset)[1], math.prod(dataset.chunks) * dataset.dtype.itemsize
+            )
+            if reader.decompress(reader.unconsumed_tail, 1):
+                raise CorruptFileError(f"{self.name}: {dataset.name!r:.80} holds more than its shape: use another copy")
 
     def array(self, name: str) -> Array:
         """An array of numbers."""
@@ -278,7 +316,10 @@ class _File:
         return np.asarray(dataset[()])
 
     def _text(self, name: str) -> str:
-        return str(self._dataset(name).asstr()[()])
+        dataset = self._dataset(name)
+        if dataset.shape != () or dataset.dtype.itemsize > MAX_JSON_BYTES:
+            raise CorruptFileError(f"{self.name}: {name} has shape {dataset.shape}; it must be one text")
+        return str(dataset.asstr()[()])
 
     def _flag(self, name: str) -> bool:
         value = self.array(name)
@@ -318,6 +359,7 @@ class _File:
         elif space is None:
             space = detect_action_space(actions)
         stops = np.flatnonzero(ends[:-1]) + 1
+        self.budget.spend(len(stops) * _EPISODE, f"{len(stops)} episodes")
         columns = (np.split(column, stops) for column in (observations, actions, rewards, terminals))
         episodes = [
             {"observations": o, "actions": a, "rewards": r, "terminated": bool(t[-1]), "truncated": not t[-1]}
@@ -334,13 +376,15 @@ class _File:
             )
         meta: dict[str, Any] = {"observation": None, "extra": [], "action_space": None, "action_size": None}
         if "birl" in self:
-            meta |= json.loads(self._text("birl"))
+            meta |= parse_json(self._text("birl").encode(), self.name)
             if meta["version"] != 1:
                 raise ForeignFileError(f"{self.name} was written by a newer birl: install that")
         template = tree_of_json(meta["observation"])
         if template is None:  # d3rlpy's
             template = tuple(itertools.takewhile(lambda leaf: f"observations_0_{leaf}" in self, itertools.count())) or 0
-        episodes = [self._episode(index, template, meta["extra"]) for index in range(self._count())]
+        count = self._count()
+        self.budget.spend(count * (_EPISODE + len(meta["extra"])), f"{count} episodes")
+        episodes = [self._episode(index, template, meta["extra"]) for index in range(count)]
         space = None if meta["action_space"] is None else ActionSpace(meta["action_space"])
         if action_space not in (None, space):
             return episodes, action_space, None

@@ -13,7 +13,7 @@ Everything but the arrays is text in the metadata of the file:
 
 Any changed bit is detected, and any program that reads `safetensors <https://huggingface.co/docs/safetensors>`_ can
 read the arrays. Loading allocates memory for two things only: for a header of at most `MAX_JSON_BYTES` with at most
-`MAX_JSON_VALUES` values, and for arrays whose sizes add up to the length of the file, which the safetensors library
+`MAX_VALUES` values, and for arrays whose sizes add up to the length of the file, which the safetensors library
 checks. Nothing in a file names a Python class, a path or a function.
 
 The digests detect accidents. They are not a signature: whoever writes a new file can write valid digests.
@@ -34,10 +34,11 @@ from torch import Tensor
 
 from birl.errors import ConfigError, ForeignFileError
 from birl.files.atomic import atomic_write, write_error
+from birl.files.budget import MAX_JSON_BYTES
 from birl.files.legacy import ZIP_START, ReadArrays, read_legacy
 from birl.files.reading import Target, bytes_left, corrupt, foreign, open_binary, take
 from birl.files.state_tree import pack, unpack
-from birl.files.strict_json import MAX_JSON_BYTES, dump_json, parse_json
+from birl.files.strict_json import dump_json, parse_json
 from birl.files.tensors import DTYPES, array_bytes, load_tensors
 from birl.types import State
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from birl.errors import ConfigError
+from birl.files.budget import MAX_JSON_BYTES, MAX_VALUES
 from birl.files.reading import corrupt
-
-MAX_JSON_BYTES: Final = 16 * 2**20
-"""Largest JSON text in a file. Larger data belong in arrays."""
-MAX_JSON_VALUES: Final = 1_000_000
-"""Largest number of JSON values in one text: bounds the memory that parsing allocates."""
 
 
 def dump_json(value: Any, name: str) -> str:
@@ -30,10 +26,10 @@ def dump_json(value: Any, name: str) -> str:
         size = len(text.encode("utf-8"))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{name} cannot be written to JSON: {error}") from error
-    if size > MAX_JSON_BYTES or _count_values(text) > MAX_JSON_VALUES:
+    if size > MAX_JSON_BYTES or _count_values(text) > MAX_VALUES:
         raise ConfigError(
             f"{name} is too large for JSON ({size} bytes, about {_count_values(text)} values; at most "
-            f"{MAX_JSON_BYTES} and {MAX_JSON_VALUES}): keep long lists as numpy arrays"
+            f"{MAX_JSON_BYTES} and {MAX_VALUES}): keep long lists as numpy arrays"
         )
     return text
 
@@ -70,7 +66,7 @@ def parse_json(data: bytes, label: str) -> Any:
         return result
 
     try:
-        if len(data) > MAX_JSON_BYTES or _count_values(text := data.decode("utf-8")) > MAX_JSON_VALUES:
+        if len(data) > MAX_JSON_BYTES or _count_values(text := data.decode("utf-8")) > MAX_VALUES:
             raise ValueError(f"more than allowed ({len(data)} bytes)")
         return json.loads(text, parse_float=number, parse_constant=constant, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +180,172 @@ def test_flipped_bits_are_found(position: int, bit: int) -> None:
         load(io.BytesIO(bytes(damaged)))
 
 
-def test_a_file_cannot_claim_more_than_it_holds() -> None:
-    file = written(num_episodes=1, version=b"2.1", actions_0=[[0]], rewards_0=[[0.0]], terminated_0=True)
+def whole(**arrays: Any) -> io.BytesIO:
+    """One episode of d3rlpy's layout; ``None`` leaves an array out."""
+    one = {"observations_0": np.zeros((3, 1), np.float32), "actions_0": [[0]] * 3, "rewards_0": [[0.0]] * 3}
+    given = {"num_episodes": 1, "version": b"2.1", "terminated_0": True, **one, **arrays}
+    return written(**{name: value for name, value in given.items() if value is not None})
+
+
+def edited(edit: Any, **arrays: Any) -> io.BytesIO:
+    file = whole(**arrays)
     with h5py.File(file, "r+") as h5:
-        h5.create_dataset("observations_0", shape=(1 << 40, 8), dtype="f8", chunks=(1024, 8), compression="gzip")
-    with pytest.raises(CorruptFileError, match="more than the file holds"):
-        load(file)
+        edit(h5)
+    file.seek(0)
+    return file
+
+
+def guarded(file: io.BytesIO) -> io.BytesIO:
+    """With the digest of birl's own files."""
+    data = file.getvalue()
+    return io.BytesIO(data + b"birl-sha256:" + hashlib.sha256(data).digest())
+
+
+def refused(file: io.BytesIO, match: str = "of memory, but a file of .* BIRL_FILE_MEMORY") -> None:
+    """Loading is refused, and allocates little."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptFileError, match=match):
+            load(file)
+        assert tracemalloc.get_traced_memory()[1] < 2**27 + 10 * len(file.getvalue())
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_cannot_claim_more_than_it_holds() -> None:
+    packed = {"chunks": (1024, 8), "compression": "gzip"}
+    shape = {"shape": (1 << 40, 8), "dtype": "f8", **packed}
+    refused(edited(lambda h5: h5.create_dataset("observations_0", **shape), observations_0=None))
+
+
+def test_chunks_that_are_not_there_take_memory_too() -> None:
+    def partly(h5: Any) -> None:
+        h5.create_dataset("observations_0", (1 << 30,), "u1", chunks=(1 << 22,))[: 1 << 22] = 1
+
+    refused(edited(partly, observations_0=None))
+
+    def huge_chunks(h5: Any) -> None:
+        h5.create_dataset("observations_0", (3, 1), "u1", chunks=(1 << 20, 1 << 11), maxshape=(None, None))
+
+    refused(edited(huge_chunks, observations_0=None))
+
+
+def test_an_array_with_many_names_counts_many_times() -> None:
+    def many(h5: Any) -> None:
+        del h5["num_episodes"]
+        h5["num_episodes"] = 400
+        for index in range(1, 400):
+            for name in ("observations", "actions", "rewards", "terminated"):
+                h5[f"{name}_{index}"] = h5[f"{name}_0"]
+
+    refused(edited(many, observations_0=np.zeros((1 << 16, 8), np.uint8)))
+
+
+def test_zeros_that_swell_are_not_read() -> None:
+    zeros = {"data": np.zeros((1 << 27, 1), np.uint8), "compression": 9, "chunks": (1 << 20, 1)}
+    file = edited(lambda h5: h5.create_dataset("observations_0", **zeros), observations_0=None)
+    assert len(file.getvalue()) < 2**18
+    refused(file)
+
+
+@pytest.mark.parametrize("also", [{}, {"shuffle": True}, {"fletcher32": True}])
+def test_a_chunk_that_holds_more_than_its_shape_is_not_read(also: dict[str, bool]) -> None:
+    packer = zlib.compressobj(9)
+    bomb = b"".join(packer.compress(bytes(1 << 24)) for _ in range(16)) + packer.flush()  # 256 MiB
+
+    def put(h5: Any) -> None:
+        made = h5.create_dataset("observations_0", (1000, 1), "u1", chunks=(1000, 1), compression=9, **also)
+        made.id.write_direct_chunk((0, 0), bomb)
+
+    refused(edited(put, observations_0=None), "holds more than its shape|damaged")
+
+
+def test_real_data_that_are_well_compressed_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = np.random.default_rng(0).integers(0, 255, (40, 32, 32), np.uint8)
+    images = np.repeat(np.repeat(image, 10, 1), 10, 2)[..., None]
+    file = whole(observations_0=None, actions_0=[[0]] * 40, rewards_0=[[0.0]] * 40)
+    with h5py.File(file, "r+") as h5:
+        h5.create_dataset("observations_0", data=images, compression=4, chunks=(40, 320, 320, 1))
+    monkeypatch.setattr("birl.files.budget._ALWAYS", 0)
+    assert images.nbytes > 20 * len(file.getvalue())
+    np.testing.assert_array_equal(load(file)[0][0].observations, images)
+
+
+def test_the_user_can_allow_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = {"data": np.zeros((1 << 20, 100), np.uint8), "compression": 9, "chunks": (1 << 14, 100)}
+    given = {"observations_0": None, "actions_0": np.zeros((1 << 20, 1), np.int8)}
+    file = edited(
+        lambda h5: h5.create_dataset("observations_0", **zeros), rewards_0=np.zeros((1 << 20, 1), np.float32), **given
+    )
+    monkeypatch.setattr("birl.files.budget._ALWAYS", 0)
+    monkeypatch.setattr("birl.files.budget.PACKED", 1)
+    monkeypatch.setattr("birl.dataset.hdf5.PACKED", 1)
+    refused(file)
+    monkeypatch.setenv("BIRL_FILE_MEMORY", "0.2")
+    assert len(load(file)[0][0]) == 1 << 20
+    for wrong in ("much", "-1", "nan", "0"):
+        monkeypatch.setenv("BIRL_FILE_MEMORY", wrong)
+        with pytest.raises(ConfigError, match="must be a number of GiB > 0"):
+            load(file)
+
+
+SECRET = "a secret of this machine"
+SCALAR = h5py.h5s.create(h5py.h5s.SCALAR)
+
+
+@pytest.mark.parametrize("name", ["version", "birl", "num_episodes", "observations_0", "terminated_0", "truncated_0"])
+def test_no_object_leads_to_another_file(name: str, tmp_path: Path) -> None:
+    """Scalars and texts too: their content would be shown in a message."""
+    (tmp_path / "secret").write_text(SECRET * 100)
+    kinds = {"version": (f"S{len(SECRET)}", ()), "birl": (f"S{len(SECRET)}", ()), "num_episodes": ("i8", ())}
+    dtype, shape = kinds.get(name, ("u1", (3, 1)))
+
+    def outside(h5: Any) -> None:
+        made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        made.set_external(str(tmp_path / "secret").encode(), 0, 10_000)
+        kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
+        h5py.h5d.create(h5.id, name.encode(), kind, h5py.h5s.create_simple(shape) if shape else SCALAR, made)
+
+    def virtual(h5: Any) -> None:
+        layout = h5py.VirtualLayout(shape, dtype)
+        layout[...] = h5py.VirtualSource(tmp_path / "other.h5", "x", shape, dtype)
+        h5.create_virtual_dataset(name, layout)
+
+    def link(h5: Any) -> None:
+        h5[name] = h5py.ExternalLink(str(tmp_path / "other.h5"), "x")
+
+    def soft(h5: Any) -> None:
+        h5[name] = h5py.SoftLink("/actions_0")
+
+    with h5py.File(tmp_path / "other.h5", "w") as h5:
+        h5.create_dataset("x", shape, dtype)
+    for edit in (outside, virtual, link, soft):
+        with pytest.raises(CorruptFileError, match="store the array itself") as caught:
+            load(guarded(edited(edit, **{name: None})))
+        assert SECRET[:4] not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["version", "birl", "num_episodes", "observations_0", "terminated_0"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda h5, name: h5.create_group(name),
+        lambda h5, name: h5.__setitem__(name, np.dtype("f4")),
+        lambda h5, name: h5.__setitem__(name, h5py.Empty("f4")),
+        lambda h5, name: h5.create_dataset(name, data=h5["actions_0"].ref, dtype=h5py.ref_dtype),
+        lambda h5, name: h5.create_dataset(name, data=h5["actions_0"].regionref[:1], dtype=h5py.regionref_dtype),
+        lambda h5, name: h5.create_dataset(name, (3,), h5py.vlen_dtype(np.float32)),
+        lambda h5, name: h5.create_dataset(name, (3,), h5py.string_dtype()),
+        lambda h5, name: h5.create_dataset(name, (3,), [("a", "f4"), ("b", "i4")]),
+        lambda h5, name: h5.create_dataset(name, (3,), "(2,)f4"),
+        lambda h5, name: h5.create_dataset(name, (3,), "c8"),
+        lambda h5, name: h5.create_dataset(name, (3, 1), "i4", scaleoffset=0, chunks=(3, 1)),
+    ],
+    ids=["group", "type", "empty", "reference", "region", "vlen", "strings", "compound", "arrays", "complex", "filter"],
+)
+def test_other_objects_are_refused(name: str, make: Any) -> None:
+    with pytest.raises(CorruptFileError):
+        load(edited(lambda h5: make(h5, name), **{name: None}))
 
 
 def test_text_is_not_taken_for_data() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from birl.errors import CorruptFileError, FileError, ForeignFileError
 from birl.files import parse_json
+from birl.files.budget import MAX_JSON_BYTES
 from birl.files.state_tree import unpack
-from birl.files.strict_json import MAX_JSON_BYTES
 from birl.files.tensors import DTYPES
 from files.forging import forge, loaded, raw, refused, saved, sealed
 
