@@ -60,8 +60,8 @@ class Budget:
             needed = self._total - self.left + nbytes
             raise CorruptFileError(
                 f"{self._label}: with {what:.80} it takes {_gib(needed)} GiB of memory, but a file of {self._size} "
-                f"bytes may take {_gib(self._total)} GiB: use another copy, or, if you know why it is so small, set the "
-                f"environment variable {_VARIABLE} to at least that number of GiB"
+                f"bytes may take {_gib(self._total)} GiB: use another copy, or, if you know why it is so small, set "
+                f"the environment variable {_VARIABLE} to at least that number of GiB"
             )
         self.left -= nbytes
 
