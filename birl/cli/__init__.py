@@ -13,6 +13,7 @@ import typer
 
 from birl._version import __version__
 from birl.cli.algos import algos
+from birl.cli.common import algorithm_classes
 from birl.cli.convert import convert
 from birl.cli.evaluate import evaluate
 from birl.cli.export import export
@@ -23,6 +24,7 @@ from birl.cli.plot_all import plot_all
 from birl.cli.record import record
 from birl.cli.stats import stats
 from birl.cli.train import train
+from birl.config import hyperparameters
 from birl.errors import BirlError
 from birl.run.signals import handled_by
 
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         usage = hasattr(error, "format_message")  # every error of typer about the command line has it
-        print(f"birl: {_given(error, words)}{_one_line(error, usage)}", file=sys.stderr)
+        print(f"birl: {_given(error, words)}{_one_line(error, usage)}{_field(error, words)}", file=sys.stderr)
         return 2 if usage else 1
 
 
@@ -129,6 +131,18 @@ def _given(error: Exception, words: Sequence[str]) -> str:
             if option.startswith("-") and word.startswith(f"{option}="):
                 return f"{word}: "
     return ""
+
+
+def _field(error: Exception, words: Sequence[str]) -> str:
+    """Where an unknown option of ``birl train`` is a hyper-parameter: how that is given."""
+    option = str(getattr(error, "option_name", ""))
+    name = option.lstrip("-").replace("-", "_")
+    configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
+    if words[0] != "train" or not any(name in hyperparameters(each) for each in configs):
+        return ""
+    place = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
+    value = words[place].partition("=")[2] or "".join(words[place + 1 : place + 2]) or "…"
+    return f": hyper-parameters follow --set, as in --set {name}={value}"
 
 
 def _one_line(error: Exception, usage: bool) -> str:

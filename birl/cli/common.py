@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tqdm import tqdm
 
 from birl import algos, dataset, datasets, ope
 from birl.algorithm import Algorithm, load_learnable
+from birl.config import AlgorithmConfig
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError
 
@@ -33,6 +35,36 @@ def print_table(rows: Sequence[Sequence[str]], right: bool = False) -> None:
         print("  ".join(cells).rstrip())
 
 
+def flags(names: Iterable[str]) -> str:
+    """Options as they are written on the command line."""
+    return " and ".join("--" + name.replace("_", "-") for name in names)
+
+
+def import_own(name: str) -> Any:
+    """Import a user's module, found in the working folder, too, and look up what ``module:name`` names there.
+
+    Only words of the command line come here: no file can cause an import.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    _find_modules_here()
+    module_name, colon, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        return getattr(module, attribute) if colon else module
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{name!r} cannot be imported: {error}. Give module or module:Class, the module in this folder or installed"
+        ) from error
+
+
+def _find_modules_here() -> None:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
 def algorithm_classes() -> dict[str, type[Algorithm[Any, Any]]]:
     """All algorithms of birl by name, sorted."""
     found = {name: getattr(algos, name) for name in sorted(algos.__all__)}
@@ -40,11 +72,13 @@ def algorithm_classes() -> dict[str, type[Algorithm[Any, Any]]]:
 
 
 def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
-    """The algorithm called ``name``; case, ``_`` and ``-`` do not matter.
+    """The algorithm called ``name``; case, ``_`` and ``-`` do not matter. One of the user's own is ``module:Class``.
 
     Raises:
         ConfigError: if there is none.
     """
+    if ":" in name:
+        return _own_algorithm(name)
     known = {_plain(key): value for key, value in algorithm_classes().items()}
     found = known.get(_plain(name))
     for evaluation in ope.__all__:
@@ -57,8 +91,19 @@ def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
         near = difflib.get_close_matches(_plain(name), known, 2)
         hint = f"Did you mean {' or '.join(known[key].__name__ for key in near)}? " if near else ""
         names = ", ".join(value.__name__ for value in known.values())
-        raise ConfigError(f"no algorithm is called {name!r}. {hint}There are: {names}")
+        raise ConfigError(
+            f"no algorithm is called {name!r}. {hint}There are: {names}; and module:Class for one of your own"
+        )
     return found
+
+
+def _own_algorithm(name: str) -> type[Algorithm[Any, Any]]:
+    found = import_own(name)
+    if isinstance(found, type) and issubclass(found, AlgorithmConfig) and hasattr(found, "algorithm"):
+        return found.algorithm
+    if isinstance(found, type) and issubclass(found, Algorithm) and hasattr(found, "config_class"):
+        return found
+    raise ConfigError(f"{name} is {found!r:.80}; it must be a class derived from birl.Algorithm, or its configuration")
 
 
 def _plain(name: str) -> str:
@@ -91,8 +136,13 @@ def newest_model(folder: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
-def load_model(path: Path, device: str) -> tuple[Path, Any]:
+def load_model(path: Path, device: str, own: str | None = None) -> tuple[Path, Any]:
     """Load a model file, or the newest model of a run folder.
+
+    Args:
+        path: file or folder.
+        device: where it computes.
+        own: ``module`` or ``module:Class`` of the user's that defines what the file names.
 
     Returns:
         The file and the algorithm.
@@ -100,6 +150,8 @@ def load_model(path: Path, device: str) -> tuple[Path, Any]:
     Raises:
         FileError: if there is none.
     """
+    if own is not None:
+        import_own(own)
     file: Path | None = path
     if path.is_dir():
         file = newest_model(path)
@@ -107,11 +159,20 @@ def load_model(path: Path, device: str) -> tuple[Path, Any]:
             raise FileError(several_runs(path) or _NO_MODEL.format(path))
     elif not path.exists():
         raise FileError(f"there is no {path}: give a model file (.d3) or the folder of a run")
-    return file, load_learnable(file, device)  # type: ignore[return-value, arg-type]
+    try:
+        return file, load_learnable(file, device)  # type: ignore[return-value, arg-type]
+    except ConfigError as error:
+        if own is None and "one of yours" in str(error):
+            raise ConfigError(f"{file}: {error} On the command line: --import MODULE") from error
+        raise
 
 
-def load_dataset(name: str) -> Any:
+def load_dataset(name: str, picker: Any = None) -> Any:
     """Load an h5 file, or a dataset by the name that `birl.datasets.get_dataset` knows.
+
+    Args:
+        name: file or name.
+        picker: makes transitions of steps; by default the dataset's own.
 
     Raises:
         ConfigError, FileError: if neither exists.
@@ -120,30 +181,29 @@ def load_dataset(name: str) -> Any:
     if path.suffix in (".h5", ".hdf5") and not path.exists():
         raise FileError(f"there is no file {name!r}: give the path of an .h5 file or the name of a dataset")
     if name not in datasets.NAMES and path.is_file():
-        return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer())
+        return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer(), transition_picker=picker)
     try:
-        return datasets.get_dataset(name)[0]
+        return datasets.get_dataset(name, transition_picker=picker)[0]
     except ConfigError as error:
         if path.is_dir():
             raise FileError(f"{name!r} is a folder: give the path of an .h5 file or the name of a dataset") from error
         raise ConfigError(f"there is no file {name!r}, and {error}") from error
 
 
-def make_environment(name: str, num_envs: int | None = None, **options: Any) -> Any:
+def make_environment(name: str, num_envs: int | None = None, wrapper: Any = None, **options: Any) -> Any:
     """Call `birl.envs.make_env`, which then finds ``module:factory`` in the working folder, too.
 
     Args:
-        name, num_envs: see `birl.envs.make_env`.
+        name, num_envs, wrapper: see `birl.envs.make_env`.
         **options: passed to the environment; a factory that does not take them is called without.
     """
-    folder = os.getcwd()
-    if ":" in name and folder not in sys.path:
-        sys.path.append(folder)
+    if ":" in name:
+        _find_modules_here()
     try:
-        return make_env(name, num_envs, **options)
+        return make_env(name, num_envs, wrapper=wrapper, **options)
     except TypeError as error:
         if not any(option in str(error) for option in options):
             raise
         if ":" not in name:
             raise ConfigError(f"the environment {name} cannot be made with {options}: {error}") from error
-        return make_env(name, num_envs)
+        return make_env(name, num_envs, wrapper=wrapper)

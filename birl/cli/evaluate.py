@@ -9,30 +9,33 @@ import numpy as np
 import typer
 
 from birl import metrics
-from birl.cli.common import load_model, make_environment, note
-from birl.cli.options import Device, EnvId, Epsilon, Model, TargetReturn
+from birl.cli.common import load_model, note
+from birl.cli.folder import environment_of, target_of
+from birl.cli.options import Device, EnvId, Epsilon, Import, Model, TargetReturn
 from birl.errors import ConfigError
 from birl.seeding import seed as set_seed
 
 
 def evaluate(
     model: Model,
-    env_id: EnvId,
+    env_id: EnvId = None,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the episodes.")] = 0,
     epsilon: Epsilon = 0.0,
     target_return: TargetReturn = None,
     device: Device = "cpu",
+    own: Import = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Play episodes with a trained policy and print their undiscounted returns.
 
     Policies take their greedy actions; a DiscreteDecisionTransformer and random policies draw theirs.
     """
-    file, algorithm = load_model(model, device)
-    env = make_environment(env_id)
+    file, algorithm = load_model(model, device, own)
+    env_id, env = environment_of(model, env_id)
     set_seed(seed)
-    returns = metrics.evaluate(acting_algorithm(algorithm, target_return), env, n_episodes, epsilon, seed=seed)
+    acting = acting_algorithm(algorithm, target_of(model, target_return))
+    returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)
     env.close()
     summary: dict[str, Any] = {"model": str(file), "env_id": env_id, "n_episodes": n_episodes, "seed": seed}
     summary |= {"epsilon": epsilon, "mean": float(np.mean(returns)), "std": float(np.std(returns))}

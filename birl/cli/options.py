@@ -8,9 +8,18 @@ from typing import Annotated
 import typer
 
 Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")]
-_ENV_ID = typer.Option(help="Gymnasium id, or module:factory for an environment of your own.")
-EnvId = Annotated[str, _ENV_ID]
-OptionalEnvId = Annotated[str | None, _ENV_ID]
+EnvId = Annotated[
+    str | None,
+    typer.Option(help="Gymnasium id, or module:factory for an environment of your own; by default the run's."),
+]
+Import = Annotated[
+    str | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Module in this folder with your own algorithm or encoder, which the model names.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 Epsilon = Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")]
 TargetReturn = Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")]

@@ -11,10 +11,11 @@ import typer
 from birl.cli.options import (
     Device,
     EnvHeader,
+    EnvId,
     EpisodeSeed,
     Epsilon,
+    Import,
     Model,
-    OptionalEnvId,
     TargetReturn,
     UseGymnasium,
 )
@@ -24,18 +25,19 @@ from birl.errors import ConfigError
 
 def play(
     model: Model,
-    env_id: OptionalEnvId = None,
+    env_id: EnvId = None,
     env_header: EnvHeader = None,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 3,
     target_return: TargetReturn = None,
     epsilon: Epsilon = 0.0,
     seed: EpisodeSeed = 0,
     device: Device = "cpu",
+    own: Import = None,
     use_gymnasium: UseGymnasium = False,
 ) -> None:
     """Show episodes, played as by `birl evaluate`, in a window, and print their undiscounted returns."""
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform == "linux" and not any(map(os.environ.get, screens)):
         raise ConfigError("there is no screen to open a window on (DISPLAY is not set): `birl record` makes videos")
-    env = rendering_environment(env_id, env_header, "human")
-    print(play_episodes(model, env, n_episodes, epsilon, target_return, seed, device))
+    env = rendering_environment(model, env_id, env_header, "human")
+    print(play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, own))

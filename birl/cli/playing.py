@@ -8,22 +8,24 @@ from typing import Any
 import numpy as np
 
 from birl import metrics
-from birl.cli.common import load_model, make_environment, note
+from birl.cli.common import load_model, note
 from birl.cli.evaluate import acting_algorithm
+from birl.cli.folder import environment_of, target_of
 from birl.errors import ConfigError
 from birl.seeding import seed as set_seed
 
 
-def rendering_environment(env_id: str | None, env_header: str | None, mode: str) -> Any:
+def rendering_environment(model: Path, env_id: str | None, env_header: str | None, mode: str) -> Any:
     """Make an environment that renders.
 
     Args:
-        env_id: Gymnasium id or ``module:factory``.
+        model: model file or run folder.
+        env_id: Gymnasium id or ``module:factory``; by default the run's.
         env_header: Python code, which d3rlpy executes; refused here.
         mode: ``"rgb_array"`` or ``"human"``: given to the environment, or to a factory that takes ``render_mode``.
 
     Raises:
-        ConfigError: without an ``env_id``, or if the environment does not render so.
+        ConfigError: if there is none, or if it does not render so.
     """
     if env_header is not None:
         raise ConfigError(
@@ -31,9 +33,7 @@ def rendering_environment(env_id: str | None, env_header: str | None, mode: str)
             "the environment into a module, such as `def make(render_mode): … return env` in my_envs.py, and give "
             "--env-id my_envs:make"
         )
-    if env_id is None:
-        raise ConfigError("no environment: give --env-id, a Gymnasium id or module:factory")
-    env = make_environment(env_id, render_mode=mode)
+    env_id, env = environment_of(model, env_id, render_mode=mode)
     if env.render_mode != mode:
         raise ConfigError(
             f"{env_id} has render_mode={env.render_mode!r}, but {mode!r} is needed here: let module:factory take "
@@ -44,7 +44,14 @@ def rendering_environment(env_id: str | None, env_header: str | None, mode: str)
 
 
 def play_episodes(
-    model: Path, env: Any, n_episodes: int, epsilon: float, target_return: float | None, seed: int, device: str
+    model: Path,
+    env: Any,
+    n_episodes: int,
+    epsilon: float,
+    target_return: float | None,
+    seed: int,
+    device: str,
+    own: str | None,
 ) -> str:
     """Play episodes; the environment is closed at the end.
 
@@ -52,11 +59,12 @@ def play_episodes(
         A line of text with their returns.
     """
     try:
-        file, algorithm = load_model(model, device)
+        file, algorithm = load_model(model, device, own)
         name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
         note(f"{file} in {name}, seed {seed}")
         set_seed(seed)
-        returns = metrics.evaluate(acting_algorithm(algorithm, target_return), env, n_episodes, epsilon, seed=seed)
+        acting = acting_algorithm(algorithm, target_of(model, target_return))
+        returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)
     finally:
         env.close()
     each = ", ".join(f"{value:.2f}" for value in returns)

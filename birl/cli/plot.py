@@ -37,6 +37,11 @@ def plot(
     ylabel: Annotated[str | None, typer.Option(help="Name of the y-axis; by default the metric.")] = None,
 ) -> None:
     """Plot a metric of one or more runs. Of a gradient, the mean and the range of its numbers are drawn."""
+    others = [path for path in paths if path.is_file() and path.suffix != ".csv"]
+    if len(others) < len(paths):  # as in runs/many/*
+        paths = [path for path in paths if path not in others]
+        if others:
+            note(f"left out, as no metrics: {', '.join(map(str, others))}")
     if label and len(label) != len(paths):
         raise ConfigError(f"{len(label)} labels for {len(paths)} paths: give --label once for each path, or not at all")
     _check_limits("--xlim", xlim)

@@ -14,10 +14,11 @@ import typer
 from birl.cli.options import (
     Device,
     EnvHeader,
+    EnvId,
     EpisodeSeed,
     Epsilon,
+    Import,
     Model,
-    OptionalEnvId,
     TargetReturn,
     UseGymnasium,
 )
@@ -29,7 +30,7 @@ _DEFAULT_RATE = 30
 
 def record(
     model: Model,
-    env_id: OptionalEnvId = None,
+    env_id: EnvId = None,
     env_header: EnvHeader = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the videos.")] = Path("videos"),
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, each a video.")] = 3,
@@ -37,12 +38,13 @@ def record(
     epsilon: Epsilon = 0.0,
     seed: EpisodeSeed = 0,
     device: Device = "cpu",
+    own: Import = None,
     use_gymnasium: UseGymnasium = False,
 ) -> None:
     """Record episodes, played as by `birl evaluate`, as videos (.mp4); videos of the same name are replaced."""
     require("av", "video")
-    env = Recorder(rendering_environment(env_id, env_header, "rgb_array"), out)
-    words = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device)
+    env = Recorder(rendering_environment(model, env_id, env_header, "rgb_array"), out)
+    words = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, own)
     for file in env.files:
         print(file)
     print(words)

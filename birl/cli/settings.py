@@ -15,8 +15,10 @@ from birl.files.named import Serializable
 _WORDS = {"True": True, "False": False, "None": None}
 
 
-def configure(algorithm: type[Algorithm[Any, Any]], assignments: Sequence[str]) -> AlgorithmConfig:
-    """Make a configuration from ``field=value`` words.
+def configure(
+    algorithm: type[Algorithm[Any, Any]], assignments: Sequence[str], base: AlgorithmConfig | None = None
+) -> AlgorithmConfig:
+    """Make a configuration from ``field=value`` words, and otherwise from ``base`` or the algorithm's defaults.
 
     A value is JSON, or a plain word. Encoders, heads, optimisers and scalers are chosen by their short names
     (``q_func_factory=qr``), and their own fields follow after a dot (``q_func_factory.n_quantiles=64``).
@@ -24,7 +26,7 @@ def configure(algorithm: type[Algorithm[Any, Any]], assignments: Sequence[str]) 
     Raises:
         ConfigError: if a field or a value does not exist or does not fit, or if a field is set twice.
     """
-    params: dict[str, Any] = algorithm.config_class().serialize()["params"]
+    params: dict[str, Any] = (base or algorithm.config_class()).serialize()["params"]
     given: dict[str, str] = {}
     for word in assignments:
         path, equals, text = word.partition("=")

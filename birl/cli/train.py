@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +16,20 @@ import typer
 
 from birl.algorithm import Algorithm
 from birl.algorithm.population import check_many, checked_seeds, fit_many
-from birl.algos import LinearDecayEpsilonGreedy, NormalNoise
-from birl.cli.common import algorithm_class, load_dataset, make_environment, note
+from birl.cli.common import algorithm_class, flags, load_dataset, load_model, note
 from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
+from birl.cli.online import (
+    BUFFER_SIZE,
+    ExplorerName,
+    exploration,
+    replay_buffer,
+    training_environment,
+    with_defaults,
+)
 from birl.cli.options import Device
 from birl.cli.settings import configure
+from birl.dataset import MultiStepTransitionPicker
 from birl.envs import Stepper, environment_spec
 from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
@@ -31,13 +40,19 @@ from birl.seeding import seed as set_seed
 from birl.types import ActionSpace, Array
 
 _MOST_SEEDS = 1000
+_STEPS = 50_000
 
 
 def train(
-    algo: Annotated[str, typer.Argument(metavar="ALGO", help="Name of an algorithm: see `birl algos`.")],
-    n_steps: Annotated[int, typer.Option(min=1, help="Updates (offline) or environment steps (online).")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Run folder: models, metrics, checkpoint.")],
+    algo: Annotated[
+        str, typer.Argument(metavar="ALGO", help="Name of an algorithm (see `birl algos`), or module:Class of yours.")
+    ],
     more: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Settings, as with --set.")] = None,
+    n_steps: Annotated[int, typer.Option(min=1, help="Updates (offline) or environment steps (online).")] = _STEPS,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run folder: models, metrics, checkpoint; by default runs/ALGO-DATA-seedN."),
+    ] = None,
     dataset: Annotated[str | None, typer.Option(metavar="NAME|FILE.h5", help="Logged data to train from.")] = None,
     env_id: Annotated[
         str | None,
@@ -57,17 +72,69 @@ def train(
     ] = None,
     device: Device = "cpu",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: the run in DIR is removed.")] = False,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="Go on with the run in DIR up to a larger --n-steps.")
+    ] = False,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="Begin with the networks and settings of a model or run of this ALGO."),
+    ] = None,
     n_steps_per_epoch: Annotated[
         int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")
     ] = None,
     n_trials: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 10,
-    num_envs: Annotated[int | None, typer.Option(min=1, help="Number of environments to train in at once.")] = None,
-    update_interval: Annotated[
-        int, typer.Option(min=1, help="Environment steps between updates; for AWR some 2048, as an update takes long.")
-    ] = 1,
-    n_updates: Annotated[int, typer.Option(min=1, help="Updates after every --update-interval steps.")] = 1,
     target_return: Annotated[
         float | None, typer.Option(help="Return that a sequence model aims at in evaluations.")
+    ] = None,
+    multi_step: Annotated[
+        int | None, typer.Option(min=1, help="Steps whose rewards a transition adds up (n-step returns).  [default: 1]")
+    ] = None,
+    num_envs: Annotated[
+        int | None, typer.Option(min=1, help="Online: number of environments to train in at once.  [default: 1]")
+    ] = None,
+    frame_stack: Annotated[
+        int | None, typer.Option(min=1, help="Online: last observations that are joined to one.  [default: 1]")
+    ] = None,
+    explorer: Annotated[
+        ExplorerName | None,
+        typer.Option(
+            help="Online: random or noisy actions instead of the greedy ones; by default epsilon-greedy (discrete) or "
+            "noise (continuous actions), and none for policies that are random themselves, such as SAC's."
+        ),
+    ] = None,
+    epsilon_start: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of random actions at first.  [default: 1]")
+    ] = None,
+    epsilon_end: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of random actions in the end.  [default: 0.05]")
+    ] = None,
+    epsilon_steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps between these two.  [default: a fifth of --n-steps]")
+    ] = None,
+    noise_std: Annotated[
+        float | None,
+        typer.Option(min=0, help="Deviation of the noise, in the environment's units.  [default: a 20th of the range]"),
+    ] = None,
+    random_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Online: steps with random actions before the first update.  [default: a tenth of --n-steps, at most "
+            "1000]",
+        ),
+    ] = None,
+    buffer_size: Annotated[
+        int | None, typer.Option(min=1, help=f"Online: newest steps that are kept.  [default: {BUFFER_SIZE}]")
+    ] = None,
+    update_interval: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Online: steps between updates; for AWR some 2048, as an update takes long.  [default: 1]",
+        ),
+    ] = None,
+    n_updates: Annotated[
+        int | None, typer.Option(min=1, help="Online: updates after every --update-interval steps.  [default: 1]")
     ] = None,
     logging_steps: Annotated[
         int | None, typer.Option(min=1, help="Write metrics every so many steps, not only once an epoch.")
@@ -76,62 +143,90 @@ def train(
         bool, typer.Option("--log-gradients", help="Write statistics of the gradients of every parameter, too.")
     ] = False,
 ) -> None:
-    """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR."""
+    """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
+
+    Off-policy algorithms learn online from a buffer of their own steps: see --explorer and what follows it. On-policy
+    ones (PPO) take none of that but --num-envs and --frame-stack.
+    """
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
-    updates = {"update_interval": update_interval, "n_updates": n_updates}
-    updates = {name: value for name, value in updates.items() if value != 1}  # settings of older runs have none
-    online_only = [*([] if num_envs is None else ["num_envs"]), *updates]
+    learning: dict[str, Any] = {"update_interval": update_interval, "n_updates": n_updates, "buffer_size": buffer_size}
+    learning |= {"random_steps": random_steps, "explorer": explorer, "epsilon_start": epsilon_start}
+    learning |= {"epsilon_end": epsilon_end, "epsilon_steps": epsilon_steps, "noise_std": noise_std}
+    # Only what is given: settings of older runs have none.
+    off_policy = {name: value for name, value in learning.items() if value is not None}
+    online = {**off_policy, **({} if frame_stack is None else {"frame_stack": frame_stack})}
+    returns = {} if multi_step is None else {"multi_step": multi_step}
+    online_only = [*([] if num_envs is None else ["num_envs"]), *online]
     if dataset is not None and online_only:
-        raise ConfigError(f"{_flags(online_only)}: for training in environments only; leave out with --dataset")
+        raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
     logging = _logging(logging_steps, log_gradients, seeds)
     several = None if seeds is None else _seeds(seeds, seed, env_id if dataset is None else None)
     algorithm = algorithm_class(algo)
-    if updates and algorithm.learns_from.on_policy:
-        raise ConfigError(f"{_flags(updates)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…")
     _check_source(algorithm, dataset)
+    if algorithm.learns_from.on_policy and (off_policy or returns):
+        raise ConfigError(
+            f"{flags([*off_policy, *returns])}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
+        )
     if target_return is not None:
         check_target(algorithm, target_return)
     words = [*(set_ or []), *(more or [])]
-    config = configure(algorithm, words)
+    chosen = {word.split("=")[0].split(".")[0] for word in words}
+    begun = None if init_from is None else _initial(algorithm, init_from, several)
+    config = configure(algorithm, words, None if begun is None else begun.config)
+    out = _default_folder(algorithm, dataset or str(env_id), None if several else seed) if out is None else out
+    folder = RunFolder(out, several)
+    planned = n_steps if fresh else folder.planned_steps(n_steps, extend=extend)
     set_seed(seed)
     with _stopping(out):
-        source = None if dataset is None else load_dataset(dataset)
-        env = None if env_id is None else make_environment(env_id, num_envs)
-        chosen_by_user = any(word.split("=")[0].split(".")[0] == "action_scaler" for word in words)
-        scaler, why = (None, "") if chosen_by_user else _action_scaler(algorithm, source, env)
+        picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
+        source = None if dataset is None else load_dataset(dataset, picker)
+        env = None if env_id is None else training_environment(env_id, num_envs, frame_stack or 1)
+        notes = []
+        if begun is None and source is None:
+            config, why = with_defaults(config, chosen, env)
+            notes.append(why)
+        scaler, why = (None, "") if "action_scaler" in chosen or begun else _action_scaler(algorithm, source, env)
         if scaler is not None:
             config = dataclasses.replace(config, action_scaler=scaler)
+            notes.append(why)
 
         settings = {
             "algorithm": config.serialize(),
             "dataset": dataset,
             "env_id": env_id,
             "n_steps": n_steps,
-            "n_steps_per_epoch": n_steps_per_epoch or min(10_000, max(1, n_steps // 10)),
+            "n_steps_per_epoch": n_steps_per_epoch or min(10_000, max(1, planned // 10)),
             "seed": seed,
             "device": device,
             "num_envs": num_envs,
             "n_trials": n_trials,
             "target_return": target_return,
             **logging,
-            **updates,
+            **online,
+            **returns,
             **({} if several is None else {"seeds": several}),
+            **({} if init_from is None else {"init_from": str(init_from)}),
         }
         learner = config.create(device)
-        eval_env = None if dataset is not None or env_id is None else make_environment(env_id)
         probe = config.create(device)
         _check(probe, source, env, target_return)  # before anything is written
         if several is not None:
             check_many(probe)
-        if why:
-            note(why)
-        folder = RunFolder(out, several)
-        going_on = f", resuming at step {checkpoint_step(out)}" if folder.prepare(settings, fresh=fresh) else ""
+        options: Any = {}
+        if source is None and not algorithm.learns_from.on_policy:
+            options, why = exploration(learner, env, planned, off_policy)
+            options["buffer"] = replay_buffer(env, config.gamma, {**online, **returns})
+            options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
+            notes.append(why)
+        resumed = folder.prepare(settings, planned, fresh=fresh)
+        going_on = f", resuming at step {checkpoint_step(out)}" if resumed else ""
         kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
         which = f"seed {seed}" if several is None else f"seeds {', '.join(map(str, several))}"
+        for text in filter(None, notes):
+            note(text)
         note(f"{algorithm.__name__} {kind}, {n_steps} steps, {which} -> {out}{going_on}")
-        options: Any = {
+        options |= {
             "n_steps": n_steps,
             "n_steps_per_epoch": settings["n_steps_per_epoch"],
             "experiment_name": out.name,
@@ -142,9 +237,10 @@ def train(
         }
         if logging_steps is not None:
             options["logging_strategy"] = LoggingStrategy.STEPS
+        if begun is not None:
+            _begin_with(learner, begun, source, env)
         if source is None:
-            if not algorithm.learns_from.on_policy:
-                options |= _exploration(learner, env, n_steps) | updates
+            eval_env = training_environment(str(env_id), None, frame_stack or 1)
             learner.fit_online(env, seed=seed, eval_env=eval_env, eval_n_trials=n_trials, **options)
         elif several is None:
             learner.fit(source, evaluators=_evaluators(env, seed, n_trials, target_return), **options)
@@ -155,18 +251,42 @@ def train(
             print(f"done: {n_steps} steps, model {model}")
 
 
+def _default_folder(algorithm: type[Algorithm[Any, Any]], source: str, seed: int | None) -> Path:
+    """``runs/DQN-CartPole-v1-seed0``."""
+    name = Path(source).stem if source.endswith((".h5", ".hdf5")) else source
+    words = [algorithm.__name__, re.sub(r"[^\w.-]+", "_", name), *([] if seed is None else [f"seed{seed}"])]
+    return Path("runs", "-".join(words))
+
+
+def _initial(algorithm: type[Algorithm[Any, Any]], path: Path, several: Any) -> Any:
+    """The model that a run begins with."""
+    if several is not None:
+        raise ConfigError("--init-from: not with --seeds, whose networks are made at once; leave one out")
+    file, begun = load_model(path, "cpu")
+    if type(begun) is not algorithm:
+        raise ConfigError(
+            f"--init-from {file} is a model of {type(begun).__name__}, not of {algorithm.__name__}: train "
+            f"{type(begun).__name__}, or copy its networks in Python (copy_policy_from, copy_q_function_from)"
+        )
+    return begun
+
+
+def _begin_with(learner: Any, begun: Any, source: Any, env: Any) -> None:
+    """Give a new algorithm the networks of another; its optimisers and counters begin anew."""
+    if source is not None:
+        learner.build_with_dataset(source)
+    else:
+        learner.build_with_env(env)
+    learner.engine.load_networks(begun.engine.get_state()["nets"])
+
+
 def _logging(steps: int | None, gradients: bool, seeds: str | None) -> dict[str, Any]:
     """Logging settings that differ from the defaults."""
     given = {"logging_steps": steps, "log_gradients": gradients or None}
     given = {name: value for name, value in given.items() if value is not None}
     if given and seeds is not None:
-        raise ConfigError(f"{_flags(given)}: not with --seeds, whose runs are logged once an epoch; leave one out")
+        raise ConfigError(f"{flags(given)}: not with --seeds, whose runs are logged once an epoch; leave one out")
     return given
-
-
-def _flags(names: Iterable[str]) -> str:
-    """Options as they are written on the command line."""
-    return " and ".join("--" + name.replace("_", "-") for name in names)
 
 
 def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
@@ -178,15 +298,16 @@ def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
             f"--seeds trains from logged data (--dataset) only: to train in {env_id}, start a run for each seed "
             "(--seed)"
         )
-    if words.strip().isdecimal() and int(words) > _MOST_SEEDS:
-        raise ConfigError(f"--seeds {words} asks for more than {_MOST_SEEDS} seeds; for this one alone: --seed {words}")
     try:
         numbers = [int(word) for word in words.split(",")]
-        return checked_seeds(numbers[0] if len(numbers) == 1 else numbers)
+        if len(numbers) > 1 or numbers[0] <= _MOST_SEEDS:
+            return checked_seeds(numbers[0] if len(numbers) == 1 else numbers)
     except (ValueError, ConfigError) as error:
         raise ConfigError(
             f"--seeds is {words!r}: give a number of seeds (--seeds 16 for 0 … 15) or different seeds (--seeds 3,5,7)"
         ) from error
+    one = numbers[0]
+    raise ConfigError(f"--seeds {words} asks for more than {_MOST_SEEDS} seeds; for this one alone: --seed {one}")
 
 
 @contextlib.contextmanager
@@ -264,17 +385,3 @@ def _evaluators(env: Any, seed: int, n_trials: int, target_return: float | None)
         return {}
     evaluator = EnvironmentEvaluator(env, n_trials, seed=seed)
     return {"environment": lambda algorithm, _: evaluator(acting_algorithm(algorithm, target_return))}
-
-
-def _exploration(learner: Any, env: Any, n_steps: int) -> dict[str, Any]:
-    """Random steps at the start, and noise for policies that have none of their own."""
-    first = min(1000, n_steps // 10)
-    options: dict[str, Any] = {"update_start_step": first, "random_steps": first}
-    if learner.acts.explores:
-        return options
-    if learner.actions is ActionSpace.DISCRETE:
-        options["explorer"] = LinearDecayEpsilonGreedy(1.0, 0.05, max(1, n_steps // 5))
-    else:
-        low, high = environment_spec(env).actions.bounds or (-1.0, 1.0)
-        options["explorer"] = NormalNoise(std=0.1 * float(np.mean(np.subtract(high, low)) / 2))
-    return options

@@ -161,7 +161,8 @@ def _environment(name: str, render_mode: str | None, max_episode_steps: int) -> 
     with warnings.catch_warnings():
         # Version 4 is the newest whose dynamics and observations are those that the data come from.
         warnings.filterwarnings("ignore", ".*is out of date.*", DeprecationWarning)
-        return make_env(env_id, render_mode=render_mode, max_episode_steps=max_episode_steps, **options)
+        more: dict[str, Any] = {"render_mode": render_mode, "max_episode_steps": max_episode_steps, **options}
+        return make_env(env_id, **more)
 
 
 def _check_shapes(file: Path, data: dict[str, Array], name: str, env: Any, *, discrete: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -18,7 +19,13 @@ from birl.spaces import number_of_environments, single_spaces
 _MARK = "_birl_seeds"
 
 
-def make_env(name: str, num_envs: int | None = None, asynchronous: bool = False, **options: Any) -> Any:
+def make_env(
+    name: str,
+    num_envs: int | None = None,
+    asynchronous: bool = False,
+    wrapper: Callable[[Any], Any] | None = None,
+    **options: Any,
+) -> Any:
     """Make an environment, or a vector of them.
 
     Differs from d3rlpy, whose command line executes a string of Python (``--env-header``): here a name is looked up,
@@ -30,6 +37,7 @@ def make_env(name: str, num_envs: int | None = None, asynchronous: bool = False,
         num_envs: number of parallel environments; ``None`` for a plain environment. Vector environments are reset by
             birl (`AutoresetMode.DISABLED`), so no step is lost to resets.
         asynchronous: whether each parallel environment runs in its own process.
+        wrapper: called with each environment; what it returns is used instead.
         **options: passed to the environment.
 
     Raises:
@@ -37,9 +45,14 @@ def make_env(name: str, num_envs: int | None = None, asynchronous: bool = False,
         EnvironmentMismatchError: if a factory makes something else.
     """
     check("num_envs", num_envs, int, optional=True, low=1)
+
+    def make() -> Any:
+        env = _make(name, options)
+        return env if wrapper is None else wrapper(env)
+
     if num_envs is None:
-        return _make(name, options)
-    makers = [lambda: _make(name, options)] * num_envs
+        return make()
+    makers = [make] * num_envs
     vector = gymnasium.vector.AsyncVectorEnv if asynchronous else gymnasium.vector.SyncVectorEnv
     return vector(makers, autoreset_mode=AutoresetMode.DISABLED)
 

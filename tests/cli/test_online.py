@@ -1,0 +1,320 @@
+"""``birl train`` in environments: exploration, buffer, stacked frames, longer runs, models to begin with, own code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import birl
+from birl.acting.explorers import LinearDecayEpsilonGreedy, NormalNoise
+from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
+from birl.cli import main
+from birl.cli.online import exploration, replay_buffer, training_environment, with_defaults
+from birl.dataset import FrameStackTransitionPicker, MultiStepTransitionPicker
+from birl.errors import ConfigError
+from birl.files import load_archive
+
+SMALL = ["--n-trials", 1, "--n-steps-per-epoch", 100, "--set", "batch_size=8"]
+DQN_WORDS = ["train", "DQN", "--env-id", "CartPole-v1", *SMALL]
+
+
+def parameters(model: Path) -> dict[str, Any]:
+    return load_archive(model, "model")[1]["nets"]
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = parameters(one), parameters(other)
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+# -- what is set by default, and by whom -------------------------------------------------------------------------------
+
+
+def test_the_shortest_command_trains_and_says_how(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(DQN, "fit_online", lambda self, env, **options: seen.update(options, config=self.config))
+    birl_("train", "DQN", "--env-id", "CartPole-v1")
+    assert "batch_size=64 learning_rate=0.001 target_update_interval=100 (--set changes them)" in birl_.notes
+    assert "exploration: 1000 random actions, then epsilon-greedy ones (from 1 to 0.05 in 10000 steps)" in birl_.notes
+    assert "50000 steps, seed 0 -> runs/DQN-CartPole-v1-seed0" in birl_.notes
+    assert (seen["config"].learning_rate, seen["config"].target_update_interval) == (1e-3, 100)
+    assert (seen["n_steps"], seen["random_steps"], seen["buffer"]) == (50_000, 1000, None)
+    assert [seen["explorer"].compute_epsilon(step) for step in (0, 10_000)] == [1.0, pytest.approx(0.05)]
+    birl_("train", "DQN", "--env-id", "CartPole-v1", "--out", "other", "learning_rate=6.25e-5", "batch_size=32")
+    assert "set here: target_update_interval=100 (" in birl_.notes  # what the user sets stays, whatever it is
+    assert (seen["config"].learning_rate, seen["config"].batch_size) == (6.25e-5, 32)
+
+
+def test_defaults_that_were_made_for_images_stay_with_images() -> None:
+    config, note = with_defaults(DQNConfig(), {"batch_size"}, birl.envs.make_env("CartPole-v1"))
+    assert (config.batch_size, "batch_size" in note) == (32, False)
+    assert with_defaults(DQNConfig(), (), images((1, 84, 84))) == (DQNConfig(), "")
+    assert with_defaults(SACConfig(), (), birl.envs.make_env("Pendulum-v1")) == (SACConfig(), "")
+
+
+@pytest.mark.parametrize(
+    ("config", "env_id", "given", "kind", "says"),
+    [
+        (DQNConfig(), "CartPole-v1", {}, LinearDecayEpsilonGreedy, "from 1 to 0.05 in 200 steps"),
+        (DQNConfig(), "CartPole-v1", {"epsilon_start": 0.5}, LinearDecayEpsilonGreedy, "0.5 to 0.05 in 200"),
+        (DQNConfig(), "CartPole-v1", {"explorer": "none", "random_steps": 3}, None, "3 random actions, then greedy"),
+        (TD3Config(), "Pendulum-v1", {}, NormalNoise, "noise of deviation 0.2"),
+        (TD3Config(), "Pendulum-v1", {"noise_std": 0.5}, NormalNoise, "noise of deviation 0.5"),
+        (SACConfig(), "Pendulum-v1", {}, None, "100 random actions, then actions that the policy samples"),
+        (SACConfig(), "Pendulum-v1", {"explorer": "noise"}, NormalNoise, "0.2"),
+    ],
+)  # fmt: skip
+def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, says: str) -> None:
+    options, note = exploration(config.create(), birl.envs.make_env(env_id), 1000, given)
+    assert type(options["explorer"]) is (type(None) if kind is None else kind)
+    assert says in note and options["update_start_step"] == options["random_steps"]
+
+
+@pytest.mark.parametrize(
+    ("config", "env_id", "given", "says"),
+    [
+        (DQNConfig(), "CartPole-v1", {"explorer": "noise"}, "--explorer epsilon-greedy or none"),
+        (TD3Config(), "Pendulum-v1", {"explorer": "epsilon-greedy"}, "--explorer noise or none"),
+        (TD3Config(), "Pendulum-v1", {"epsilon_end": 0.1}, "--epsilon-end: not for TD3"),
+        (SACConfig(), "Pendulum-v1", {"noise_std": 0.1}, "give --explorer noise, too"),
+        (DQNConfig(), "CartPole-v1", {"explorer": "none", "epsilon_steps": 1}, "--epsilon-steps: not for DQN"),
+    ],
+)
+def test_explorers_that_do_not_fit(config: Any, env_id: str, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        exploration(config.create(), birl.envs.make_env(env_id), 1000, given)
+
+
+def test_options_reach_the_run(birl_: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [*DQN_WORDS, "--out", out, "--n-steps", 200, "--buffer-size", 50, "--multi-step", 3, "--frame-stack", 2]
+    words += ["--num-envs", 2, "--random-steps", 20, "--epsilon-steps", 100, "--update-interval", 4]
+    birl_(*words)
+    model = birl.load_learnable(out / "model_200.d3")
+    assert (model.observation_shape, model.grad_step) == ((8,), (200 - 20) // 4)
+    settings = json.loads((out / "run.json").read_text())
+    assert (settings["frame_stack"], settings["multi_step"], settings["buffer_size"]) == (2, 3, 50)
+    checkpoint = load_archive(out / "checkpoint.d3c", "checkpoint")[0]
+    assert checkpoint["picker"]["type"] == "MultiStepTransitionPicker"
+    assert (checkpoint["explorer"]["_end"], checkpoint["explorer"]["_duration"]) == (0.05, 100)
+    assert "epsilon_steps was 100, now 50" in birl_(*words, "--epsilon-steps", 50, status=1)
+    assert birl_("evaluate", out, "--n-episodes", 1).startswith("return ")  # the run's environment, its frames stacked
+
+
+def images(shape: tuple[int, ...]) -> Any:
+    """CartPole whose observations are images."""
+    space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+    env = gymnasium.make("CartPole-v1")
+    return gymnasium.wrappers.TransformObservation(env, lambda _: np.full(shape, 7, np.uint8), space)
+
+
+def test_buffers() -> None:
+    pole = birl.envs.make_env("CartPole-v1")
+    assert replay_buffer(pole, 0.9, {}) is None
+    found = replay_buffer(pole, 0.9, {"multi_step": 3, "buffer_size": 7})
+    assert found is not None and found.buffer.limit == 7
+    picker = found.transition_picker
+    assert isinstance(picker, MultiStepTransitionPicker) and (picker.n_steps, picker.gamma) == (3, 0.9)
+    stacked = birl.envs.FrameStack(images((1, 40, 40)), 4)
+    found = replay_buffer(stacked, 0.9, {"frame_stack": 4})
+    assert found is not None and isinstance(found.transition_picker, FrameStackTransitionPicker)
+    algorithm = DQNConfig(batch_size=4).create()
+    algorithm.fit_online(stacked, found, n_steps=20, logger_adapter=birl.logging.NoopAdapterFactory())
+    assert found.observation_shape == (1, 40, 40)  # stored once
+    assert found.sample_transition_batch(3).observations.shape == (3, 4, 40, 40)
+    vector = training_environment("CartPole-v1", 3, 2)
+    assert vector.single_observation_space.shape == (8,)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--dataset", "cartpole-random", "--buffer-size", 9], "--buffer-size: for training in environments only"),
+        (["--dataset", "cartpole-random", "--epsilon-end", 0.1], "--epsilon-end: for training in environments only"),
+        (["--epsilon-end", 2], "--epsilon-end 2: "),
+        (["--explorer", "greedy"], "epsilon-greedy"),
+        (["--extend"], "holds no run"),
+        (["--alpha", "4"], "--set alpha=4"),
+        (["--learning-rate=0.1"], "--set learning_rate=0.1"),
+        (["--nonsense", "4"], "No such option: --nonsense"),
+        (["--seeds", "+2000"], "--seeds"),
+        (["--init-from", "nowhere.d3"], "there is no nowhere.d3"),
+    ],
+)
+def test_options_that_do_not_fit(birl_: Any, tmp_path: Path, words: list[Any], says: str) -> None:
+    usage = words[0] in ("--explorer", "--alpha", "--learning-rate=0.1", "--nonsense") or words[-1] == 2
+    algorithm = ["train", "DiscreteCQL"] if "alpha" in words[0] else ["train", "DQN"]
+    out = tmp_path / "run"
+    where = [] if "--dataset" in words else ["--env-id", "CartPole-v1"]
+    assert says in birl_(*algorithm, *where, "--n-steps", 20, "--out", out, *words, status=2 if usage else 1)
+    assert not out.exists()
+
+
+def test_the_limit_of_seeds_holds_however_it_is_written(birl_: Any, tmp_path: Path) -> None:
+    words = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 5, "--out", tmp_path / "run"]
+    for number in ("2000", "+2000", " 2000", "2_000"):
+        assert "more than 1000 seeds; for this one alone: --seed 2000" in birl_(*words, "--seeds", number, status=1)
+
+
+def test_on_policy_algorithms_take_no_buffer(birl_: Any, tmp_path: Path) -> None:
+    words = ["train", "PPO", "--env-id", "CartPole-v1", "--n-steps", 20, "--out", tmp_path / "run"]
+    for option in (["--buffer-size", 9], ["--explorer", "none"], ["--multi-step", 2]):
+        assert f"{option[0]}: PPO updates after each rollout" in birl_(*words, *option, status=1)
+    birl_(*words, "--set", "rollout_length=8", "--num-envs", 2, "--frame-stack", 3, "--n-trials", 1)
+    assert birl.load_learnable(tmp_path / "run" / "model_20.d3").observation_shape == (12,)
+
+
+# -- longer runs, models to begin with ---------------------------------------------------------------------------------
+
+
+def test_an_extended_run_is_the_longer_run(birl_: Any, tmp_path: Path) -> None:
+    short, long = tmp_path / "short", tmp_path / "long"
+    words = [*DQN_WORDS, "--epsilon-steps", 60, "--random-steps", 20]
+    birl_(*words, "--n-steps", 300, "--out", long)
+    birl_(*words, "--n-steps", 200, "--out", short)
+    assert "--extend to make it longer" in birl_(*words, "--n-steps", 300, "--out", short, status=1)
+    assert "has --n-steps 200" in birl_(*words, "--n-steps", 100, "--out", short, "--extend", status=1)
+    birl_(*words, "--n-steps", 300, "--out", short, "--extend")
+    assert "resuming at step 200" in birl_.notes
+    assert same(short / "model_300.d3", long / "model_300.d3")
+    for name in ("loss.csv", "evaluation.csv", "rollout_return.csv"):
+        assert (short / name).read_text() == (long / name).read_text()
+    before = (short / "model_300.d3").read_bytes()
+    birl_(*words, "--n-steps", 300, "--out", short)  # the same command without --extend: finished
+    assert (short / "model_300.d3").read_bytes() == before
+
+
+def test_schedules_of_an_extended_run_stay(birl_: Any, tmp_path: Path) -> None:
+    words = ["train", "DQN", "--env-id", "CartPole-v1", "--n-trials", 1, "--out", tmp_path / "r", "batch_size=8"]
+    birl_(*words, "--n-steps", 100)
+    for steps in (150, 170):
+        birl_(*words, "--n-steps", steps, "--extend")
+        assert "10 random actions, then epsilon-greedy ones (from 1 to 0.05 in 20 steps)" in birl_.notes
+        birl_(*words, "--n-steps", steps)
+    epochs = [row.split(",")[1] for row in (tmp_path / "r" / "loss.csv").read_text().splitlines()]
+    assert epochs[-3:] == ["150", "160", "170"]
+
+
+def test_a_run_begins_with_a_model(birl_: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    offline = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 20]
+    birl_(*offline, "--out", first, "--set", "batch_size=8", "encoder_factory=vector", "encoder_factory.hidden_units=[8]", "gamma=0.9")
+    online = ["train", "DiscreteCQL", "--env-id", "CartPole-v1", "--n-trials", 1, "--n-steps", 20, "--out", second]
+    birl_(*online, "--init-from", first, "--set", "learning_rate=0.0", "alpha=0.5")
+    assert same(first / "model_20.d3", second / "model_20.d3")  # learning rate 0
+    config = birl.load_learnable(second / "model_20.d3").config
+    assert (config.gamma, config.alpha, config.batch_size) == (0.9, 0.5, 8)  # the model's settings and the user's
+    wrong = ["train", "DQN", "--env-id", "CartPole-v1", "--n-steps", 20, "--out", tmp_path / "x", "--init-from", first]
+    assert "is a model of DiscreteCQL, not of DQN" in birl_(*wrong, status=1)
+    pendulum = ["train", "TD3", "--env-id", "Pendulum-v1", "--n-steps", 20, "--out", tmp_path / "x"]
+    assert "not of TD3" in birl_(*pendulum, "--init-from", first, status=1)
+    several = [*offline, "--out", tmp_path / "x", "--seeds", 2, "--init-from", first]
+    assert "--init-from: not with --seeds" in birl_(*several, status=1)
+
+
+# -- own code ----------------------------------------------------------------------------------------------------------
+
+OWN = """
+from typing import final
+
+from birl.algos.dqn import DQNConfig, DQNNets, q_loss
+from birl.algorithm import ActionSpace, Algorithm, Gradient, GreedyCritic, HardCopy, Transitions, config
+
+
+@config
+class {name}Config(DQNConfig):
+    batch_size: int = 8
+
+
+@final
+class {name}(Algorithm[{name}Config, DQNNets]):
+    actions, learns_from, acts = ActionSpace.DISCRETE, Transitions(), GreedyCritic()
+    steps = (Gradient("critic", q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+
+
+def pole():
+    import gymnasium
+    return gymnasium.make("CartPole-v1")
+
+
+number = 3
+"""
+
+
+def test_own_algorithms_are_trained_evaluated_and_exported(
+    birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("own_cli_algo.py").write_text(OWN.format(name="OwnCli"))
+    words = ["--env-id", "own_cli_algo:pole", "--n-trials", 1, "--n-steps", 50]
+    birl_("train", "own_cli_algo:OwnCliConfig", *words, "--out", "a")
+    birl_("train", "own_cli_algo:OwnCli", *words, "--out", "b", "gamma=0.5")
+    assert birl.load_learnable("b/model_50.d3").gamma == 0.5
+    for name, says in (
+        ("own_cli_algo:number", "it must be a class derived from birl.Algorithm"),
+        ("own_cli_algo:nothing", "cannot be imported: module 'own_cli_algo' has no attribute 'nothing'"),
+        ("no_module:X", "No module named 'no_module'"),
+        (":X", "cannot be imported"),
+    ):
+        assert says in birl_("train", name, *words, "--out", "c", status=1)
+    # In a new process nothing is imported that only a file names: neither the algorithm nor the environment.
+    monkeypatch.delitem(sys.modules, "own_cli_algo")
+    from birl.config import AlgorithmConfig
+
+    known = AlgorithmConfig._known
+    monkeypatch.setattr(AlgorithmConfig, "_known", {k: v for k, v in known.items() if k != "OwnCli"})
+    for command in (["evaluate", "a", "--env-id", "CartPole-v1"], ["export", "a", "x.onnx"]):
+        assert "--import" in birl_(*command, status=1)
+    assert "own_cli_algo" not in sys.modules
+    assert "give --env-id own_cli_algo:pole" in birl_("evaluate", "a", "--import", "own_cli_algo", status=1)
+    own = ["--import", "own_cli_algo:OwnCliConfig"]
+    assert "over 2 episodes" in birl_("evaluate", "a", *own, "--env-id", "own_cli_algo:pole", "--n-episodes", 2)
+    birl_("export", "a", "policy.onnx", *own)
+    assert Path("policy.onnx").exists()
+
+
+# -- evaluate ----------------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_knows_the_environment_of_the_run(birl_: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    birl_("train", "PPO", "--env-id", "CartPole-v1", "--n-steps", 20, "--out", out, "--n-trials", 1, "rollout_length=8")
+    answer = json.loads(birl_("evaluate", out, "--n-episodes", 2, "--json"))
+    assert answer["env_id"] == "CartPole-v1"
+    assert birl_("evaluate", out / "model_20.d3", "--n-episodes", 2).startswith("return ")
+    assert "observations (3,)" in birl_("evaluate", out, "--env-id", "Pendulum-v1", status=1)
+    offline = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 5, "--set", "batch_size=4"]
+    birl_(*offline, "--out", tmp_path / "off")
+    assert "has no environment: give --env-id" in birl_("evaluate", tmp_path / "off", status=1)
+    birl_(*offline, "--out", tmp_path / "many", "--seeds", 2, "--env-id", "CartPole-v1", "--n-trials", 1)
+    for path in ("many/seed_1", "many/seed_1/model_5.d3"):
+        assert birl_("evaluate", tmp_path / path, "--n-episodes", 1).startswith("return ")
+    (out / "run.json").write_text("[" * 100_000)
+    assert "run.json cannot be read" in birl_("evaluate", out, status=1)
+
+
+def test_metrics_stand_in_the_same_order_in_every_epoch(birl_: Any, tmp_path: Path) -> None:
+    birl_(*DQN_WORDS, "--out", tmp_path / "run", "--n-steps", 300, "--log-gradients")
+    lines = [line for line in birl_.notes.splitlines() if line.startswith("epoch ")]
+    orders = [[word.split("=")[0] for word in line.split() if "=" in word] for line in lines]
+    assert len(lines) == 3 and all(order == ["evaluation", "rollout_return", "loss"] for order in orders)
+
+
+def test_many_files_of_a_folder_can_be_plotted(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 5, "--set", "batch_size=4"]
+    birl_(*words, "--out", "many", "--seeds", 2)
+    everything = sorted(Path("many").iterdir())
+    assert len(everything) > 2
+    text = birl_("plot", *everything, "--metric", "loss", "--save", "x.png")
+    assert text == "x.png: many/seed_0/loss.csv, many/seed_1/loss.csv\n"
+    assert "run.json" in birl_.notes and "left out" in birl_.notes
+    assert main(["plot", "many/run.json", "--save", "x.png"]) == 1
