@@ -127,7 +127,7 @@ def test_buffers() -> None:
     assert found is not None and isinstance(found.transition_picker, FrameStackTransitionPicker)
     algorithm = DQNConfig(batch_size=4).create()
     algorithm.fit_online(stacked, found, n_steps=20, logger_adapter=birl.logging.NoopAdapterFactory())
-    assert found.observation_shape == (1, 40, 40)  # stored once
+    assert found.episodes[0].observations.shape[1:] == (1, 40, 40)  # stored once
     assert found.sample_transition_batch(3).observations.shape == (3, 4, 40, 40)
     vector = training_environment("CartPole-v1", 3, 2)
     assert vector.single_observation_space.shape == (8,)
@@ -205,7 +205,8 @@ def test_schedules_of_an_extended_run_stay(birl_: Any, tmp_path: Path) -> None:
 def test_a_run_begins_with_a_model(birl_: Any, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     offline = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 20]
-    birl_(*offline, "--out", first, "--set", "batch_size=8", "encoder_factory=vector", "encoder_factory.hidden_units=[8]", "gamma=0.9")
+    small = ["batch_size=8", "encoder_factory=vector", "encoder_factory.hidden_units=[8]", "gamma=0.9"]
+    birl_(*offline, "--out", first, "--set", *small)
     online = ["train", "DiscreteCQL", "--env-id", "CartPole-v1", "--n-trials", 1, "--n-steps", 20, "--out", second]
     birl_(*online, "--init-from", first, "--set", "learning_rate=0.0", "alpha=0.5")
     assert same(first / "model_20.d3", second / "model_20.d3")  # learning rate 0
