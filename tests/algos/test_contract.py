@@ -25,6 +25,7 @@ from birl.preprocessing import (
 from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm
 from birl.types import Loss
 from tests.algorithms import CONTRACT_RUNS, Run
+from tests.testing.test_planted import PLANTED
 
 
 def check(run: Run, name: str) -> None:
@@ -273,4 +274,4 @@ def test_checks_find_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_every_check_has_a_fault() -> None:
-    assert {name for name, _, _ in FAULTS.values()} == {*CHECKS, "export_torch"}
+    assert {name for name, _, _ in (*FAULTS.values(), *PLANTED.values())} == {*CHECKS, "export_torch"}

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from birl.testing.contract.acting import actions_in_bounds, export
-from birl.testing.contract.experience import episodes_stay_apart
+from birl.testing.contract.acting import actions_in_bounds, export, greedy_is_greedy
+from birl.testing.contract.bootstrap import discounts_count, parameters_move, targets_act, targets_are_constants
+from birl.testing.contract.experience import episodes_stay_apart, scalers_reach_the_batch
 from birl.testing.contract.files import same_seed_same_result, save_load_continue
 from birl.testing.contract.gradients import (
+    any_leading_dimensions,
     gradient_split,
     losses_read_nothing,
     padding_is_ignored,
     steps_stay_in_their_networks,
+    values_ignore_the_policy,
 )
 from birl.testing.contract.learning import (
     batches_stay_as_they_are,
     compiled_equals_eager,
+    follows_rewards,
     members_differ,
     metrics,
     q_functions,
@@ -26,23 +30,32 @@ from birl.testing.contract.learning import (
 from birl.testing.contract.subject import Subject
 
 CHECKS: dict[str, Callable[[Subject], None]] = {
-    "actions_in_bounds": actions_in_bounds,
-    "batches_stay_as_they_are": batches_stay_as_they_are,
-    "episodes_stay_apart": episodes_stay_apart,
-    "export_torchscript": export(".pt"),
-    "gradient_split": gradient_split,
-    "losses_read_nothing": losses_read_nothing,
-    "members_differ": members_differ,
-    "metrics": metrics,
-    "padding_is_ignored": padding_is_ignored,
-    "steps_stay_in_their_networks": steps_stay_in_their_networks,
-    "q_functions": q_functions,
+    "greedy_is_greedy": greedy_is_greedy,
     "same_seed_same_result": same_seed_same_result,
     "save_load_continue": save_load_continue,
+    "steps_stay_in_their_networks": steps_stay_in_their_networks,
+    "parameters_move": parameters_move,
+    "targets_are_constants": targets_are_constants,
+    "discounts_count": discounts_count,
+    "targets_act": targets_act,
     "targets_follow": targets_follow,
+    "any_leading_dimensions": any_leading_dimensions,
+    "gradient_split": gradient_split,
+    "padding_is_ignored": padding_is_ignored,
+    "losses_read_nothing": losses_read_nothing,
+    "batches_stay_as_they_are": batches_stay_as_they_are,
+    "values_ignore_the_policy": values_ignore_the_policy,
     "zero_learning_rate": zero_learning_rate,
+    "follows_rewards": follows_rewards,
+    "metrics": metrics,
+    "members_differ": members_differ,
+    "q_functions": q_functions,
+    "episodes_stay_apart": episodes_stay_apart,
+    "scalers_reach_the_batch": scalers_reach_the_batch,
+    "actions_in_bounds": actions_in_bounds,
+    "export_torchscript": export(".pt"),
 }
-"""The checks by name."""
+"""The checks by name, in an order in which the first that fails tells most."""
 
 SLOW_CHECKS: dict[str, Callable[[Subject], None]] = {
     "compiled_equals_eager": compiled_equals_eager,

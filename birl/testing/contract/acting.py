@@ -36,6 +36,22 @@ def actions_in_bounds(subject: Subject) -> None:
             assert inside.all(), f"an action is out of bounds: {action[~inside][:3]}"
 
 
+def greedy_is_greedy(subject: Subject) -> None:
+    """Greedy actions are not drawn like samples."""
+    algorithm = subject.build()
+    if subject.experience.contexts or not algorithm.acts.explores:
+        return
+    x = subject.observations(64)
+    spread = {}
+    for greedy in (True, False):
+        first, second = (subject.act(algorithm, x, greedy).astype(np.float64) for _ in range(2))
+        spread[greedy] = np.abs(first - second).mean()
+    assert spread[True] <= 0.5 * spread[False], (
+        "greedy actions for the same observations differ from call to call as samples do: `Policy.greedy` is to take "
+        "the mode, with dropout and noise off"
+    )
+
+
 def export(suffix: str) -> Callable[[Subject], None]:
     """A check that an exported policy acts like the policy itself."""
 

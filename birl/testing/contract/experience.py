@@ -6,8 +6,10 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
+from birl.preprocessing import MinMaxActionScaler, MultiplyRewardScaler, StandardObservationScaler
 from birl.testing.contract.subject import EPISODE, Subject
 
 
@@ -40,6 +42,33 @@ def episodes_stay_apart(subject: Subject) -> None:
                 joined = joined & ~batch.is_first[1:]
             crossing = joined & ((episode[1:] != episode[:-1]) | (step[1:] != step[:-1] + 1))
             assert not bool(crossing.any()), "a sequence goes from one episode into the next without a reset"
+
+
+def scalers_reach_the_batch(subject: Subject) -> None:
+    """Losses see observations, actions and rewards in the networks' units, as the scalers of the configuration say."""
+    subject = replace(subject, observation_shape=(3,))
+    size = subject.actions.shape
+    own: dict[str, Any] = {
+        "observation_scaler": StandardObservationScaler([0.5, -1.0, 2.0], [2.0, 0.5, 3.0]),
+        "reward_scaler": MultiplyRewardScaler(3.0),
+        "action_scaler": MinMaxActionScaler(np.full(size, -2.0, np.float32), np.full(size, 3.0, np.float32)),
+    }
+    names = {"observation": "observation", "next_observation": "observation", "reward": "reward", "action": "action"}
+    if subject.actions.discrete or subject.experience.on_policy:  # rollouts hold the policy's own actions
+        del own["action_scaler"], names["action"]
+    plain, scaled = (
+        other.first_batches()[1][0]
+        for other in (subject.with_config(**dict.fromkeys(own)), subject.with_config(**own))
+    )
+    real = plain.weight > 0
+    for column, kind in names.items():
+        before, after, scaler = getattr(plain, column), getattr(scaled, column), own[f"{kind}_scaler"]
+        if before is None or not hasattr(subject.config, f"{kind}_scaler"):
+            continue
+        assert torch.allclose(scaler.transform(before)[real], after[real], atol=1e-4), (
+            f"{kind}_scaler does not reach batch.{column}: an Experience hands data on through learner.units, such as "
+            f"learner.units.{kind}(drawn.{column}s)"
+        )
 
 
 def _rollout_episodes_stay_apart(subject: Subject, algorithm: Any) -> None:

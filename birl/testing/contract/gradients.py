@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from birl.testing.contract.states import changed_names, snapshot
-from birl.testing.contract.subject import Subject
+from birl.errors import BirlError
+from birl.testing.contract.states import changed_names, differences, same, snapshot
+from birl.testing.contract.subject import Subject, gradients, randomly_moved
 from birl.types import Batch, Loss
 
 _DRAWS = (
@@ -173,3 +175,60 @@ def steps_stay_in_their_networks(subject: Subject) -> None:
         assert not strange, f"step {step.name!r} changes {strange[:3]}, which it does not train"
         left = [name for name, parameter in algorithm.nets.named_parameters() if parameter.grad is not None]
         assert not left, f"step {step.name!r} leaves gradients in {left[:3]}"
+
+
+def any_leading_dimensions(subject: Subject) -> None:
+    """Losses take any dimensions in front: a batch ``[B, …]`` and the same as ``[2, B/2, …]`` have one gradient."""
+    algorithm, batches = subject.first_batches()
+    batch = batches[0]
+    if batch.weight.dim() != 1:
+        return
+    half = len(batch.weight) // 2
+    flat = batch.map(lambda x: x[: 2 * half])
+    folded = batch.map(lambda x: x[: 2 * half].unflatten(0, (2, half)))
+    for step in algorithm.engine.gradient_steps:
+        hint = (
+            f"step {step.name!r}: a batch [{2 * half}, …] and the same steps as [2, {half}, …]{{}}. Count axes from "
+            "the right (dim=-1, x[..., 0]; an ensemble's members are dimension 0), and look for [B, 1] beside [B]"
+        )
+        expected = gradients(algorithm, step, flat)
+        try:
+            found = gradients(algorithm, step, folded)
+        except (RuntimeError, IndexError, ValueError, BirlError) as error:
+            raise AssertionError(hint.format(f" give an error: {error}")) from error
+        for name, gradient in expected.items():
+            near = torch.allclose(gradient, found[name], rtol=1e-3, atol=1e-5)
+            assert near, hint.format(f" give other gradients of {name}")
+
+
+def values_ignore_the_policy(subject: Subject) -> None:
+    """Where one step trains policy and Q-function, the Q-function does not learn to please the policy."""
+    algorithm, (batch, *_) = subject.first_batches()
+    policy = algorithm.acts.network
+    if algorithm.acts.value is None or subject.experience.contexts:
+        return
+    x = subject.observations(5)
+    action = subject.act(algorithm, x)
+
+    def values() -> Any:
+        return algorithm.predict_value(x, action)
+
+    def moved(network: str, function: Callable[[], Any]) -> Any:
+        with randomly_moved(algorithm.nets.get_submodule(network)):
+            return function()
+
+    before = values()
+    if differences(before, moved(policy, values)):  # the policy is the greedy one of the Q-function
+        return
+    batch = replace(batch, discount=torch.zeros_like(batch.discount))  # or the target asks the policy
+    for step in algorithm.engine.gradient_steps:
+        valued = [name for name in step.networks if differences(before, moved(name, values))]
+        if policy not in step.networks or not valued:
+            continue
+        first = gradients(algorithm, step, batch)
+        second = moved(policy, partial(gradients, algorithm, step, batch))
+        driven = [name for name in first if name.split(".")[0] in valued and not same(first[name], second[name])]
+        assert not driven, (
+            f"step {step.name!r} trains {driven[0]}, and its gradient there depends on the policy {policy!r}: the "
+            "policy's loss raises values instead of climbing them. Give each its own step, or `of` without the critic"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,8 +19,12 @@ from birl.models import (
 )
 from birl.models.layers import EnsembleLinear, Members
 from birl.models.recurrent import RecurrentMembers
+from birl.optimizers import SGDFactory
 from birl.testing.contract.states import changed_names, differences, same, snapshot
 from birl.testing.contract.subject import Subject
+
+BANDIT_UPDATES = 40
+"""Enough to see in which direction values and actions move, with learning rates of 0.01."""
 
 
 def batches_stay_as_they_are(subject: Subject) -> None:
@@ -143,3 +148,37 @@ def zero_learning_rate(subject: Subject) -> None:
         algorithm.update(item)
     changed = changed_names(before, algorithm.nets)
     assert not changed, f"with learning rate 0 these change: {changed[:5]}"
+
+
+def follows_rewards(subject: Subject) -> None:
+    """Values and actions move towards rewards: what was rewarded in one run is punished in the other."""
+    config = subject.config
+    rates = {item.name: 1e-2 for item in dataclasses.fields(config) if item.name.endswith("learning_rate")}
+    for name in rates:  # Adam's steps are as long as the rate says, those of SGD grow with the gradient
+        if isinstance(getattr(config, name.replace("learning_rate", "optim_factory"), None), SGDFactory):
+            rates[name] = 5e-3
+    early = {"update_actor_interval": 1, "target_update_interval": 1, "warmup_steps": 1, "rl_start_step": 0}
+    subject = replace(subject.with_config(**rates, **early), observation_shape=(3,))
+    nets, actions, values, slopes = [], [], [], []
+    for sign in (1.0, -1.0):
+        algorithm = subject.build()
+        draw = subject.bandit(algorithm, sign)
+        while algorithm.grad_step < BANDIT_UPDATES:
+            algorithm.update(draw())
+        nets.append(snapshot(algorithm.nets))
+        x = subject.observations(32)
+        good, bad = (subject.bandit_action(len(x), best) for best in (True, False))
+        actions.append(float(subject.goodness(subject.act(algorithm, x)).mean()))
+        if algorithm.acts.value is not None and not subject.experience.contexts:
+            high, low = (algorithm.predict_value(x, action).mean() for action in (good, bad))
+            values.append(float(high + low))
+            slopes.append(float(high - low))
+    if not differences(nets[0], nets[1]):  # imitation: rewards do not matter
+        return
+    told = "after {0} updates on single steps, rewarded and then punished, {1}: probably the sign of {2} is wrong"
+    if values:
+        rise = values[0] > values[1] and slopes[0] >= slopes[1]
+        assert rise, told.format(BANDIT_UPDATES, "values do not follow the rewards", "the critic's loss")
+    assert actions[0] > actions[1], told.format(
+        BANDIT_UPDATES, "the policy does not prefer what was rewarded", "the policy's loss"
+    )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from birl.algorithm.building import checked_spec
 from birl.dataset import MDPDataset
+from birl.engine.steps import Gradient, Gradients
 from birl.run.protocols import Rollout
 from birl.spaces import Actions
 from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
@@ -120,6 +124,56 @@ class Subject:
         extra = {f"state.{name}": np.zeros((*lead, size), np.float32) for name, size in states.items()}
         return Rollout(**columns, valid=np.ones(lead, bool), extra=extra)
 
+    def goodness(self, action: Array) -> Array:
+        """How good actions of a `bandit` are: 1 for the best, about 0 in the mean."""
+        if self.actions.discrete:
+            return np.where(np.asarray(action) == 0, 1.0, -0.5).astype(np.float32)
+        return np.asarray(action)[..., 0].astype(np.float32) / np.float32(0.9)
+
+    def bandit_action(self, count: int, best: bool) -> Array:
+        """The best action of a `bandit`, or the worst, ``count`` times."""
+        actions = self.actions
+        action = np.zeros((count, *actions.leaf.shape), actions.leaf.dtype)
+        if actions.discrete:
+            return action if best else action + 1
+        action[:, 0] = 0.9 if best else -0.9
+        return action
+
+    def bandit(self, algorithm: Any, sign: float) -> Callable[[], Any]:
+        """A function that draws minibatches or rollouts of random actions in episodes of one step.
+
+        Rewards are ``sign * (1 + 2 * goodness)``.
+        """
+
+        def reward(action: Array) -> Array:
+            return (sign * (1 + 2 * self.goodness(action))).astype(np.float32)
+
+        if self.experience.on_policy:
+            seeds = itertools.count(self.seed)
+
+            def rollout() -> Rollout:
+                drawn = self._rollout(algorithm, next(seeds), marked=False)
+                ended = np.ones_like(drawn.terminated)
+                return replace(
+                    drawn, reward=reward(drawn.action), terminated=ended, truncated=~ended, is_first=ended
+                )
+
+            return rollout
+        actions = self.actions
+        data = random_columns(self.seed, self.observation_shape, actions, 64, 1, 0.9, False)
+        action = data["action"].reshape(-1, *actions.leaf.shape)
+        ends = np.ones(len(action), np.float32)
+        dataset = MDPDataset(
+            data["observation"],
+            action,
+            reward(action),
+            ends,
+            0 * ends,
+            action_space=actions.kind,
+            action_size=actions.size,
+        )
+        return lambda: algorithm.sample_minibatch(dataset)
+
     def observations(self, count: int, size: float = 1.0) -> Tree:
         """Random observations ``[count, …]``."""
         generator = np.random.default_rng(self.seed + 1)
@@ -137,3 +191,25 @@ class Subject:
         count = len(next(tree_leaves(x)))
         actor = greedy_actor(algorithm, 1.0, count)
         return actor(x, np.ones(count, bool), np.zeros(count, np.float32))  # type: ignore[no-any-return]
+
+
+def gradients(algorithm: Any, step: Gradient, batch: Batch, config: Any = None) -> Gradients:
+    """Gradients of a step's loss, always with the same random draws."""
+    torch.manual_seed(0)
+    parameters = algorithm.engine.parameters[step.name]
+    value = step.loss(algorithm.nets, batch, algorithm.config if config is None else config).value
+    found = torch.autograd.grad(value, list(parameters.values()))
+    return dict(zip(parameters, found, strict=True))
+
+
+@contextmanager
+def randomly_moved(module: nn.Module) -> Iterator[None]:
+    """Other parameters for a while."""
+    parameters = [parameter.detach() for parameter in module.parameters()]  # they share memory, and no graph
+    before = [parameter.clone() for parameter in parameters]
+    generator = torch.Generator().manual_seed(0)
+    for parameter in parameters:
+        parameter += torch.randn(parameter.shape, generator=generator).to(parameter)
+    yield
+    for parameter, old in zip(parameters, before, strict=True):
+        parameter.copy_(old)
