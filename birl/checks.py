@@ -48,7 +48,7 @@ class Allowed:
     optional: bool = False
 
     def __str__(self) -> str:
-        name, choices = self.kind.__name__, ", ".join(map(repr, self.choices))
+        name, choices = getattr(self.kind, "__name__", str(self.kind)), ", ".join(map(repr, self.choices))
         if self.kind is str and choices:
             return f"one of {choices}" + (" or None" if self.optional else "")
         ends = {">=": self.low, ">": self.above, "<=": self.high, "<": self.below}
@@ -73,6 +73,8 @@ class Allowed:
         if not self.accepts(value):
             finite = isinstance(value, float) and not math.isfinite(value)
             words = str(self).replace("a float", "a finite float") if finite else str(self)
+            if isinstance(value, type) and issubclass(value, self.kind):
+                hint = f": give an object, {value.__name__}(…){hint}"
             raise error(f"{name} is {value!r:.80}; it must be {words}{hint}")
         return value.tolist() if isinstance(value, np.generic) else value
 

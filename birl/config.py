@@ -7,17 +7,18 @@ Fields that several algorithms share are declared in base classes such as `Actor
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass
 from enum import Enum
+from operator import or_
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Any,
     ClassVar,
+    Final,
     Self,
     TypeVar,
     Union,
@@ -30,8 +31,8 @@ from typing import (
 )
 
 from birl.checks import Allowed, Limits
-from birl.errors import ConfigError
-from birl.files.named import Serializable
+from birl.errors import ConfigError, did_you_mean
+from birl.files.named import Serializable, as_python
 from birl.models import DefaultEncoderFactory, EncoderFactory, MeanQFunctionFactory, QFunctionFactory
 from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
@@ -79,7 +80,7 @@ def rate(default: float, of: str) -> float:
 
 
 def _describe_fields(cls: type[Any]) -> None:
-    """Attach a `Hyperparameter` to each field that a class defines. In a user's own class fields may lack one."""
+    """Attach a `Hyperparameter` to each field that a class defines. In a user's own class meanings may be lacking."""
     for name, annotation in vars(cls).get("__annotations__", {}).items():
         item: Any = vars(cls).get(name, MISSING)
         item = item if isinstance(item, dataclasses.Field) else dataclasses.field(default=item)
@@ -92,9 +93,39 @@ def _describe_fields(cls: type[Any]) -> None:
                 found = found or hyperparameters(base).get(name)
             if "limits" in told and (found is None or told["limits"]):
                 raise ConfigError(f"{cls.__name__}.{name} has no meaning: give field(...) a sentence as well")
+        found = found or _undescribed(cls, annotation)
         if found is not None:
+            if hasattr(Serializable, name) or name in _PARTS:
+                raise ConfigError(f"{cls.__name__}.{name} hides a part of every configuration: give it another name")
+            _check_default(f"{cls.__name__}.{name}", item, found)
             kind = "default" if item.default_factory is MISSING else "default_factory"
             setattr(cls, name, dataclasses.field(**{kind: getattr(item, kind)}, metadata={"hyperparameter": found}))
+
+
+def _undescribed(cls: type[Any], annotation: Any) -> Hyperparameter | None:
+    """What a field without a meaning takes: its type if JSON can hold it, else anything. ``None`` for no field."""
+    try:
+        allowed = _allowed(cls, annotation, {})
+    except NameError:  # a type that is known where the class is defined, but not in its module
+        allowed = _ANYTHING
+    kind: Any = allowed.kind
+    if kind is ClassVar:
+        return None
+    checked = isinstance(kind, UnionType) or (isinstance(kind, type) and issubclass(kind, _CHECKED))
+    return Hyperparameter("", allowed if checked else _ANYTHING)
+
+
+_ANYTHING: Final = Allowed(object, optional=True)
+_PARTS: Final = ("algorithm", "copy", "create", "documentation", "optimizer", "set_algorithm")
+_CHECKED: Final = (bool, int, float, str, Sequence, Mapping, Enum, Serializable)
+
+
+def _check_default(name: str, item: Any, row: Hyperparameter) -> None:
+    """Check the default of a field when its class is defined."""
+    if item.default is not MISSING:
+        row.allowed.check(f"the default of {name}", item.default)
+    elif item.default_factory is not MISSING:
+        row.allowed.check(f"the default of {name}", item.default_factory())
 
 
 @functools.cache
@@ -107,8 +138,9 @@ def _allowed(cls: type[Any], annotation: Any, limits: Limits) -> Allowed:
     """The allowed values of a field: its declared type within limits."""
     declared = _type_of(annotation, cls.__module__)
     union = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
-    kind = next(each for each in union if each is not NoneType)
-    return Allowed(get_origin(kind) or kind, optional=NoneType in union, **limits)
+    kinds = [get_origin(each) or each for each in union if each is not NoneType]
+    kind = kinds[0] if limits or not all(isinstance(each, type) for each in kinds) else functools.reduce(or_, kinds)
+    return Allowed(kind, optional=NoneType in union, **limits)
 
 
 def hyperparameters(config_class: type[Any]) -> dict[str, Hyperparameter]:
@@ -128,16 +160,40 @@ def config(cls: type[T]) -> type[T]:
 
     @functools.wraps(init)
     def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        unknown = [name for name in kwargs if name not in names]
-        if args or unknown:
-            what = f"has no field {unknown[0]!r}" if unknown else "takes keyword arguments only"
-            near = difflib.get_close_matches(unknown[0], names, 1) if unknown else []
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise ConfigError(f"{cls.__name__} {what}{hint} Fields: {', '.join(names)}")
-        init(self, **kwargs)
+        if args:
+            raise ConfigError(f"{cls.__name__} takes keyword arguments only. Fields: {', '.join(names)}")
+        rows = hyperparameters(cls)
+        init(self, **{name: _checked(f"{cls.__name__}.{name}", rows[name], value) for name, value in kwargs.items()})
 
     cls.__init__ = checked_init  # type: ignore[method-assign]
+    cls.__setattr__ = _frozen  # type: ignore[assignment]
     return cls
+
+
+def _checked(name: str, row: Hyperparameter, value: Any) -> Any:
+    """The value that a field takes for the one that is given: a member for its text, a factory for its short form."""
+    kind, value = row.allowed.kind, as_python(value)
+    if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str):
+        value = _member(name, kind, value)
+    elif isinstance(kind, type) and issubclass(kind, Serializable):
+        try:
+            value = kind.from_short(value)
+        except ConfigError as error:
+            raise ConfigError(f"{name} is {value!r:.80}: {error}") from error
+    elif kind is tuple and isinstance(value, list):  # which JSON makes of it
+        value = tuple(value)
+    return row.allowed.check(name, value, f". ({row.meaning})" if row.meaning else "")
+
+
+def _frozen(self: Any, name: str, value: Any) -> None:
+    """What assigning to a field does."""
+    fields = hyperparameters(type(self))
+    hint = "" if name in fields else did_you_mean(name, fields)
+    raise ConfigError(
+        f"{type(self).__name__} is fixed, and {name} cannot be set{hint or '.'} Make a changed copy with "
+        f"dataclasses.replace(config, {name}={value!r:.40}), or call algo.replace_config({name}={value!r:.40}) before "
+        "the algorithm has networks"
+    )
 
 
 @config
@@ -164,14 +220,14 @@ class AlgorithmConfig(Serializable):
     sequence_length: int = field(20, "Number of steps in a training sequence (recurrent encoders only).", low=1)
     burn_in: int = field(0, "Number of leading steps that only warm up the recurrent state.", low=0)
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse classes that do not check themselves."""
+        if not hasattr(vars(cls).get("__init__"), "__wrapped__"):
+            raise ConfigError(f"{cls.__name__} checks nothing: put @birl.algorithm.config above the class")
+        return super().__new__(cls, *args, **kwargs)
+
     def __post_init__(self) -> None:
-        self.convert_numpy_numbers()
-        for name, row in hyperparameters(type(self)).items():
-            value = getattr(self, name)
-            if issubclass(row.allowed.kind, Enum) and isinstance(value, str):
-                value = _member(name, row.allowed.kind, value)
-                object.__setattr__(self, name, value)
-            row.allowed.check(f"{type(self).__name__}.{name}", value, f". ({row.meaning})")
+        """For checks of several fields together. Each field has been checked by itself."""
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())

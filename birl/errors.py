@@ -27,7 +27,9 @@ A message names the value that was given and the values that are allowed, and sa
 
 from __future__ import annotations
 
+import difflib
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "WriteError",
+    "did_you_mean",
     "require",
 ]
 
@@ -123,6 +126,17 @@ class UnsupportedError(BirlError, RuntimeError):
 
 class ActionRangeWarning(UserWarning):
     """Actions reach beyond what a policy in ``[-1, 1]`` can express, and no action scaler is set."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'learning_rate'?"``, or an empty string if no known name is near.
+
+    Near are names that contain ``name`` or end in words with these initials (``lr``), or else the one most alike.
+    """
+    names = list(known)
+    holding = [each for each in names if name in each or "".join(word[:1] for word in each.split("_")).endswith(name)]
+    near = holding[:3] if len(name) > 1 and holding else difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def require(module: str, extra: str) -> ModuleType:

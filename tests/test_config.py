@@ -5,16 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import birl
 from birl import algos, ope
+from birl.cli.settings import configure
 from birl.config import AlgorithmConfig, config, field, hyperparameters
 from birl.errors import BirlError, ConfigError
-from birl.models import GRUEncoderFactory, PositionEncodingType, QRQFunctionFactory, VectorEncoderFactory
-from birl.optimizers import AdamFactory, OptimizerFactory, WarmupSchedulerFactory
+from birl.models import (
+    GRUEncoderFactory,
+    PositionEncodingType,
+    QFunctionFactory,
+    QRQFunctionFactory,
+    SimBaEncoderFactory,
+    VectorEncoderFactory,
+)
+from birl.optimizers import AdamFactory, AdamWFactory, OptimizerFactory, WarmupSchedulerFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 
 NAMED = [(module, name) for module in (algos, ope) for name in module.__all__ if name.endswith("Config")]
@@ -72,8 +81,14 @@ def test_files_that_do_not_name_the_kind_of_a_factory_are_read():
         ({"batch_size": True}, ["batch_size", "True"]),
         ({"n_critics": -1}, ["n_critics", "-1"]),
         ({"learning_rate": -1e-3}, ["learning_rate", "-0.001", ">= 0"]),
-        ({"encoder_factory": "vector"}, ["encoder_factory", "'vector'", "EncoderFactory"]),
+        ({"encoder_factory": "vectr"}, ["DQNConfig.encoder_factory", "'vectr'", "did you mean 'vector'", "pixel"]),
+        ({"encoder_factory": 64}, ["encoder_factory is 64", "EncoderFactory"]),
+        ({"encoder_factory": [64, 0]}, ["encoder_factory is [64, 0]", "ints >= 1"]),
         ({"q_func_factory": None}, ["q_func_factory", "None"]),
+        ({"q_func_factory": QRQFunctionFactory}, ["q_func_factory", "give an object, QRQFunctionFactory(…)"]),
+        ({"q_func_factory": {"type": "qr", "params": {"n_quantile": 3}}}, ["did you mean 'n_quantiles'"]),
+        ({"optim_factory": "torch"}, ["DQNConfig.optim_factory is 'torch'", "optim_cls"]),
+        ({"lr": 3}, ["'lr'", "did you mean 'learning_rate'"]),
         ({"target_update_interval": 0}, ["target_update_interval"]),
     ],
 )
@@ -82,6 +97,41 @@ def test_bad_fields_are_refused_with_value_range_and_remedy(fields, words):
         algos.DQNConfig(**fields)
     for word in words:
         assert word in str(error.value)
+
+
+def test_a_name_that_is_near_is_suggested() -> None:
+    with pytest.raises(ConfigError, match="'lr'; did you mean 'actor_learning_rate' or 'critic_learning_rate'?"):
+        algos.IQLConfig(lr=3)
+    with pytest.raises(ConfigError, match="has no field 'hidden_unit'; did you mean 'hidden_units'?"):
+        VectorEncoderFactory(hidden_unit=[3])
+    with pytest.raises(ConfigError, match="StandardObservationScaler has no field 'means'; did you mean 'mean'?"):
+        StandardObservationScaler(means=[0.0])
+
+
+def test_factories_may_be_given_in_short() -> None:
+    """As on the command line; files and checks see the objects."""
+    short = {
+        "actor_encoder_factory": [64, 32],
+        "critic_encoder_factory": "simba",
+        "q_func_factory": "qr",
+        "actor_optim_factory": "adam_w",
+        "critic_optim_factory": {"type": "adam", "params": {"eps": 1e-3}},
+        "action_scaler": "min_max",
+    }
+    long = {
+        "actor_encoder_factory": VectorEncoderFactory([64, 32]),
+        "critic_encoder_factory": SimBaEncoderFactory(),
+        "q_func_factory": QRQFunctionFactory(),
+        "actor_optim_factory": AdamWFactory(),
+        "critic_optim_factory": AdamFactory(eps=1e-3),
+        "action_scaler": MinMaxActionScaler(),
+    }
+    assert algos.SACConfig(**short).serialize() == algos.SACConfig(**long).serialize()
+    algorithm = algos.SACConfig().create()
+    algorithm.replace_config(**short)
+    assert algorithm.config == algos.SACConfig(**long)
+    words = [f"{name}={json.dumps(value) if not isinstance(value, str) else value}" for name, value in short.items()]
+    assert configure(algos.SAC, words).serialize() == algos.SACConfig(**long).serialize()
 
 
 def test_only_one_kind_of_target() -> None:
@@ -116,6 +166,12 @@ class OwnConfig(algos.SACConfig):
     expectile: float = field(0.9, like=algos.IQLConfig)
     notes: Sequence[str] = ()
     plain: list[int] = dataclasses.field(default_factory=lambda: [1])
+    count: int = 1
+    either: int | str | None = None
+    sizes: tuple[int, ...] = (1,)
+    head: QFunctionFactory = dataclasses.field(default_factory=QRQFunctionFactory)
+    anything: Any = None
+    constant: ClassVar[int] = 3
 
 
 def test_a_redefined_field_keeps_meaning_and_limits():
@@ -129,13 +185,77 @@ def test_a_redefined_field_keeps_meaning_and_limits():
         OwnConfig(expectile=1)
 
 
-def test_a_users_fields_are_checked_if_they_are_described():
-    assert not {"notes", "plain"} & hyperparameters(OwnConfig).keys()
-    assert OwnConfig(notes=5).notes == 5
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"notes": 5}, "^OwnConfig.notes is 5; it must be a Sequence$"),
+        ({"plain": "1"}, "^OwnConfig.plain is '1'; it must be a list$"),
+        ({"count": 2.5}, "^OwnConfig.count is 2.5; it must be an int$"),
+        ({"count": float("nan")}, "OwnConfig.count"),
+        ({"either": 2.5}, r"^OwnConfig.either is 2.5; it must be an int \| str or None$"),
+        ({"sizes": 3}, "OwnConfig.sizes is 3; it must be a tuple"),
+        ({"head": "qrr"}, "OwnConfig.head is 'qrr': .*did you mean 'qr'"),
+    ],
+)
+def test_a_users_fields_are_checked_without_a_meaning_too(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        OwnConfig(**fields)
+
+
+def test_a_users_field_may_hold_what_its_type_allows():
+    own = OwnConfig(count=np.int64(3), either="a", sizes=[1, 2], anything=object, head="qr", notes=["x"])
+    assert (own.count, own.either, own.sizes, own.notes, own.head) == (3, "a", (1, 2), ["x"], QRQFunctionFactory())
+    assert OwnConfig(either=None).either is None and OwnConfig.constant == 3
+
+
+def test_a_users_own_checks_need_not_call_ours():
+    @config
+    class WithChecks(algos.SACConfig):
+        def __post_init__(self):
+            assert isinstance(self.q_func_factory, QRQFunctionFactory)  # not its short form
+
+    assert WithChecks(q_func_factory="qr").tau == 0.005
+    with pytest.raises(ConfigError, match="tau is 2"):
+        WithChecks(q_func_factory="qr", tau=2)
+
+
+def test_a_forgotten_decorator_is_noticed():
+    class Forgotten(algos.SACConfig):
+        new: int = 3
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Plain(algos.SACConfig):
+        tau: float = 3
+
+    for made in (Forgotten, Plain):
+        with pytest.raises(ConfigError, match=f"{made.__name__} checks nothing: put @birl.algorithm.config above"):
+            made()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "message"),
+    [
+        ("int", "3", "^the default of XConfig.new is '3'; it must be an int$"),
+        ("float", None, "^the default of XConfig.new is None; it must be a float$"),
+        ("float", field(2.0, "A share.", high=1), "^the default of XConfig.new is 2.0; it must be a float <= 1$"),
+        ("list", dataclasses.field(default_factory=dict), "^the default of XConfig.new is {}; it must be a list$"),
+    ],
+)
+def test_an_impossible_default_is_refused_when_the_class_is_defined(annotation, default, message):
+    with pytest.raises(ConfigError, match=message):
+        config(type("XConfig", (AlgorithmConfig,), {"__annotations__": {"new": annotation}, "new": default}))
+
+
+def test_a_field_may_not_hide_a_part_of_every_configuration():
+    with pytest.raises(ConfigError, match="XConfig.copy hides a part of every configuration"):
+        config(type("XConfig", (AlgorithmConfig,), {"__annotations__": {"copy": "int"}, "copy": 3}))
+
+
+def test_choices_of_a_users_field():
     assert OwnConfig(kind="global").kind is PositionEncodingType.GLOBAL
     rows = {name: row for name, *row in OwnConfig.documentation()}
     assert rows["share"] == [None, "a float > 0 and < 1 or None", "Share of something."]
-    assert rows["plain"] == [[1], "list[int]", ""]
+    assert rows["plain"] == [[1], "a list", ""]
     with pytest.raises(ConfigError, match="kind is 'curved'; it must be one of 'simple', 'global'"):
         OwnConfig(kind="curved")
 
@@ -157,8 +277,11 @@ def test_choices_are_listed():
 
 
 def test_a_config_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(ConfigError, match=r"gamma cannot be set. .*dataclasses.replace\(config, gamma=0.1\).*algo"):
         algos.DQNConfig().gamma = 0.1
+    with pytest.raises(ConfigError, match="gama cannot be set; did you mean 'gamma'?"):
+        algos.DQNConfig().gama = 0.1
+    assert dataclasses.replace(algos.DQNConfig(), gamma=0.1).gamma == 0.1
 
 
 def test_an_algorithm_leaves_the_users_scaler_alone():

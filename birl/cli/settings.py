@@ -10,7 +10,7 @@ from typing import Any
 from birl.algorithm import Algorithm
 from birl.config import AlgorithmConfig
 from birl.errors import ConfigError
-from birl.files.named import Serializable
+from birl.files.named import Serializable, encode
 
 _WORDS = {"True": True, "False": False, "None": None}
 
@@ -63,11 +63,11 @@ def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, va
         _assign(kind._known[inner["type"]], inner["params"], rest, f"{full}.", value)
         return
     if kind is not None and value is not None:
-        name = value.get("type") if isinstance(value, dict) else value
-        if name not in kind._known:
-            known = ", ".join(sorted(kind._known))
-            raise ConfigError(f"{full}={name}: there is no such {kind.__name__}; known: {known}")
-        value = {"kind": kind.__name__, "type": name, "params": value["params"] if isinstance(value, dict) else {}}
+        try:
+            value = kind.from_short(value)
+            value = encode(value if isinstance(value, kind) else kind.named(value))
+        except ConfigError as error:
+            raise ConfigError(f"{full}={value!s:.80}: {error}") from error
     if before and head not in params and head not in owner.__dataclass_fields__:
         raise ConfigError(f"{before.rstrip('.')} ({owner.__name__}) has no field {head!r}; it has: {', '.join(params)}")
     params[head] = value

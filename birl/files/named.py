@@ -8,12 +8,15 @@ fill, and no file can cause an import.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from birl.errors import ConfigError
+from birl.errors import ConfigError, did_you_mean
 
 
 class Serializable:
@@ -34,6 +37,31 @@ class Serializable:
             cls._known, cls._kind = {}, cls.__name__
         elif cls.get_type():
             cls._known[cls.get_type()] = cls
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse names that ``__init__`` does not take.
+
+        Raises:
+            ConfigError: naming the nearest field.
+        """
+        known = _parameters(cls.__init__)
+        unknown = [] if known is None else [name for name in kwargs if name not in known]
+        if known is not None and unknown:
+            hint = did_you_mean(unknown[0], known) or "."
+            raise ConfigError(f"{cls.__name__} has no field {unknown[0]!r}{hint} Fields: {', '.join(known) or 'none'}")
+        return super().__new__(cls)
+
+    @classmethod
+    def from_short(cls, value: Any) -> Any:
+        """The object of this kind for its name (with defaults) or JSON form; any other value as it is.
+
+        Raises:
+            ConfigError: if there is no such object.
+        """
+        given = {"type": value} if isinstance(value, str) else value
+        if not isinstance(given, dict):
+            return value
+        return cls.deserialize({"params": {}, **{key: item for key, item in given.items() if key != "kind"}})
 
     @classmethod
     def register(cls, known: type[Serializable]) -> None:
@@ -59,7 +87,7 @@ class Serializable:
     def convert_numpy_numbers(self) -> None:
         """For ``__post_init__``: convert numpy numbers in the dataclass's fields, also in lists, to Python's."""
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
-            object.__setattr__(self, item.name, _as_python(getattr(self, item.name)))
+            object.__setattr__(self, item.name, as_python(getattr(self, item.name)))
 
     def serialize(self) -> dict[str, Any]:
         """JSON form: ``{"type": name, "params": {...}}``."""
@@ -81,10 +109,10 @@ class Serializable:
         Raises:
             ConfigError: if the name is not known.
         """
-        if name not in cls._known:
+        if not isinstance(name, str) or name not in cls._known:
             raise ConfigError(
-                f"no {cls._kind} is called {name!r}. Known: {', '.join(sorted(cls._known))}. "
-                "If it is one of yours, import the module that defines it first."
+                f"no {cls._kind} is called {name!r}{did_you_mean(str(name), cls._known) or '.'} Known: "
+                f"{', '.join(sorted(cls._known))}. If it is one of yours, import the module that defines it first."
             )
         return cls._known[name]  # type: ignore[return-value]
 
@@ -104,10 +132,18 @@ class Serializable:
             raise ConfigError(f"{known.__name__} cannot be built from {data['params']!r:.200}: {error}") from error
 
 
-def _as_python(value: Any) -> Any:
+@functools.cache
+def _parameters(init: Callable[..., None]) -> list[str] | None:
+    """The names that an ``__init__`` takes, or ``None`` if it takes any."""
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    return None if any(each.kind is each.VAR_KEYWORD for each in parameters) else [each.name for each in parameters]
+
+
+def as_python(value: Any) -> Any:
+    """``value``, with numpy numbers, also in lists, as Python's."""
     if isinstance(value, np.generic):
         return value.tolist()
-    return type(value)(map(_as_python, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(as_python, value)) if type(value) in (list, tuple) else value
 
 
 def encode(value: Any) -> Any:

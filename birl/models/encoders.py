@@ -76,6 +76,11 @@ class EncoderFactory(Serializable):
             )
         return self.create_with_action(*given)
 
+    @classmethod
+    def from_short(cls, value: Any) -> Any:
+        """As in `Serializable`; a list of sizes stands for a `VectorEncoderFactory` with these layers."""
+        return VectorEncoderFactory(list(value)) if isinstance(value, list | tuple) else super().from_short(value)
+
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""
         if action_size:

@@ -40,7 +40,8 @@ class OptimizerFactory(Serializable):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """``OptimizerFactory(SomeOptimizer, …)``, as d3rlpy writes it, makes a `TorchOptimizerFactory`."""
-        return super().__new__(TorchOptimizerFactory if cls is OptimizerFactory else cls)  # type: ignore[return-value]
+        made = TorchOptimizerFactory if cls is OptimizerFactory else cls
+        return super().__new__(made, *args, **kwargs)  # type: ignore[return-value]
 
     def create(self, named_parameters: NamedParameters, lr: float) -> Optimizer:
         """The optimiser.
