@@ -128,6 +128,8 @@ class FolderPlace(MemoryPlace):
     def attach(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """The existing file of such an array. Raises ``ValueError`` or ``OSError`` if there is none."""
         path = self.folder / f"{name}.{shape[0]}.npy"
+        if path.is_symlink():  # it is written to
+            raise ValueError(f"{path.name} is a link, no file of this folder")
         open_memmap(path, mode="r")  # "r+" would make a short file longer: this one refuses it
         mapped = open_memmap(path, mode="r+")
         if mapped.shape != shape or mapped.dtype != dtype:

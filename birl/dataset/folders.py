@@ -12,7 +12,10 @@ from birl.dataset.arrays import FolderPlace, Place
 from birl.dataset.episode import DatasetInfo, Signature
 from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
 from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError, ShapeError
-from birl.files import atomic_write, parse_json
+from birl.files import atomic_write, open_binary, parse_json
+from birl.files.budget import MAX_JSON_BYTES
+from birl.files.reading import bytes_left, take
+from birl.files.restore import checked_array
 from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
 
 _INDEX = "storage.json"
@@ -58,22 +61,17 @@ def set_storage_state(storage: Storage, state: State) -> None:
         ShapeError: if lanes, columns or limit are others.
         ConfigError: if the rows are in a folder that is not this one's.
     """
-    start = np.asarray(state["start"])
-    if len(start) != storage.lanes or state["limit"] != storage.limit:
-        raise ShapeError(
-            f"the state is of {len(start)} environments with limit {state['limit']}, this buffer has {storage.lanes} "
-            f"with limit {storage.limit}: make it with the same settings"
-        )
+    lanes = _checked_lanes(storage, state)
     if "columns" in state:
         _restore_rows(storage, state)
-    elif not isinstance(storage.place, FolderPlace) or (storage.limit is None and max(state["end"]) > storage.capacity):
+    elif not isinstance(storage.place, FolderPlace) or (storage.limit is None and lanes["end"].max() > storage.capacity):
         raise ConfigError("rows of this state are missing: open their folder with ReplayBuffer.open(folder) first")
     for name in _LANE_ARRAYS:
-        getattr(storage, name)[:] = np.asarray(state[name])
+        getattr(storage, name)[:] = lanes[name]
     if storage.limit is None:  # rows after the ends are not in use
         inside = np.arange(storage.capacity)
         storage.flags.reshape(storage.lanes, -1)[inside >= storage.end[:, None]] = FINAL
-        storage.flags[_last_rows(storage)] = np.asarray(state["tail"]).T
+        storage.flags[_last_rows(storage)] = lanes["tail"].T
     lane, position = storage.live()
     flags = storage.flags[storage.rows(lane, position)]
     is_step = (flags & FINAL) == 0
@@ -84,20 +82,55 @@ def set_storage_state(storage: Storage, state: State) -> None:
     storage.generation += 1
 
 
+def _checked_lanes(storage: Storage, state: State) -> dict[str, Array]:
+    """The arrays of a state with an element for each lane, and ``tail`` ``[lanes, 2]``.
+
+    Raises:
+        ShapeError: if they are of other lanes or another limit.
+        CorruptFileError: if no storage can have them.
+    """
+    start, limit, capacity = np.asarray(state["start"]), state["limit"], state["capacity"]
+    if start.shape != (storage.lanes,) or limit != storage.limit:
+        raise ShapeError(
+            f"the state is of {len(start)} environments with limit {limit}, this buffer has {storage.lanes} "
+            f"with limit {storage.limit}: make it with the same settings"
+        )
+    dtypes = {"start": np.int64, "end": np.int64, "offset": np.int64, "open": np.bool_, "pending": np.bool_}
+    lanes = {name: checked_array(state[name], (storage.lanes,), dtype, name) for name, dtype in dtypes.items()}
+    tail = np.asarray(state["tail"])
+    start, end = lanes["start"], lanes["end"]
+    used = end.max() if storage.limit is None else (end - start).max()
+    ordered = (start >= 0).all() and (lanes["offset"] >= 0).all() and (end >= start).all() and end.max() < 2**60
+    if type(capacity) is not int or not ordered or used > capacity or (storage.limit is None and start.any()):
+        raise CorruptFileError(
+            f"the rows of the saved steps go from {start!s:.60} to {end!s:.60} in a room of {capacity!r:.30}, which "
+            "cannot be: restore the file or folder from a copy"
+        )
+    last = tail[:, 1] if tail.shape == (storage.lanes, 2) and tail.dtype.kind in "iu" else None
+    if last is None or tail.min() < 0 or tail.max() > 255 or (last[end > start] & FINAL == 0).any():
+        raise CorruptFileError(f"the flags of the newest saved steps are {tail!s:.80}, which cannot be: restore a copy")
+    return {**lanes, "tail": tail}
+
+
 def _restore_rows(storage: Storage, state: State) -> None:
+    used, most = min(int(max(state["end"])), state["capacity"]), max(storage.limit or 0, storage.capacity)
+    if not 2 <= state["capacity"] <= 4 * max(used, most) + 1024:  # a storage at most doubles
+        raise CorruptFileError(f"the saved steps take {used} rows of {state['capacity']}: restore them from a copy")
+    flags = checked_array(state["flags"], (storage.lanes, used), np.uint8, "the array of flags")
     columns = {name: np.asarray(column) for name, column in state["columns"].items()}
     for name, column in columns.items():
         leaf = Leaf(column.shape[2:], column.dtype)
-        if name.startswith("extra.") and name not in storage.leaves:
-            storage.add_extra(name, leaf)
-        if storage.leaves.get(name) != leaf:
+        if column.shape[:2] != flags.shape:
+            raise CorruptFileError(f"the saved column {name!r:.80} has {column.shape[:2]} rows, flags {flags.shape}")
+        if storage.leaves.get(name, leaf if name.startswith("extra.") else None) != leaf:
             raise ShapeError(
                 f"the state's column {name!r} is {leaf}, here it is {storage.leaves.get(name)}: use equal data"
             )
+    for name in columns.keys() - storage.leaves.keys():
+        storage.add_extra(name, Leaf(columns[name].shape[2:], columns[name].dtype))
     storage.reset_lanes()
     if storage.capacity != state["capacity"]:
-        storage.resize(int(state["capacity"]))
-    flags = np.asarray(state["flags"])
+        storage.resize(state["capacity"])
     rows = storage.rows(np.arange(storage.lanes)[:, None], np.arange(flags.shape[1]))
     storage.flags[:] = FINAL
     storage.flags[rows] = flags
@@ -159,7 +192,8 @@ def open_folder(folder: Path) -> Storage:
     if not path.exists():
         raise ForeignFileError(f"{folder} holds no dataset of birl ({_INDEX} is missing): check the path")
     try:
-        index = parse_json(path.read_bytes(), str(path))
+        with open_binary(path) as (file, label):
+            index = parse_json(take(file, min(bytes_left(file), MAX_JSON_BYTES + 1), label), label)
         if index["format"] != "birl-storage" or index["version"] > _VERSION:
             raise ForeignFileError(f"{path} is not of this version of birl: install a newer one")
         if not index["clean"]:
@@ -170,24 +204,30 @@ def open_folder(folder: Path) -> Storage:
         return _attach(folder, index)
     except FileError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise CorruptFileError(f"{folder} is damaged ({error}): restore the folder from a copy") from error
+    except Exception as error:  # it holds anything, if it is damaged
+        raise CorruptFileError(
+            f"{folder} is damaged ({type(error).__name__}: {error!s:.200}): restore the folder from a copy"
+        ) from error
 
 
 def _attach(folder: Path, index: dict[str, Any]) -> Storage:
+    """The storage of a folder. Sizes are those of files that are there before a storage is made."""
     leaves = {name: Leaf(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in index["leaves"].items()}
     observation = tree_map(leaves.__getitem__, tree_of_json(index["observation"]))
     space, size = ActionSpace(index["info"]["action_space"]), int(index["info"]["action_size"])
     action, reward = Signature.of(leaves["action"]), Signature.of(leaves["reward"])
     info = DatasetInfo(Signature.of(observation), action, reward, space, size)
-    storage = Storage(info, lanes=int(index["lanes"]), limit=index["limit"])
-    storage.leaves, storage.capacity = leaves, int(index["capacity"])
-    storage.place = place = FolderPlace(folder)
-    rows = storage.lanes * storage.capacity
-    storage.columns = {
+    lanes, capacity = index["lanes"], index["capacity"]
+    if type(lanes) is not int or type(capacity) is not int or lanes != len(index["start"]) or capacity < 2:
+        raise CorruptFileError(f"{folder} is damaged: {lanes!r:.30} environments of {capacity!r:.30} rows each")
+    place, rows = FolderPlace(folder), lanes * capacity
+    columns = {
         name: place.attach(f"column_{number}", (rows, *leaf.shape), leaf.dtype)
         for number, (name, leaf) in enumerate(leaves.items())
     }
-    storage.flags = storage.device_flags = place.attach("column_flags", (rows,), np.dtype(np.uint8))
+    flags = place.attach("column_flags", (rows,), np.dtype(np.uint8))
+    storage = Storage(info, lanes=lanes, limit=index["limit"])
+    storage.leaves, storage.capacity, storage.place, storage.columns = leaves, capacity, place, columns
+    storage.flags = storage.device_flags = flags
     set_storage_state(storage, index)
     return storage
