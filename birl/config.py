@@ -395,14 +395,20 @@ def read_json_config(path: str | Path) -> dict[str, Any]:
 
     Raises:
         ForeignFileError: if the file is not one.
+        FileError: if it cannot be read.
     """
     import json
 
     from birl.errors import ForeignFileError
+    from birl.files import open_binary
+    from birl.files.budget import MAX_JSON_BYTES
+    from birl.files.reading import bytes_left, take
 
+    with open_binary(path) as (file, label):
+        text = take(file, min(bytes_left(file), MAX_JSON_BYTES), label)
     try:
-        data = json.loads(Path(path).read_text())
+        data = json.loads(text)
         known = {key: data[key] for key in ("config", "observation_shape", "action_size")}
         return {**known, "discrete_action": data.get("discrete_action")}  # d3rlpy's files do not say it
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ForeignFileError(f"{path} is not a params.json of a training run: {error}") from error

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -16,9 +15,10 @@ from birl.algorithm import Algorithm
 from birl.algorithm.building import checked_spec
 from birl.algorithm.persistence import planned_networks, rebuild
 from birl.config import AlgorithmConfig
-from birl.errors import BirlError, CorruptFileError, FileError, UnsupportedError
-from birl.files import parse_json
+from birl.errors import BirlError, CorruptFileError, UnsupportedError
+from birl.files import open_binary, parse_json
 from birl.files.pickles import read_outer, read_torch
+from birl.files.reading import bytes_left, take
 from birl.models import NormalPolicy
 from birl.optimizers.saved_state import refuse_nonfinite
 
@@ -89,7 +89,8 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         UnsupportedError: if it holds an algorithm or a network that cannot be converted.
     """
     try:
-        content = read_outer(Path(fname).read_bytes(), fname)
+        with open_binary(fname) as (file, label):
+            content = read_outer(take(file, bytes_left(file), label), fname)
         described = parse_json(content["config"].encode(), str(fname))
         config = _config(described["config"])
         shape, action_size = _as_shape(described["observation_shape"]), int(described["action_size"])
@@ -107,8 +108,6 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         algorithm.nets.load_state_dict({**algorithm.nets.state_dict(), **found})
     except BirlError:
         raise
-    except OSError as error:
-        raise FileError(f"{fname} cannot be read ({error.strerror or error}): check the path") from error
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise CorruptFileError(
             f"{fname} is damaged, or no model that d3rlpy 2 saved ({type(error).__name__}: {error!s:.200})"

@@ -227,7 +227,7 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     for value in (b"hello", partly, [1], {**content(), "config": "{}"}, {**content(), "torch": b"x"}):
         with pytest.raises((CorruptFileError, ForeignFileError)):
             read_d3rlpy(write(tmp_path / "x.d3", value))
-    with pytest.raises(FileError, match="cannot be read"):
+    with pytest.raises(FileError, match="cannot read .*check the path"):
         read_d3rlpy(tmp_path / "nothing.d3")
     generator = np.random.default_rng(0)
     for _ in range(60):  # any damage is an error that says so, or leaves a model that works

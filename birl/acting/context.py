@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.checks import check
-from birl.errors import ConfigError, NonFiniteError, ShapeError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
 from birl.types import Array, Batch, Inputs, State, Tree, as_parts, is_shape, tree_leaves, tree_map
 
@@ -155,6 +155,9 @@ class TransformerActor:
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
+        lead = self.n, self._algorithm.config.context_size
+        if state and any(np.shape(leaf)[:2] != lead for leaf in tree_leaves(state)):
+            raise CorruptFileError(f"the saved context of a sequence model is not of {lead} steps: use another copy")
         self._context = tree_map(np.array, state)
 
 

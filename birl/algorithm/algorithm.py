@@ -459,6 +459,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`, for an algorithm of the same configuration and shapes."""
         self.learner.set_state(state)
+        building.check_scalers(self.config, self.spec)
 
     def describe(self) -> dict[str, Any]:
         """Configuration and shapes in JSON form, as in ``params.json`` and model files."""

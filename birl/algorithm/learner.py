@@ -15,7 +15,7 @@ from birl.acting.policy import Policy
 from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.engine import Engine, Step
-from birl.errors import ResumeError, UnsupportedError
+from birl.errors import CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
@@ -267,6 +267,8 @@ class Learner:
                 )
         self.engine.set_state(state["engine"])
         for name, params in state["scalers"].items():
+            if name not in SCALERS:
+                raise CorruptFileError(f"the state has parameters of {name!r:.80}; scalers are {', '.join(SCALERS)}")
             getattr(self.config, name).__init__(**params)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,9 +16,10 @@ from birl.acting.export import PolicyModule, export_policy
 from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner, described, policy_state
 from birl.config import AlgorithmConfig, read_json_config
-from birl.errors import BirlError, CorruptFileError, ForeignFileError, UnsupportedError
+from birl.errors import CorruptFileError, ForeignFileError, UnsupportedError
 from birl.files import load_archive, save_archive
 from birl.files.budget import MAX_NETWORK_ARRAYS
+from birl.files.restore import all_or_nothing, damage_as_typed_errors
 from birl.models import is_recurrent
 from birl.spaces import Spec, example_observation
 from birl.types import State
@@ -46,7 +45,7 @@ def save_model(learner: Learner, fname: File) -> None:
 def load_model(learner: Learner, fname: File) -> None:
     """See `Algorithm.load_model`."""
     _, state = load_archive(fname, "parameters")
-    with _damage_as_typed_errors(fname):
+    with all_or_nothing({"engine": learner.engine}), damage_as_typed_errors(fname):
         learner.engine.set_state(state)
 
 
@@ -61,10 +60,11 @@ def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:
 def from_json(kind: type[Any], fname: str | Path, device: bool | int | str | None) -> Any:
     """See `Algorithm.from_json`."""
     data = read_json_config(fname)
-    name = data["config"].get("type")
+    name = data["config"].get("type") if isinstance(data["config"], dict) else None
     if name != kind.config_class.get_type():
         raise ForeignFileError(f"{fname} describes {name!r}, not {kind.config_class.get_type()!r}")
-    return rebuild(data, device)
+    with damage_as_typed_errors(fname, "it describes no algorithm"):
+        return rebuild(data, device)
 
 
 def load_learnable(fname: File, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
@@ -75,7 +75,7 @@ def load_learnable(fname: File, device: bool | int | str | None = False, enable_
         device, enable_ddp: see `AlgorithmConfig.create`.
     """
     data, state = load_archive(fname, "model")
-    with _damage_as_typed_errors(fname):
+    with damage_as_typed_errors(fname):
         algorithm = rebuild(data, device, state)
         algorithm.engine.set_state(state)
     algorithm.enable_ddp = enable_ddp
@@ -147,17 +147,3 @@ def planned_networks(config: AlgorithmConfig, spec: Spec, saved: int = MAX_NETWO
             return dict(config.algorithm.networks(spec, config).state_dict())
     finally:
         hook.remove()
-
-
-@contextlib.contextmanager
-def _damage_as_typed_errors(fname: Any) -> Iterator[None]:
-    """Report a file of valid form but impossible content as a `CorruptFileError`."""
-    try:
-        yield
-    except BirlError:
-        raise
-    except (AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        raise CorruptFileError(
-            f"{fname} is a birl file, but its content does not fit together ({type(error).__name__}: {error}). "
-            "Restore it from a copy"
-        ) from error

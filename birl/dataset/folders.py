@@ -62,9 +62,10 @@ def set_storage_state(storage: Storage, state: State) -> None:
         ConfigError: if the rows are in a folder that is not this one's.
     """
     lanes = _checked_lanes(storage, state)
+    behind = storage.limit is None and lanes["end"].max() > storage.capacity
     if "columns" in state:
         _restore_rows(storage, state)
-    elif not isinstance(storage.place, FolderPlace) or (storage.limit is None and lanes["end"].max() > storage.capacity):
+    elif behind or not isinstance(storage.place, FolderPlace):
         raise ConfigError("rows of this state are missing: open their folder with ReplayBuffer.open(folder) first")
     for name in _LANE_ARRAYS:
         getattr(storage, name)[:] = lanes[name]
@@ -108,7 +109,7 @@ def _checked_lanes(storage: Storage, state: State) -> dict[str, Array]:
         )
     last = tail[:, 1] if tail.shape == (storage.lanes, 2) and tail.dtype.kind in "iu" else None
     if last is None or tail.min() < 0 or tail.max() > 255 or (last[end > start] & FINAL == 0).any():
-        raise CorruptFileError(f"the flags of the newest saved steps are {tail!s:.80}, which cannot be: restore a copy")
+        raise CorruptFileError(f"the newest saved steps have the flags {tail!s:.80}, as none have: use a copy")
     return {**lanes, "tail": tail}
 
 

@@ -61,6 +61,8 @@ def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) 
         ConfigError: for a value that cannot be saved.
         WriteError: if the file cannot be written.
     """
+    if not isinstance(path, str | os.PathLike) and not hasattr(path, "write"):
+        raise ConfigError(f"{path!r:.80} is no file: give a path, or a file opened with open(path, 'wb')")
     settings, in_config = pack(config)
     if in_config:
         raise ConfigError(f"a config holds no arrays: {next(iter(in_config))!r:.200} is one")

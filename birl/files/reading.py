@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO, TypeAlias
 
-from birl.errors import CorruptFileError, FileError, ForeignFileError
+from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError
 
 Target: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 
@@ -38,8 +38,11 @@ def open_binary(path: Target) -> Iterator[tuple[BinaryIO, str]]:
     """The open file of a path, or a file object unchanged, and its name for messages.
 
     Raises:
+        ConfigError: if it is neither.
         FileError: if it cannot be read, on entry or in the block.
     """
+    if not isinstance(path, str | os.PathLike) and not (hasattr(path, "read") and hasattr(path, "seek")):
+        raise ConfigError(f"{path!r:.80} is no file: give a path, or a file opened with open(path, 'rb')")
     try:
         if isinstance(path, str | os.PathLike):
             with open(path, "rb") as file:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from birl.checks import check
 from birl.errors import NonFiniteError
 from birl.types import State
 
@@ -94,9 +95,10 @@ class Averages:
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`; the sums continue on the CPU until the next `check`."""
-        self._total, self._count = dict(state["total"]), dict(state["count"])
-        self._sums = dict(state["sums"])
-        self._checked_at = state["checked_at"]
+        total = {name: float(value) for name, value in state["total"].items()}
+        count = {name: check("a count of steps", value, int, low=0) for name, value in state["count"].items()}
+        sums = {name: value.reshape(()).to(torch.float32) for name, value in state["sums"].items()}
+        self._total, self._count, self._sums, self._checked_at = total, count, sums, int(state["checked_at"])
 
 
 class Timer:

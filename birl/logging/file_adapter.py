@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from birl.errors import WriteError
+from birl.errors import CorruptFileError, WriteError
 from birl.files import atomic_write
 from birl.files.named import encode
 from birl.logging.logger import LOG, EpochAdapter, LoggerAdapterFactory
@@ -122,7 +122,13 @@ class FileAdapter(EpochAdapter):
     def set_state(self, state: State) -> None:
         """Cut the files that grow back to the lengths they had; remove those that were not there."""
         lengths: dict[str, int] = state["bytes"]
-        self._models = list(state.get("models", ()))  # earlier builds of 0.1 kept none
+        models = list(state.get("models", ()))  # earlier builds of 0.1 kept none
+        logs = {_LINES, *(name for name in lengths if name == _csv(name.removesuffix(".csv")))}
+        if lengths.keys() - logs or any(type(each) is not int or each < 0 for each in (*lengths.values(), *models)):
+            raise CorruptFileError(
+                f"a checkpoint names the logs {lengths!s:.200} and models {models!s:.80}, which no run has: use a copy"
+            )
+        self._models = models
         later = {_csv(name) for name in self._written_after(lengths.get(_LINES, 0))}
         for name in sorted({_LINES, *lengths} | later):
             path = self._folder / name

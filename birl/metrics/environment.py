@@ -8,6 +8,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.envs import Stepper, as_environment, reset_generator
+from birl.errors import CorruptFileError
 from birl.types import State
 
 
@@ -122,7 +123,7 @@ class EnvironmentEvaluator:
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
-        self._seed = state["seed"]
+        self._seed = check("seed", state["seed"], int, low=0, error=CorruptFileError)
 
 
 def _check(name: str, count: Any, epsilon: Any) -> None:

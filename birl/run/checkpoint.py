@@ -14,6 +14,7 @@ import torch
 
 from birl.errors import ConfigError, FileError, ResumeError, WriteError
 from birl.files import load_archive, load_config, save_archive
+from birl.files.restore import damage_as_typed_errors
 from birl.types import State
 
 CHECKPOINT = "checkpoint.d3c"
@@ -39,7 +40,10 @@ def checkpoint_path(folder: str | Path) -> Path:
 def checkpoint_step(folder: str | Path) -> int:
     """Number of steps that the run in a folder has made, 0 without a checkpoint. Reads no arrays."""
     path = checkpoint_path(folder)
-    return int(load_config(path, _KIND).get(_STEP, 0)) if path.is_file() else 0
+    if not path.is_file():
+        return 0
+    with damage_as_typed_errors(path):
+        return int(load_config(path, _KIND).get(_STEP, 0))
 
 
 def save_checkpoint(folder: str | Path, settings: dict[str, Any], state: State) -> None:
@@ -142,3 +146,15 @@ def set_random_state(state: State) -> None:
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(list(state["cuda"].values()))
+
+
+class GlobalRandomness:
+    """The global random generators as a part of a checkpoint."""
+
+    def get_state(self) -> State:
+        """See `random_state`."""
+        return random_state()
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        set_random_state(state)

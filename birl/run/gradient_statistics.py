@@ -51,4 +51,10 @@ class GradientStatistics:
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
-        self._steps = dict(state)
+        steps = {}
+        for step, own in state.items():
+            names, count = [str(name) for name in own["names"]], int(own["count"])
+            shape = (len(names), 2)  # reshaping checks the number of values
+            extremes, sums = (own[key].reshape(shape).to(torch.float32) for key in ("extremes", "sums"))
+            steps[step] = {"names": names, "extremes": extremes, "sums": sums, "count": count}
+        self._steps = steps

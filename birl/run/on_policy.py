@@ -8,14 +8,14 @@ from typing import Any, Unpack
 import numpy as np
 
 from birl.envs import Step, reset_generator
-from birl.errors import ResumeError
+from birl.errors import CorruptFileError, ResumeError
 from birl.run.collector import Player
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, Rollout, Trainable
 from birl.run.session import Session, environment_settings, run_settings
 from birl.spaces import check_actions
-from birl.types import State, Tree, tree_map
+from birl.types import State, Tree, tree_leaves, tree_map
 
 
 class RolloutCollector(Player):
@@ -78,6 +78,12 @@ class RolloutCollector(Player):
                 "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
                 "cannot read: start anew in another folder, or finish the run with that build"
             )
+        for leaf in tree_leaves(state["columns"]):
+            if np.shape(leaf)[:2] != (state["rows"], self.stepper.n):
+                raise CorruptFileError(
+                    f"the checkpoint has {state['rows']!r:.30} rows of a rollout with {self.stepper.n} environments, "
+                    f"but an array of shape {np.shape(leaf)}: restore it from a copy"
+                )
         self._rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         self.cut = state.get("cut", False)  # earlier builds of 0.1 kept none
         super().set_state(state)

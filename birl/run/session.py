@@ -11,16 +11,17 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from birl.envs import number_of_environments
-from birl.errors import ConfigError, ResumeError
+from birl.errors import ConfigError, CorruptFileError, ResumeError
+from birl.files.restore import all_or_nothing, compare, damage_as_typed_errors, put_back
 from birl.logging import BirlLogger, FileAdapterFactory, LoggingStrategy
 from birl.logging.logger import LOG
-from birl.run.checkpoint import load_checkpoint, randomness_kept, save_checkpoint, set_random_state
+from birl.run.checkpoint import GlobalRandomness, load_checkpoint, randomness_kept, save_checkpoint
 from birl.run.gradient_statistics import GradientStatistics
 from birl.run.options import Options
 from birl.run.progress import Progress
@@ -91,7 +92,7 @@ class Session:
         state = None if self._checkpoint is None else load_checkpoint(self._checkpoint, self._settings)
         experiment_name, with_timestamp = given["experiment_name"], given["with_timestamp"]
         if state is not None:
-            experiment_name, with_timestamp = self._set_state(state, given["go_on"]), False
+            experiment_name, with_timestamp = self._header(state, experiment_name, given["go_on"]), False
         self._logger = BirlLogger(
             given["logger_adapter"] or FileAdapterFactory(),
             experiment_name or name,
@@ -101,9 +102,7 @@ class Session:
         )
         self.averages, self.time = self._logger.averages, self._logger.measure_time
         if state is not None:
-            self.averages.set_state(state["session"]["averages"])
-            self._logger.set_state(state["session"]["logger"])
-            set_random_state(state["random"])
+            self._set_state(state)
             if self.step and self.left and state["session"].get("compiled", compiled) != compiled:
                 words = ("not compiled so far, and", "") if compiled else ("compiled so far, and", "not ")
                 self.differs(f"its updates were {words[0]} are {words[1]}from now on")
@@ -293,22 +292,41 @@ class Session:
         }
         save_checkpoint(self._checkpoint, self._settings, state)
 
-    def _set_state(self, state: State, go_on: bool) -> str:
-        """Continue from a checkpoint; returns the run's name."""
-        session = state["session"]
-        if session["step"] > self._n_steps:
+    def _header(self, state: State, experiment_name: str | None, go_on: bool) -> str:
+        """Take the counters of a checkpoint; returns the run's name."""
+        label, own = self._checkpoint, {"step": 0, "closed": 0, "averages": {}, "experiment_name": "", "logger": {}}
+        with damage_as_typed_errors(label):
+            session = {"best": None, "ended": "", **state["session"]}  # earlier builds of 0.1 had neither
+            compare({name: session[name] for name in own}, own, "session", label)
+            best, name = session["best"], str(session["experiment_name"])
+            step, closed = int(session["step"]), int(session["closed"])
+            outside = name != experiment_name and (PurePath(name).is_absolute() or ".." in PurePath(name).parts)
+            if not 0 <= closed <= step or outside or not name:
+                raise CorruptFileError(
+                    f"{label} has made {step} steps, {closed} of them in whole epochs, as {name!r:.80}: use a copy"
+                )
+            best = best if best is not None and best["metric"] == self._score else None
+            if best is not None:
+                compare(best, {"metric": "", "score": 0.0, "step": 0}, "best", label)
+                best = {key: best[key] for key in ("metric", "score", "step")}
+        if step > self._n_steps:
             raise ResumeError(
-                f"the run in {self._checkpoint} has made {session['step']} steps already, more than n_steps="
+                f"the run in {self._checkpoint} has made {step} steps already, more than n_steps="
                 f"{self._n_steps}: ask for at least as many, or use another folder to start anew"
             )
-        self.step, self._closed = session["step"], session["closed"]
-        best = session.get("best")  # earlier builds of 0.1 kept none
-        self._best = best if best is not None and best["metric"] == self._score else None
-        self._ended = "" if go_on else session.get("ended", "")
-        for name, part in self._parts.items():
-            if name in state["parts"]:  # evaluators may have been added since
-                part.set_state(state["parts"][name])
-        return str(session["experiment_name"])
+        self.step, self._closed, self._best = step, closed, best
+        self._ended = "" if go_on else str(session["ended"])
+        return name
+
+    def _set_state(self, state: State) -> None:
+        """Continue from a checkpoint, or raise an error and leave every part as it was."""
+        own: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
+        parts = {**self._parts, "random": GlobalRandomness()}
+        with all_or_nothing(parts):
+            with damage_as_typed_errors(self._checkpoint):
+                saved = {**state["parts"], "random": state["random"]}
+            put_back(parts, saved, self._checkpoint)  # evaluators may have been added since
+            put_back(own, state["session"], self._checkpoint, free="")  # last, because it changes files
 
 
 class SamplerPart(NamedTuple):
