@@ -21,9 +21,13 @@ checked by `birl.optimizers.saved_state`, and generators of another kind of devi
 class Part(Protocol):
     """An object with a state."""
 
-    def get_state(self) -> State: ...
+    def get_state(self) -> State:
+        """A copy of what `set_state` takes."""
+        ...
 
-    def set_state(self, state: State) -> None: ...
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        ...
 
 
 @contextlib.contextmanager
