@@ -18,7 +18,8 @@
     ├── ResumeError                   (RuntimeError)  a run folder holds a run with other settings
     ├── MissingExtraError             (ImportError)   an optional package is needed: the message names the extra
     ├── NotBuiltError                 (RuntimeError)  an algorithm is used before its networks exist
-    └── UnsupportedError              (RuntimeError)  the algorithm cannot do this by nature
+    ├── UnsupportedError              (RuntimeError)  the algorithm cannot do this by nature
+    └── WorkerError                   (RuntimeError)  a process that runs an environment has ended
 
     ActionRangeWarning                (UserWarning)   actions reach beyond what an unscaled policy can express
 
@@ -50,6 +51,7 @@ __all__ = [
     "ResumeError",
     "ShapeError",
     "UnsupportedError",
+    "WorkerError",
     "WriteError",
     "did_you_mean",
     "require",
@@ -122,6 +124,10 @@ class CompileError(BirlError, RuntimeError):
 
 class UnsupportedError(BirlError, RuntimeError):
     """The algorithm cannot do what was asked by its nature."""
+
+
+class WorkerError(BirlError, RuntimeError):
+    """A process that runs one of several environments has ended."""
 
 
 class ActionRangeWarning(UserWarning):

@@ -11,6 +11,9 @@ have ``size`` outputs for it, and read as many numbers of one.
 
 from __future__ import annotations
 
+import functools
+import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
@@ -41,6 +44,19 @@ def all_finite(array: Array) -> bool:
     """Whether a float array holds no NaN, no infinity and nothing beyond the range of float32."""
     # A number that is not finite leaves no finite sum of squares; only a large sum needs a closer look.
     return bool(np.vdot(array, array) < FLOAT32_MAX) or bool((np.abs(array) <= FLOAT32_MAX).all())
+
+
+_OF_ENVIRONMENTS: Final = ("reset", "step", "observation_space", "action_space", "unwrapped")
+
+_OF_GYM: Final = {
+    "Box": ("low", "high", "shape", "dtype"),
+    "Discrete": ("n", "start"),
+    "MultiBinary": ("n",),
+    "MultiDiscrete": ("nvec", "dtype"),
+    "Tuple": (),
+    "Dict": (),
+}
+"""Spaces of gym that are converted, and what they are made of."""
 
 
 def _first(rows: Array) -> int | None:
@@ -268,18 +284,30 @@ def example_observation(shape: Shape, device: torch.device) -> Tree:
 
 
 def number_of_environments(env: Any) -> int:
-    """``1`` for a plain environment, ``num_envs`` for a vector environment.
+    """``1`` for a plain environment (also of the old library gym), ``num_envs`` for a vector environment.
 
     Raises:
         EnvironmentMismatchError: if ``env`` is neither.
     """
     if isinstance(env, VectorEnv):
         return int(env.num_envs)
-    if isinstance(env, Env):
-        return 1
-    raise EnvironmentMismatchError(
-        f"an object of type {type(env).__module__}.{type(env).__qualname__} is not an environment: give a "
-        "gymnasium.Env or a gymnasium.vector.VectorEnv (old gym environments need a wrapper such as shimmy)"
+    old = all(hasattr(env, name) for name in _OF_ENVIRONMENTS) and not hasattr(env, "num_envs")
+    if not isinstance(env, Env) and (inspect.isclass(env) or not old):
+        raise EnvironmentMismatchError(
+            f"an object of type {type(env).__module__}.{type(env).__qualname__} is not an environment: give a "
+            "gymnasium.Env or a gymnasium.vector.VectorEnv"
+        )
+    if not isinstance(env, Env):
+        _warn_of_old(type(env))
+    return 1
+
+
+@functools.cache  # once for each kind
+def _warn_of_old(kind: type) -> None:
+    warnings.warn(
+        f"{kind.__module__}.{kind.__qualname__} is no gymnasium.Env: it is used as an environment of gym 0.26, and its "
+        "spaces are converted. gym is no longer maintained: make the environment with gymnasium instead",
+        stacklevel=3,
     )
 
 
@@ -291,13 +319,26 @@ def single_spaces(env: Any) -> tuple[Space[Any], Space[Any]]:
     """
     prefix = "single_" if hasattr(env, "single_action_space") else ""
     try:
-        return getattr(env, f"{prefix}observation_space"), getattr(env, f"{prefix}action_space")
+        return converted(getattr(env, f"{prefix}observation_space")), converted(getattr(env, f"{prefix}action_space"))
     except AttributeError as error:
         number_of_environments(env)
         raise EnvironmentMismatchError(
             f"an environment of type {type(env).__module__}.{type(env).__qualname__} has no spaces ({error}): set its "
             "observation_space and action_space"
         ) from error
+
+
+def converted(space: Any) -> Any:
+    """A space of the old library gym as one of Gymnasium; any other as it is."""
+    kind = type(space).__name__
+    if isinstance(space, Space) or kind not in _OF_GYM:
+        return space
+    if kind == "Dict":
+        return spaces.Dict({name: converted(part) for name, part in space.spaces.items()})
+    if kind == "Tuple":
+        return spaces.Tuple(map(converted, space.spaces))
+    options = {name: getattr(space, name) for name in _OF_GYM[kind] if hasattr(space, name)}
+    return getattr(spaces, kind)(**options)
 
 
 def environment_spec(env: Any) -> Spec:
@@ -344,23 +385,29 @@ def actions_of(space: Any) -> Actions:
     )
 
 
-def _over_leaves(function: Callable[[Any], Any], space: Any) -> Tree:
-    """Apply ``function`` to each space in nested Tuple and Dict spaces."""
+def _over_leaves(function: Callable[[Any, str], Any], space: Any, name: str = "observation") -> Tree:
+    """Apply ``function`` to each space in nested Tuple and Dict spaces, and to its name."""
     parts = getattr(space, "spaces", None)
     if isinstance(parts, tuple | list):
-        return tuple(_over_leaves(function, part) for part in parts)
+        return tuple(_over_leaves(function, part, f"{name}[{index}]") for index, part in enumerate(parts))
     if parts is not None:
-        return {str(name): _over_leaves(function, part) for name, part in parts.items()}
-    return function(space)
+        return {str(key): _over_leaves(function, part, f"{name}[{key!r}]") for key, part in parts.items()}
+    return function(space, name)
 
 
-def _network_shape(space: Any) -> tuple[int, ...]:
+def _network_shape(space: Any, name: str) -> tuple[int, ...]:
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) and len(space.shape) > 0:
         return tuple(int(size) for size in space.shape)
+    flat = getattr(space, "is_np_flattenable", False)
+    advice = (
+        "gymnasium.wrappers.FlattenObservation, which makes one vector of all parts (of a vector environment: "
+        "gymnasium.wrappers.vector.FlattenObservation)"
+        if flat
+        else "gymnasium.wrappers.TransformObservation, with a Box"
+    )
     raise EnvironmentMismatchError(
-        f"the observation space is {space}; it must be a Box, MultiBinary or MultiDiscrete space "
-        "with at least one dimension, or a Tuple or Dict of them: wrap the environment, for instance in "
-        "gymnasium.wrappers.FlattenObservation"
+        f"the space of {name} is {space}; it must be a Box, MultiBinary or MultiDiscrete with at least one dimension: "
+        f"wrap the environment in {advice}"
     )
 
 
@@ -369,9 +416,9 @@ def zero_observation(space: Any) -> Tree:
     return _over_leaves(_zeros, space)
 
 
-def _zeros(space: Any) -> Array:
+def _zeros(space: Any, name: str) -> Array:
     if getattr(space, "shape", None) is None or getattr(space, "dtype", None) is None:
-        raise ShapeError(f"observations of {space} have no fixed shape: use Box, Discrete, Tuple or Dict spaces")
+        raise ShapeError(f"{name} of {space} has no fixed shape: use Box, Discrete, Tuple or Dict spaces")
     return np.zeros(space.shape, space.dtype)
 
 

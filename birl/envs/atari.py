@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from birl.envs.making import make_env
-from birl.envs.wrappers import ChannelFirst, FrameStack
+from birl.envs.wrappers import ChannelFirst, FrameStack, wrappable
 from birl.errors import EnvironmentMismatchError, require
 from birl.types import Array
 
@@ -72,7 +72,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.
         flags = {"terminal_on_life_loss": terminal_on_life_loss, "grayscale_obs": grayscale_obs}
         flags |= {"grayscale_newaxis": grayscale_newaxis, "scale_obs": scale_obs}
         gymnasium.utils.RecordConstructorArgs.__init__(self, **options, **flags)
-        super().__init__(env)
+        super().__init__(wrappable(env, self))
         if frame_skip < 1 or screen_size < 1 or noop_max < 0:
             raise EnvironmentMismatchError(f"{options}: frame_skip and screen_size are at least 1, noop_max at least 0")
         native = getattr(env.unwrapped, "_frameskip", 1)

@@ -6,16 +6,28 @@ A plain environment is a vector environment of one. The three autoreset modes of
 
 from __future__ import annotations
 
+import multiprocessing.connection
+import signal
+import sys
+import traceback
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from birl.errors import EnvironmentMismatchError, NonFiniteError
+from birl.errors import EnvironmentMismatchError, NonFiniteError, WorkerError
 from birl.spaces import actions_of, all_finite, number_of_environments, single_spaces
 from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
+
+
+_LOG_BYTES: Final = 2**26
+_LEAST_STEPS: Final = 100_000
+_MOST_STEPS: Final = 1_000_000
+
+_SHAPES: Final = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
 
 
 class Step(NamedTuple):
@@ -44,11 +56,14 @@ class Stepper:
     Every reset that birl makes gets a seed from ``generator``. So the present state is a function of the generator and
     of the actions since the last moment when all environments were reset together, and that is what `get_state` holds:
     for a plain environment the actions of the current episode; for a vector environment that resets itself all actions
-    since the start. `set_state` repeats them.
+    since the start. `set_state` repeats them. So that there are never too many to keep or to repeat, all environments
+    are reset together, and episodes under way are truncated, when there were a million steps since that moment (fewer,
+    but at least 100,000, where their actions fill 64 MiB).
 
     Args:
         env: environment or vector environment.
         generator: source of reset seeds, used for nothing else.
+        resumable: whether actions are kept for `get_state`; else there is no state, and nothing is cut short.
 
     Attributes:
         n: number of environments.
@@ -60,7 +75,7 @@ class Stepper:
         lost: set by `set_state` if the environment could not be restored and new episodes began.
     """
 
-    def __init__(self, env: Any, generator: np.random.Generator) -> None:
+    def __init__(self, env: Any, generator: np.random.Generator, *, resumable: bool = True) -> None:
         self.n = number_of_environments(env)
         _, self.action_space = single_spaces(env)
         self._env: Any = env if isinstance(env, VectorEnv) else _Solo(env)
@@ -70,6 +85,8 @@ class Stepper:
         kind = np.min_scalar_type(self.actions.size - 1) if self.actions.discrete else np.float32
         self._logged = np.empty((self.n, *self.actions.shape), kind)  # the newest row of the log
         self._log = bytearray()  # actions, small in memory
+        fitting = min(max(_LOG_BYTES // self._logged.nbytes, _LEAST_STEPS), _MOST_STEPS)
+        self._log_limit = fitting * self._logged.nbytes if resumable else 0  # no log if 0
         self.lost = False
         self.reset()
 
@@ -81,7 +98,7 @@ class Stepper:
         """
         self._origin = self._generator.bit_generator.state
         self._log.clear()
-        observation, _ = self._env.reset(seed=self._seed())
+        observation, _ = _parts(self._ask("reset", seed=self._seed()), "reset")
         self.observation: Tree = _copied(observation)
         self._check(self.observation)
         self.is_first = np.ones(self.n, dtype=bool)
@@ -100,9 +117,31 @@ class Stepper:
 
         Raises:
             NonFiniteError: if the environment gives NaN or infinity.
+            EnvironmentMismatchError: if what it gives is no step.
+            WorkerError: if the process of an environment is gone.
         """
         self._record(action)
-        return self._arrived(*self._env.step(action))
+        return self._arrived(self._ask("step", action))
+
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of the environment. What Gymnasium's vector environments cannot use is told as it is."""
+        try:
+            return getattr(self._env, method)(*arguments, **options)
+        except (EOFError, OSError) as error:
+            dead = _dead_worker(getattr(self._env, "unwrapped", None))
+            if dead is None:
+                raise
+            raise WorkerError(
+                f"{dead}, and its environment with it; the others cannot go on without it and were closed. Signal 9 "
+                "often means that memory ran out: use fewer environments. A run with checkpoint=… goes on from its "
+                "last checkpoint when it is started again with new environments"
+            ) from error
+        except (TypeError, ValueError) as error:
+            if not _of_gymnasium(error):
+                raise
+            raise EnvironmentMismatchError(
+                f"an environment gave what is no {_SHAPES[method.split('_')[0]]}: {error}"
+            ) from error
 
     @property
     def divisible(self) -> bool:
@@ -115,25 +154,30 @@ class Stepper:
 
         Until then everything here, `get_state` included, is as if it had not begun.
         """
-        self._env.step_async(action)
+        self._ask("step_async", action)
         self._begun = action
 
     def finish(self) -> Step:
         """The result of the step that was begun; see `step`."""
         self._record(self._begun)
-        return self._arrived(*self._env.step_wait())
+        return self._arrived(self._ask("step_wait"))
 
     def abandon(self) -> None:
         """Wait for a step that was begun and forget it. The environments can then only be reset."""
-        self._env.step_wait()
+        self._ask("step_wait")
 
     def _record(self, action: Array) -> None:
-        self._logged[...] = action
-        self._log += self._logged.tobytes()
+        if self._log_limit:
+            self._logged[...] = action
+            self._log += self._logged.tobytes()
 
-    def _arrived(self, result: Tree, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
+    def _arrived(self, answer: Any) -> Step:
         """The environments' answer to a step; resets those whose episodes ended."""
+        result, reward, terminated, truncated, info = _parts(answer, "step")
         observation: Tree = _copied(result)
+        reward = np.asarray(reward)
+        if reward.shape != (self.n,) or reward.dtype.kind not in "biuf":
+            raise EnvironmentMismatchError(f"rewards are {reward!r:.80}; they must be {self.n} numbers")
         terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
         truncated = truncated & ~terminated
         valid = np.ones(self.n, dtype=bool)
@@ -151,6 +195,11 @@ class Stepper:
             returns = {int(i): float(self._returns[i]) for i in np.flatnonzero(done)}
             self._returns[done] = 0.0
 
+        restart = self._log_limit and len(self._log) >= self._log_limit
+        if restart:
+            truncated = truncated | (valid & ~terminated)
+            self._returns[:] = 0.0
+
         following = observation
         if self._mode is AutoresetMode.NEXT_STEP:
             self.is_first = ~valid
@@ -161,9 +210,12 @@ class Stepper:
                 self._check(observation)
             elif ended:
                 following = self._reset_where(done)
+        if restart:
+            self.is_first = done = np.ones(self.n, dtype=bool)
+            following, done = self._reset_where(done), np.zeros(self.n, dtype=bool)
         self.observation, self._done = following, done
         reward = reward.astype(np.float32)
-        self.reward = np.where(self.is_first, np.float32(0.0), reward) if ended or not valid.all() else reward.copy()
+        self.reward = np.where(self.is_first, np.float32(0.0), reward) if self.is_first.any() else reward.copy()
         return Step(observation, reward, terminated, truncated, valid, returns)
 
     def _reset_where(self, done: Array) -> Tree:
@@ -172,7 +224,7 @@ class Stepper:
         if options is None:
             self._origin = self._generator.bit_generator.state
             self._log.clear()
-        observation, _ = self._env.reset(seed=self._seed(), options=options)
+        observation, _ = _parts(self._ask("reset", seed=self._seed(), options=options), "reset")
         following = _copied(observation)
         self._check(following)
         return following
@@ -206,8 +258,10 @@ class Stepper:
         """
         self._generator.bit_generator.state = state["origin"]
         self.reset()
+        limit, self._log_limit = self._log_limit, sys.maxsize  # none of these steps led to a reset of all
         for action in state["actions"]:
             self.step(action if self._logged.dtype.kind == "f" else action.astype(np.int64))
+        self._log_limit = limit
         expected = [np.asarray(leaf) for leaf in state["observation"].values()]
         self.lost = not all(map(np.array_equal, tree_leaves(self.observation), expected))
         if self.lost:
@@ -231,29 +285,92 @@ class _Solo:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._structure = _structure(env.observation_space)
+        self._space, _ = single_spaces(env)
+        self._leaves = _leaf_spaces(self._space)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
 
     def reset(self, *, seed: int, options: Any = None) -> tuple[Tree, dict[str, Any]]:
-        observation, info = self._env.reset(seed=seed)
-        return tree_map(_lifted, self._structure, observation), info
+        observation, info = _parts(self._env.reset(seed=seed), "reset")
+        return self._tree(observation), info
 
     def step(self, action: Array) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
         chosen = int(action[0]) if np.ndim(action) == 1 else action[0]
-        observation, reward, terminated, truncated, info = self._env.step(chosen)
+        observation, reward, terminated, truncated, info = _parts(self._env.step(chosen), "step")
         flags = np.array([terminated]), np.array([truncated])
-        return tree_map(_lifted, self._structure, observation), np.array([reward], dtype=np.float64), *flags, info
+        return self._tree(observation), np.array([_number(reward)]), *flags, info
+
+    def _tree(self, observation: Any) -> Tree:
+        try:
+            return tree_map(_lifted, self._leaves, observation)
+        except (LookupError, TypeError, ValueError) as error:
+            raise EnvironmentMismatchError(
+                f"the environment gave the observation {observation!r:.200}, which does not fit its observation space "
+                f"{self._space}"
+            ) from error
 
 
-def _structure(space: Any) -> Tree:
-    """A tree like the space's observations, its dicts in the order of the space."""
+def _parts(answer: Any, method: str) -> Any:
+    """The parts of an environment's answer to ``method``.
+
+    Raises:
+        EnvironmentMismatchError: if it is something else, such as a step of gym before 0.26.
+    """
+    wanted = _SHAPES[method]
+    if isinstance(answer, tuple) and len(answer) == wanted.count(",") + 1 and isinstance(answer[-1], Mapping):
+        return answer
+    given = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+    raise EnvironmentMismatchError(
+        f"{method} of the environment gave {given}; it must give {wanted}: environments written for gym before 0.26 "
+        "need a wrapper that does so, such as shimmy.GymV21CompatibilityV0"
+    )
+
+
+def _number(reward: Any) -> float:
+    try:
+        if not isinstance(reward, str | bytes):
+            return float(np.asarray(reward).item())
+    except (TypeError, ValueError):
+        pass
+    raise EnvironmentMismatchError(f"the environment gave the reward {reward!r:.80}; it must be a number")
+
+
+def _dead_worker(env: Any) -> str | None:
+    """Which process of a vector environment has ended, and how; ``None`` if none has. Ends the others."""
+    processes = getattr(env, "processes", ())
+    dead = multiprocessing.connection.wait([each.sentinel for each in processes], timeout=5)
+    for index, each in enumerate(processes):
+        if each.sentinel in dead:
+            each.join(timeout=5)
+            code = each.exitcode or 0
+            how = f"was ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with code {code}"
+            for other in processes:
+                other.terminate()
+            env.closed = True  # Gymnasium's close would wait for the dead process for ever
+            return f"the process of environment {index} (process id {each.pid}) {how}"
+    return None
+
+
+def _of_gymnasium(error: Exception) -> bool:
+    """Whether an error arose where Gymnasium's vector environments take answers apart, not inside an environment."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__", "")).split(".") for frame in frames]
+    last = max(index for index, module in enumerate(modules) if module[0] != "numpy")
+    passed_on = frames[last].f_code.co_name == "_raise_if_errors"  # from a worker
+    return modules[last][:2] == ["gymnasium", "vector"] and (not passed_on or "values to unpack" in str(error))
+
+
+def _leaf_spaces(space: Any) -> Tree:
+    """The space's spaces in a tree like its observations, dicts in the order of the space."""
     if isinstance(space, spaces.Dict):
-        return {name: _structure(part) for name, part in space.items()}
-    return tuple(map(_structure, space)) if isinstance(space, spaces.Tuple) else None
+        return {name: _leaf_spaces(part) for name, part in space.items()}
+    return tuple(map(_leaf_spaces, space)) if isinstance(space, spaces.Tuple) else space
 
 
-def _lifted(_: None, array: Any) -> Array:
-    return np.asarray(array)[None]
+def _lifted(space: Any, given: Any) -> Array:
+    array = np.asarray(given)
+    if array.shape != space.shape:
+        raise ValueError(f"{array.shape} is not the shape of {space}")
+    return array[None]
 
 
 def _autoreset_mode(env: Any) -> AutoresetMode:

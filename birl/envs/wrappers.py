@@ -12,7 +12,7 @@ from gymnasium import spaces
 from birl.checks import check
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.spaces import is_channels_last
-from birl.types import Array
+from birl.types import Array, Tree, tree_leaves, tree_map
 
 
 def is_channel_last(space: Any) -> bool:
@@ -32,31 +32,73 @@ def with_channel_first(images: Array, dimensions: int) -> Array:
     return images[..., None, :, :] if dimensions == 2 else np.moveaxis(images, -1, -3)
 
 
+def wrappable(env: Any, wrapper: Any) -> Any:
+    """``env``, if a wrapper of Gymnasium can be put around it.
+
+    Raises:
+        EnvironmentMismatchError: if it is something else; the message says what is needed.
+    """
+    if isinstance(env, gymnasium.Env):
+        return env
+    raise EnvironmentMismatchError(
+        f"{type(wrapper).__name__} wraps a gymnasium.Env, not an object of type "
+        f"{type(env).__module__}.{type(env).__qualname__}: make the environment with gymnasium.make, and wrap it before "
+        "it is joined with others in a vector environment"
+    )
+
+
 class ChannelFirst(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """Images ``[H, W, C]`` or ``[H, W]`` as ``[C, H, W]``, which encoders take.
 
     Args:
-        env: environment whose observations are such images.
+        env: environment whose observations are such images, or tuples or dicts with some. In these, arrays with three
+            dimensions and at most 4 channels last are taken for images, and others are left as they are.
 
     Raises:
-        EnvironmentMismatchError: if they are not.
+        EnvironmentMismatchError: if there is no such image.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self)
-        super().__init__(env)
-        space = env.observation_space
-        if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+        super().__init__(wrappable(env, self))
+        space: Any = env.observation_space
+        self._dimensions = _image_dimensions(space)
+        if isinstance(space, spaces.Box) and len(space.shape) in (2, 3):
+            first = len(space.shape) == 3 and is_channels_last((*space.shape[1:], space.shape[0]))
+            self._dimensions = 0 if first else len(space.shape)
+        if not any(tree_leaves(self._dimensions)):
             raise EnvironmentMismatchError(
                 f"ChannelFirst is for images [H, W, C] or [H, W], the observation space is {space}: leave it out"
             )
-        self._dimensions = len(space.shape)
-        low, high = (with_channel_first(bound, self._dimensions) for bound in (space.low, space.high))
-        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
+        self.observation_space = _channel_first_space(space, self._dimensions)
 
     def observation(self, observation: Any) -> Any:
         """The image, channels first."""
-        return with_channel_first(np.asarray(observation), self._dimensions)
+        return tree_map(_channel_first, self._dimensions, observation)
+
+
+def _image_dimensions(space: Any) -> Tree:
+    """For each array 3 if it is an image with its channels last, else 0."""
+    if isinstance(space, spaces.Dict):
+        return {name: _image_dimensions(part) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(_image_dimensions, space))
+    return 3 if isinstance(space, spaces.Box) and is_channels_last(space.shape) else 0
+
+
+def _channel_first(dimensions: int, array: Any) -> Any:
+    return with_channel_first(np.asarray(array), dimensions) if dimensions else array
+
+
+def _channel_first_space(space: Any, dimensions: Tree) -> Any:
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _channel_first_space(part, dimensions[name]) for name, part in space.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple(map(_channel_first_space, space, dimensions))
+    if not dimensions:
+        return space
+    low, high = (with_channel_first(bound, dimensions) for bound in (space.low, space.high))
+    return spaces.Box(low, high, dtype=space.dtype.type)
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
@@ -72,10 +114,15 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
 
     def __init__(self, env: gymnasium.Env[Any, Any], num_stack: int) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack)
-        super().__init__(env)
+        super().__init__(wrappable(env, self))
         space = env.observation_space
         if not isinstance(space, spaces.Box):
             raise ConfigError(f"the observation space of FrameStack is {space}; it must be a Box")
+        if is_channels_last(space.shape):
+            raise EnvironmentMismatchError(
+                f"FrameStack joins frames on their first axis, but the observation space {space} has channels last: "
+                "wrap the environment in ChannelFirst first"
+            )
         check("num_stack of FrameStack", num_stack, int, low=1)
         self._add_axis = len(space.shape) == 2
         self._frames: deque[Array] = deque(maxlen=num_stack)
@@ -125,7 +172,7 @@ class GoalConcatWrapper(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.u
         gymnasium.utils.RecordConstructorArgs.__init__(
             self, observation_key=observation_key, goal_key=goal_key, tuple_observation=tuple_observation
         )
-        super().__init__(env)
+        super().__init__(wrappable(env, self))
         self._keys, self._tuple = (observation_key, goal_key), tuple_observation
         space = env.observation_space
         if not isinstance(space, spaces.Dict) or not {observation_key, goal_key} <= set(space.spaces):

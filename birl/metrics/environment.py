@@ -46,7 +46,7 @@ def evaluate(
     if hasattr(learner, "check_env"):
         learner.check_env(env)
     generator = reset_generator(env, seed)
-    stepper = Stepper(env, generator)
+    stepper = Stepper(env, generator, resumable=False)
     if actor is None:
         actor = learner.actor(greedy=True, n=stepper.n)
 

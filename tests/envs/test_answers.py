@@ -1,0 +1,306 @@
+"""Environments that break their word: dead processes, steps that are none, endless logs; and those of another library."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from run.fakes import Drift
+
+from birl.algos import DQNConfig
+from birl.dataset import create_infinite_replay_buffer
+from birl.envs import ChannelFirst, FrameStack, GoalConcatWrapper, Stepper, check_environment, environment_spec
+from birl.errors import EnvironmentMismatchError, WorkerError
+from birl.logging import NoopAdapterFactory
+from birl.models import VectorEncoderFactory
+from birl.spaces import Discrete, Spec, converted, number_of_environments, single_spaces
+from birl.types import tree_leaves
+
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def small_dqn() -> Any:
+    return DQNConfig(encoder_factory=VectorEncoderFactory([8]), batch_size=8).create()
+
+
+# -- processes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["step", "reset", "overlap"])
+def test_a_killed_worker_is_named(method: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a worker process is forked while torch's threads exist
+        env = AsyncVectorEnv([Drift, Drift, Drift], autoreset_mode=AutoresetMode.SAME_STEP)
+    stepper = Stepper(env, generator())
+    action = np.zeros(3, np.int64)
+    stepper.step(action)
+    if method == "overlap":
+        stepper.begin(action)
+    process = env.processes[1]
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(timeout=30)
+    with pytest.raises(WorkerError, match=rf"environment 1 \(process id {process.pid}\) was ended by signal 9"):
+        {"step": lambda: stepper.step(action), "reset": stepper.reset, "overlap": stepper.finish}[method]()
+    for each in env.processes:
+        each.join(timeout=30)
+        assert not each.is_alive()
+    env.close()  # does not wait for the dead
+
+
+def test_other_errors_of_environments_are_passed_on() -> None:
+    class Broken(Drift):
+        def step(self, action: Any) -> Any:
+            raise self.error
+
+    for error in (OSError("no disk"), ValueError("mine"), TypeError("mine")):
+        env = Broken()
+        env.error = error
+        for each in (env, SyncVectorEnv([lambda env=env: env])):  # type: ignore[misc]
+            stepper = Stepper(each, generator())
+            with pytest.raises(type(error), match=str(error)) as raised:
+                stepper.step(np.zeros(1, np.int64))
+            assert raised.value is error
+
+
+# -- answers ---------------------------------------------------------------------------------------------------
+
+
+class Answers(Drift):
+    """Gives what it is told to."""
+
+    answer: Any = None
+    begin: Any = None
+
+    def reset(self, **options: Any) -> Any:
+        usual = super().reset(**options)
+        return usual if self.begin is None else self.begin
+
+    def step(self, action: Any) -> Any:
+        return self.answer
+
+
+SEEN = np.zeros(2, np.float32)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (SEEN, 1.0, False, {}),
+        (SEEN, "much", False, False, {}),
+        (SEEN, np.zeros(3), False, False, {}),
+        (SEEN, {}, False, False, {}),
+        (np.zeros(3, np.float32), 1.0, False, False, {}),
+        None,
+    ],
+    ids=["four", "text", "array", "dict", "shape", "nothing"],
+)
+def test_steps_that_are_none_are_refused(answer: Any, vector: bool) -> None:
+    class Own(Answers):
+        pass
+
+    Own.answer = answer
+    stepper = Stepper(SyncVectorEnv([Own, Own]) if vector else Own(), generator())
+    with pytest.raises(EnvironmentMismatchError, match="gave"):
+        stepper.step(np.zeros(stepper.n, np.int64))
+
+
+def test_four_values_are_explained() -> None:
+    env = Answers()
+    env.answer = (SEEN, 1.0, False, {})
+    with pytest.raises(EnvironmentMismatchError, match=r"step .* gave 4 values; .*terminated, truncated, info.*shimmy"):
+        Stepper(env, generator()).step(np.zeros(1, np.int64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a worker process is forked while torch's threads exist; Gymnasium's log
+        several = AsyncVectorEnv([lambda: env, lambda: env])
+        stepper = Stepper(several, generator())
+        with pytest.raises(EnvironmentMismatchError, match="no .observation, reward, terminated, truncated, info.: not"):
+            stepper.step(np.zeros(2, np.int64))
+        several.close(terminate=True)
+
+
+@pytest.mark.parametrize("begin", [SEEN, (SEEN, SEEN), [SEEN, {}]])
+def test_a_reset_of_the_old_kind_is_refused(begin: Any) -> None:
+    env = Answers()
+    env.begin = begin
+    with pytest.raises(EnvironmentMismatchError, match=r"reset of the environment gave .* \(observation, info\)"):
+        Stepper(env, generator())
+
+
+@pytest.mark.parametrize("reward", [1, True, np.float32(1), np.ones(1), np.ones(()), np.int8(1)])
+def test_rewards_of_many_types(reward: Any) -> None:
+    env = Answers()
+    env.answer = (SEEN, reward, False, False, {})
+    assert Stepper(env, generator()).step(np.zeros(1, np.int64)).reward.tolist() == [1.0]
+
+
+def test_observations_without_the_parts_of_their_space_are_refused() -> None:
+    env = Answers(kind="dict")
+    env.answer = ({"a": np.zeros(1, np.uint8)}, 1.0, False, False, {})
+    with pytest.raises(EnvironmentMismatchError, match="does not fit its observation space Dict"):
+        Stepper(env, generator()).step(np.zeros(1, np.int64))
+
+
+# -- logs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_the_log_does_not_grow_for_ever(mode: AutoresetMode | None) -> None:
+    """A vector environment that resets itself never begins anew as a whole, a plain one not before its episode ends."""
+
+    def make() -> Stepper:
+        env: Any = Drift(limit=10**6, end=0.0) if mode is None else SyncVectorEnv([Drift] * 3, autoreset_mode=mode)
+        stepper = Stepper(env, generator(1))
+        stepper._log_limit = 20 * stepper._logged.nbytes
+        return stepper
+
+    stepper, rng, cuts = make(), generator(2), 0
+    for number in range(150):
+        before, began = [leaf.copy() for leaf in tree_leaves(stepper.observation)], stepper.is_first.copy()
+        assert (before[0][began, 1] == 0).all()
+        step = stepper.step(rng.integers(3, size=stepper.n))
+        done = step.terminated | step.truncated
+        assert set(step.returns) <= set(np.flatnonzero(done))
+        assert (step.next_observation[step.valid, 1] == before[0][step.valid, 1] + 1).all()
+        if done[step.valid].all() and len(step.returns) < step.valid.sum():
+            cuts += 1
+            assert stepper.is_first.all() and len(stepper._log) == 0
+        assert len(stepper._log) < stepper._log_limit
+        if number in (37, 90):  # brought back exactly, across cuts
+            state, position = stepper.get_state(), rng.bit_generator.state
+            other, again = make(), generator()
+            other.set_state(state)
+            assert not other.lost and other._log_limit == stepper._log_limit
+            again.bit_generator.state = position
+            for _ in range(30):
+                action = again.integers(3, size=other.n)
+                other.step(action)
+            expected = other.observation
+        if number in (67, 120):
+            assert np.array_equal(expected, stepper.observation)
+    assert cuts >= 3
+
+
+def test_the_log_of_a_long_episode_is_kept_in_full() -> None:
+    assert Stepper(Drift(), generator())._log_limit == 1_000_000
+    wide = Stepper(SyncVectorEnv([lambda: Drift(discrete=False)] * 50), generator())
+    assert wide._log_limit == 64 * 2**20 // 400 * 400
+    assert Stepper(Drift(), generator(), resumable=False)._log_limit == 0
+
+
+def test_without_a_log_nothing_is_kept_or_cut() -> None:
+    stepper = Stepper(Drift(limit=10**6, end=0.0), generator(), resumable=False)
+    for _ in range(50):
+        assert not stepper.step(np.zeros(1, np.int64)).truncated
+    assert len(stepper._log) == 0
+
+
+# -- discrete observations -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "size"),
+    [
+        ("FrozenLake-v1", r"the space of observation is Discrete\(16\)", 16),
+        ("Taxi-v4", r"the space of observation is Discrete\(500\)", 500),
+        ("Blackjack-v1", r"the space of observation\[0\] is Discrete\(32\)", 45),
+    ],
+)
+def test_discrete_observations_name_their_part_and_a_wrapper_that_works(name: str, says: str, size: int) -> None:
+    env = gymnasium.make(name)
+    with pytest.raises(EnvironmentMismatchError, match=rf"{says}; .*gymnasium\.wrappers\.FlattenObservation"):
+        small_dqn().fit_online(env, n_steps=20, **QUIET)
+    flat: Any = gymnasium.wrappers.FlattenObservation(env)
+    dqn = small_dqn()
+    dqn.fit_online(flat, n_steps=20, n_steps_per_epoch=20, update_start_step=10, **QUIET)
+    assert dqn.observation_shape == (size,) and dqn.grad_step > 0
+    several = gymnasium.wrappers.vector.FlattenObservation(gymnasium.make_vec(name, num_envs=2))
+    assert environment_spec(several).observation_shape == (size,)
+
+
+def test_parts_are_named_by_their_keys() -> None:
+    env = Drift()
+    env.observation_space = spaces.Dict({"a": spaces.Tuple((spaces.Box(0, 1, (2,)), spaces.Text(3)))})
+    with pytest.raises(EnvironmentMismatchError, match=r"observation\['a'\]\[1\] is Text.*FlattenObservation"):
+        environment_spec(env)
+    env.observation_space = spaces.Sequence(spaces.Discrete(2))
+    with pytest.raises(EnvironmentMismatchError, match=r"observation is Sequence.*TransformObservation"):
+        environment_spec(env)
+
+
+# -- the old library gym ---------------------------------------------------------------------------------------
+
+
+def of_gym(space: Any) -> Any:
+    """A space of a class of the same name that Gymnasium does not know."""
+    kind = type(space).__name__
+    own = object.__new__(type(kind, (), {}))
+    names = {"Box": ("low", "high", "shape", "dtype"), "Discrete": ("n", "start"), "MultiBinary": ("n",)}
+    for name in names.get(kind, ()):
+        setattr(own, name, getattr(space, name))
+    if kind == "Dict":
+        own.spaces = {key: of_gym(part) for key, part in space.spaces.items()}
+    if kind == "Tuple":
+        own.spaces = tuple(map(of_gym, space.spaces))
+    return own
+
+
+class OfGym:
+    """`Drift` as an environment of gym 0.26: the same methods, other classes."""
+
+    def __init__(self, **options: Any) -> None:
+        self.env: Any = Drift(**options)
+        self.observation_space, self.action_space = of_gym(self.env.observation_space), of_gym(self.env.action_space)
+        self.reset, self.step = self.env.reset, self.env.step
+
+    @property
+    def unwrapped(self) -> Any:
+        return self
+
+
+def test_environments_of_gym_are_used_with_one_warning() -> None:
+    class Own(OfGym):
+        pass
+
+    with pytest.warns(UserWarning, match=r"Own is no gymnasium.Env: .* gym 0.26, and its spaces are converted"):
+        assert number_of_environments(Own()) == 1
+    assert environment_spec(Own()) == Spec((2,), Discrete(3))
+    dqn = small_dqn()
+    buffer = create_infinite_replay_buffer(env=Own())
+    dqn.fit_online(Own(), buffer, n_steps=40, n_steps_per_epoch=20, update_start_step=10, eval_env=Own(), **QUIET)
+    assert dqn.grad_step > 0 and buffer.transition_count == 40
+    check_environment(Own(kind="dict"), 20)
+    assert single_spaces(Own(kind="tuple", discrete=False))[1] == Drift(discrete=False).action_space
+
+
+def test_spaces_of_gym_become_gymnasiums() -> None:
+    nested = spaces.Dict({"a": spaces.Tuple((spaces.MultiBinary(3), spaces.Discrete(4, start=1))), "b": spaces.Box(0, 1)})
+    assert converted(of_gym(nested)) == nested
+    assert converted(nested) is nested
+
+
+def test_what_is_no_environment_is_still_refused() -> None:
+    class Several(OfGym):
+        num_envs = 2
+
+    for other in (object(), OfGym, Several(), "CartPole-v1", None):
+        with pytest.raises(EnvironmentMismatchError, match="is not an environment"):
+            number_of_environments(other)
+
+
+@pytest.mark.parametrize("wrapper", [ChannelFirst, lambda env: FrameStack(env, 2), GoalConcatWrapper])
+@pytest.mark.parametrize("given", [OfGym(), SyncVectorEnv([Drift]), "CartPole-v1"])
+def test_wrappers_say_what_they_need(wrapper: Any, given: Any) -> None:
+    with pytest.raises(EnvironmentMismatchError, match=r"(ChannelFirst|FrameStack|GoalConcatWrapper) wraps .*gymnasium"):
+        wrapper(given)
