@@ -291,22 +291,22 @@ def number_of_environments(env: Any) -> int:
     """
     if isinstance(env, VectorEnv):
         return int(env.num_envs)
-    old = all(hasattr(env, name) for name in _OF_ENVIRONMENTS) and not hasattr(env, "num_envs")
-    if not isinstance(env, Env) and (inspect.isclass(env) or not old):
+    if isinstance(env, Env):
+        return 1
+    kind, old = f"{type(env).__module__}.{type(env).__qualname__}", all(hasattr(env, name) for name in _OF_ENVIRONMENTS)
+    if inspect.isclass(env) or not old or hasattr(env, "num_envs"):
         raise EnvironmentMismatchError(
-            f"an object of type {type(env).__module__}.{type(env).__qualname__} is not an environment: give a "
-            "gymnasium.Env or a gymnasium.vector.VectorEnv"
+            f"an object of type {kind} is not an environment: give a gymnasium.Env or a gymnasium.vector.VectorEnv"
         )
-    if not isinstance(env, Env):
-        _warn_of_old(type(env))
+    _warn_of_old(kind)
     return 1
 
 
 @functools.cache  # once for each kind
-def _warn_of_old(kind: type) -> None:
+def _warn_of_old(kind: str) -> None:
     warnings.warn(
-        f"{kind.__module__}.{kind.__qualname__} is no gymnasium.Env: it is used as an environment of gym 0.26, and its "
-        "spaces are converted. gym is no longer maintained: make the environment with gymnasium instead",
+        f"{kind} is no gymnasium.Env: it is used as an environment of gym 0.26, and its spaces are converted. gym is "
+        "no longer maintained: make the environment with gymnasium instead",
         stacklevel=3,
     )
 

@@ -16,7 +16,7 @@ from birl.acting.policy import Policy
 from birl.checks import check
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
-from birl.types import Array, Batch, Inputs, State, Tree, as_parts, is_shape, tree_leaves, tree_map
+from birl.types import Array, Batch, Inputs, State, Tree, as_parts, is_shape, parts_like, tree_leaves, tree_map
 
 
 def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
@@ -192,6 +192,7 @@ class StatefulTransformerWrapper:
     def predict(self, x: Tree, reward: float) -> Array:
         """Action ``[A]`` (or an integer) for the newest observation ``x``, without batch, and the reward before it."""
         shape = self.algo.spec.observation_shape
+        x = parts_like(x, shape)
         if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
             given = "a tuple" if isinstance(x, tuple) else f"an array of shape {np.shape(x)}"  # type: ignore[arg-type]
             raise ShapeError(

@@ -22,7 +22,6 @@ from birl.errors import EnvironmentMismatchError, NonFiniteError, WorkerError
 from birl.spaces import actions_of, all_finite, number_of_environments, single_spaces
 from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
 
-
 _LOG_BYTES: Final = 2**26
 _LEAST_STEPS: Final = 100_000
 _MOST_STEPS: Final = 1_000_000

@@ -42,8 +42,8 @@ def wrappable(env: Any, wrapper: Any) -> Any:
         return env
     raise EnvironmentMismatchError(
         f"{type(wrapper).__name__} wraps a gymnasium.Env, not an object of type "
-        f"{type(env).__module__}.{type(env).__qualname__}: make the environment with gymnasium.make, and wrap it before "
-        "it is joined with others in a vector environment"
+        f"{type(env).__module__}.{type(env).__qualname__}: make the environment with gymnasium.make, and wrap it "
+        "before it is joined with others in a vector environment"
     )
 
 
