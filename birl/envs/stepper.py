@@ -327,7 +327,7 @@ def _parts(answer: Any, method: str) -> Any:
 def _number(reward: Any) -> float:
     try:
         if not isinstance(reward, str | bytes):
-            return float(np.asarray(reward).item())
+            return float(np.asarray(reward).reshape(())[()])
     except (TypeError, ValueError):
         pass
     raise EnvironmentMismatchError(f"the environment gave the reward {reward!r:.80}; it must be a number")
