@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
+import itertools
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +26,20 @@ def _same_start() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _no_compiled_updates(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds updates that another one compiled. The compiler itself keeps its files where torch keeps them."""
+    monkeypatch.setenv("BIRL_CACHE_DIR", str(_cache / str(next(_numbers))))
+    folder = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(folder)))
+
+
+_numbers = itertools.count()
 _COMPILER = compiler.has_compiler(torch.device("cpu"))
 
 

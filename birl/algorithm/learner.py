@@ -24,6 +24,9 @@ from birl.types import ActionSpace, Batch, State
 COMPILE_FROM = 10_000
 """Length of a run, in updates, from which compiling (5 to 60 seconds) pays for itself even with small networks."""
 
+LOAD_FROM = 2_000
+"""The same where the update was compiled before and lies on disk."""
+
 UPDATES_AT_ONCE = 10
 """Updates in one recording, on devices that replay recordings."""
 
@@ -233,11 +236,16 @@ class Learner:
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """Begin a run of ``count`` draws; with ``compile_graph="auto"``, compile if it is long.
 
+        A run that is resumed goes on as it was, whatever is decided here: see `set_state`.
+
         Returns:
             The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
-        if self.config.compile_graph == "auto" and self.experience.updates(self.config, count) >= COMPILE_FROM:
-            self.engine.compile(required=False)
+        updates = self.experience.updates(self.config, count)
+        if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
+            self.set_mode(acting=False)  # modes are part of what is compiled
+            if updates >= COMPILE_FROM or self.engine.is_stored():
+                self.engine.compile(required=False)
         placed = getattr(source, "placed_for", None)
         return source if placed is None else placed(self.device, growing=growing)
 
@@ -246,7 +254,7 @@ class Learner:
         self.engine.check_finite()
         scalers = {name: getattr(self.config, name) for name in SCALERS}
         fitted = {name: scaler.serialize()["params"] for name, scaler in scalers.items() if scaler is not None}
-        state: State = {"engine": self.engine.get_state(), "scalers": fitted}
+        state: State = {"engine": self.engine.get_state(), "scalers": fitted, "compiled": self.compiled}
         if self.evaluated is not None:  # so that a run cannot continue with another policy
             state["policy"] = {**policy_state(self.evaluated), "description": described(self.evaluated)}
         return state
@@ -265,6 +273,11 @@ class Learner:
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
                     "folder to start anew"
                 )
+        if self.config.compile_graph == "auto" and state.get("compiled", self.compiled) != self.compiled:
+            if state["compiled"]:  # updates round as they did before
+                self.engine.compile(required=False)
+            else:
+                self.engine.stop_compiling()
         self.engine.set_state(state["engine"])
         for name, params in state["scalers"].items():
             if name not in SCALERS:

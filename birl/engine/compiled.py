@@ -7,16 +7,20 @@ that are due together (two for an actor that moves in every second update).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from birl.engine import stored
 from birl.engine.compiler import Graphs, Uncopied
 from birl.engine.cuda_graphs import Generators, Recorder, Recording, Updates
+from birl.engine.digests import OpaqueError, digest
 from birl.engine.steps import Gradients, Step
 from birl.engine.trained import Trained, clip
 from birl.engine.update import Eager, stacked
 from birl.errors import CompileError
+from birl.models.matmul import products, threshold
 from birl.optimizers.steps import Rule, moments_of, rule_of
 from birl.types import Batch
 
@@ -127,7 +131,7 @@ class Program(Eager):
             return [*self.nets.parameters(), *self.nets.buffers(), *own]
 
         leaves, signature = batch.flat()
-        graph = self._graphs.of(self._key(due), lambda: self._function(due), signature)
+        graph = self._graphs.of(self._key(due), lambda: self._function(due), signature, self._place)
         return graph.update([*leaves, scalars], (batch, scalars, moments), kept)
 
     def _key(self, due: Due) -> Hashable:
@@ -135,6 +139,27 @@ class Program(Eager):
         names = tuple(step.name for step in due)
         rules = tuple(step.rules for step in self._optimized(due).values())
         return names, rules, self.nets.training, self._trained.watch is not None
+
+    @property
+    def shelf(self) -> Path | None:
+        """The folder on disk of all programs of these networks and settings; ``None`` if they cannot be kept."""
+        folder = stored.folder()
+        if folder is None or self._device.type != "cpu":
+            return None
+        trained, code = self._trained, (Program._function, _OptimizerStep, Eager, Trained)
+        config = {name: value for name, value in vars(trained.config).items() if name != "compile_graph"}
+        try:
+            groups = {name: step.groups for name, step in self._optimizer_steps.items()}
+            values = (type(trained.config), config, trained.nets, trained.steps, trained.clip_norms, groups)
+            with products(threshold()):  # as in updates
+                return folder / "programs" / digest(stored.surroundings(), code, values)
+        except OpaqueError:
+            return None
+
+    def _place(self, key: Hashable) -> Path | None:
+        """Where the program for a key is kept."""
+        shelf = self.shelf
+        return None if shelf is None else shelf / digest(key)
 
     def _function(self, due: Due) -> Callable[[Batch, Tensor, Moments], dict[str, Tensor]]:
         trained, steps = self._trained, self._optimized(due)
@@ -160,7 +185,7 @@ class _OptimizerStep:
         self._parameters = list(trained.parameters[name].values())
         groups = self._optimizer.param_groups
         group_of = {parameter: index for index, group in enumerate(groups) for parameter in group["params"]}
-        self._groups = [group_of[parameter] for parameter in self._parameters]
+        self.groups = [group_of[parameter] for parameter in self._parameters]
         self.rules = self._read_rules()
         self._moments: list[list[Tensor]] | None = None
 
@@ -180,7 +205,7 @@ class _OptimizerStep:
         if self._moments is None:
             self._moments = [
                 moments_of(self._optimizer, parameter, self.rules[group])
-                for parameter, group in zip(self._parameters, self._groups, strict=True)
+                for parameter, group in zip(self._parameters, self.groups, strict=True)
             ]
         return self._moments
 
@@ -198,7 +223,7 @@ class _OptimizerStep:
             gradients = clip(gradients, limit)
         groups = zip(self.rules, self._optimizer.param_groups, strict=True)
         own = [each.unbind() for each in scalars.split([len(rule.step_scalars(group, 1)) for rule, group in groups])]
-        for parameter, gradient, kept, group in zip(self._parameters, gradients, moments, self._groups, strict=True):
+        for parameter, gradient, kept, group in zip(self._parameters, gradients, moments, self.groups, strict=True):
             self.rules[group](parameter, gradient, kept, own[group])
 
 

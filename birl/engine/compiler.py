@@ -8,12 +8,15 @@ import os
 import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from shutil import which
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from birl.engine import stored
+from birl.engine.stored import Program, Wiring, compilers_folder
 from birl.errors import CompileError
 
 BACKEND = "inductor"
@@ -37,11 +40,24 @@ class Uncopied(dict[Hashable, Value]):
 class Graphs(Uncopied["_Compiled"]):
     """Compiled functions of a batch, one for each kind of batch and each number of threads."""
 
-    def of(self, key: Hashable, make: Callable[[], Callable[..., Any]], signature: Hashable) -> _Compiled:
-        """The function that ``make`` gives for ``key``, compiled for batches of this signature."""
+    def of(
+        self,
+        key: Hashable,
+        make: Callable[[], Callable[..., Any]],
+        signature: Hashable,
+        place: Callable[..., Path | None] | None = None,
+    ) -> _Compiled:
+        """The function that ``make`` gives for ``key``, compiled for batches of this signature.
+
+        Args:
+            key: of the function.
+            make: gives the function.
+            signature: of the batch.
+            place: says where the program for a key is kept on disk; without it, it is not kept.
+        """
         key = (key, signature, torch.get_num_threads())
         if key not in self:
-            self[key] = _Compiled(make())
+            self[key] = _Compiled(make(), None if place is None else place(key))
         return self[key]
 
     def refresh(self) -> None:
@@ -50,54 +66,93 @@ class Graphs(Uncopied["_Compiled"]):
             graph.forget()
 
 
+class _Call(NamedTuple):
+    """A call of a program, while the first run is looked at."""
+
+    program: Program
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    library: Path | None
+
+
 class _Compiled:
     """``function`` as one compiled graph.
 
     Guards, which would check every network attribute before every call, are left out: callers ensure that a
     function is only called with arguments that it was compiled for. Random numbers are torch's own, so that seeds and
     checkpoints mean the same as without compilation.
+
+    Args:
+        function: of a batch and other things.
+        place: where its program is kept on disk, if it is.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        own: Any = _own_code(function)
-        guards: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        self._shell: Any = torch.compile(own, fullgraph=True, backend=self._backend, options=guards)
-        self._made = False
+    def __init__(self, function: Callable[..., Any], place: Path | None = None) -> None:
+        self._function, self._place = function, place
+        self._shell: Any = None
+        self._bare: tuple[Program, Wiring] | None = None if place is None else stored.load(place)
+        self._looked = self._bare is not None
+        self._calls: list[_Call] | None = None  # of programs, while the first run is looked at
         self.forget()
 
     def forget(self) -> None:
         """Tensors that the function keeps may have been replaced."""
         self._direct: Callable[[Sequence[Tensor]], dict[str, Tensor]] | None = None
-        self._looked = False
-        self._calls: list[tuple[Any, Any, Any]] | None = None  # the shell's calls of the program, while recorded
 
     def __call__(self, *args: Any) -> Any:
-        if self._made:
+        if self._shell is not None:
             return self._shell(*args)
+        own: Any = _own_code(self._function)
+        guards: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        shell: Any = torch.compile(own, fullgraph=True, backend=self._backend, options=guards)
         try:
-            with warnings.catch_warnings(), torch._dynamo.config.patch(trace_autograd_ops=True):
+            with warnings.catch_warnings(), torch._dynamo.config.patch(trace_autograd_ops=True), compilers_folder():
                 warnings.simplefilter("ignore")  # of the compiler, about its own code
-                result = self._shell(*args)
+                result = shell(*args)
         except Exception as error:
             raise CompileError(_why(error)) from error
-        self._made = True
+        self._shell = shell
         return result
 
     def _backend(self, graph: torch.fx.GraphModule, examples: list[Tensor], **_: Any) -> Callable[..., Any]:
         """Compile the traced graph and record its next call."""
         # On the CPU this keeps Python from launching the kernels one by one; programs on GPUs are recorded anyway.
         wrapped = all(example.device.type == "cpu" for example in examples if isinstance(example, Tensor))
-        settings = {"config_patches": INDUCTOR | {"cpp_wrapper": wrapped}} if BACKEND == "inductor" else {}
+        settings: dict[str, Any] = {}
+        if BACKEND == "inductor":
+            settings = {"config_patches": INDUCTOR | {"cpp_wrapper": wrapped}, "inner_compile": self._inner_compile}
         compile_: Any = torch._dynamo.lookup_backend(BACKEND)
-        program = compile_(graph, examples, **settings)
+        # A hit in the cache of the autograd layer would leave out `_inner_compile`.
+        with torch._functorch.config.patch(enable_autograd_cache=False):
+            program = compile_(graph, examples, **settings)
 
         def call(*inputs: Any) -> Any:
             outputs = program(*inputs)
             if self._calls is not None:
-                self._calls.append((program, inputs, outputs))
+                self._calls.append(_Call(lambda inputs: program(*inputs), inputs, outputs, None))
             return outputs
 
         return call
+
+    def _inner_compile(self, *args: Any, **options: Any) -> Any:
+        """Compile what torch's autograd layer makes of the graph, and record its next call too."""
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        compiled: Any = compile_fx_inner(*args, **options)
+        library, run = stored.library_of(compiled), compiled.current_callable
+        if library is not None:
+            program = stored.native(library, library.name.partition(".")[0])
+
+            def call(inputs: list[Any]) -> Any:
+                if self._calls is None:
+                    return run(inputs)
+                given = list(inputs)
+                outputs = run(inputs)
+                self._calls.append(_Call(program, given, outputs, library))
+                return outputs
+
+            compiled.current_callable = call
+        return compiled
 
     def update(
         self, own: Sequence[Tensor], args: Sequence[Any], kept: Callable[[], Sequence[Tensor]]
@@ -114,52 +169,83 @@ class _Compiled:
         """
         if self._direct is not None:
             return self._direct(own)
-        self._calls = None if self._looked else []
-        result: dict[str, Tensor] = self(*args)
-        if self._calls:
-            self._direct = _without_shell(*self._calls[0], own, kept(), result)
-            self._looked, self._calls = True, None
+        if self._bare is not None:
+            self._direct = _bound(*self._bare, kept())
+            return self._direct(own)
+        if self._looked:
+            result: dict[str, Tensor] = self(*args)
+            return result
+        tensors, self._calls = kept(), []
+        before = [tensor._version for tensor in tensors]
+        result = self(*args)
+        moved = [index for index, tensor in enumerate(tensors) if tensor._version != before[index]]
+        self._look(own, tensors, moved, result)
+        self._looked, self._calls = True, None
         return result
 
+    def _look(
+        self, own: Sequence[Tensor], kept: Sequence[Tensor], moved: Sequence[int], result: dict[str, Tensor]
+    ) -> None:
+        """Find out whether the program can be called without the shell, and keep it on disk if it can."""
+        inner = [call for call in self._calls or () if call.library is not None]
+        for call in (*inner, *(call for call in self._calls or () if call.library is None)):
+            whole = call.library is None or (len(inner) == 1 and len(call.outputs) == len(result))
+            wiring = _wiring(call.inputs, call.outputs, own, kept, moved if call.library else (), result)
+            if whole and wiring is not None:
+                self._bare = call.program, wiring
+                if call.library is not None and self._place is not None:
+                    stored.save(self._place, call.library, wiring)
+                return
 
-def _without_shell(
-    program: Callable[..., Sequence[Any]],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
+
+def _wiring(
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
     own: Sequence[Tensor],
     kept: Sequence[Tensor],
+    moved: Sequence[int],
     result: dict[str, Tensor],
-) -> Callable[[Sequence[Tensor]], dict[str, Tensor]] | None:
-    """A compiled program, called without the shell that torch.compile puts around it.
+) -> Wiring | None:
+    """How to call a program without the shell that torch.compile puts around it.
 
     The shell looks up every parameter by its path through the networks in every call, and puts the result together by
     running the rest of the function. For small networks that is a tenth of an update.
 
     Args:
-        program: takes its inputs one by one and returns a sequence of outputs.
         inputs: of one call.
         outputs: of that call.
         own: the tensors that change from call to call.
         kept: the tensors that do not.
+        moved: numbers of those of them that the program changed.
         result: what the shell made of ``outputs``.
 
     Returns:
-        A function of tensors in the place of ``own``; ``None`` if the program reads something else.
+        ``None`` if the program reads something else.
     """
-    place, fixed = {id(tensor): index for index, tensor in enumerate(own)}, {id(tensor) for tensor in kept}
+    place = {id(tensor): (True, index) for index, tensor in enumerate(kept)}
+    place |= {id(tensor): (False, index) for index, tensor in enumerate(own)}
     output = {id(tensor): index for index, tensor in enumerate(outputs)}
-    known = all(id(tensor) in place or id(tensor) in fixed for tensor in inputs)
-    if not known or not all(id(tensor) in output for tensor in result.values()):
+    if not all(id(tensor) in place for tensor in inputs) or not all(id(each) in output for each in result.values()):
         return None
-    moving = [(index, place[id(tensor)]) for index, tensor in enumerate(inputs) if id(tensor) in place]
-    names = [(name, output[id(tensor)]) for name, tensor in result.items()]
-    fixed_inputs = [None if id(tensor) in place else tensor for tensor in inputs]  # the batch's memory is not kept
+    names = {name: output[id(tensor)] for name, tensor in result.items()}
+    return Wiring([place[id(tensor)] for tensor in inputs], names, moved)
+
+
+def _bound(
+    program: Program, wiring: Wiring, kept: Sequence[Tensor]
+) -> Callable[[Sequence[Tensor]], dict[str, Tensor]]:
+    """A program with the tensors that stay, as a function of those that change."""
+    moving = [(index, number) for index, (stays, number) in enumerate(wiring.inputs) if not stays]
+    fixed = [kept[number] if stays else None for stays, number in wiring.inputs]  # the batch's memory is not kept
+    names, moved = list(wiring.outputs.items()), [kept[number] for number in wiring.moved]
 
     def call(own: Sequence[Tensor]) -> dict[str, Tensor]:
-        inputs = fixed_inputs.copy()
-        for index, place in moving:
-            inputs[index] = own[place]
-        outputs = program(*inputs)
+        inputs: Any = fixed.copy()
+        for index, number in moving:
+            inputs[index] = own[number]
+        outputs = program(inputs)
+        if moved:
+            torch.autograd.graph.increment_version(moved)
         return {name: outputs[index] for name, index in names}
 
     return call

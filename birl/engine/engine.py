@@ -75,6 +75,13 @@ class Engine(Trained):
         else:
             self._updates = CompiledGradients(self)
 
+    def is_stored(self) -> bool:
+        """Whether a compiled update of these networks and settings lies on disk, so that compiling takes no time."""
+        if self.reduce is not None or not supports(self):
+            return False
+        shelf = Program(self).shelf
+        return shelf is not None and any(shelf.glob("*.json"))
+
     def compute_gradients(self, step: Gradient, batch: Batch) -> tuple[Gradients, Loss]:
         """Gradients of a step's loss by parameter name, and the loss. Nothing is changed."""
         return self._updates.gradients(step.loss, step.networks, batch)
@@ -103,7 +110,7 @@ class Engine(Trained):
                 if self._compile_required:
                     raise
                 warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
-                self._stop_compiling()
+                self.stop_compiling()
                 metrics = self._updates.update(batch, due)
         return {**self._without_watched(metrics), **rates}
 
@@ -149,7 +156,8 @@ class Engine(Trained):
         if self.reduce is not None and isinstance(self._updates, Program):
             self._updates = CompiledGradients(self)
 
-    def _stop_compiling(self) -> None:
+    def stop_compiling(self) -> None:
+        """Make eager updates from now on."""
         self.store_counts()
         for name, optimizer in self.optimizers.items():
             if self.step_counts[name] == 0:  # moments of a step that was not made
