@@ -12,6 +12,8 @@ OFFLINE_MEAN = 4.0
 """Asked of the geometric mean over all rows ``offline/…``."""
 OFFLINE_LEAST = 2.0
 """Asked of each of them."""
+STARTS = ("BC", "BEAR", "CQL", "DQN", "DecisionTransformer", "DiscreteCQL", "IQL", "PPO", "SAC", "TACR", "TD3")
+"""Algorithms whose compiled start is measured; DQN learns quantiles."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,11 @@ def rows(algorithms: Iterable[str]) -> list[Row]:
     for batch, asked in ((1, 5.0), (256, None)):
         what = f"predict of SAC's policy (two layers of 256), batch {batch}"
         found.append(Row(f"predict/{batch}", what, "predict", ("birl",), ("sb3", "d3rlpy"), {"batch": batch}, asked))
+
+    what = "seconds of the first two updates in a fresh process, compiled; warm: it was compiled there before"
+    for name in STARTS:
+        sides = ("birl-warm", "birl-cold")
+        found.append(Row(f"starts/{name}", what, "start", sides, (), {"algorithm": name}, 3.0, kind="value"))
 
     what = "a fresh process that imports it"
     imports = {"job": "import", "kind": "difference", "asked": 0.3, "warm_up": 1}

@@ -258,6 +258,62 @@ def birl_predict(side: str, batch: int) -> Job:
     return _predict_job(learner.predict, batch)
 
 
+def birl_start(side: str, algorithm: str) -> Job:
+    """Seconds of the first two compiled updates in a fresh process, its imports and data apart.
+
+    A cold start has empty folders for compiled updates and for the compiler; a warm one those of the start before.
+    """
+    folder, facts = _folder(), {}
+    command = [sys.executable, "-c", f"import work; work.start({algorithm!r})"]
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    environment |= {"BIRL_CACHE_DIR": folder, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def value() -> float:
+        if side == "birl-cold":
+            shutil.rmtree(folder, ignore_errors=True)
+        said = subprocess.run(command, check=True, env=environment, capture_output=True, text=True).stdout
+        clock, processor, result = said.split()[-3:]
+        if facts.setdefault("result", result) != result:
+            raise RuntimeError(f"the updates give {result}, and gave {facts['result']}")
+        facts["processor seconds"] = min(float(processor), facts.get("processor seconds", float("inf")))
+        return float(clock)
+
+    if side == "birl-warm":
+        value()
+        del facts["processor seconds"]
+    return Job(value=value, facts=facts)
+
+
+def start(algorithm: str) -> None:
+    """Make two updates. Prints their seconds, processor seconds and a digest of the networks that they give."""
+    import hashlib
+    import time
+
+    import birl
+    from birl.logging import NoopAdapterFactory
+    from birl.models import QRQFunctionFactory
+
+    birl.seed(0)
+    learner = _birl(algorithm, "birl-compiled", **({"q_func_factory": QRQFunctionFactory()} if algorithm == "DQN" else {}))
+    if algorithm == "PPO":
+        learner.replace_config(rollout_length=64, batch_size=256, n_epochs=1)
+        environment = birl.envs.make_env("CartPole-v1", 8)
+        learner.build_with_env(environment)
+    else:
+        dataset = _birl_dataset("birl", arrays(2 * EPISODE, learner.actions is birl.ActionSpace.DISCRETE))
+        learner.build_with_dataset(dataset)
+    clock, processor = time.perf_counter(), time.process_time()
+    if algorithm == "PPO":
+        options = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "seed": 0}
+        learner.fit_online(environment, n_steps=512, **options)
+    else:
+        for _ in range(2):
+            learner.update(learner.sample_minibatch(dataset))
+    clock, processor = time.perf_counter() - clock, time.process_time() - processor
+    content = b"".join(tensor.numpy().tobytes() for tensor in learner.nets.state_dict().values())
+    print(clock, processor, hashlib.sha256(content).hexdigest()[:12])
+
+
 def import_time(side: str) -> Job:
     """A fresh process that imports one package."""
     module = {"birl": "birl", "birl-algos": "birl.algos", "sb3": "stable_baselines3"}.get(side, side)
@@ -708,6 +764,7 @@ JOBS: dict[str, dict[str, Callable[..., Job]]] = {
         "sampling": birl_sampling,
         "memory": birl_memory,
         "predict": birl_predict,
+        "start": birl_start,
     },
     "d3rlpy": {
         "algorithms": d3rlpy_algorithms,

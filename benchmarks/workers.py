@@ -34,12 +34,12 @@ class Job:
 
     Attributes:
         step: does a piece of the work, finished when it returns, and tells how many units that was.
-        value: for what is not timed: the figure itself.
+        value: for what is not timed: the figure itself, or what gets it anew in each round.
         facts: what else is known, such as the number of parameters.
     """
 
     step: Callable[[], float] | None = None
-    value: float | None = None
+    value: float | Callable[[], float] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -71,7 +71,7 @@ def serve(make: Callable[[str, dict[str, Any]], Job], requests: IO[str], answers
 
 def _run(job: Job, seconds: float, at_least: float) -> dict[str, float]:
     if job.value is not None:
-        return {"value": job.value}
+        return {"value": job.value() if callable(job.value) else job.value}
     assert job.step is not None
     units, first, clock = 0.0, 0.0, 0.0
     start, processor = time.perf_counter(), time.process_time()

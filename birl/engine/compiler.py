@@ -181,6 +181,8 @@ class _Compiled:
         moved = [index for index, tensor in enumerate(tensors) if tensor._version != before[index]]
         self._look(own, tensors, moved, result)
         self._looked, self._calls = True, None
+        if self._bare is not None:
+            self._direct = _bound(*self._bare, tensors)
         return result
 
     def _look(
@@ -234,7 +236,7 @@ def _wiring(
 def _bound(
     program: Program, wiring: Wiring, kept: Sequence[Tensor]
 ) -> Callable[[Sequence[Tensor]], dict[str, Tensor]]:
-    """A program with the tensors that stay, as a function of those that change."""
+    """A program with the tensors that stay in place, as a function of those that change."""
     moving = [(index, number) for index, (stays, number) in enumerate(wiring.inputs) if not stays]
     fixed = [kept[number] if stays else None for stays, number in wiring.inputs]  # the batch's memory is not kept
     names, moved = list(wiring.outputs.items()), [kept[number] for number in wiring.moved]
