@@ -294,7 +294,8 @@ def start(algorithm: str) -> None:
     from birl.models import QRQFunctionFactory
 
     birl.seed(0)
-    learner = _birl(algorithm, "birl-compiled", **({"q_func_factory": QRQFunctionFactory()} if algorithm == "DQN" else {}))
+    fields = {"q_func_factory": QRQFunctionFactory()} if algorithm == "DQN" else {}
+    learner = _birl(algorithm, "birl-compiled", **fields)
     if algorithm == "PPO":
         learner.replace_config(rollout_length=64, batch_size=256, n_epochs=1)
         environment = birl.envs.make_env("CartPole-v1", 8)
