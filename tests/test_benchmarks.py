@@ -86,7 +86,7 @@ def test_rows_have_names_of_their_own_and_ask_what_was_promised() -> None:
     assert by_name["offline/BC"].asked == 2.0 and by_name["sampling/transitions"].asked == 40.0
     assert by_name["mapped/DQN"].asked == 0.9 and by_name["mapped/DQN"].sides == ("birl-folder", "birl")
     assert by_name["predict/1"].peers == ("sb3", "d3rlpy")
-    names = ["offline/BC", "offline/SAC", "update/SAC", "mapped/SAC"]
+    names = ["offline/BC", "offline/SAC", "update/SAC", "mapped/SAC", "starts/SAC"]
     assert [row.name for row in chosen(everything, ["offline", "*/SAC"])] == names
     assert chosen(everything, []) == everything
     assert chosen(everything, ["predict/1"], without=["sb3"])[0].sides == ("birl", "d3rlpy")

@@ -117,21 +117,22 @@ def _flipped(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-def test_damaged_files_are_compiled_anew(compilations: list[Any]) -> None:
+def test_damaged_files_are_compiled_anew(compilations: list[Any], tmp_path: Path) -> None:
     expected = trained(dqn())
     folder = shelf(dqn())
     kept = {file: file.read_bytes() for file in folder.glob("*")}
     assert len(kept) == 2 * COMPILES
     for file, content in kept.items():
-        half = len(content) // 2
+        for other, whole in kept.items():
+            (tmp_path / other.name).write_bytes(whole)
+        copy, half = tmp_path / file.name, len(content) // 2  # files that are in use must not be written to
         for damaged in (content[:half], _flipped(content, half), _flipped(content, 0), b"", bytes(len(content))):
-            file.write_bytes(damaged)
-            assert stored.load(file.with_suffix("")) is None
-        file.unlink()
-        assert stored.load(file.with_suffix("")) is None
-        file.write_bytes(content)
-        assert stored.load(file.with_suffix("")) is not None
+            copy.write_bytes(damaged)
+            assert stored.load(copy.with_suffix("")) is None
+        copy.unlink()
+        assert stored.load(copy.with_suffix("")) is None
     for file, content in kept.items():
+        file.unlink()
         file.write_bytes(_flipped(content, len(content) // 2))
     before = len(compilations)
     assert trained(dqn()) == expected
