@@ -379,6 +379,11 @@ class _File:
             meta |= parse_json(self._text("birl").encode(), self.name)
             if meta["version"] != 1:
                 raise ForeignFileError(f"{self.name} was written by a newer birl: install that")
+        size = meta["action_size"]
+        if (size is not None and (type(size) is not int or size < 1)) or not isinstance(meta["extra"], list):
+            raise CorruptFileError(
+                f"{self.name} has action_size {size!r:.30} and extra columns {meta['extra']!r:.60}: use another copy"
+            )
         template = tree_of_json(meta["observation"])
         if template is None:  # d3rlpy's
             template = tuple(itertools.takewhile(lambda leaf: f"observations_0_{leaf}" in self, itertools.count())) or 0

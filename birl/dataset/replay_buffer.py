@@ -27,6 +27,7 @@ from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProt
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from birl.spaces import check_actions
 from birl.types import ActionSpace, Array, Observation, Shape, State, parts_like, tree_map
 
 Place = str | os.PathLike[str] | torch.device
@@ -376,9 +377,12 @@ class ReplayBuffer(ReplayBufferBase):
         """Go back to a state; what is drawn next is what was drawn next then."""
         self.reader.set_state(state)
         if "storage" in state:
+            info = replace(self.storage.info, action_size=int(state["action_size"]))
+            if info.actions.discrete and "columns" in state["storage"]:
+                check_actions(info.actions, np.asarray(state["storage"]["columns"]["action"]))
             self._before_write()
             set_storage_state(self.storage, state["storage"])
-            self.storage.info = replace(self.storage.info, action_size=int(state["action_size"]))
+            self.storage.info = info
 
 
 def create_fifo_replay_buffer(

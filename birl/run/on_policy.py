@@ -78,6 +78,10 @@ class RolloutCollector(Player):
                 "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
                 "cannot read: start anew in another folder, or finish the run with that build"
             )
+        columns = state["columns"]
+        for name, taken in {**columns, **columns.get("extra", {})}.items():
+            if name in ("action", "policy_action") and self.stepper.actions.discrete:
+                check_actions(self.stepper.actions, np.asarray(taken))
         for leaf in tree_leaves(state["columns"]):
             if np.shape(leaf)[:2] != (state["rows"], self.stepper.n):
                 raise CorruptFileError(

@@ -21,7 +21,7 @@ from birl.errors import ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import all_or_nothing, compare, damage_as_typed_errors, put_back
 from birl.logging import BirlLogger, FileAdapterFactory, LoggingStrategy
 from birl.logging.logger import LOG
-from birl.run.checkpoint import GlobalRandomness, load_checkpoint, randomness_kept, save_checkpoint
+from birl.run.checkpoint import GlobalRandomness, checkpoint_path, load_checkpoint, randomness_kept, save_checkpoint
 from birl.run.gradient_statistics import GradientStatistics
 from birl.run.options import Options
 from birl.run.progress import Progress
@@ -294,7 +294,8 @@ class Session:
 
     def _header(self, state: State, experiment_name: str | None, go_on: bool) -> str:
         """Take the counters of a checkpoint; returns the run's name."""
-        label, own = self._checkpoint, {"step": 0, "closed": 0, "averages": {}, "experiment_name": "", "logger": {}}
+        label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
+        own = {"step": 0, "closed": 0, "ended": "", "averages": {}, "experiment_name": "", "logger": {}}
         with damage_as_typed_errors(label):
             session = {"best": None, "ended": "", **state["session"]}  # earlier builds of 0.1 had neither
             compare({name: session[name] for name in own}, own, "session", label)
@@ -315,18 +316,19 @@ class Session:
                 f"{self._n_steps}: ask for at least as many, or use another folder to start anew"
             )
         self.step, self._closed, self._best = step, closed, best
-        self._ended = "" if go_on else str(session["ended"])
+        self._ended = "" if go_on else str(session["ended"] or "")
         return name
 
     def _set_state(self, state: State) -> None:
         """Continue from a checkpoint, or raise an error and leave every part as it was."""
         own: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
         parts = {**self._parts, "random": GlobalRandomness()}
+        label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         with all_or_nothing(parts):
-            with damage_as_typed_errors(self._checkpoint):
+            with damage_as_typed_errors(label):
                 saved = {**state["parts"], "random": state["random"]}
-            put_back(parts, saved, self._checkpoint)  # evaluators may have been added since
-            put_back(own, state["session"], self._checkpoint, free="")  # last, because it changes files
+            put_back(parts, saved, label)  # evaluators may have been added since
+            put_back(own, state["session"], label, free="")  # last, because it changes files
 
 
 class SamplerPart(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -287,6 +288,14 @@ def test_the_user_can_allow_more(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BIRL_FILE_MEMORY", wrong)
         with pytest.raises(ConfigError, match="must be a number of GiB > 0"):
             load(file)
+
+
+@pytest.mark.parametrize("change", [{"action_size": [1]}, {"action_size": 0}, {"extra": 3}])
+def test_notes_that_make_no_sense_are_refused(change: dict[str, Any]) -> None:
+    notes = {"version": 1, "observation": 0, "extra": [], "action_space": 2, "action_size": 2, **change}
+    file = edited(lambda h5: h5.create_dataset("birl", data=json.dumps(notes)))
+    with pytest.raises(CorruptFileError, match="use another copy"):
+        load(guarded(file))
 
 
 SECRET = "a secret of this machine"
