@@ -1,12 +1,19 @@
-"""What mkdocs does not do by itself: sections made of folders, and links to code, which lies outside docs/."""
+"""What mkdocs does not do by itself: sections made of folders, the API reference, links to code outside docs/."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File
+
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # `make docs` installs birl; this is for a checkout without it
+from scripts import api_pages  # noqa: E402
+
+REFERENCE = "reference"
 
 
 def on_config(config: Any) -> Any:
@@ -14,10 +21,18 @@ def on_config(config: Any) -> Any:
     for section in config["nav"]:
         for title, target in section.items():
             if not target.endswith(".md"):
-                pages = sorted(page.name for page in (ROOT / "docs" / target).glob("*.md"))
+                folder = (ROOT / "docs" / target).glob("*.md")
+                pages = sorted(api_pages.pages() if target == REFERENCE else (page.name for page in folder))
                 pages.sort(key=lambda name: name != "README.md")
                 section[title] = [f"{target}/{name}" for name in pages]
     return config
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """The pages of the API reference, which are made anew for each build."""
+    for name, text in api_pages.pages().items():
+        files.append(File.generated(config, f"{REFERENCE}/{name}", content=text))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:

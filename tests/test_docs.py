@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 import runpy
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import birl
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -40,7 +43,25 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert 'src="../curves/TD3.svg"' in (tmp_path / "algorithms" / "TD3" / "index.html").read_text(encoding="utf-8")
     assert (tmp_path / "algorithms" / "curves" / "TD3.svg").exists()
     front = (tmp_path / "index.html").read_text(encoding="utf-8")
+    _check_reference(tmp_path / "reference")
     assert "DiscreteCQLConfig" in front and "With <code>--seeds 16</code> sixteen seeds" in front  # from the README
+
+
+def _check_reference(folder: Path) -> None:
+    """Every public name of every public module has an entry of its own, with words; no such page is committed."""
+    assert not (DOCS / "reference").exists()
+    names = ["birl", *(found.name for found in pkgutil.walk_packages(birl.__path__, "birl."))]
+    modules = {name: importlib.import_module(name) for name in names if "._" not in name}
+    public = {name: sorted(module.__all__) for name, module in modules.items() if hasattr(module, "__all__")}
+    assert {"birl", "birl.algos", "birl.dataset", "birl.metrics", "birl.models", "birl.envs"} <= public.keys()
+    missing = []
+    for module, members in public.items():
+        page = (folder / module / "index.html").read_text(encoding="utf-8")
+        missing += [f"{module}.{name}" for name in members if f'<h2 id="{module}.{name}">' not in page]
+    assert missing == [] and sum(map(len, public.values())) > 350
+    algos = (folder / "birl.algos" / "index.html").read_text(encoding="utf-8")
+    assert "Temperature at the start." in algos and "../../algorithms/SAC/" in algos
+    assert "steps between evaluations, logging and models" in (folder / "birl.run" / "index.html").read_text("utf-8")
 
 
 def _resolved(path: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import sys
 import warnings
@@ -82,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
     warnings.formatwarning = lambda message, *rest: f"birl: warning: {message}\n"
+    logging.getLogger("birl").addHandler(logging.NullHandler())  # what it says is said here in options' words
     try:
         with _ended_by_sigterm():
             return int(app(words, prog_name="birl", standalone_mode=False) or 0)

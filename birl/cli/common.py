@@ -20,6 +20,7 @@ from birl.envs import make_env
 from birl.errors import ConfigError, FileError
 
 _MODEL = re.compile(r"model_(\d+)\.d3")
+BEST_MODEL = "model_best.d3"
 
 
 def note(text: str) -> None:
@@ -110,6 +111,7 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
+_NO_BEST = "the folder {} has no model_best.d3: that is kept in runs that are evaluated in an environment (--env-id)"
 _NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a model file"
 
 
@@ -136,12 +138,13 @@ def newest_model(folder: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
-def load_model(path: Path, device: str, own: str | None = None) -> tuple[Path, Any]:
-    """Load a model file, or the newest model of a run folder.
+def load_model(path: Path, device: str, own: str | None = None, best: bool = False) -> tuple[Path, Any]:
+    """Load a model file, or the newest or best model of a run folder.
 
     Args:
         path: file or folder.
         device: where it computes.
+        best: whether the folder's best model is wanted.
         own: ``module`` or ``module:Class`` of the user's that defines what the file names.
 
     Returns:
@@ -154,9 +157,12 @@ def load_model(path: Path, device: str, own: str | None = None) -> tuple[Path, A
         import_own(own)
     file: Path | None = path
     if path.is_dir():
-        file = newest_model(path)
-        if file is None:
-            raise FileError(several_runs(path) or _NO_MODEL.format(path))
+        file = path / BEST_MODEL if best else newest_model(path)
+        if file is None or not file.exists():
+            missing = _NO_BEST if best and newest_model(path) else _NO_MODEL
+            raise FileError(several_runs(path) or missing.format(path))
+    elif best:
+        raise FileError(f"--best: {path} is no folder of a run; leave it out")
     elif not path.exists():
         raise FileError(f"there is no {path}: give a model file (.d3) or the folder of a run")
     try:

@@ -11,7 +11,7 @@ import typer
 from birl import metrics
 from birl.cli.common import load_model, note
 from birl.cli.folder import environment_of, target_of
-from birl.cli.options import Device, EnvId, Epsilon, Import, Model, TargetReturn
+from birl.cli.options import Best, Device, EnvId, Epsilon, Import, Model, TargetReturn
 from birl.errors import ConfigError
 from birl.seeding import seed as set_seed
 
@@ -19,6 +19,7 @@ from birl.seeding import seed as set_seed
 def evaluate(
     model: Model,
     env_id: EnvId = None,
+    best: Best = False,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the episodes.")] = 0,
     epsilon: Epsilon = 0.0,
@@ -31,7 +32,7 @@ def evaluate(
 
     Policies take their greedy actions; a DiscreteDecisionTransformer and random policies draw theirs.
     """
-    file, algorithm = load_model(model, device, own)
+    file, algorithm = load_model(model, device, own, best)
     env_id, env = environment_of(model, env_id)
     set_seed(seed)
     acting = acting_algorithm(algorithm, target_of(model, target_return))

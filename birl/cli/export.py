@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from birl.cli.common import load_model
-from birl.cli.options import Import
+from birl.cli.options import Best, Import
 
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of a run (newest model).")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .onnx, .pt (TorchScript) or .pt2.")],
+    best: Best = False,
     own: Import = None,
 ) -> None:
     """Export the greedy policy with its scalers, and check the file against the policy."""
-    source, algorithm = load_model(model, "cpu", own)
+    source, algorithm = load_model(model, "cpu", own, best)
     algorithm.save_policy(out)
     print(f"{out}: the greedy policy of {source}, checked against it")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from birl.cli.common import newest_model, note
+from birl.cli.common import BEST_MODEL, newest_model, note
 from birl.cli.curves import RETURNS
 from birl.cli.online import training_environment
 from birl.errors import ConfigError, FileError, ForeignFileError, ResumeError, WriteError
@@ -103,13 +103,14 @@ class RunFolder(LoggerAdapterFactory):
             raise ConfigError(f"--extend: the run in {self.path} has --n-steps {before}; give more than that")
         return int(saved.get(_PLANNED, before)) if extend or before == n_steps else n_steps
 
-    def prepare(self, settings: dict[str, Any], planned: int, *, fresh: bool) -> bool:
+    def prepare(self, settings: dict[str, Any], planned: int, *, fresh: bool, extend: bool = False) -> bool:
         """Make the folder ready for a run with these settings.
 
         Args:
             settings: JSON values.
             planned: result of `planned_steps`.
             fresh: whether an existing run is removed first.
+            extend: whether the run may get another length, or another score to stop at.
 
         Returns:
             Whether an earlier run is resumed.
@@ -120,7 +121,7 @@ class RunFolder(LoggerAdapterFactory):
             WriteError: if it cannot be made or written.
         """
         try:
-            return self._prepare(settings, planned, fresh)
+            return self._prepare(settings, planned, fresh, extend)
         except FileError:
             raise
         except OSError as error:
@@ -128,7 +129,7 @@ class RunFolder(LoggerAdapterFactory):
                 f"the folder {self.path} cannot be made or written ({error.strerror or error}): give another --out"
             ) from error
 
-    def _prepare(self, settings: dict[str, Any], planned: int, fresh: bool) -> bool:
+    def _prepare(self, settings: dict[str, Any], planned: int, fresh: bool, extend: bool) -> bool:
         file = self.path / _SETTINGS
         if self.path.exists() and not self.path.is_dir():
             raise FileError(f"{self.path} is a file: give another --out")
@@ -136,8 +137,10 @@ class RunFolder(LoggerAdapterFactory):
             raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
         if file.exists() and self._files() and not fresh:
             saved = _read_settings(file)
-            if saved.pop(_PLANNED, saved["n_steps"]) == planned != settings["n_steps"]:  # extended
-                saved["n_steps"] = settings["n_steps"]
+            saved.pop(_PLANNED, None)
+            if extend:
+                saved |= {name: settings.get(name) for name in ("n_steps", "stop_at") if name in {**saved, **settings}}
+                settings = {"stop_at": None, **settings} if "stop_at" in saved else settings
             different = differences(saved, json.loads(json.dumps(settings)))
             words = "; ".join(different).replace("algorithm.params.", "")
             if different:
@@ -162,10 +165,10 @@ class RunFolder(LoggerAdapterFactory):
         places = ("",) if self._seeds is None else ("", "seed_*/")
         return [file for place in places for pattern in _OURS for file in self.path.glob(place + pattern)]
 
-    def newest_models(self) -> list[Path | None]:
-        """The model with the most steps, of each run."""
+    def results(self) -> list[str]:
+        """For each run a line with its newest and its best model."""
         folders = [self.path] if self._seeds is None else [self.path / f"seed_{seed}" for seed in self._seeds]
-        return [newest_model(folder) for folder in folders]
+        return [_result(folder) for folder in folders]
 
     def create(self, experiment_name: str) -> LoggerAdapter:
         """Make the adapter that writes into this folder and prints each epoch.
@@ -176,6 +179,15 @@ class RunFolder(LoggerAdapterFactory):
             return CombineAdapter([FileAdapter(self.path), _Lines()])
         name = Path(experiment_name).name
         return CombineAdapter([FileAdapter(self.path / name), _Lines(name)])
+
+
+def _result(folder: Path) -> str:
+    newest, best = newest_model(folder), folder / "model_best.json"
+    words = "" if newest is None else f"done: {newest.stem.removeprefix('model_')} steps, model {newest}"
+    if best.is_file():
+        found = json.loads(best.read_text(encoding="utf-8"))
+        words += f"; the best, with {found['metric']} {found['score']:.5g} at step {found['step']}: {BEST_MODEL}"
+    return words
 
 
 class _Lines(EpochAdapter):

@@ -30,9 +30,10 @@ BUFFER_SIZE = 1_000_000
 _FIRST, _EPSILON, _NOISE = 1000, (1.0, 0.05), 0.1
 _EPSILON_FLAGS = ("epsilon_start", "epsilon_end", "epsilon_steps")
 _IMAGE = 3
-# What d3rlpy took over from the Atari papers, and what learns where observations are short vectors.
-_ATARI: dict[str, Any] = {"batch_size": 32, "learning_rate": (5e-5, 6.25e-5), "target_update_interval": 8000}
+# The Atari papers' numbers, which some algorithms have as defaults, and what learns where observations are vectors.
+_ATARI: dict[str, Any] = {"batch_size": [32], "learning_rate": [5e-5, 6.25e-5], "target_update_interval": [8000]}
 _VECTORS: dict[str, Any] = {"batch_size": 64, "learning_rate": 1e-3, "target_update_interval": 100}
+_INTERVAL = 2
 
 
 class ExplorerName(StrEnum):
@@ -49,24 +50,29 @@ def training_environment(name: str, num_envs: int | None = None, frame_stack: in
     return make_environment(name, num_envs, wrapper, **options)
 
 
-def with_defaults(config: AlgorithmConfig, chosen: Collection[str], env: Any) -> tuple[AlgorithmConfig, str]:
-    """A configuration whose defaults learn in this environment, and a note about what was changed.
+def with_defaults(
+    config: AlgorithmConfig, chosen: Collection[str], env: Any, given: dict[str, Any]
+) -> tuple[AlgorithmConfig, dict[str, Any], str]:
+    """A configuration and options whose defaults learn in this environment.
 
     Args:
         config: the algorithm's own, with the user's choices.
         chosen: fields that the user has set; they stay.
         env: training environment.
+        given: values of the command line's options; they stay, too.
+
+    Returns:
+        Both, and a note about what was changed.
     """
     shape = environment_spec(env).observation_shape
-    if not is_shape(shape) or len(shape) == _IMAGE or not hasattr(config, "target_update_interval"):
-        return config, ""
-    changed: dict[str, Any] = {name: value for name, value in _VECTORS.items() if name not in chosen}
-    changed = {k: v for k, v in changed.items() if getattr(config, k, None) in np.atleast_1d(_ATARI[k])}
-    if not changed:
-        return config, ""
+    changed = {k: v for k, v in _VECTORS.items() if k not in chosen and getattr(config, k, None) in _ATARI[k]}
+    if not is_shape(shape) or len(shape) == _IMAGE or not changed.keys() - {"batch_size"}:
+        return config, given, ""
     words = " ".join(f"{name}={value:g}" for name, value in changed.items())
-    note = f"{type(config).__name__}'s defaults are for millions of images; set here: {words} (--set changes them)"
-    return dataclasses.replace(config, **changed), note
+    if "update_interval" not in given:
+        given, words = {**given, "update_interval": _INTERVAL}, f"{words} --update-interval {_INTERVAL}"
+    note = f"{type(config).__name__}'s own defaults are for millions of images; set here: {words}"
+    return dataclasses.replace(config, **changed), given, note
 
 
 def exploration(

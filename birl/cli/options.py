@@ -12,6 +12,7 @@ EnvId = Annotated[
     str | None,
     typer.Option(help="Gymnasium id, or module:factory for an environment of your own; by default the run's."),
 ]
+Best = Annotated[bool, typer.Option("--best", help="The best model of a run folder, not its newest.")]
 Import = Annotated[
     str | None,
     typer.Option(

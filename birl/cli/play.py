@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from birl.cli.options import (
+    Best,
     Device,
     EnvHeader,
     EnvId,
@@ -26,6 +27,7 @@ from birl.errors import ConfigError
 def play(
     model: Model,
     env_id: EnvId = None,
+    best: Best = False,
     env_header: EnvHeader = None,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 3,
     target_return: TargetReturn = None,
@@ -40,4 +42,4 @@ def play(
     if sys.platform == "linux" and not any(map(os.environ.get, screens)):
         raise ConfigError("there is no screen to open a window on (DISPLAY is not set): `birl record` makes videos")
     env = rendering_environment(model, env_id, env_header, "human")
-    print(play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, own))
+    print(play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, own, best))

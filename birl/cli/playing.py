@@ -52,6 +52,7 @@ def play_episodes(
     seed: int,
     device: str,
     own: str | None,
+    best: bool,
 ) -> str:
     """Play episodes; the environment is closed at the end.
 
@@ -59,7 +60,7 @@ def play_episodes(
         A line of text with their returns.
     """
     try:
-        file, algorithm = load_model(model, device, own)
+        file, algorithm = load_model(model, device, own, best)
         name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
         note(f"{file} in {name}, seed {seed}")
         set_seed(seed)

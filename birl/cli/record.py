@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 from birl.cli.options import (
+    Best,
     Device,
     EnvHeader,
     EnvId,
@@ -31,6 +32,7 @@ _DEFAULT_RATE = 30
 def record(
     model: Model,
     env_id: EnvId = None,
+    best: Best = False,
     env_header: EnvHeader = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the videos.")] = Path("videos"),
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, each a video.")] = 3,
@@ -44,7 +46,7 @@ def record(
     """Record episodes, played as by `birl evaluate`, as videos (.mp4); videos of the same name are replaced."""
     require("av", "video")
     env = Recorder(rendering_environment(model, env_id, env_header, "rgb_array"), out)
-    words = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, own)
+    words = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, own, best)
     for file in env.files:
         print(file)
     print(words)

@@ -73,7 +73,7 @@ def train(
     device: Device = "cpu",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: the run in DIR is removed.")] = False,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Go on with the run in DIR up to a larger --n-steps.")
+        bool, typer.Option("--extend", help="Go on with the run in DIR: a larger --n-steps, another --stop-at.")
     ] = False,
     init_from: Annotated[
         Path | None,
@@ -83,6 +83,12 @@ def train(
         int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")
     ] = None,
     n_trials: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 10,
+    stop_at: Annotated[
+        float | None, typer.Option(metavar="SCORE", help="End the run when an evaluation's mean return is as high.")
+    ] = None,
+    keep_models: Annotated[
+        int | None, typer.Option(min=1, help="Number of newest models kept beside the best; by default all.")
+    ] = None,
     target_return: Annotated[
         float | None, typer.Option(help="Return that a sequence model aims at in evaluations.")
     ] = None,
@@ -130,7 +136,8 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Online: steps between updates; for AWR some 2048, as an update takes long.  [default: 1]",
+            help="Online: steps between updates; for AWR some 2048, as an update takes long.  [default: 1; 2 for "
+            "DQN and its kind]",
         ),
     ] = None,
     n_updates: Annotated[
@@ -162,6 +169,12 @@ def train(
         raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
     logging = _logging(logging_steps, log_gradients, seeds)
     several = None if seeds is None else _seeds(seeds, seed, env_id if dataset is None else None)
+    ends = {"stop_at": stop_at, "keep_models": keep_models}
+    ends = {name: value for name, value in ends.items() if value is not None}
+    if ends and seeds is not None:
+        raise ConfigError(f"{flags(ends)}: not with --seeds, whose runs go on together to their end; leave one out")
+    if stop_at is not None and env_id is None:
+        raise ConfigError("--stop-at is about returns in an environment: give --env-id, too")
     algorithm = algorithm_class(algo)
     _check_source(algorithm, dataset)
     if algorithm.learns_from.on_policy and (off_policy or returns):
@@ -184,7 +197,7 @@ def train(
         env = None if env_id is None else training_environment(env_id, num_envs, frame_stack or 1)
         notes = []
         if begun is None and source is None:
-            config, why = with_defaults(config, chosen, env)
+            config, online, why = with_defaults(config, chosen, env, online)
             notes.append(why)
         scaler, why = (None, "") if "action_scaler" in chosen or begun else _action_scaler(algorithm, source, env)
         if scaler is not None:
@@ -207,6 +220,7 @@ def train(
             **returns,
             **({} if several is None else {"seeds": several}),
             **({} if init_from is None else {"init_from": str(init_from)}),
+            **({} if stop_at is None else {"stop_at": stop_at}),
         }
         learner = config.create(device)
         probe = config.create(device)
@@ -219,8 +233,9 @@ def train(
             options["buffer"] = replay_buffer(env, config.gamma, {**online, **returns})
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
             notes.append(why)
-        resumed = folder.prepare(settings, planned, fresh=fresh)
-        going_on = f", resuming at step {checkpoint_step(out)}" if resumed else ""
+        resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
+        before = checkpoint_step(out) if resumed else 0
+        going_on = f", resuming at step {before}" if resumed else ""
         kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
         which = f"seed {seed}" if several is None else f"seeds {', '.join(map(str, several))}"
         for text in filter(None, notes):
@@ -235,6 +250,9 @@ def train(
             "checkpoint": out,
             **logging,
         }
+        if several is None:
+            score = None if env is None else "environment" if source is not None else "evaluation"
+            options |= {"score": score, "stop_at": stop_at, "keep_models": keep_models, "go_on": extend}
         if logging_steps is not None:
             options["logging_strategy"] = LoggingStrategy.STEPS
         if begun is not None:
@@ -247,8 +265,10 @@ def train(
         else:
             evaluators = partial(_evaluators, env, n_trials=n_trials, target_return=target_return)
             fit_many(config, source, seeds=several, device=device, evaluators=evaluators, **options)
-        for model in folder.newest_models():
-            print(f"done: {n_steps} steps, model {model}")
+        if resumed and checkpoint_step(out) == before:
+            note("there was nothing left to do; --extend goes on with a larger --n-steps or another --stop-at")
+        for line in folder.results():
+            print(line)
 
 
 def _default_folder(algorithm: type[Algorithm[Any, Any]], source: str, seed: int | None) -> Path:

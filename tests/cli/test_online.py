@@ -41,22 +41,25 @@ def test_the_shortest_command_trains_and_says_how(birl_: Any, tmp_path: Path, mo
     seen: dict[str, Any] = {}
     monkeypatch.setattr(DQN, "fit_online", lambda self, env, **options: seen.update(options, config=self.config))
     birl_("train", "DQN", "--env-id", "CartPole-v1")
-    assert "batch_size=64 learning_rate=0.001 target_update_interval=100 (--set changes them)" in birl_.notes
+    assert "set here: batch_size=64 learning_rate=0.001 target_update_interval=100 --update-interval 2\n" in birl_.notes
     assert "exploration: 1000 random actions, then epsilon-greedy ones (from 1 to 0.05 in 10000 steps)" in birl_.notes
     assert "50000 steps, seed 0 -> runs/DQN-CartPole-v1-seed0" in birl_.notes
     assert (seen["config"].learning_rate, seen["config"].target_update_interval) == (1e-3, 100)
     assert (seen["n_steps"], seen["random_steps"], seen["buffer"]) == (50_000, 1000, None)
+    assert (seen["update_interval"], seen["score"]) == (2, "evaluation")
     assert [seen["explorer"].compute_epsilon(step) for step in (0, 10_000)] == [1.0, pytest.approx(0.05)]
     birl_("train", "DQN", "--env-id", "CartPole-v1", "--out", "other", "learning_rate=6.25e-5", "batch_size=32")
-    assert "set here: target_update_interval=100 (" in birl_.notes  # what the user sets stays, whatever it is
+    assert "set here: target_update_interval=100 --" in birl_.notes  # what the user sets stays, whatever it is
     assert (seen["config"].learning_rate, seen["config"].batch_size) == (6.25e-5, 32)
 
 
 def test_defaults_that_were_made_for_images_stay_with_images() -> None:
-    config, note = with_defaults(DQNConfig(), {"batch_size"}, birl.envs.make_env("CartPole-v1"))
-    assert (config.batch_size, "batch_size" in note) == (32, False)
-    assert with_defaults(DQNConfig(), (), images((1, 84, 84))) == (DQNConfig(), "")
-    assert with_defaults(SACConfig(), (), birl.envs.make_env("Pendulum-v1")) == (SACConfig(), "")
+    pole, pendulum = birl.envs.make_env("CartPole-v1"), birl.envs.make_env("Pendulum-v1")
+    config, given, note = with_defaults(DQNConfig(), {"batch_size"}, pole, {"update_interval": 1})
+    assert (config.batch_size, config.learning_rate) == (32, 1e-3)  # type: ignore[attr-defined]
+    assert given == {"update_interval": 1} and "batch_size" not in note
+    assert with_defaults(DQNConfig(), (), images((1, 84, 84)), {}) == (DQNConfig(), {}, "")
+    assert with_defaults(SACConfig(), (), pendulum, {}) == (SACConfig(), {}, "")
 
 
 @pytest.mark.parametrize(
@@ -218,6 +221,33 @@ def test_a_run_begins_with_a_model(birl_: Any, tmp_path: Path) -> None:
     assert "not of TD3" in birl_(*pendulum, "--init-from", first, status=1)
     several = [*offline, "--out", tmp_path / "x", "--seeds", 2, "--init-from", first]
     assert "--init-from: not with --seeds" in birl_(*several, status=1)
+
+
+def test_best_models_and_ends_at_a_score(birl_: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [*DQN_WORDS, "--out", out, "--n-steps", 300, "--keep-models", 1]
+    text = birl_(*words, "--stop-at", 2)
+    assert text.startswith(f"done: 100 steps, model {out}/model_100.d3; the best, with evaluation ")
+    best = birl.load_learnable(out / "model_best.d3")
+    assert best.grad_step == birl.load_learnable(out / "model_100.d3").grad_step
+    assert json.loads(birl_("evaluate", out, "--best", "--json"))["model"] == str(out / "model_best.d3")
+    birl_("export", out, tmp_path / "policy.onnx", "--best")
+    assert "done: 100 steps" in birl_(*words, "--stop-at", 2)  # finished
+    assert "stop_at was 2.0, now 1000.0" in birl_(*words, "--stop-at", 1000, status=1)
+    assert "done: 300 steps" in birl_(*words, "--stop-at", 1000, "--extend")
+    assert "done: 300 steps" in birl_(*words, "--stop-at", 1000)
+    assert [path.name for path in out.glob("model_[0-9]*")] == ["model_300.d3"]
+    birl_(*words, "--extend")
+    offline = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 10, "--set", "batch_size=4"]
+    assert "--stop-at is about returns in an env" in birl_(*offline, "--out", out / "x", "--stop-at", 3, status=1)
+    seeds = [*offline, "--out", tmp_path / "seeds", "--env-id", "CartPole-v1", "--n-trials", 1, "--seeds", 2]
+    ends = ["--stop-at", 3, "--keep-models", 1]
+    assert "--stop-at and --keep-models: not with --seeds" in birl_(*seeds, *ends, status=1)
+    birl_(*offline, "--out", tmp_path / "scored", "--env-id", "CartPole-v1", "--n-trials", 1)
+    assert birl_("evaluate", tmp_path / "scored", "--best", "--n-episodes", 1)
+    birl_(*offline, "--out", tmp_path / "off")
+    assert "has no model_best.d3" in birl_("evaluate", tmp_path / "off", "--best", status=1)
+    assert "is no folder of a run" in birl_("evaluate", out / "model_300.d3", "--best", status=1)
 
 
 # -- own code ----------------------------------------------------------------------------------------------------------
