@@ -65,7 +65,9 @@ def _page(module_name: str, module: Any, homes: dict[int, tuple[str, str]]) -> s
     parts = [f"# {module_name}", _text(module.__doc__ or "", links)]
     for name in sorted(module.__all__, key=str.lower):
         value = getattr(module, name)
-        parts.append(f"## {name} {{#{module_name}.{name}}}")
+        anchor = f"{module_name}.{name}"
+        plain = f'<h2 id="{anchor}">{name}</h2>'  # markdown would make __version__ bold
+        parts.append(plain if name.startswith("__") else f"## {name} {{#{anchor}}}")
         home = homes.get(id(value))
         if inspect.ismodule(value):
             parts.append(f"The module [`{value.__name__}`]({value.__name__}.md).")

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import birl
+from birl.cli import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -33,6 +35,19 @@ def test_code_of_a_guide_runs(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     script = tmp_path / f"{Path(name).stem}_page.py"
     script.write_text("\n".join(blocks), encoding="utf-8")
     runpy.run_path(str(script))
+
+
+def test_commands_of_the_online_guide_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "online.md").read_text(encoding="utf-8")
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.M) for line in block.splitlines()]
+    assert len(lines) == 7 and all(line.startswith("birl ") for line in lines)
+    for number, line in enumerate(lines, 1):  # the last of an option counts: shorter, and each longer than those before
+        steps = 100 + 10 * number
+        short = ["--n-steps", steps, "--n-steps-per-epoch", 100, "--n-trials", 1] if " train " in line else []
+        assert main([*shlex.split(line)[1:], *map(str, short)]) == 0, capsys.readouterr().err
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
