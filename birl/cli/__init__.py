@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         usage = hasattr(error, "format_message")  # every error of typer about the command line has it
-        print(f"birl: {_given(error, words)}{_one_line(error, usage)}{_field(error, words)}", file=sys.stderr)
+        print(f"birl: {_given(error, words)}{_field(error, words) or _one_line(error, usage)}", file=sys.stderr)
         return 2 if usage else 1
 
 
@@ -144,7 +144,7 @@ def _field(error: Exception, words: Sequence[str]) -> str:
         return ""
     place = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
     value = words[place].partition("=")[2] or "".join(words[place + 1 : place + 2]) or "…"
-    return f": hyper-parameters follow --set, as in --set {name}={value}"
+    return f"no option is called {option}: hyper-parameters follow --set, as in --set {name}={value}"
 
 
 def _one_line(error: Exception, usage: bool) -> str:
