@@ -31,7 +31,11 @@ _Runner: TypeAlias = Callable[..., Tensor]
 
 
 def export_policy(
-    policy: nn.Module, example: Tree, path: str | os.PathLike[str], input_names: Sequence[str] | None = None
+    policy: nn.Module,
+    example: Tree,
+    path: str | os.PathLike[str],
+    input_names: Sequence[str] | None = None,
+    single: Sequence[torch.dtype] | None = None,
 ) -> None:
     """Write a policy in the format that the suffix of ``path`` names.
 
@@ -53,6 +57,8 @@ def export_policy(
         example: one observation as a tree of tensors ``[B, …]`` with the dtypes that the export will take.
         path: where to write.
         input_names: names of the leaves of ``example`` in ONNX, instead of ``input_0``, ``input_1``, ….
+        single: if given, the export takes one observation without batch dimension, whose leaves have these dtypes, and
+            gives one action without it.
 
     Raises:
         ConfigError: for another suffix.
@@ -68,8 +74,13 @@ def export_policy(
         )
     flat = _Flat(policy, example, input_names)
     with _exporting(policy):
+        leaves = _observations(example, _TRACED_BATCH)
         try:
-            data, runner = _FORMATS[suffix](flat, _observations(example, _TRACED_BATCH))
+            if single:
+                data, run = _FORMATS[suffix](_Single(flat, leaves), _rows(leaves, single)[0])
+                runner = _over_rows(run, single)
+            else:
+                data, runner = _FORMATS[suffix](flat, leaves)
         except BirlError:
             raise
         except Exception as error:  # torch raises dozens of types here
@@ -82,6 +93,8 @@ def export_policy(
 class _Flat(nn.Module):
     """The policy with one argument for each leaf of the observation tree."""
 
+    batched = True
+
     def __init__(self, policy: nn.Module, example: Tree, names: Sequence[str] | None) -> None:
         super().__init__()
         self.policy = policy
@@ -91,6 +104,39 @@ class _Flat(nn.Module):
     def forward(self, *leaves: Tensor) -> Tensor:
         rest = iter(leaves)
         return self.policy(tree_map(lambda _: next(rest), self._structure))  # type: ignore[no-any-return]
+
+
+class _Single(nn.Module):
+    """A flat policy for one observation and without batch dimensions."""
+
+    batched = False
+
+    def __init__(self, flat: _Flat, leaves: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.flat, self.names = flat, flat.names
+        self._dtypes = [leaf.dtype for leaf in leaves]
+
+    def forward(self, *leaves: Tensor) -> Tensor:
+        rows = (leaf.to(dtype).unsqueeze(0) for leaf, dtype in zip(leaves, self._dtypes, strict=True))
+        return self.flat(*rows).squeeze(0)  # type: ignore[no-any-return]
+
+
+def _over_rows(run: _Runner, dtypes: Sequence[torch.dtype]) -> _Runner:
+    """Runs an export for single observations on batches."""
+
+    def runner(*leaves: Tensor) -> Tensor:
+        return torch.stack([run(*row) for row in _rows(leaves, dtypes)])
+
+    return runner
+
+
+_Module: TypeAlias = _Flat | _Single
+
+
+def _rows(leaves: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[list[Tensor]]:
+    """The rows of a batch, in the dtypes of a single observation."""
+    columns = (leaf.to(dtype).unbind() for leaf, dtype in zip(leaves, dtypes, strict=True))
+    return list(map(list, zip(*columns, strict=True)))
 
 
 @contextlib.contextmanager
@@ -167,7 +213,7 @@ def _check(flat: nn.Module, runner: _Runner, example: Tree, suffix: str) -> None
 # file does not disclose paths of the machine that exported it.
 
 
-def _torchscript(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+def _torchscript(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     traced, file = io.BytesIO(), io.BytesIO()
     torch.jit.save(torch.jit.trace(flat, tuple(leaves), check_trace=False), traced)  # type: ignore[no-untyped-call]
     with zipfile.ZipFile(traced) as source, zipfile.ZipFile(file, "w") as target:
@@ -178,8 +224,8 @@ def _torchscript(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     return file.getvalue(), torch.jit.load(file)  # type: ignore[no-untyped-call]
 
 
-def _torch_export(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
-    program = torch.export.export(flat, tuple(leaves), dynamic_shapes=_dynamic(leaves))
+def _torch_export(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+    program = torch.export.export(flat, tuple(leaves), dynamic_shapes=_dynamic(flat, leaves))
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)
@@ -189,7 +235,7 @@ def _torch_export(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     return file.getvalue(), torch.export.load(file).module()
 
 
-def _onnx(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
+def _onnx(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     for module in ("onnx", "onnxscript"):
         require(module, "onnx")
     runtime = require("onnxruntime", "onnx")
@@ -200,7 +246,7 @@ def _onnx(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
         opset_version=_OPSET,
         input_names=list(flat.names),
         output_names=["output_0"],
-        dynamic_shapes=_dynamic(leaves),
+        dynamic_shapes=_dynamic(flat, leaves),
         verbose=False,
     )
     assert program is not None
@@ -218,13 +264,15 @@ def _onnx(flat: _Flat, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     return data, run
 
 
-def _dynamic(leaves: list[Tensor]) -> Any:
+def _dynamic(flat: _Module, leaves: list[Tensor]) -> Any:
     """A dynamic first dimension shared by all leaves (the arguments of ``*leaves`` are one tuple)."""
+    if not flat.batched:
+        return None
     batch = torch.export.Dim("batch", min=1)
     return (tuple({0: batch} for _ in leaves),)
 
 
-_FORMATS: Final[dict[str, Callable[[_Flat, list[Tensor]], tuple[bytes, _Runner]]]] = {
+_FORMATS: Final[dict[str, Callable[[_Module, list[Tensor]], tuple[bytes, _Runner]]]] = {
     ".pt": _torchscript,
     ".onnx": _onnx,
     ".pt2": _torch_export,

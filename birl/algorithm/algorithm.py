@@ -487,7 +487,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
     def save_policy(self, fname: str | Path) -> None:
         """Export the greedy policy with its scalers: ``.pt`` (TorchScript), ``.onnx`` or ``.pt2`` (torch.export).
 
-        The file needs no birl. It is checked against the policy itself before it gets its name.
+        The file needs no birl. It is checked against the policy itself before it gets its name. It takes float32.
 
         Raises:
             UnsupportedError: for recurrent policies, whose state an export does not carry.

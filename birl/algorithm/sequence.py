@@ -23,6 +23,7 @@ from birl.acting.context import (
 from birl.acting.export import export_policy
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import Trajectories
+from birl.checks import check
 from birl.config import AlgorithmConfig, config, field
 from birl.dataset import ReplayBufferBase
 from birl.errors import ShapeError, UnsupportedError
@@ -147,25 +148,29 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
             output = newest_output(self.nets.get_submodule(policy.policy.network), self.units, *context)
             return policy.to_environment(output)
 
-    def save_policy(self, fname: str | Path) -> None:
+    def save_policy(self, fname: str | Path, batched: bool = False) -> None:
         """Export the greedy policy with its scalers: ``.pt`` (TorchScript), ``.onnx`` or ``.pt2`` (torch.export).
 
-        The file needs no birl. It is checked against the policy itself before it gets its name. It takes contexts in
-        environment units, oldest step first, with ``L = context_size`` steps and any batch size ``B``; what comes
-        before the beginning of an episode is padding, whose timestep is 0 and whose other values are ignored:
+        The file needs no birl. It is checked against the policy itself before it gets its name. It takes one context in
+        environment units, oldest step first, with ``L = context_size`` steps; what comes before the beginning of an
+        episode is padding, whose timestep is 0 and whose other values are ignored:
 
-        ====================  ==========================================  ======================================
-        name (ONNX)           shape                                       what
-        ====================  ==========================================  ======================================
-        ``observation_0``, …  ``[B, L, *shape]``                          observations, one input for each array
-        ``action``            float ``[B, L, A]`` or int64 ``[B, L, 1]``  actions; the last is ignored
-        ``return_to_go``      float ``[B, L, 1]``                         returns to collect from each step on
-        ``timestep``          int64 ``[B, L]``                            numbers of the steps, from 1
-        ``output_0``          float ``[B, A]`` or int64 ``[B]``           actions of the last steps
-        ====================  ==========================================  ======================================
+        ====================  =================  ==============================================================
+        name (ONNX)           float32            what
+        ====================  =================  ==============================================================
+        ``observation_0``, …  ``[L, *shape]``    observations, one input for each array
+        ``action``            ``[L, A]``         actions; the last is ignored (``[L, 1]`` if discrete)
+        ``return_to_go``      ``[L, 1]``         returns to collect from each step on
+        ``timestep``          (int64) ``[L]``    numbers of the steps, from 1
+        ``output_0``          ``[A]``            action of the last step (int64 ``[]`` if discrete)
+        ====================  =================  ==============================================================
 
-        Differs from d3rlpy: there is a batch dimension, contexts may be padded, and the reward scaler is part of the
-        export, too.
+        Differs from d3rlpy: contexts may be padded, and the reward scaler is part of the export, too.
+
+        Args:
+            fname: where to write; the suffix names the format.
+            batched: whether the export takes contexts of any number of episodes at once: every shape has a first
+                dimension ``B``, and discrete actions are int64.
 
         Raises:
             ConfigError: for another suffix.
@@ -184,7 +189,9 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         names = [f"observation_{index}" for index, _ in enumerate(tree_leaves(observation))]
         self.learner.set_mode(acting=True)
         module = ContextModule(self.learner.policy)
-        export_policy(module, example, fname, [*names, "action", "return_to_go", "timestep"])
+        single = [torch.float32] * (len(names) + 2) + [torch.int64]
+        inputs = [*names, "action", "return_to_go", "timestep"]
+        export_policy(module, example, fname, inputs, None if check("batched", batched, bool) else single)
 
 
 class _AimedEvaluator:

@@ -351,7 +351,7 @@ def test_exports_equal_the_policy_over_several_contexts(name: str, suffix: str, 
         scalers["action_scaler"] = MinMaxActionScaler(minimum=[-2.0] * 3, maximum=[4.0] * 3)
     algorithm = built(replace(CONFIGS[name], **scalers))
     path = tmp_path / f"policy{suffix}"
-    algorithm.save_policy(path)
+    algorithm.save_policy(path, batched=True)
     for context in contexts((3,), discrete):
         got = run_export(path, context, context_names(context))
         expected = algorithm.predict_context(*context)
@@ -366,28 +366,47 @@ def test_exports_equal_the_policy_over_several_contexts(name: str, suffix: str, 
         assert np.allclose(run_export(path, other, context_names(other)), expected, atol=1e-5)
 
 
-def test_an_export_acts_as_the_wrapper_does(tmp_path: Path) -> None:
-    algorithm = built(CONTINUOUS)
-    algorithm.save_policy(tmp_path / "policy.pt")
-    actor, generator = algorithm.as_stateful_wrapper(2.0), np.random.default_rng(1)
+@pytest.mark.parametrize(
+    ("config", "suffix", "batched"),
+    [
+        (CONTINUOUS, ".pt", True),
+        (CONTINUOUS, ".pt", False),
+        (DISCRETE, ".pt", False),
+        (CONTINUOUS, ".onnx", False),
+        pytest.param(DISCRETE, ".onnx", False, marks=pytest.mark.slow),
+        pytest.param(CONTINUOUS, ".pt2", False, marks=pytest.mark.slow),
+    ],
+)
+def test_an_export_acts_as_the_wrapper_does(config: Any, suffix: str, batched: bool, tmp_path: Path) -> None:
+    """Over an episode; without batch dimension as d3rlpy's exports, whose inputs are floats but for the last."""
+    discrete = config is DISCRETE
+    algorithm, path = built(config), tmp_path / f"policy{suffix}"
+    algorithm.save_policy(path, **({"batched": True} if batched else {}))
+    sampler = algos.GreedyTransformerActionSampler() if discrete else None
+    actor, generator = algorithm.as_stateful_wrapper(2.0, sampler), np.random.default_rng(1)
     rows: list[tuple[Any, ...]] = []
     for step in range(6):
         observation = generator.normal(size=3).astype(np.float32)
         action = actor.predict(observation, float(step > 0))
-        rows.append((observation, action, [2.0 - step], step + 1))
+        rows.append((observation, np.atleast_1d(action), [2.0 - step], step + 1))
         last = rows[-4:]
         pad = 4 - len(last)
-        context = [np.stack([row[i] for row in [rows[0]] * pad + last])[None] for i in range(4)]
-        context[3][:, :pad] = 0
+        context = [np.stack([row[i] for row in [rows[0]] * pad + last]) for i in range(4)]
+        context[3][:pad] = 0
         context[2] = context[2].astype(np.float32)
-        assert np.allclose(run_export(tmp_path / "policy.pt", tuple(context))[0], action, atol=1e-5)
+        context[1] = context[1] if batched else context[1].astype(np.float32)
+        names = context_names(tuple(context))
+        got = run_export(path, tuple(x[None] if batched else x for x in context), names)
+        got = got[0] if batched else got
+        assert np.shape(got) == np.shape(action) and np.asarray(got).dtype == np.asarray(action).dtype
+        assert np.allclose(got, action, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_an_export_of_several_observations_has_names(tmp_path: Path) -> None:
     config = algos.DecisionTransformerConfig(**WINDOWS, warmup_steps=5)
     algorithm = built(config, ((3,), (2, 2)))
-    algorithm.save_policy(tmp_path / "policy.onnx")
+    algorithm.save_policy(tmp_path / "policy.onnx", batched=True)
     for context in contexts(((3,), (2, 2)), False):
         assert len(list(tree_leaves(context))) == 5
         got = run_export(tmp_path / "policy.onnx", context, context_names(context))

@@ -68,7 +68,7 @@ def export(suffix: str) -> Callable[[Subject], None]:
                 raise AssertionError("a policy with a memory was exported without it")
             for item in subject.inputs(algorithm, 2):
                 algorithm.update(item)
-            algorithm.save_policy(path)
+            algorithm.save_policy(path, **({"batched": True} if subject.experience.contexts else {}))
             for rows in (1, 37):
                 if subject.experience.contexts:
                     x = subject.contexts(algorithm, rows)
