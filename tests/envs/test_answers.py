@@ -45,9 +45,10 @@ def test_a_killed_worker_is_named(method: str) -> None:
     stepper = Stepper(env, generator())
     action = np.zeros(3, np.int64)
     stepper.step(action)
-    if method == "overlap":
-        stepper.begin(action)
     process = env.processes[1]
+    if method == "overlap":
+        os.kill(process.pid, signal.SIGSTOP)  # or it might answer before it is killed
+        stepper.begin(action)
     os.kill(process.pid, signal.SIGKILL)
     process.join(timeout=30)
     with pytest.raises(WorkerError, match=rf"environment 1 \(process id {process.pid}\) was ended by signal 9"):
