@@ -63,7 +63,8 @@ class Allowed:
         if isinstance(value, str) and self.choices:
             return value in self.choices
         if self.kind not in (int, float):
-            return isinstance(value, _KINDS.get(self.kind, self.kind))
+            kind = _KINDS.get(self.kind, self.kind)
+            return isinstance(value, kind) and (not isinstance(value, type) or kind in (object, type))
         if isinstance(value, bool) or not isinstance(value, _KINDS[self.kind]):
             return False
         return bool(self.low <= value <= self.high and self.above < value < self.below)  # so neither NaN nor infinity
@@ -73,7 +74,7 @@ class Allowed:
         if not self.accepts(value):
             finite = isinstance(value, float) and not math.isfinite(value)
             words = str(self).replace("a float", "a finite float") if finite else str(self)
-            if isinstance(value, type) and issubclass(value, self.kind):
+            if isinstance(value, type) and self.kind not in (*_KINDS, str):
                 hint = f": give an object, {value.__name__}(…){hint}"
             raise error(f"{name} is {value!r:.80}; it must be {words}{hint}")
         return value.tolist() if isinstance(value, np.generic) else value

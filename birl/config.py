@@ -224,7 +224,7 @@ class AlgorithmConfig(Serializable):
         """Refuse classes that do not check themselves."""
         if not hasattr(vars(cls).get("__init__"), "__wrapped__"):
             raise ConfigError(f"{cls.__name__} checks nothing: put @birl.algorithm.config above the class")
-        return super().__new__(cls, *args, **kwargs)
+        return super().__new__(cls, **kwargs)
 
     def __post_init__(self) -> None:
         """For checks of several fields together. Each field has been checked by itself."""

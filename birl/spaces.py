@@ -190,7 +190,7 @@ class Discrete:
         Raises:
             ActionError: if that were more actions than can be meant.
         """
-        size = int(logged.max()) + 1
+        size = max(0, int(logged.max(initial=0))) + 1
         if size > _MOST_ACTIONS:
             raise ActionError(
                 f"the largest discrete action is {size - 1}, but only {len(np.unique(logged))} values occur: renumber "
@@ -293,6 +293,8 @@ def number_of_environments(env: Any) -> int:
         return int(env.num_envs)
     if isinstance(env, Env):
         return 1
+    if isinstance(env, str):
+        raise EnvironmentMismatchError(f"the text {env!r:.80} is not an environment: birl.envs.make_env(…) makes one")
     kind, old = f"{type(env).__module__}.{type(env).__qualname__}", all(hasattr(env, name) for name in _OF_ENVIRONMENTS)
     if inspect.isclass(env) or not old or hasattr(env, "num_envs"):
         raise EnvironmentMismatchError(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
-from birl.errors import ActionError, NonFiniteError, ShapeError, UnsupportedError
+from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
 from birl.types import Array, Inputs, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves
@@ -101,7 +101,7 @@ class BuiltPolicy:
 
         Raises:
             UnsupportedError: if the policy has no action-values.
-            ShapeError, ActionError: if actions do not fit; the message names them.
+            ConfigError, ShapeError, ActionError: if actions are missing or do not fit; the message names them.
         """
         function, actions = self.policy.value, self.spec.actions
         if function is None:
@@ -109,6 +109,11 @@ class BuiltPolicy:
         x = self.checked(x)
         rows = len(next(tree_leaves(x)))
         expected, stored = (rows, *actions.shape), (rows, *actions.leaf.shape)
+        if action is None and not self.policy.values_states:
+            raise ConfigError(
+                f"action is None, but {self.name} values an observation with an action: give actions {expected}, such "
+                "as predict(x)"
+            )
         action = np.zeros(expected) if action is None and self.policy.values_states else np.asarray(action)
         if action.shape not in (expected, stored):
             raise ShapeError(f"actions of shape {action.shape} were given; they must have shape {expected}")
@@ -141,7 +146,7 @@ class BuiltPolicy:
                 "(observation, info); give observation[None]"
             )
         leaves, shapes = list(tree_leaves(x)), list(leaf_shapes(shape))
-        got = [np.shape(leaf) for leaf in leaves]
+        got = [np.shape(leaf) for leaf in leaves] or [()]
         if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):
             wanted = [("batch", *s) for s in shapes]
             single = len(got) == len(shapes) and all(len(g) == len(s) for g, s in zip(got, shapes, strict=True))

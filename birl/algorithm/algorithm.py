@@ -76,11 +76,9 @@ class Algorithm(Generic[ConfigT, NetsT]):
         **fields: Any,
     ) -> None:
         if config is not None and not isinstance(config, self.config_class):
-            raise ConfigError(
-                f"{type(self).__name__} takes a {self.config_class.__name__}, got {type(config).__name__}"
-            )
-        given = self.config_class(**fields) if config is None else config
-        self._config: ConfigT = given.copy()  # type: ignore[assignment]
+            name, wanted = type(self).__name__, self.config_class.__name__
+            raise ConfigError(f"{name} takes a {wanted}, got {type(config).__name__}")
+        self._config: ConfigT = (self.config_class(**fields) if config is None else config).copy()  # type: ignore[assignment]
         self.torch_device = resolve_device(device)
         self.enable_ddp = enable_ddp
         self._learner: Learner | None = None
@@ -153,6 +151,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         """Number of action dimensions (continuous) or of actions (discrete); ``None`` before the networks exist."""
         return None if self._learner is None else self._learner.spec.actions.size
 
+    __repr__ = building.summary
     batch_size = property(attrgetter("config.batch_size"), doc="Minibatch size.")
     gamma = property(attrgetter("config.gamma"), doc="Discount factor.")
     observation_scaler = property(attrgetter("config.observation_scaler"), doc="Observation scaler or ``None``.")
@@ -242,6 +241,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     def sample_minibatch(self, dataset: Any) -> Any:
         """Draw the kind of minibatch that this algorithm learns from."""
+        building.check_source("sample_minibatch", dataset, or_reader=True)
         return self.learner.draw(dataset)
 
     def update(self, batch: Any) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from birl.checks import check
 from birl.dataset.minibatch import MiniBatch, TrajectoryMiniBatch
 from birl.preprocessing.units import Units, to_float
 from birl.types import Batch, Tree
@@ -22,6 +23,7 @@ def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
     for trajectories ``returns_to_go`` and ``timestep``. The tensors may share memory with the minibatch: do not write
     to them.
     """
+    check("batch", minibatch, MiniBatch, ": draw one with algo.sample_minibatch(dataset)")
     given = minibatch.extra
     extra = {name: read(units, given[name]) for name, read in _EXTRA.items() if name in given}
     following: Tree = None

@@ -24,16 +24,34 @@ def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
     for callback in callbacks:
         if callback is not None and not callable(callback):
             raise ConfigError(f"a callback is {callback!r:.80}; it must be a function (algo, epoch, step)")
-    if not isinstance(dataset, ReplayBufferBase):
-        raise ConfigError(
-            f"fit takes a dataset, got {type(dataset).__name__}: make one with birl.dataset.MDPDataset(observations, "
-            "actions, rewards, terminals, timeouts)"
-        )
+    check_source("fit", dataset)
     if evaluators is not None and not (isinstance(evaluators, Mapping) and all(map(callable, evaluators.values()))):
         raise ConfigError("evaluators must be a dict from names to evaluators: {'td_error': TDErrorEvaluator()}")
     for name, evaluator in (evaluators or {}).items():
         if inspect.isclass(evaluator):
             raise ConfigError(f"the evaluator {name!r} is a class: give an object, {evaluator.__name__}(…)")
+
+
+def summary(algorithm: Any) -> str:
+    """What ``print`` shows of an algorithm."""
+    state = f"{algorithm.spec}, {algorithm.grad_step} updates" if algorithm.built else "no networks yet"
+    return f"<{type(algorithm).__name__}: {state}, on {algorithm.torch_device}>"
+
+
+def check_source(name: str, dataset: Any, *, or_reader: bool = False) -> None:
+    """Raise `ConfigError` if the method ``name`` is not given a dataset (or something else that draws)."""
+    if or_reader and hasattr(dataset, "draw"):
+        return
+    if isinstance(dataset, str):
+        raise ConfigError(
+            f"{name} takes a dataset, got the text {dataset!r:.80}: birl.datasets.get_dataset(name) gives a published "
+            "one, ReplayBuffer.load(file) reads a file; to learn in an environment, call fit_online(env)"
+        )
+    if not isinstance(dataset, ReplayBufferBase):
+        raise ConfigError(
+            f"{name} takes a dataset, got {type(dataset).__name__}: make one with birl.dataset.MDPDataset("
+            "observations, actions, rewards, terminals, timeouts)"
+        )
 
 
 def check_rollout_options(name: str, **given: Any) -> None:
@@ -122,6 +140,7 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
     Returns:
         The dataset's shapes.
     """
+    check_source("build_with_dataset", dataset)
     spec = Spec(as_shape(dataset.observation_shape), dataset.dataset_info.actions)
     check_actions(kind, spec.actions, "the dataset")
     check_picker(dataset, config)

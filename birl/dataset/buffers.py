@@ -61,4 +61,9 @@ class FIFOBuffer(BufferProtocol):
     def __init__(self, limit: int) -> None:
         given: Any = limit  # 1e6 is often written
         whole = int(given) if isinstance(given, float) and given.is_integer() else given
-        self.limit = check("limit", whole, int, low=1)
+        self._limit = check("limit", whole, int, low=1)
+
+    @property
+    def limit(self) -> int:  # type: ignore[override]
+        """Largest number of steps; fixed, as the arrays are made for it."""
+        return self._limit

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from birl.checks import check
 from birl.dataset.episode import DatasetInfo, Signature
-from birl.dataset.validation import prepare_actions
+from birl.dataset.validation import check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError
 from birl.spaces import KINDS, actions_of, single_spaces, zero_observation
@@ -44,8 +45,10 @@ def info_of_signatures(
     zeros, space = prepare_actions(np.zeros((1, *leaf.shape), leaf.dtype), action_space)
     if KINDS[space].discrete and action_size is None:
         raise ConfigError("action_size is None; with signatures alone it must be the number of discrete actions")
-    return DatasetInfo(observation, Signature.of(zeros, skip=1), reward, space, _size(action_size, zeros.shape[1]))
+    size = _size(action_size, zeros.shape[1])
+    check_stored(KINDS[space](size), zeros)
+    return DatasetInfo(observation, Signature.of(zeros, skip=1), reward, space, size)
 
 
 def _size(given: int | None, found: int) -> int:
-    return found if given is None else int(given)
+    return found if given is None else check("action_size", given, int, low=1)

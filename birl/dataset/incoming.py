@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from birl.checks import check
 from birl.dataset.episode import EpisodeBase
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.validation import check_finite, check_stored
-from birl.errors import ShapeError
+from birl.errors import EmptyDataError, ShapeError
 from birl.types import Array, Leaf, Tree, tree_map
 
 
@@ -62,7 +63,11 @@ def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[st
 
     Raises:
         ShapeError, NonFiniteError, ActionError: if it does not fit.
+        ConfigError, EmptyDataError: if it is no episode, or has no step.
     """
+    check("episode", episode, EpisodeBase, ": make one with birl.dataset.Episode(…)")  # type: ignore[type-abstract]
+    if not episode.size():
+        raise EmptyDataError("an episode has 0 steps, at least 1 is needed: leave it out")
     extra, final_observation = getattr(episode, "extra", None), getattr(episode, "final_observation", None)
     steps = step_columns(storage, episode.observations, episode.actions, episode.rewards, extra)
     ends = np.arange(episode.size()) == episode.size() - 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from birl.checks import check
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
 from birl.dataset.incoming import row_flags
@@ -101,7 +102,8 @@ class MDPDataset(ReplayBuffer):
         check_finite("observations", observations)
         check_finite("rewards", rewards)
         actions, space = prepare_actions(actions, action_space)
-        size = detect_action_size(actions, space) if action_size is None else int(action_size)
+        given = check("action_size", action_size, int, ": None finds it in the data", optional=True, low=1)
+        size = detect_action_size(actions, space) if given is None else given
         check_stored(KINDS[space](size), actions)
 
         ends = _episode_ends(terminal, timeout, episode_ids)

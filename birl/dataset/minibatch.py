@@ -102,9 +102,10 @@ class MiniBatch:
         return (name for name, value in vars(self).items() if name not in others and not isinstance(value, int))
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """Apply ``function`` to every array."""
+        """Apply ``function`` to every array. The result has no ``rows``, as its elements may be others."""
         values = {name: getattr(self, name) for name in self._arrays()}
-        return replace(self, **{name: tree_map(function, value) for name, value in values.items() if value is not None})
+        mapped = {name: tree_map(function, value) for name, value in values.items() if value is not None}
+        return replace(self, rows=None, **mapped)
 
     def filled(self) -> Self:
         """The same minibatch with arrays of ones for the intervals and weights that are ``None``."""

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
@@ -55,7 +56,6 @@ class ReplayBuffer(ReplayBufferBase):
         sampler: chooses the steps of minibatches; `birl.dataset.sampling.Uniform` if ``None``.
 
     Attributes:
-        buffer: the retention: decides how many steps are kept.
         storage: the arrays.
 
     Raises:
@@ -128,7 +128,11 @@ class ReplayBuffer(ReplayBufferBase):
         sampler: Sampler | None = None,
     ) -> None:
         """Set the parts around the storage."""
-        self.buffer, self._writer = buffer, writer or BasicWriterPreprocess()
+        see: Any = ": birl.dataset has some, and your own is called like them"
+        check("transition_picker", picker, TransitionPickerProtocol, see, optional=True)  # type: ignore[type-abstract]
+        check("trajectory_slicer", slicer, TrajectorySlicerProtocol, see, optional=True)  # type: ignore[type-abstract]
+        check("sampler", sampler, Sampler, optional=True)
+        self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
         sampler = Uniform() if sampler is None else sampler  # one may be empty
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)
         self.reader = Reader([Source(self.storage, *parts)])
@@ -267,6 +271,11 @@ class ReplayBuffer(ReplayBufferBase):
         self._saved = False
 
     # -- what is there ---------------------------------------------------------------------------------------------
+
+    @property
+    def buffer(self) -> BufferProtocol:
+        """The retention: decides how many steps are kept."""
+        return self._buffer
 
     @property
     def dataset_info(self) -> DatasetInfo:

@@ -21,6 +21,11 @@ def as_array(name: str, value: Any) -> Array:
         array = np.asarray(value)
     except ValueError as error:
         raise ShapeError(f"{name} cannot be made one array ({error}): give all steps the same shape") from error
+    if array.dtype.kind in "US":
+        raise ShapeError(
+            f"the dtype of {name} is {array.dtype}, text; it must be bool, integer or float: read the column as "
+            f"numbers, or number the words with np.unique({name}, return_inverse=True)[1]"
+        )
     if array.dtype.kind not in "biuf":
         raise ShapeError(
             f"the dtype of {name} is {array.dtype}; it must be bool, integer or float: convert them with "
@@ -148,9 +153,20 @@ def detect_action_size(actions: Any, action_space: ActionSpace) -> int:
     """Number of dimensions (continuous) or the largest action plus one (discrete).
 
     Raises:
-        ActionError: if that were more discrete actions than can be meant.
+        ActionError: if that were more discrete actions than can be meant, or the kind is not one.
+        EmptyDataError: if there is no action.
     """
-    return KINDS[action_space].size_in(as_array("actions", actions))
+    array = as_array("actions", actions)
+    check_length(actions=array)
+    return KINDS[_one_kind(action_space)].size_in(array)
+
+
+def _one_kind(space: Any) -> ActionSpace:
+    if not isinstance(space, ActionSpace) or space not in KINDS:
+        raise ActionError(
+            f"action_space is {space!r:.80}; it must be ActionSpace.DISCRETE or CONTINUOUS: data have one kind"
+        )
+    return space
 
 
 def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Array, ActionSpace]:
@@ -163,11 +179,7 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Arr
     check_finite("actions", array)
     if array.ndim == 0 or array.ndim > 2:
         raise ShapeError(f"the shape of actions is {array.shape}; it must be (N,) or (N, A): flatten each action")
-    space = detect_action_space(array) if action_space is None else action_space
-    if not isinstance(space, ActionSpace) or space not in KINDS:
-        raise ActionError(
-            f"action_space is {space}; it must be ActionSpace.DISCRETE or CONTINUOUS: data have one kind"
-        )
+    space = detect_action_space(array) if action_space is None else _one_kind(action_space)
     if array.ndim == 1:
         array = array[:, None]
     return KINDS[space].stored(array), space
@@ -179,7 +191,13 @@ def check_stored(actions: Actions, stored: Array) -> None:
         raise ShapeError(f"action_size={actions.size}, but actions have {stored.shape[1]} dimensions: omit action_size")
     index = actions.outside(stored) if actions.discrete else None
     if index is not None:
+        renumber = "renumber the actions from 0, np.unique(actions, return_inverse=True)[1], or give"
+        if stored[index, 0] < 0:
+            raise ActionError(
+                f"action {stored[index, 0]} at step {index} is negative, but discrete actions are counted from 0: "
+                f"{renumber} floats (N, 1) if they are quantities"
+            )
         raise ActionError(
-            f"action {stored[index, 0]} at step {index} is outside 0 … {actions.size - 1}: renumber the "
-            "actions from 0, or give action_size= the number of actions"
+            f"action {stored[index, 0]} at step {index} is outside 0 … {actions.size - 1}: {renumber} action_size= the "
+            "number of actions"
         )

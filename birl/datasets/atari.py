@@ -84,7 +84,7 @@ def get_atari(
         FileError: if a file is not there; the message says what to download and where to put it.
         CorruptFileError: if one is damaged.
     """
-    found = PATTERN.fullmatch(env_name)
+    found = PATTERN.fullmatch(check("env_name", env_name, str))
     if found is None:
         raise ConfigError(
             f"{env_name!r} is no Atari dataset: give '<game>-mixed-v0', or medium, expert or epoch-<n> in place of "

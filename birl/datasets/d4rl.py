@@ -92,7 +92,7 @@ def get_d4rl(
         EnvironmentMismatchError: if its shapes are not those of the environment.
     """
     check("max_episode_steps", max_episode_steps, int, low=1)
-    relative = _file_name(env_name)
+    relative = _file_name(check("env_name", env_name, str))
     listed = "the file that https://github.com/Farama-Foundation/D4RL lists for it in d4rl/infos.py"
     names = [f"{env_name}.hdf5"] if relative is None else [Path(relative).name, f"{env_name}.hdf5"]
     file = find(f"the dataset {env_name!r}", names, path, listed if relative is None else _SERVER + relative)

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from birl.checks import check
 from birl.dataset import Episode, ReplayBuffer, Signature
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
@@ -66,7 +67,7 @@ def get_minari(
         EmptyDataError: if it holds no step.
         ShapeError, ActionError: if its spaces are not supported.
     """
-    if not PATTERN.fullmatch(env_name):
+    if not PATTERN.fullmatch(check("env_name", env_name, str)):
         raise ConfigError(
             f"{env_name!r} is no name of a Minari dataset: these look like 'mujoco/hopper/medium-v0', with the version "
             "at the end and nothing but letters, digits, - and _ between slashes"

@@ -84,7 +84,8 @@ def _make(name: str, options: dict[str, Any]) -> Any:
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(
             f"no environment can be made from {name!r}: {str(error).rstrip('.')}. Give a Gymnasium id such as "
-            "'CartPole-v1', or 'module:factory' for one of your own"
+            "'CartPole-v1', 'module:Id-v0' for one that a module registers when it is imported, or 'module:factory' "
+            "for one of your own"
         ) from error
     try:
         number_of_environments(env)

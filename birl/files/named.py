@@ -39,16 +39,21 @@ class Serializable:
             cls._known[cls.get_type()] = cls
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse names that ``__init__`` does not take.
+        """Refuse arguments that ``__init__`` does not take.
 
         Raises:
-            ConfigError: naming the nearest field.
+            ConfigError: naming the nearest field, or one that is missing.
         """
-        known = _parameters(cls.__init__)
-        unknown = [] if known is None else [name for name in kwargs if name not in known]
-        if known is not None and unknown:
-            hint = did_you_mean(unknown[0], known) or "."
-            raise ConfigError(f"{cls.__name__} has no field {unknown[0]!r}{hint} Fields: {', '.join(known) or 'none'}")
+        try:
+            if args or kwargs:  # copies are made without
+                _signature(cls.__init__).bind(cls, *args, **kwargs)
+        except TypeError as error:
+            known = list(_signature(cls.__init__).parameters)[1:]
+            unknown = next((name for name in kwargs if name not in known), None)
+            found = f": {error}."
+            if unknown is not None:
+                found = f" has no field {unknown!r}{did_you_mean(unknown, known) or '.'}"
+            raise ConfigError(f"{cls.__name__}{found} Fields: {', '.join(known)}") from None
         return super().__new__(cls)
 
     @classmethod
@@ -133,10 +138,8 @@ class Serializable:
 
 
 @functools.cache
-def _parameters(init: Callable[..., None]) -> list[str] | None:
-    """The names that an ``__init__`` takes, or ``None`` if it takes any."""
-    parameters = list(inspect.signature(init).parameters.values())[1:]
-    return None if any(each.kind is each.VAR_KEYWORD for each in parameters) else [each.name for each in parameters]
+def _signature(init: Callable[..., None]) -> inspect.Signature:
+    return inspect.signature(init)
 
 
 def as_python(value: Any) -> Any:

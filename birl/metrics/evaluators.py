@@ -46,6 +46,9 @@ class OverTransitions(EvaluatorProtocol):
 
     def _reader(self, dataset: ReplayBufferBase) -> Reader:
         """A reader of the transitions. Given episodes are copied once only."""
+        if not isinstance(dataset, ReplayBufferBase):
+            name = type(self).__name__
+            raise ConfigError(f"{name} takes a dataset, got {dataset!r:.80}: give an MDPDataset or ReplayBuffer")
         if self._episodes is None:
             return dataset.reader
         picker = dataset.transition_picker

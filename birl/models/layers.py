@@ -35,8 +35,8 @@ def activation_named(name: str) -> Activation:
     Raises:
         ConfigError: if there is none.
     """
-    if name not in ACTIVATIONS:
-        raise ConfigError(f"activation is {name!r}; it must be one of {', '.join(map(repr, ACTIVATIONS))}")
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise ConfigError(f"activation is {name!r:.80}; it must be one of {', '.join(map(repr, ACTIVATIONS))}")
     return ACTIVATIONS[name]
 
 

@@ -174,6 +174,7 @@ class SGDFactory(_Factory, type="sgd"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check("nesterov", self.nesterov, bool)
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise ConfigError(
                 f"nesterov is True with momentum {self.momentum!r} and dampening {self.dampening!r}; "

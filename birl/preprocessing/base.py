@@ -22,6 +22,7 @@ from birl.errors import (
     ShapeError,
     UnsupportedError,
 )
+from birl.spaces import single_spaces
 from birl.types import Array, tree_map
 
 _NUMBERS_AT_ONCE: Final = 2**20  # 8 MB in float64
@@ -49,6 +50,11 @@ class Scaler:
 
     def fit_with_dataset(self, dataset: Any) -> None:
         """Find the parameters from all episodes of a dataset."""
+        if not hasattr(dataset, "episodes"):
+            raise ConfigError(
+                f"{type(self).__name__}.fit_with_dataset takes a dataset, got {dataset!r:.80}: give an MDPDataset or "
+                "ReplayBuffer, or call fit_with_episodes(episodes)"
+            )
         mine = type(self)
         if (
             mine.fit_with_episodes is Scaler.fit_with_episodes
@@ -122,13 +128,18 @@ class Scaler:
 
     def _values(self, episode: Any) -> Array:
         """The values of one episode to scale: ``[steps, …]``."""
-        values: Array = getattr(episode, f"{self._scaled}s")
+        values: Array = getattr(episode, f"{self._scaled}s", None)  # type: ignore[assignment]
+        if values is None:
+            name = type(self).__name__
+            raise ConfigError(f"{name} is fitted with episodes, got {episode!r:.80}: give dataset.episodes")
         return values
 
     def _space(self, env: Any) -> Any:
         """The (single) environment's space of these values."""
-        single = f"single_{self._scaled}_space"
-        return getattr(env, single) if hasattr(env, single) else getattr(env, f"{self._scaled}_space")
+        space = getattr(env, f"single_{self._scaled}_space", getattr(env, f"{self._scaled}_space", None))
+        if space is None:
+            single_spaces(env)  # says what is wrong
+        return space
 
 
 class Fitted(Scaler):
@@ -150,6 +161,7 @@ class Fitted(Scaler):
         return getattr(self, self._fitted[0]) is not None
 
     def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
+        check("episodes", episodes, Iterable, ": give dataset.episodes")  # type: ignore[type-abstract]
         statistics = row_statistics(self._values(episode) for episode in episodes)
         self._set(*(getattr(statistics, name) for name in self._fitted))
 
@@ -227,6 +239,8 @@ def _picked(episode: Any, picker: Any) -> Any:
 
 def _tensor(array: Any) -> Tensor:
     array = np.asarray(array)
+    if array.dtype.kind not in "biuf":
+        raise ShapeError(f"values of dtype {array.dtype} were given; they must be numbers: give an array of them")
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

@@ -161,6 +161,7 @@ class ReturnBasedRewardScaler(Fitted, _AffineReward, type="return"):
     _fitted = ("return_min", "return_max")
 
     def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
+        check("episodes", episodes, Iterable, ": give dataset.episodes")  # type: ignore[type-abstract]
         returns = [self._values(episode).sum(dtype=np.float64) for episode in episodes]
         statistics = row_statistics([np.array(returns)])
         self._set(statistics.minimum, statistics.maximum)

@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from birl.dataset import (
+    BasicTrajectorySlicer,
     DatasetInfo,
     Episode,
     FIFOBuffer,
@@ -242,7 +243,7 @@ BAD = [
     (bad(timeouts=np.zeros(5)), ShapeError, "timeouts 5"),
     (bad(actions=np.zeros((2, 1))), ShapeError, "actions 2"),
     (bad(rewards=np.zeros((4, 2))), ShapeError, r"\(4, 2\)"),
-    (bad(observations=np.array(["a", "b", "c", "d"])), ShapeError, "is <U1; it must be bool, integer or"),
+    (bad(observations=np.array(["a", "b", "c", "d"])), ShapeError, r"observations is <U1, text; .*np.unique\(obs"),
     (bad(observations=np.array([None] * 4)), ShapeError, "is object; it must be bool, integer or"),
     (bad(observations=[[1.0], [1.0, 2.0], [1.0], [1.0]]), ShapeError, "observations"),
     (bad(observations=(np.zeros((4, 1)),)), ShapeError, "tuple of fewer than two"),
@@ -259,7 +260,13 @@ BAD = [
     (bad(timeouts=None), DataError, "no step of 4 ends an episode: .*episode_ids"),
     (bad(timeouts=np.zeros(4)), DataError, "no step of 4 ends an episode"),
     (bad(terminals=None, timeouts=[0, 0, 0, 1]), DataError, r"terminals are not given.*np.zeros\(len\(rewards\)\)"),
-    (bad(actions=[0, -1, 0, 1]), ActionError, "action -1 at step 1"),
+    (bad(actions=[0, -1, 0, 1]), ActionError, "action -1 at step 1 is negative, .* np.unique.* or give floats"),
+    (bad(actions=[-1, -1, -2, -1]), ActionError, "action -1 at step 0 is negative"),
+    (bad(actions=["left", "right", "left", "left"]), ShapeError, r"actions is <U5, text; .*np.unique\(actions"),
+    (bad(actions=[0, 0, 0, 1], action_size="2"), ConfigError, "action_size is '2'; it must be an int >= 1"),
+    (bad(action_space="discrete"), ActionError, "action_space is 'discrete'; it must be ActionSpace"),
+    (bad(transition_picker=3), ConfigError, "transition_picker is 3; it must be a TransitionPickerProtocol"),
+    (bad(trajectory_slicer=BasicTrajectorySlicer), ConfigError, r"give an object, BasicTrajectorySlicer\(…\)"),
     (bad(actions=[0, 3, 0, 1], action_size=3), ActionError, r"outside 0 … 2"),
     (bad(actions=[0, 10**9, 0, 1]), ActionError, "action is 1000000000, but only 3 values .*action_size=1000000001"),
     (bad(actions=np.zeros((4, 2), int)), ActionError, "integers of shape"),

@@ -1,0 +1,184 @@
+"""Arguments of wrong types are answered with an error of birl's, not with one of Python's from the inside."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import birl
+from birl import algos, dataset, datasets, metrics, models, optimizers, preprocessing
+from birl.errors import BirlError, ConfigError, EmptyDataError, EnvironmentMismatchError, ShapeError
+
+BAD: list[Any] = [None, 3, -1, 1.5, "x", b"x", [], {}, object(), int, np.full(3, np.nan), np.zeros((2, 3, 5))]
+CONFIGS = [getattr(algos, name) for name in sorted(algos.__all__) if name.endswith("Config")]
+FACTORIES = [
+    value
+    for module in (models, optimizers, preprocessing)
+    for name, value in sorted(vars(module).items())
+    if name.endswith(("Factory", "Scaler")) and not inspect.isabstract(value) and name in module.__all__
+]
+
+
+def logged(**options: Any) -> dataset.MDPDataset:
+    rng = np.random.default_rng(0)
+    observations, rewards = rng.normal(size=(20, 4)).astype(np.float32), rng.normal(size=20)
+    return dataset.MDPDataset(observations, np.arange(20) % 2, rewards, np.arange(20) % 10 == 9, **options)
+
+
+def typed(call: Callable[[], Any], what: str) -> None:
+    try:
+        call()
+    except BirlError as error:
+        if len(str(error)) > 1500:
+            pytest.fail(f"{what} has a long message: {error}")
+    except Exception as error:
+        pytest.fail(f"{what} raised {type(error).__name__}: {error}")
+
+
+def arguments_of(function: Any) -> Iterator[str]:
+    for each in inspect.signature(function).parameters.values():
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            yield each.name
+
+
+@pytest.mark.parametrize("made", [*CONFIGS, *FACTORIES], ids=lambda made: made.__name__)
+def test_configurations_and_factories(made: Any) -> None:
+    for name in arguments_of(made):
+        for value in BAD:
+            typed(lambda name=name, value=value: made(**{name: value}), f"{made.__name__}({name}={value!r:.30})")
+
+
+@pytest.mark.parametrize("name", list(arguments_of(dataset.MDPDataset)))
+def test_logged_data(name: str) -> None:
+    good = {"observations": np.eye(4), "actions": [0, 1, 0, 1], "rewards": np.ones(4), "terminals": [0, 0, 0, 1]}
+    for value in BAD:
+        typed(lambda value=value: dataset.MDPDataset(**{**good, name: value}), f"MDPDataset({name}={value!r:.30})")
+
+
+METHODS = {
+    "build_with_dataset": "dataset",
+    "build_with_env": "env",
+    "check_env": "env",
+    "fit": "dataset",
+    "predict": "x",
+    "predict_value": "x",
+    "sample_action": "x",
+    "sample_minibatch": "dataset",
+    "update": "batch",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_algorithms(method: str) -> None:
+    algorithm = algos.DQNConfig(batch_size=4).create()
+    algorithm.build_with_dataset(logged())
+    rest: dict[str, Any] = {"n_steps": 1} if method == "fit" else {}
+    for value in BAD:
+        given = {METHODS[method]: value, **rest}
+        typed(lambda given=given: getattr(algorithm, method)(**given), f"{method}({value!r:.30})")
+
+
+@pytest.mark.parametrize("name", ["fit_with_dataset", "fit_with_env", "fit_with_episodes", "transform_numpy"])
+def test_scalers(name: str) -> None:
+    for kind in (
+        preprocessing.StandardObservationScaler,
+        preprocessing.MinMaxActionScaler,
+        preprocessing.ReturnBasedRewardScaler,
+    ):
+        for value in [each for each in BAD if not (name == "transform_numpy" and isinstance(each, dict))]:
+            scaler: Any = kind()
+            typed(lambda value=value, of=scaler: getattr(of, name)(value), f"{kind.__name__}.{name}({value!r:.30})")
+
+
+def test_evaluators() -> None:
+    for value in BAD:
+        typed(lambda value=value: metrics.TDErrorEvaluator()(None, value), f"TDErrorEvaluator()(None, {value!r:.30})")
+
+
+LOADERS = [datasets.get_dataset, datasets.get_d4rl, datasets.get_atari, datasets.get_minari]
+
+
+@pytest.mark.parametrize("function", LOADERS)
+def test_names_of_datasets(function: Any) -> None:
+    for value in BAD:
+        typed(lambda value=value: function(value), f"{function.__name__}({value!r:.30})")
+
+
+def test_datasets_and_environments_given_as_text() -> None:
+    algorithm = algos.DQNConfig().create()
+    with pytest.raises(ConfigError, match="fit takes a dataset, got the text 'CartPole-v1': .*get_dataset.*fit_online"):
+        algorithm.fit("CartPole-v1", n_steps=1)
+    with pytest.raises(ConfigError, match="build_with_dataset takes a dataset, got the text 'logs.h5'"):
+        algorithm.build_with_dataset("logs.h5")  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentMismatchError, match="text .CartPole-v1. is not an environment: birl.envs.make_env"):
+        dataset.create_fifo_replay_buffer(10, env="CartPole-v1")
+    with pytest.raises(EnvironmentMismatchError, match="'CartPole-v1' is not an environment"):
+        algorithm.build_with_env("CartPole-v1")
+    with pytest.raises(ConfigError, match="'Own-v0'.*'module:Id-v0'"):
+        birl.envs.make_env("Own-v0")
+
+
+def test_values_of_actions_need_the_action() -> None:
+    algorithm = algos.DQNConfig().create()
+    algorithm.build_with_dataset(logged())
+    with pytest.raises(ConfigError, match=r"action is None, but DQN .* give actions \(2,\), such as predict\(x\)"):
+        algorithm.predict_value(np.zeros((2, 4)))
+
+
+def test_what_print_shows() -> None:
+    algorithm = algos.DQNConfig().create()
+    assert repr(algorithm) == "<DQN: no networks yet, on cpu>"
+    algorithm.build_with_dataset(logged())
+    assert repr(algorithm) == "<DQN: observations (4,) and 2 discrete actions, 0 updates, on cpu>"
+
+
+def test_what_cannot_be_changed_cannot_be_set() -> None:
+    data = logged()
+    for thing, name in ((data, "buffer"), (data, "transition_count"), (dataset.FIFOBuffer(3), "limit")):
+        with pytest.raises(AttributeError, match="no setter"):
+            setattr(thing, name, 3)
+
+
+def test_episodes_without_a_step_or_of_another_type() -> None:
+    class Empty:
+        observations, actions, rewards = np.zeros((0, 4)), np.zeros((0, 1), np.int64), np.zeros((0, 1))
+        terminated, transition_count = True, 0
+        observation_signature = dataset.Signature([np.float64], [(4,)])
+        action_signature = reward_signature = dataset.Signature([np.float64], [(1,)])
+
+        def size(self) -> int:
+            return 0
+
+        def compute_return(self) -> float:
+            return 0.0
+
+    data = logged()
+    with pytest.raises(EmptyDataError, match="0 steps, at least 1"):
+        data.append_episode(Empty())
+    with pytest.raises(EmptyDataError, match="0 steps, at least 1"):
+        dataset.create_infinite_replay_buffer([Empty()])
+    with pytest.raises(ConfigError, match="episode is 3; it must be an EpisodeBase: make one with birl.dataset"):
+        data.append_episode(3)  # type: ignore[arg-type]
+
+
+def test_action_sizes_are_checked_with_the_signatures() -> None:
+    signatures = {
+        "observation_signature": dataset.Signature([np.float32], [(4,)]),
+        "action_signature": dataset.Signature([np.float32], [(2,)]),
+    }
+    with pytest.raises(ShapeError, match="action_size=7, but actions have 2 dimensions"):
+        dataset.ReplayBuffer(dataset.InfiniteBuffer(), action_size=7, **signatures)  # type: ignore[arg-type]
+    env = gymnasium.make("CartPole-v1")
+    with pytest.raises(ConfigError, match="action_size is '2'; it must be an int >= 1"):
+        dataset.ReplayBuffer(dataset.InfiniteBuffer(), env=env, action_size="2")  # type: ignore[arg-type]
+
+
+def test_rows_are_not_handed_on_by_map() -> None:
+    batch = logged().sample_transition_batch(4)
+    object.__setattr__(batch, "rows", [("source", np.arange(4))])
+    assert batch.map(lambda leaf: leaf[:2]).rows is None
