@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -22,6 +23,12 @@ FACTORIES = [
     for name, value in sorted(vars(module).items())
     if name.endswith(("Factory", "Scaler")) and not inspect.isabstract(value) and name in module.__all__
 ]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``storage="x"`` makes a folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 def logged(**options: Any) -> dataset.MDPDataset:
