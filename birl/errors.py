@@ -15,7 +15,7 @@
     │   ├── CorruptFileError                          truncated, altered or damaged
     │   ├── ForeignFileError                          not a file of the expected kind, or from a newer birl
     │   └── WriteError                                could not be written; what was there before is untouched
-    ├── ResumeError                   (RuntimeError)  a run folder holds a run with other settings
+    ├── ResumeError                   (RuntimeError)  a run folder holds a run with other settings, or one at work
     ├── MissingExtraError             (ImportError)   an optional package is needed: the message names the extra
     ├── NotBuiltError                 (RuntimeError)  an algorithm is used before its networks exist
     ├── UnsupportedError              (RuntimeError)  the algorithm cannot do this by nature
@@ -107,7 +107,7 @@ class WriteError(FileError):
 
 
 class ResumeError(BirlError, RuntimeError):
-    """A run folder holds a run with other settings than the ones given."""
+    """A run folder holds a run with other settings than the ones given, or another run is at work in it."""
 
 
 class MissingExtraError(BirlError, ImportError):

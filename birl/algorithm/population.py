@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -322,6 +323,12 @@ class _Adapters(EpochAdapter):
             )
             for run in algo.runs()
         }
+
+    @property
+    def logdir(self) -> str | None:
+        """The folder of all runs' folders, if they have any."""
+        own = getattr(next(iter(self._loggers.values())).adapter, "logdir", None)
+        return None if own is None else os.path.dirname(own)
 
     def write_params(self, params: dict[str, Any]) -> None:
         for run in self._stack.runs():

@@ -15,6 +15,7 @@ from birl.files import atomic_write
 from birl.logging import CombineAdapter, FileAdapter, LoggerAdapter, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter
 from birl.run.checkpoint import checkpoint_path, differences
+from birl.run.lock import only_run
 
 _SETTINGS, _PLANNED = "run.json", "planned_steps"
 _OURS = ("*.csv", "metrics.jsonl", "params.json", "model_*.d3", "model_best.json", "checkpoint.d3c")
@@ -133,8 +134,12 @@ class RunFolder(LoggerAdapterFactory):
         file = self.path / _SETTINGS
         if self.path.exists() and not self.path.is_dir():
             raise FileError(f"{self.path} is a file: give another --out")
-        if not file.exists() and self.path.exists() and any(self.path.iterdir()):
+        if not file.exists() and self.path.exists() and any(not each.name.startswith(".run.") for each in self.path.iterdir()):
             raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
+        with only_run(self.path):
+            return self._settle(file, settings, planned, fresh)
+
+    def _settle(self, file: Path, settings: dict[str, Any], planned: int, fresh: bool) -> bool:
         if file.exists() and self._files() and not fresh:
             saved = _read_settings(file)
             saved.pop(_PLANNED, None)
@@ -154,7 +159,6 @@ class RunFolder(LoggerAdapterFactory):
         if not going_on:  # everything before the first checkpoint is logged again
             for old in self._files():
                 old.unlink()
-        self.path.mkdir(parents=True, exist_ok=True)
         if planned != settings["n_steps"]:
             settings = {**settings, _PLANNED: planned}
         atomic_write(file, json.dumps(settings, indent=2).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import BinaryIO, Final
 from birl.errors import FileError, WriteError
 
 _STALE_SECONDS: Final = 600.0
+_TEMPORARY: Final = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")
 
 
 def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], object]) -> None:
@@ -80,6 +82,18 @@ def _remove_stale(target: Path, temporary: Path) -> None:
             ours = other.name.startswith(f".{target.name}.") and other.name.endswith(".tmp")
             if ours and other != temporary and now - other.stat().st_mtime > _STALE_SECONDS:
                 other.unlink()
+
+
+def remove_torn(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove what killed processes left of the files in ``folder`` with these names. For places without other writers.
+
+    Only names that `atomic_write` makes are looked at.
+    """
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            match = _TEMPORARY.fullmatch(path.name)
+            if match and names.fullmatch(match[1]):
+                path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

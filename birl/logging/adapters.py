@@ -31,6 +31,11 @@ class CombineAdapter(LoggerAdapter):
     def __init__(self, adapters: Sequence[LoggerAdapter]) -> None:
         self._adapters = tuple(adapters)
 
+    @property
+    def logdir(self) -> str | None:
+        """The folder of the first adapter that writes into one."""
+        return next((a.logdir for a in self._adapters if getattr(a, "logdir", None) is not None), None)  # type: ignore[attr-defined]
+
     def write_params(self, params: dict[str, Any]) -> None:
         for adapter in self._adapters:
             adapter.write_params(params)

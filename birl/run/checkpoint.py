@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.errors import ConfigError, FileError, ResumeError, WriteError
+from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
 from birl.files.restore import damage_as_typed_errors
 from birl.types import State
@@ -50,7 +50,7 @@ def save_checkpoint(folder: str | Path, settings: dict[str, Any], state: State) 
     """Write the checkpoint, completely or not at all.
 
     Args:
-        folder: run folder; created if missing.
+        folder: run folder, which exists.
         settings: settings of the run, as JSON values. A run with other settings will not resume from it.
         state: everything the run depends on except the global random generators, which are added here.
 
@@ -58,34 +58,36 @@ def save_checkpoint(folder: str | Path, settings: dict[str, Any], state: State) 
         WriteError: if it cannot be written; an earlier checkpoint is untouched.
     """
     path = checkpoint_path(folder)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(
-            f"the folder {path.parent} for a checkpoint cannot be made ({error.strerror}): give another checkpoint="
-        ) from error
     step = state["session"]["step"]
     save_archive(path, _KIND, {**settings, _STEP: step}, {**state, "random": random_state()})
 
 
+def check_folder(folder: Any) -> None:
+    """Raise an error if ``folder`` is not the path of a folder, there or not.
+
+    Raises:
+        ConfigError: if it is no path, or a file.
+        FileError: if it cannot be looked at.
+    """
+    if not isinstance(folder, str | os.PathLike) or folder == "":
+        raise ConfigError(f"checkpoint is {folder!r}; it must be the path of a folder, or None")
+    try:
+        if Path(folder).exists() and not Path(folder).is_dir():
+            raise ConfigError(f"checkpoint={str(folder)!r} is a file; it must be a folder: give another one")
+    except OSError as error:
+        raise FileError(f"{folder} cannot be read ({error.strerror}): give another checkpoint=") from error
+
+
 def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | None:
-    """Read the checkpoint, or return ``None`` if there is none.
+    """Read the checkpoint, or return ``None`` if there is none. The folder must be one, see `check_folder`.
 
     Raises:
         ResumeError: if the run has other settings; the message names them.
         CorruptFileError, ForeignFileError: if the file cannot be read.
-        ConfigError: if ``folder`` is not the path of a folder.
     """
-    if not isinstance(folder, str | os.PathLike) or folder == "":
-        raise ConfigError(f"checkpoint is {folder!r}; it must be the path of a folder, or None")
     path = checkpoint_path(folder)
-    try:
-        if Path(folder).exists() and not Path(folder).is_dir():
-            raise ConfigError(f"checkpoint={str(folder)!r} is a file; it must be a folder: give another one")
-        if not path.exists():
-            return None
-    except OSError as error:
-        raise FileError(f"{path} cannot be read ({error.strerror}): give another checkpoint=") from error
+    if not path.exists():
+        return None
     saved, state = load_archive(path, _KIND)
     saved.pop(_STEP, None)
     different = differences(saved, settings)

@@ -7,8 +7,10 @@ A loop makes a `Session`, and a function that makes a step and calls `Session.ti
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
@@ -19,10 +21,18 @@ import numpy as np
 from birl.envs import number_of_environments
 from birl.errors import ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import all_or_nothing, compare, damage_as_typed_errors, put_back
-from birl.logging import BirlLogger, FileAdapterFactory, LoggingStrategy
+from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.logging.logger import LOG
-from birl.run.checkpoint import GlobalRandomness, checkpoint_path, load_checkpoint, randomness_kept, save_checkpoint
+from birl.run.checkpoint import (
+    GlobalRandomness,
+    check_folder,
+    checkpoint_path,
+    load_checkpoint,
+    randomness_kept,
+    save_checkpoint,
+)
 from birl.run.gradient_statistics import GradientStatistics
+from birl.run.lock import only_run
 from birl.run.options import Options
 from birl.run.progress import Progress
 from birl.run.protocols import Environment, Evaluator, Stateful, Trainable
@@ -89,17 +99,13 @@ class Session:
         self._interrupt = Interrupt()
 
         compiled = algorithm.learner.compiled
-        state = None if self._checkpoint is None else load_checkpoint(self._checkpoint, self._settings)
-        experiment_name, with_timestamp = given["experiment_name"], given["with_timestamp"]
+        self._held = contextlib.ExitStack()  # locks of folders
+        state = self._resumed(self._settings)
+        experiment_name, with_timestamp = given["experiment_name"] or name, given["with_timestamp"]
         if state is not None:
             experiment_name, with_timestamp = self._header(state, experiment_name, given["go_on"]), False
-        self._logger = BirlLogger(
-            given["logger_adapter"] or FileAdapterFactory(),
-            experiment_name or name,
-            with_timestamp,
-            algo=algorithm,
-            n_steps_per_epoch=n_steps_per_epoch,
-        )
+        factory = given["logger_adapter"] or FileAdapterFactory()
+        self._logger = self._open_logger(factory, experiment_name, with_timestamp)
         self.averages, self.time = self._logger.averages, self._logger.measure_time
         if state is not None:
             self._set_state(state)
@@ -112,6 +118,30 @@ class Session:
         self._introduce(state is not None)
         if state is None:
             self._write_checkpoint()  # a run that dies in its first epoch begins again with the same random numbers
+
+    def _resumed(self, settings: dict[str, Any]) -> State | None:
+        """The state to go on from, once no other run can write there."""
+        if self._checkpoint is None:
+            return None
+        check_folder(self._checkpoint)
+        self._held.enter_context(only_run(self._checkpoint))
+        return load_checkpoint(self._checkpoint, settings)
+
+    def _open_logger(self, factory: LoggerAdapterFactory, name: str, with_timestamp: bool) -> BirlLogger:
+        """The logger, once no other run can write where it does."""
+        while True:
+            logger = BirlLogger(
+                factory, name, with_timestamp, algo=self._algorithm, n_steps_per_epoch=self._epoch_length
+            )
+            place = getattr(logger.adapter, "logdir", None)
+            if place is None or (self._checkpoint is not None and _same(place, self._checkpoint)):
+                return logger
+            try:
+                self._held.enter_context(only_run(place))
+                return logger
+            except ResumeError:
+                if not with_timestamp:  # else the other run began in the same second: this one gets another time
+                    raise
 
     # -- where the run is ------------------------------------------------------------------------------------------
 
@@ -160,6 +190,7 @@ class Session:
                 self._algorithm.watch_gradients(None)
             self._progress.close()
             self._logger.close()
+            self._held.close()
 
     @property
     def until_looked_at(self) -> int:
@@ -292,7 +323,7 @@ class Session:
         }
         save_checkpoint(self._checkpoint, self._settings, state)
 
-    def _header(self, state: State, experiment_name: str | None, go_on: bool) -> str:
+    def _header(self, state: State, experiment_name: str, go_on: bool) -> str:
         """Take the counters of a checkpoint; returns the run's name."""
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         own = {"step": 0, "closed": 0, "ended": "", "averages": {}, "experiment_name": "", "logger": {}}
@@ -329,6 +360,10 @@ class Session:
                 saved = {**state["parts"], "random": state["random"]}
             put_back(parts, saved, label)  # evaluators may have been added since
             put_back(own, state["session"], label, free="")  # last, because it changes files
+
+
+def _same(one: Any, other: Any) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 class SamplerPart(NamedTuple):
