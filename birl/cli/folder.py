@@ -134,7 +134,8 @@ class RunFolder(LoggerAdapterFactory):
         file = self.path / _SETTINGS
         if self.path.exists() and not self.path.is_dir():
             raise FileError(f"{self.path} is a file: give another --out")
-        if not file.exists() and self.path.exists() and any(not each.name.startswith(".run.") for each in self.path.iterdir()):
+        found = self.path.iterdir() if self.path.exists() else ()
+        if not file.exists() and any(not each.name.startswith(".run.") for each in found):
             raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
         with only_run(self.path):
             return self._settle(file, settings, planned, fresh)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
 from birl.files.restore import damage_as_typed_errors
+from birl.run.identity import DIGEST
 from birl.types import State
 
 CHECKPOINT = "checkpoint.d3c"
@@ -90,6 +92,15 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
         return None
     saved, state = load_archive(path, _KIND)
     saved.pop(_STEP, None)
+    if DIGEST in settings and DIGEST not in saved:
+        saved.pop("content", None)
+        saved[DIGEST] = settings[DIGEST]
+        warnings.warn(
+            f"{path} was written by an earlier build of birl 0.1, which digested only some of the data: that they are "
+            "the same is taken for granted",
+            UserWarning,
+            stacklevel=2,
+        )
     different = differences(saved, settings)
     if different:
         raise ResumeError(

@@ -52,7 +52,8 @@ def only_run(folder: str | Path) -> Iterator[None]:
             yield
             return
         raise WriteError(
-            f"the folder {path} cannot be made or written ({error.strerror}): give another checkpoint= or logger_adapter="
+            f"the folder {path} cannot be made or written ({error.strerror}): give another checkpoint= or another "
+            "logger_adapter="
         ) from error
     try:
         remove_torn(path, _OURS)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
+from birl.run.identity import dataset_settings, run_settings
 from birl.run.options import Options, checked_options
 from birl.run.protocols import Evaluator, Trainable
-from birl.run.session import SamplerPart, Session, dataset_settings, run_settings
+from birl.run.session import SamplerPart, Session
 
 
 def fitter(
@@ -22,7 +23,8 @@ def fitter(
 
     Args:
         algorithm: its networks are made if they do not exist.
-        dataset: replay buffer. Its sampling generator is part of a checkpoint, its contents are not.
+        dataset: replay buffer. Its sampling generator is part of a checkpoint, its contents are
+            not, but a digest of them.
         n_steps: number of updates. Exactly so many are made: the last epoch may be shorter.
         evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
         **options: see `Options`.

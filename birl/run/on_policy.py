@@ -11,9 +11,10 @@ from birl.envs import Step, reset_generator
 from birl.errors import CorruptFileError, ResumeError
 from birl.run.collector import Player
 from birl.run.evaluate import checked_environments, online_evaluators
+from birl.run.identity import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, Rollout, Trainable
-from birl.run.session import Session, environment_settings, run_settings
+from birl.run.session import Session
 from birl.spaces import check_actions
 from birl.types import State, Tree, tree_leaves, tree_map
 

@@ -10,15 +10,10 @@ from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
 from birl.errors import ConfigError
 from birl.run.collector import Collector, check_parts
 from birl.run.evaluate import checked_environments, online_evaluators
+from birl.run.identity import DIGEST, digest, environment_settings, part_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
-from birl.run.session import (
-    SamplerPart,
-    Session,
-    environment_settings,
-    part_settings,
-    run_settings,
-)
+from birl.run.session import SamplerPart, Session
 
 DEFAULT_BUFFER_LIMIT = 1_000_000
 
@@ -88,6 +83,9 @@ def online_fitter(
             stacklevel=2,
         )
     source = learner.begin_run(buffer, (n_steps - update_start_step) // update_interval * n_updates, growing=True)
+    beside = getattr(buffer, "secondary_replay_buffer", None)  # only read: a checkpoint does not hold it
+    if beside is not None and given["checkpoint"] is not None:
+        settings[DIGEST] = digest(beside.reader.storages)
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
     collector = Collector(algorithm, env, buffer, explorer, seed=seed, overlap=overlap)
     evaluators = online_evaluators(given)

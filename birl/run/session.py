@@ -8,17 +8,15 @@ A loop makes a `Session`, and a function that makes a step and calls `Session.ti
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from birl.envs import number_of_environments
 from birl.errors import ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import all_or_nothing, compare, damage_as_typed_errors, put_back
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
@@ -35,7 +33,7 @@ from birl.run.gradient_statistics import GradientStatistics
 from birl.run.lock import only_run
 from birl.run.options import Options
 from birl.run.progress import Progress
-from birl.run.protocols import Environment, Evaluator, Stateful, Trainable
+from birl.run.protocols import Evaluator, Stateful, Trainable
 from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
 
@@ -51,7 +49,7 @@ class Session:
         name: name of the run if ``experiment_name`` does not say otherwise.
         n_steps: total number of steps, those before a resume included.
         parts: further objects whose state a checkpoint holds, by name.
-        settings: JSON values that a resumed run must share, by name. See `run_settings`.
+        settings: JSON values that a resumed run must share, by name. See `birl.run.identity`.
         evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
         dataset: what evaluators look at.
         given: all of `Options`, checked; others are left alone.
@@ -378,63 +376,3 @@ class SamplerPart(NamedTuple):
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
         self.source.set_state(state)
-
-
-def run_settings(algorithm: Trainable, loop: str, **values: Any) -> dict[str, Any]:
-    """The settings that a run and its resumption must share. Take them before the networks are built."""
-    return {"loop": loop, "algorithm": algorithm.config.serialize(), **values}
-
-
-def part_settings(part: Any) -> dict[str, Any] | None:
-    """The identity of an explorer, picker or slicer in `run_settings`: its class, and its numbers and strings."""
-    if part is None:
-        return None
-    plain, own = bool | int | float | str, getattr(part, "__dict__", {})
-    values = {key: value for key, value in own.items() if isinstance(value, plain)}
-    values |= {
-        key: list(value)
-        for key, value in own.items()
-        if isinstance(value, tuple) and all(isinstance(each, plain) for each in value)
-    }
-    return {"type": type(part).__name__, **values}
-
-
-def dataset_settings(dataset: Any) -> dict[str, Any]:
-    """The identity of a dataset in `run_settings`: size, picker, slicer, and a digest of some rewards."""
-    return {
-        "transitions": dataset.transition_count,
-        "picker": part_settings(getattr(dataset, "transition_picker", None)),
-        "slicer": part_settings(getattr(dataset, "trajectory_slicer", None)),
-        "content": _digest(dataset),
-    }
-
-
-def _digest(dataset: Any) -> str:
-    """Digest of the shapes and of the rewards at the beginning, in the middle and at the end."""
-    if hasattr(dataset, "primary_replay_buffer"):
-        return f"{_digest(dataset.primary_replay_buffer)} {_digest(dataset.secondary_replay_buffer)}"
-    episodes, info = dataset.episodes, dataset.dataset_info
-    count = len(episodes)
-    digest = hashlib.sha256(repr((dataset.observation_shape, info.action_size, info.action_space, count)).encode())
-    for order in (range(count), range(count // 2, count), range(count - 1, -1, -1)):
-        for rewards in _some_rewards(episodes, order):
-            digest.update(rewards.tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _some_rewards(episodes: Any, order: Iterable[int], most: int = 1000) -> Iterator[Any]:
-    """Rewards of the first episodes in the given order, up to a number of steps."""
-    left = most
-    for index in order:
-        rewards = np.ascontiguousarray(episodes[index].rewards[:left])
-        left -= len(rewards)
-        yield rewards
-        if left <= 0:
-            return
-
-
-def environment_settings(env: Environment, seed: int | None) -> dict[str, Any]:
-    """The identity of a training environment in `run_settings`."""
-    specification = getattr(env, "spec", None)
-    name = type(env.unwrapped).__name__ if specification is None else specification.id
-    return {"environment": name, "environments": number_of_environments(env), "seed": seed}
