@@ -23,7 +23,7 @@ from birl.devices import resolve_device
 from birl.engine.seeds import StackedEngine, check_stackable
 from birl.errors import ConfigError, UnsupportedError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
-from birl.logging.logger import EpochAdapter
+from birl.logging.logger import EpochAdapter, optional
 from birl.run import offline
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
 from birl.run.protocols import Callback, Stateful
@@ -45,6 +45,7 @@ def fit_many(
     logger_adapter: LoggerAdapterFactory | None = None,
     show_progress: bool = True,
     save_interval: int = 1,
+    keep_models: int | None = None,
     evaluators: Evaluators | Callable[[int], Evaluators] | None = None,
     callback: Callback | None = None,
     epoch_callback: Callback | None = None,
@@ -68,14 +69,14 @@ def fit_many(
         n_steps: number of updates.
         seeds: one algorithm is trained for each; 16 stands for ``range(16)``.
         device: see `AlgorithmConfig.create`.
-        n_steps_per_epoch, save_interval, show_progress: see `Algorithm.fit`.
+        n_steps_per_epoch, save_interval, keep_models, show_progress: see `Algorithm.fit`.
         experiment_name: name of the folder of all runs; by default the algorithm's with ``_seeds``. The run of seed 3
             is called ``<experiment_name>/seed_3``.
         with_timestamp: whether the time is appended to ``experiment_name``.
         logger_adapter: makes an adapter for each seed's run; by default a `FileAdapterFactory`.
         evaluators: name to evaluator; or, for evaluators that remember something, a function that makes them for a
             seed. They are called for each algorithm.
-        callback, epoch_callback: called for each algorithm, see `Algorithm.fit`.
+        callback, epoch_callback: called for each algorithm, see `Algorithm.fit`. ``False`` from one ends all runs.
         checkpoint: folder of the state of all runs, from which training goes on if it is there.
 
     Returns:
@@ -89,7 +90,7 @@ def fit_many(
     values = checked_seeds(seeds)
     if not isinstance(config, AlgorithmConfig):
         raise ConfigError(f"fit_many takes a configuration, such as birl.algos.IQLConfig(), got {config!r:.80}")
-    check_fit_arguments(dataset, None if callable(evaluators) else evaluators)
+    check_fit_arguments(dataset, None if callable(evaluators) else evaluators, callback, epoch_callback)
     check_many(config.create(device))
     with seeding.root_kept(), randomness_kept():
         reader = dataset.placed_for(resolve_device(device))
@@ -109,6 +110,7 @@ def fit_many(
             logger_adapter=SimpleNamespace(create=partial(_Adapters, logger_adapter or FileAdapterFactory())),
             show_progress=show_progress,
             save_interval=save_interval,
+            keep_models=keep_models,
             evaluators=stack.evaluators(),
             callback=callback and partial(stack.call_back, callback),
             epoch_callback=epoch_callback and partial(stack.call_back, epoch_callback),
@@ -210,7 +212,6 @@ class _Run:
                 "learner": self.algorithm.get_state(),
                 "sampler": self.reader.get_state(),
                 "random": random_state(),
-                "evaluators": {name: each.get_state() for name, each in self.remembering.items()},
             }
 
     def set_state(self, state: State) -> None:
@@ -219,7 +220,7 @@ class _Run:
         self.reader.set_state(state["sampler"])
         with self.acting(keep=True):
             set_random_state(state["random"])
-        saved = state.get("evaluators", {})  # earlier builds of 0.1 kept none here
+        saved = state.get("evaluators", {})  # earlier builds of 0.1 kept them here, or nowhere; now the loop does
         for name in self.remembering.keys() & saved.keys():  # some may have been added since
             self.remembering[name].set_state(saved[name])
 
@@ -275,7 +276,7 @@ class _Stack:
     def evaluators(self) -> dict[str, Any]:
         """Each seed's evaluators, for the loop."""
         return {
-            f"{run.name}/{name}": partial(self._evaluate, run, each)
+            f"{run.name}/{name}": (_Remembering if name in run.remembering else partial)(self._evaluate, run, each)
             for run in self._runs
             for name, each in run.evaluators.items()
         }
@@ -285,11 +286,13 @@ class _Stack:
         with run.acting(keep=False):  # what it draws changes nothing
             return float(evaluator(run.algorithm, dataset))
 
-    def call_back(self, callback: Callback, _: Any, epoch: int, step: int) -> None:
-        """Call a user's callback for each algorithm."""
+    def call_back(self, callback: Callback, _: Any, epoch: int, step: int) -> bool:
+        """Call a user's callback for each algorithm. Returns whether none returned ``False``."""
+        answers = []
         for run in self.runs():
             with run.acting(keep=True):
-                callback(run.algorithm, epoch, step)
+                answers.append(callback(run.algorithm, epoch, step))
+        return not any(answer is False for answer in answers)
 
     def runs(self) -> list[_Run]:
         """The runs, up to date."""
@@ -305,6 +308,16 @@ class _Stack:
         for run in self._runs:
             run.set_state(state[run.name])
         self.engine.restack_optimizers()
+
+
+class _Remembering(partial):  # type: ignore[type-arg]
+    """A seed's evaluator that has a state: the loop puts it back where a signal breaks an evaluation off."""
+
+    def get_state(self) -> State:
+        return self.args[1].get_state()  # type: ignore[no-any-return]
+
+    def set_state(self, state: State) -> None:
+        self.args[1].set_state(state)
 
 
 class _Adapters(EpochAdapter):
@@ -343,6 +356,10 @@ class _Adapters(EpochAdapter):
     def save_model(self, epoch: int, algo: Any) -> None:
         for run in self._stack.runs():
             self._loggers[run.name].save_model(epoch, run.algorithm)
+
+    def keep_models(self, newest: int) -> None:
+        for logger in self._loggers.values():
+            optional(logger.adapter, "keep_models")(newest)
 
     def close(self) -> None:
         for logger in self._loggers.values():

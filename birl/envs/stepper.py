@@ -81,7 +81,10 @@ class Stepper:
         self._mode = _autoreset_mode(self._env)
         self._generator = generator
         self.actions = actions_of(self.action_space)
-        kind = np.min_scalar_type(self.actions.size - 1) if self.actions.discrete else np.float32
+        own: Any = self.action_space.dtype
+        usual = np.dtype(np.int64 if self.actions.discrete else np.float32)
+        self._kind = usual if self.actions.discrete or own.kind != "f" else own
+        kind = np.min_scalar_type(self.actions.size - 1) if self.actions.discrete else self._kind
         self._logged = np.empty((self.n, *self.actions.shape), kind)  # the newest row of the log
         self._log = bytearray()  # actions, small in memory
         fitting = min(max(_LOG_BYTES // self._logged.nbytes, _LEAST_STEPS), _MOST_STEPS)
@@ -119,6 +122,7 @@ class Stepper:
             EnvironmentMismatchError: if what it gives is no step.
             WorkerError: if the process of an environment is gone.
         """
+        action = self._taken(action)
         self._record(action)
         return self._arrived(self._ask("step", action))
 
@@ -153,8 +157,8 @@ class Stepper:
 
         Until then everything here, `get_state` included, is as if it had not begun.
         """
-        self._ask("step_async", action)
-        self._begun = action
+        self._begun = self._taken(action)
+        self._ask("step_async", self._begun)
 
     def finish(self) -> Step:
         """The result of the step that was begun; see `step`."""
@@ -164,6 +168,10 @@ class Stepper:
     def abandon(self) -> None:
         """Wait for a step that was begun and forget it. The environments can then only be reset."""
         self._ask("step_wait")
+
+    def _taken(self, action: Array) -> Array:
+        """The actions as environments are given them, the first time and when they are repeated."""
+        return np.asarray(action, self._kind)
 
     def _record(self, action: Array) -> None:
         if self._log_limit:
@@ -259,7 +267,7 @@ class Stepper:
         self.reset()
         limit, self._log_limit = self._log_limit, sys.maxsize  # none of these steps led to a reset of all
         for action in state["actions"]:
-            self.step(action if self._logged.dtype.kind == "f" else action.astype(np.int64))
+            self.step(action)
         self._log_limit = limit
         expected = [np.asarray(leaf) for leaf in state["observation"].values()]
         self.lost = not all(map(np.array_equal, tree_leaves(self.observation), expected))

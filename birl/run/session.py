@@ -8,6 +8,7 @@ A loop makes a `Session`, and a function that makes a step and calls `Session.ti
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 import warnings
@@ -224,11 +225,15 @@ class Session:
         epoch = self.epoch
         self.averages.check(self.step)
         metrics = self.averages.means()
+        remembering: Any = [each for each in self._evaluators.values() if isinstance(each, Stateful)]
+        before = [copy.deepcopy(each.get_state()) for each in remembering]
         try:
             with randomness_kept(), self._interrupt.abandonable():
                 for name, evaluator in self._evaluators.items():
                     metrics[name] = float(evaluator(self._algorithm, self._dataset))
-        except Abandoned:
+        except Abandoned:  # the resumed run evaluates again
+            for each, state in zip(remembering, before, strict=True):
+                each.set_state(state)
             self._obey()
         self._write(metrics)
         self._progress.show(epoch, metrics)
