@@ -137,6 +137,7 @@ class RunFolder(LoggerAdapterFactory):
         found = self.path.iterdir() if self.path.exists() else ()
         if not file.exists() and any(not each.name.startswith(".run.") for each in found):
             raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
+        self.path.mkdir(parents=True, exist_ok=True)
         with only_run(self.path):
             return self._settle(file, settings, planned, fresh)
 
