@@ -120,7 +120,7 @@ def online_dqn(folder: Path) -> None:
 
 def online_vector(folder: Path) -> None:
     """Vector environments that reset themselves, with a short log."""
-    stepper.LONGEST_LOG = 37
+    stepper._LEAST_STEPS = stepper._MOST_STEPS = 37  # type: ignore[misc]
     config = algos.SACConfig(batch_size=16, actor_encoder_factory=SMALL, critic_encoder_factory=SMALL)
     env = SyncVectorEnv([lambda: make_env("Pendulum-v1")] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
     options = _options(folder, 30) | {"update_start_step": 50, "random_steps": 30, "score": "rollout_return", "seed": 1}
