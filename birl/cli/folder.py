@@ -139,9 +139,9 @@ class RunFolder(LoggerAdapterFactory):
             raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
         self.path.mkdir(parents=True, exist_ok=True)
         with only_run(self.path):
-            return self._settle(file, settings, planned, fresh)
+            return self._settle(file, settings, planned, fresh, extend)
 
-    def _settle(self, file: Path, settings: dict[str, Any], planned: int, fresh: bool) -> bool:
+    def _settle(self, file: Path, settings: dict[str, Any], planned: int, fresh: bool, extend: bool) -> bool:
         if file.exists() and self._files() and not fresh:
             saved = _read_settings(file)
             saved.pop(_PLANNED, None)
