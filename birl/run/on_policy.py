@@ -9,6 +9,7 @@ import numpy as np
 
 from birl.envs import Step, reset_generator
 from birl.errors import CorruptFileError, ResumeError
+from birl.files.restore import checked_array
 from birl.run.collector import Player
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import environment_settings, run_settings
@@ -16,7 +17,7 @@ from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, Rollout, Trainable
 from birl.run.session import Session
 from birl.spaces import check_actions
-from birl.types import State, Tree, tree_leaves, tree_map
+from birl.types import State, Tree, tree_map
 
 
 class RolloutCollector(Player):
@@ -62,7 +63,12 @@ class RolloutCollector(Player):
         return rollout
 
     def _columns(self) -> dict[str, Tree]:
-        return tree_map(lambda *leaves: np.stack(leaves), *self._rows)  # type: ignore[no-any-return]
+        try:
+            return tree_map(lambda *leaves: np.stack(leaves), *self._rows)  # type: ignore[no-any-return]
+        except (ValueError, KeyError) as error:
+            raise CorruptFileError(
+                f"the rollout began with rows of other shapes ({error}), from a damaged checkpoint: use a copy"
+            ) from error
 
     def close_episodes(self) -> None:
         for row in self._rows[-1:]:
@@ -79,19 +85,27 @@ class RolloutCollector(Player):
                 "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
                 "cannot read: start anew in another folder, or finish the run with that build"
             )
-        columns = state["columns"]
-        for name, taken in {**columns, **columns.get("extra", {})}.items():
-            if name in ("action", "policy_action") and self.stepper.actions.discrete:
-                check_actions(self.stepper.actions, np.asarray(taken))
-        for leaf in tree_leaves(state["columns"]):
-            if np.shape(leaf)[:2] != (state["rows"], self.stepper.n):
-                raise CorruptFileError(
-                    f"the checkpoint has {state['rows']!r:.30} rows of a rollout with {self.stepper.n} environments, "
-                    f"but an array of shape {np.shape(leaf)}: restore it from a copy"
-                )
+        if state["rows"]:
+            self._check(state["rows"], state["columns"])
         self._rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         self.cut = state.get("cut", False)  # earlier builds of 0.1 kept none
         super().set_state(state)
+
+    def _check(self, rows: int, columns: dict[str, Any]) -> None:
+        """Raise an error if saved rows are not those of these environments."""
+        stepper, lead = self.stepper, (rows, self.stepper.n)
+        flags = dict.fromkeys(("is_first", "terminated", "truncated", "valid"), stepper.is_first)
+        seen = {"observation": stepper.observation, "next_observation": stepper.observation}
+        for name, like in {**seen, **flags, "reward": stepper.reward}.items():
+            tree_map(lambda x, y, name=name: checked_array(y, (rows, *x.shape), x.dtype, name), like, columns[name])
+        for name, column in {"action": columns["action"], **columns["extra"]}.items():
+            if np.shape(column)[:2] != lead or (name == "action" and np.shape(column)[2:] != stepper.actions.shape):
+                raise CorruptFileError(
+                    f"the checkpoint has {rows} rows of a rollout with {stepper.n} environments, but {name!r:.80} "
+                    f"of shape {np.shape(column)}: restore it from a copy"
+                )
+            if name in ("action", "policy_action") and stepper.actions.discrete:
+                check_actions(stepper.actions, np.asarray(column))
 
 
 def on_policy_fitter(

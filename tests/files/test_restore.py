@@ -168,11 +168,22 @@ def test_actions_that_no_network_has_are_refused(tmp_path: Path) -> None:
 
 def test_rollouts_that_no_environment_makes_are_refused(tmp_path: Path) -> None:
     cut_off(tmp_path, fuzzing.on_policy)
+    good = (tmp_path / "checkpoint.d3c").read_bytes()
+    for name in ("observation", "reward", "is_first", "action"):  # two rows that fit together, but not with new ones
+
+        def widen(state: State, name: str = name) -> None:
+            columns = state["parts"]["rollout"]["columns"]
+            columns[name] = np.concatenate([columns[name][..., None]] * 2, -1)
+
+        altered(tmp_path, widen)
+        with pytest.raises(CorruptFileError, match=name):
+            fuzzing.on_policy(tmp_path)
+        (tmp_path / "checkpoint.d3c").write_bytes(good)
     altered(tmp_path, lambda state: state["parts"]["rollout"]["columns"]["extra"]["policy_action"].fill(99))
     with pytest.raises(BirlError, match="99"):
         fuzzing.on_policy(tmp_path)
     altered(tmp_path, lambda state: state["parts"]["rollout"].update(rows=5))
-    with pytest.raises(BirlError, match="5 rows|99"):
+    with pytest.raises(BirlError, match="rollout|shape|99"):
         fuzzing.on_policy(tmp_path)
 
 
