@@ -98,10 +98,10 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     algorithm = kind(*given, config, device)
     if spec.actions.discrete and algorithm.action_scaler is not None:
         algorithm.replace_config(action_scaler=None)  # older versions accepted one and ignored it
-    if state is not None:  # sizes are compared before anything is allocated
-        planned = planned_networks(algorithm.config, spec, len(state["nets"]))
-        if {name: x.shape for name, x in planned.items()} != {name: x.shape for name, x in state["nets"].items()}:
-            raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
+    # sizes are compared before anything is allocated
+    planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
+    if state is not None and {k: x.shape for k, x in planned.items()} != {k: x.shape for k, x in state["nets"].items()}:
+        raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
     algorithm.create_impl(spec.observation_shape, spec.actions.size, discrete_action=spec.actions.discrete)
     return algorithm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,25 @@ def test_what_is_no_file_is_refused(given: Any) -> None:
             use(given)
 
 
+def test_networks_of_20_000_layers_are_refused_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    original = torch.nn.Linear.__init__
+    monkeypatch.setattr(torch.nn.Linear, "__init__", lambda *a, **k: (made.append(1), original(*a, **k))[1])
+    fuzzing.save_model(tmp_path)
+    config, state = load_archive(tmp_path / "file", "model")
+    config["config"]["params"]["encoder_factory"]["params"]["hidden_units"] = [4] * 20_000
+    save_archive(tmp_path / "deep", "model", config, state)
+    (tmp_path / "params.json").write_text(json.dumps(config))
+    for read, count in ((birl.load_learnable, 500), (birl.algos.DQN.from_json, 6_000)):
+        made.clear()
+        with pytest.raises(CorruptFileError, match="networks of more than"):
+            read(tmp_path / ("deep" if read is birl.load_learnable else "params.json"))
+        assert 0 < len(made) < count
+    birl.load_learnable(tmp_path / "file")
+
+
 def test_a_missing_description_is_told(tmp_path: Path) -> None:
     with pytest.raises(birl.errors.FileError, match="check the path"):
         birl.algos.DQN.from_json(tmp_path / "params.json")
@@ -237,8 +257,6 @@ def test_a_missing_description_is_told(tmp_path: Path) -> None:
 def test_the_index_of_a_folder_is_checked_before_anything_is_written(
     change: Any, message: str, tmp_path: Path
 ) -> None:
-    import json
-
     fuzzing.save_folder(tmp_path)
     path = tmp_path / "data" / "storage.json"
     index = json.loads(path.read_text())
