@@ -134,6 +134,10 @@ class ActionRangeWarning(UserWarning):
     """Actions reach beyond what a policy in ``[-1, 1]`` can express, and no action scaler is set."""
 
 
+class ShortRunWarning(UserWarning):
+    """A run is too short for what it is to learn."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'learning_rate'?"``, or an empty string if no known name is near.
 

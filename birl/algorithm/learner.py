@@ -86,6 +86,9 @@ class Experience:
         """Approximate number of engine updates for ``count`` draws (or ``count`` steps of fresh experience)."""
         return count
 
+    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+        """Warn of a run of ``count`` draws that cannot learn what it is to learn."""
+
     def refuse(self, name: str, loop: str) -> None:
         """Raise `UnsupportedError` if the algorithm called ``name`` does not learn in this loop."""
         if not self.loops:
@@ -241,6 +244,7 @@ class Learner:
         Returns:
             The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
+        self.experience.check_run(self, source, count)
         updates = self.experience.updates(self.config, count)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # modes are part of what is compiled

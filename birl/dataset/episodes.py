@@ -32,6 +32,13 @@ def episode_table(storage: Storage) -> EpisodeTable:
     return storage.cached("episodes", make)
 
 
+def farthest_end(storage: Storage) -> float:
+    """Number of steps in the longest episode; infinite if one was cut or is running, as values look beyond that end."""
+    lane, start, length = episode_table(storage)
+    last = storage.flags[storage.rows(lane, start + length - 1)]
+    return float(length.max(initial=0)) if bool(np.all(last & TERMINATED)) else np.inf
+
+
 def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: bool = False) -> Episode:
     """One episode.
 

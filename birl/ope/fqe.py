@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar, cast, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -34,7 +37,8 @@ from birl.algorithm import (
 )
 from birl.algorithm.batches import to_batch
 from birl.algorithm.building import check_actions
-from birl.errors import ConfigError, ShapeError
+from birl.dataset.episodes import farthest_end
+from birl.errors import ConfigError, ShapeError, ShortRunWarning
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction
 
@@ -56,6 +60,9 @@ class FQEConfig(ValueConfig):
     it is deployed, by its greedy actions. With ``n_action_samples`` of 1 or more the stochastic policy is evaluated:
     the next value is the mean over that many sampled actions.
 
+    Every copy of the target network carries rewards one step further back. ``gamma`` counts about ``1 / (1 - gamma)``
+    steps: an evaluation makes so many copies at least, better three times as many (there is a warning if it does not).
+
     Use single steps: in n-step returns all actions but the first are the data's, not the policy's. The mean and the C51
     head learn expectations; the quantile Huber loss of the other heads does so only approximately. With C51, estimates
     stay within ``v_min`` and ``v_max`` even for policies far from the data.
@@ -65,14 +72,16 @@ class FQEConfig(ValueConfig):
     Differs from the paper: stochastic gradient steps with a target network that is copied every
     ``target_update_interval`` updates, instead of a full regression for each target.
 
-    Differs from d3rlpy: policies that scale observations or actions are evaluated in their own units; an ensemble's
-    target is its mean, not its minimum, which would be too low; the squared error for discrete actions too, since the
-    Huber loss does not lead to expectations; a saved evaluation holds its policy and can be loaded.
+    Differs from d3rlpy: targets are copied ten times as often and the learning rate is ten times as high, or rewards
+    would not come back from beyond a few steps in usual runs; policies that scale observations or actions are evaluated
+    in their own units; an ensemble's target is its mean, not its minimum, which would be too low; the squared error for
+    discrete actions too, since the Huber loss does not lead to expectations; a saved evaluation holds its policy and
+    can be loaded.
     """
 
     batch_size: int = 100
-    learning_rate: float = 1e-4
-    target_update_interval: int = field(100, like=SharedFields)
+    learning_rate: float = 1e-3
+    target_update_interval: int = field(10, like=SharedFields)
     n_action_samples: int = field(
         0, "Number of actions drawn from the policy at each next observation, or 0 for its greedy action.", low=0
     )
@@ -143,6 +152,22 @@ class WithPolicyActions(Transitions):
             return learner.engine.burn_in(batch, burn_in)
         return batch.map(lambda x: x[burn_in:])
 
+    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+        """Warn if there are fewer copies of the target than steps that count."""
+        gamma, interval = learner.config.gamma, learner.config.target_update_interval
+        copies = (learner.engine.grad_step + count) // interval
+        ends = max(farthest_end(storage) for storage in getattr(source, "reader", source).storages)
+        horizon = min(ends, np.inf if gamma == 1 else 1 / (1 - gamma))
+        if copies < horizon < np.inf:
+            warnings.warn(
+                f"n_steps={count} and target_update_interval={interval} make {copies} copies of "
+                f"{learner.name}'s target. Each carries rewards one step further back, so that later ones do not reach "
+                f"the estimate, though {round(horizon)} steps count with gamma={gamma:g}: make "
+                f"n_steps={math.ceil(round(3 * horizon, 3)) * interval}, or copy more often",
+                ShortRunWarning,
+                stacklevel=6,
+            )
+
 
 @torch.no_grad()
 def _policy_action(learner: Learner, minibatch: Any, is_first: Tensor | None) -> Tensor:
@@ -189,6 +214,8 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         name = type(self).__name__
         if algo is None:
             _needs_a_policy(name, self.config_class.__name__)
+        if isinstance(algo, FQEConfig):
+            raise ConfigError(f"{name} takes the algorithm first: {name}(algo, config)")
         if not isinstance(algo, Algorithm) or algo.evaluates or algo.acts.aims:
             raise ConfigError(
                 f"{name} evaluates the policy of an algorithm that acts on observations, not {type(algo).__name__}"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -21,7 +22,15 @@ from birl import algos
 from birl.algorithm import Algorithm, Nothing, Policy, load_learnable
 from birl.config import AlgorithmConfig, config, hyperparameters
 from birl.dataset import MDPDataset, MultiStepTransitionPicker
-from birl.errors import ConfigError, CorruptFileError, NotBuiltError, ResumeError, ShapeError, UnsupportedError
+from birl.errors import (
+    ConfigError,
+    CorruptFileError,
+    NotBuiltError,
+    ResumeError,
+    ShapeError,
+    ShortRunWarning,
+    UnsupportedError,
+)
 from birl.logging import NoopAdapterFactory
 from birl.metrics import (
     AverageValueEstimationEvaluator,
@@ -51,10 +60,14 @@ from birl.optimizers import AdamFactory, CosineAnnealingLRFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler, StandardRewardScaler
 from birl.seeding import seed as seed_everything
 from birl.spaces import Spec
-from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm, random_dataset
+from birl.testing import CHECKS, SLOW_CHECKS, ChainEnv, check_algorithm, collect_dataset, random_dataset
 from birl.types import ActionSpace, Inputs
 
+# most runs here look at something else than estimates, and are as short as can be
+pytestmark = pytest.mark.filterwarnings("ignore:n_steps=.* copies of:birl.errors.ShortRunWarning")
+
 SMALL = VectorEncoderFactory(hidden_units=[6, 5])
+SMALL_CHAIN = VectorEncoderFactory(hidden_units=[32, 32])
 GRU = GRUEncoderFactory(hidden_size=5, hidden_units=[6])
 QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": NoopAdapterFactory()}
 HEADS: dict[str, QFunctionFactory] = {
@@ -164,9 +177,9 @@ def test_every_field_is_described(cls: Any) -> None:
         assert allowed and meaning.endswith(".")
     again = AlgorithmConfig.deserialize(json.loads(json.dumps(cls(gamma=0.5).serialize())))
     assert type(again) is cls and again.gamma == 0.5
-    # the defaults of the specification
-    assert (cls().learning_rate, cls().batch_size, cls().gamma) == (1e-4, 100, 0.99)
-    assert (cls().n_critics, cls().target_update_interval, cls().n_action_samples) == (1, 100, 0)
+    # the defaults of the specification, but for those that rank (below)
+    assert (cls().learning_rate, cls().batch_size, cls().gamma) == (1e-3, 100, 0.99)
+    assert (cls().n_critics, cls().target_update_interval, cls().n_action_samples) == (1, 10, 0)
 
 
 # -- known values --------------------------------------------------------------------------------------------------
@@ -500,7 +513,9 @@ def test_what_is_no_policy_is_refused() -> None:
         FQEConfig().create()
     with pytest.raises(ConfigError, match=r"DiscreteFQE\(algo=\.\.\., config=DiscreteFQEConfig\(\)\)"):
         DiscreteFQE(config=DiscreteFQEConfig())
-    for wrong in (fqe_of(policy), FQEConfig(), small("DecisionTransformer").create()):
+    with pytest.raises(ConfigError, match=r"FQE takes the algorithm first: FQE\(algo, config\)"):
+        FQE(FQEConfig(), policy)  # type: ignore[arg-type]
+    for wrong in (fqe_of(policy), small("DecisionTransformer").create()):
         with pytest.raises(ConfigError, match=f"not {type(wrong).__name__}"):
             FQE(algo=wrong)
     with pytest.raises(NotBuiltError, match="this BC has no networks yet"):
@@ -763,6 +778,131 @@ def test_policies_of_cartpole_are_ranked() -> None:
     estimates, truth = [each.estimate for each in found], [each.discounted for each in found]
     assert max(truth) > 4 * min(truth)
     assert example.spearman(estimates, truth) >= 0.7
+
+
+def estimate(policy: Any, data: Any, n_steps: int, **fields: Any) -> float:
+    """By an evaluation with the defaults, but for ``fields``."""
+    cls, config_class = (DiscreteFQE, DiscreteFQEConfig) if policy.spec.actions.discrete else (FQE, FQEConfig)
+    evaluators = {"value": InitialStateValueEstimationEvaluator()}
+    fqe = cls(algo=policy, config=config_class(**fields))
+    return fqe.fit(data, n_steps, n_steps_per_epoch=n_steps, evaluators=evaluators, **QUIET)[-1][1]["value"]
+
+
+def chain_values(goes_on: float, gamma: float, n_states: int) -> Any:
+    """Values ``[n_states]`` of leading on with a probability in every state."""
+    moves, ends = np.zeros((n_states, n_states)), n_states - 1
+    for state in range(ends):
+        moves[state, state + 1] += goes_on
+        moves[state, max(state - 1, 0)] += 1 - goes_on
+    reward = moves[:, ends].copy()
+    moves[:, ends] = 0  # nothing follows the end
+    return np.linalg.solve(np.eye(n_states) - gamma * moves, reward)
+
+
+@pytest.mark.filterwarnings("error::birl.errors.ShortRunWarning")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_policies_of_a_chain_are_ranked_by_their_true_values(seed: int) -> None:
+    """With the defaults, and steps enough for ``gamma``: the only reward is seven steps away."""
+    env, gamma = ChainEnv(), 0.9
+    data = collect_dataset(env, 3000, seed, policy=env.best_action, skill=0.5)
+    best = np.array([env.best_action(row) for row in np.eye(env.n_states)], int)
+    truth, found = [], []
+    seed_everything(seed)
+    for goes_on in (1.0, 0.8, 0.5):
+        table = np.full((env.n_states, 2), 1 - goes_on)
+        table[np.arange(env.n_states), best] = goes_on
+        policy = TableConfig(probabilities=table.tolist()).create()
+        policy.create_impl((env.n_states,), 2)
+        truth.append(chain_values(goes_on, gamma, env.n_states)[0])
+        found.append(estimate(policy, data, 400, gamma=gamma, n_action_samples=1, encoder_factory=SMALL_CHAIN))
+    assert truth[0] == pytest.approx(gamma**6) and truth[0] > truth[1] + 0.1 > truth[2] + 0.2
+    assert found == sorted(found, reverse=True) and np.abs(np.array(found) - truth).max() <= 0.1
+
+
+def test_a_run_that_cannot_carry_rewards_back_warns() -> None:
+    """The guide's settings of old: 300 updates are three copies of the target, whatever is 100 steps away."""
+    policy, cut = policy_of("DQN", True), dataset_of(True)
+    fqe = fqe_of(policy, target_update_interval=100)
+    with pytest.warns(ShortRunWarning, match="make 3 copies .* 100 steps count with gamma=0.99: make n_steps=30000"):
+        next(fqe.fitter(cut, 300, n_steps_per_epoch=1, **QUIET))
+    with pytest.warns(ShortRunWarning, match="4 steps count with gamma=0.75: make n_steps=120"):
+        next(fqe_of(policy, gamma=0.75).fitter(cut, 39, n_steps_per_epoch=1, **QUIET))
+    columns = np.zeros((20, 3), np.float32), np.arange(20) % 3, np.ones(20, np.float32), np.arange(20) % 5 == 4
+    ending = MDPDataset(*columns, action_size=3)  # nothing is further away than five steps
+    with pytest.warns(ShortRunWarning, match="5 steps count with gamma=0.99: make n_steps=150"):
+        next(fqe_of(policy).fitter(ending, 49, n_steps_per_epoch=1, **QUIET))
+
+
+@pytest.mark.filterwarnings("error::birl.errors.ShortRunWarning")
+def test_a_run_that_is_long_enough_does_not_warn() -> None:
+    policy, data = policy_of("DQN", True), dataset_of(True)
+    next(fqe_of(policy, gamma=0.75).fitter(data, 40, n_steps_per_epoch=1, **QUIET))
+    fqe = fqe_of(policy, target_update_interval=1, gamma=0.75)
+    fqe.fit(data, 4, n_steps_per_epoch=4, **QUIET)
+    fqe.fit(data, 1, n_steps_per_epoch=1, **QUIET)  # the copies of earlier calls count
+
+
+@config
+class SwingConfig(AlgorithmConfig):
+    """Acrobot: pushes along with the velocity of a joint, if it is fast enough."""
+
+    joint: int = 2
+    from_velocity: float = 0.0
+
+
+class SwingNets(nn.Module):
+    def __init__(self, spec: Spec, cfg: SwingConfig) -> None:
+        super().__init__()
+        self.joint, self.from_velocity = cfg.joint, cfg.from_velocity
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        velocity = inputs.observation[..., 3 + self.joint]
+        return 1 + velocity.sign().long() * (velocity.abs() > self.from_velocity)
+
+
+class Swing(Algorithm[SwingConfig, SwingNets]):
+    actions = ActionSpace.DISCRETE
+    learns_from = Nothing()
+    acts = Policy(lambda nets, inputs: nets(inputs), lambda nets, inputs: nets(inputs), network="")
+
+
+def acrobot_logs(policies: Any, n_steps: int) -> MDPDataset:
+    """Steps of all policies in turn, with a share of random actions."""
+    env, rng = gymnasium.make("Acrobot-v1"), np.random.default_rng(0)
+    columns: dict[str, list[Any]] = {name: [] for name in ("x", "a", "r", "end", "cut")}
+    episode = 0
+    while len(columns["x"]) < n_steps:
+        policy, noise = policies[episode % len(policies)], rng.choice([0.1, 0.3, 0.6])
+        x, done = env.reset(seed=episode)[0], False
+        while not done:
+            action = rng.integers(3) if rng.random() < noise else policy.predict(x[None])[0]
+            following, reward, end, cut, _ = env.step(int(action))
+            for name, value in zip(columns, (x, action, reward, end, cut), strict=True):
+                columns[name].append(value)
+            x, done = following, end or cut
+        episode += 1
+    x, a, r, end, cut = (np.array(column, np.float32) for column in columns.values())
+    return MDPDataset(x, a.astype(int), r, end, cut, action_size=3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::birl.errors.ShortRunWarning")
+def test_policies_of_acrobot_are_ranked_with_the_defaults() -> None:
+    """Other data than those on which the defaults were chosen (``cartpole-replay``)."""
+    good, middling = SwingConfig().create(), SwingConfig(joint=1).create()
+    for policy in (good, middling):
+        policy.create_impl((6,), 3)
+    data = acrobot_logs([good, middling], 20000)
+    random = algos.DiscreteRandomPolicyConfig().create()
+    random.build_with_dataset(data)
+    truth, found = [], []
+    for policy in (good, middling, random):
+        lengths = -np.array(evaluate(policy, gymnasium.make("Acrobot-v1"), 20, seed=0))
+        truth.append(float(np.mean((0.99**lengths - 1) / 0.01)))
+        seed_everything(0)
+        found.append(estimate(policy, data, 3000))
+        print(f"\n{truth[-1]:.1f}: {found[-1]:.1f}")
+    assert np.diff(truth).max() < -5 and np.diff(found).max() < -5
 
 
 def test_correlations_of_the_example() -> None:
