@@ -61,7 +61,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         config_class, networks = named_parts(cls, Algorithm)
         if isinstance(config_class, TypeVar) or isinstance(networks, TypeVar):
             return  # the base of a family
-        check_definition(cls)
+        check_definition(cls, config_class)
         check_steps(cls.steps, config_class)
         check_named_networks(cls, networks)
         cls.config_class, cls.networks = config_class, networks

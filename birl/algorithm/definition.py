@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, Final, get_args, get_origin
@@ -12,6 +13,7 @@ from torch import nn
 from birl.acting.policy import Policy
 from birl.algorithm.learner import Experience
 from birl.engine import When
+from birl.engine.steps import no_network
 from birl.errors import ConfigError
 from birl.types import ActionSpace
 
@@ -52,11 +54,13 @@ def type_arguments(cls: type, root: type) -> tuple[Any, ...]:
     return () if inherited is None else type_arguments(inherited, root)
 
 
-def check_definition(cls: type) -> None:
-    """Raise `ConfigError` unless an algorithm has its values, of the right types, and no method.
+def check_definition(cls: type, config_class: type) -> None:
+    """Raise `ConfigError` unless an algorithm has its values, of the right types, and no method, and a configuration.
 
     An algorithm is a description; its behaviour is in its losses, steps, policy and experience.
     """
+    if "__annotations__" in vars(config_class) and "__dataclass_fields__" not in vars(config_class):
+        raise ConfigError(f"{config_class.__name__} has no decorator: write @config above its class")
     known = (*VALUES, "steps", "evaluates")
     for name, value in vars(cls).items():
         if name in known or (name.startswith("__") and not isinstance(value, FunctionType)):
@@ -72,6 +76,12 @@ def check_definition(cls: type) -> None:
         if not isinstance(value, kind):
             given = "missing" if value is None else repr(value)[:80]
             raise ConfigError(f"{cls.__name__}.{name} is {given}; it must be of type {kind.__name__}")
+    for name in ("greedy", "sample", "value"):
+        function = getattr(cls.acts, name)  # type: ignore[attr-defined]
+        if not (callable(function) or (name == "value" and function is None)):
+            raise ConfigError(
+                f"{cls.__name__}.acts.{name} is {function!r:.80}; it must be a function of (networks, inputs)"
+            )
     steps: Any = cls.steps  # type: ignore[attr-defined]
     made = isinstance(steps, tuple) and not any(isinstance(step, type) for step in steps)
     if not made or not all(isinstance(getattr(step, "when", None), When) for step in steps):
@@ -87,6 +97,10 @@ def check_named_networks(cls: type, networks: Any) -> None:
     """
     if not (isinstance(networks, type) and issubclass(networks, nn.Module)):
         return
+    try:
+        inspect.signature(networks).bind("spec", "config")
+    except TypeError as error:
+        raise ConfigError(f"{networks.__name__} is to be made with (spec, config): {error}") from error
     bases = networks.__mro__[: networks.__mro__.index(nn.Module)]
     made = [init for base in bases if isinstance(init := vars(base).get("__init__"), FunctionType)]
     known = {name for init in made for name in init.__code__.co_names}
@@ -98,8 +112,5 @@ def check_named_networks(cls: type, networks: Any) -> None:
     for part, name in needed:
         if name not in known:
             code = [each for init in made for each in dis.get_instructions(init)]  # slow, so only now
-            own = sorted({each.argval for each in code if each.opname == "STORE_ATTR"})
-            raise ConfigError(
-                f"{cls.__name__}: {part} needs the network {name!r}, which {networks.__name__} does not have; it sets "
-                f"{', '.join(own)}"
-            )
+            own = {each.argval for each in code if each.opname == "STORE_ATTR"}
+            raise ConfigError(f"{cls.__name__}: {no_network(part, name, networks, own)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -257,6 +257,13 @@ def check_steps(steps: Sequence[Step], config_class: type) -> None:
             raise ConfigError(f"the loss of step {step.name!r} is {step.loss!r:.80}; it must be a function")
         if not isinstance(step.networks, tuple):
             raise ConfigError(f"the networks of step {step.name!r} are {step.networks!r:.80}; they must be in a tuple")
+        for name in (step.when.every, step.when.after, step.when.until):
+            default = getattr(config_class, name, 1) if isinstance(name, str) else 1
+            if isinstance(default, float | str):
+                raise ConfigError(
+                    f"the step {step.name!r} counts updates by {config_class.__name__}.{name}, which is {default!r}; "
+                    "it must be an int"
+                )
         for name in (*step.when.fields, *step.fields):
             if name not in known and not hasattr(config_class, name):
                 raise ConfigError(
@@ -278,12 +285,47 @@ def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
     for step in steps:
         for name in step.networks:
             if name not in known:
-                raise ConfigError(
-                    f"the step {step.name!r} needs the network {name!r}, which {type(nets).__name__} does not have; "
-                    f"its networks are {', '.join(sorted(known))}"
-                )
+                raise ConfigError(no_network(f"the step {step.name!r}", name, type(nets), known))
         if isinstance(step, Gradient) and not any(True for name in step.networks for _ in known[name].parameters()):
             raise ConfigError(f"the step {step.name!r} trains {', '.join(step.networks)}, which has no parameters")
+
+
+def no_network(part: str, name: str, nets: type, known: Iterable[str]) -> str:
+    """The message for a missing network."""
+    return f"{part} needs the network {name!r}, which {nets.__name__} does not have; it has {', '.join(sorted(known))}"
+
+
+def check_loss(function: LossFunction, found: Any) -> Loss:
+    """What a loss function returned.
+
+    Raises:
+        ConfigError: if it is no `Loss`, or its value is no scalar with a graph.
+    """
+    name = getattr(function, "__name__", repr(function))
+    if not isinstance(found, Loss):
+        raise ConfigError(
+            f"the loss {name} returned {type(found).__name__}; it must return a Loss: Loss(value, metrics), with the "
+            "mean over the batch as value: weighted_mean(…, batch.weight)"
+        )
+    if not isinstance(found.value, Tensor) or found.value.dim():
+        given = list(found.value.shape) if isinstance(found.value, Tensor) else found.value
+        raise ConfigError(
+            f"the value of the loss {name} is {given}; it must be a scalar tensor: weighted_mean(…, batch.weight)"
+        )
+    if not found.value.requires_grad:
+        raise ConfigError(f"the loss {name} has no gradient: it depends on no parameter, or is under torch.no_grad()")
+    return found
+
+
+def check_gradients(function: LossFunction, gradients: Mapping[str, Tensor | None]) -> None:
+    """Raise `ConfigError` if a loss does not depend on a parameter of the networks that its step trains."""
+    left = [name for name, gradient in gradients.items() if gradient is None]
+    if left:
+        name = getattr(function, "__name__", repr(function))
+        raise ConfigError(
+            f"the loss {name} does not depend on {', '.join(left[:3])}, which its step trains: give the step's `of` "
+            "only networks that the loss uses, or use them"
+        )
 
 
 def _exclude(one: When, other: When) -> bool:

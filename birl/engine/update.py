@@ -9,7 +9,7 @@ from torch import Tensor
 
 from birl.engine.compiler import Graphs
 from birl.engine.gradient_statistics import WATCHED, statistics
-from birl.engine.steps import Gradients, LossFunction, Step
+from birl.engine.steps import Gradients, LossFunction, Step, check_gradients, check_loss
 from birl.engine.trained import Trained
 from birl.types import Batch, Loss
 
@@ -52,9 +52,11 @@ class Eager:
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
         parameters = self._trained.parameters_of(of)
-        found = loss(self.nets, batch, self.config)
-        gradients = torch.autograd.grad(found.value, list(parameters.values()))
-        return dict(zip(parameters, gradients, strict=True)), found.detached()
+        found = check_loss(loss, loss(self.nets, batch, self.config))
+        gradients = torch.autograd.grad(found.value, list(parameters.values()), allow_unused=True)
+        named = dict(zip(parameters, gradients, strict=True))
+        check_gradients(loss, named)
+        return named, found.detached()
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """See `Update.reduce`."""

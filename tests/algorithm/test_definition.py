@@ -6,14 +6,17 @@ import functools
 from typing import Any
 
 import pytest
+from torch import nn
 
-from birl.acting.policy import GreedyCritic
+from birl.acting.policy import GreedyCritic, Policy
 from birl.algorithm import Algorithm, Gradient, HardCopy, Transitions, config
 from birl.algorithm.learner import KNOWN
 from birl.algos import DQN, DQNConfig
 from birl.algos.dqn import DQNNets
+from birl.engine import Engine, When
 from birl.errors import ConfigError
-from birl.types import ActionSpace
+from birl.testing import random_dataset
+from birl.types import ActionSpace, Loss
 
 VALUES: dict[str, Any] = {"actions": ActionSpace.DISCRETE, "learns_from": Transitions(), "acts": GreedyCritic()}
 
@@ -72,7 +75,7 @@ def test_nothing_derives_from_an_algorithm() -> None:
         ({"steps": (Gradient("critic", print, "critic"),)}, "the networks of step 'critic' are 'critic'; they must be"),
         ({"step": DQN.steps}, "Defined.step is none of an algorithm's values; they are actions, learns_from,"),
         ({"steps": (Gradient("crtic", print, optimizer=""),)}, "the step 'crtic' needs the network 'crtic', which"),
-        ({"acts": GreedyCritic(network="crtic")}, "its policy needs the network 'crtic', .* it sets critic, "),
+        ({"acts": GreedyCritic(network="crtic")}, "its policy needs the network 'crtic', .* it has critic, "),
         ({"predict": print}, "Defined defines predict; an algorithm defines no method"),
         ({"predict": functools.partial(print)}, "Defined defines predict; an algorithm defines no method"),
     ],
@@ -114,3 +117,66 @@ def test_a_value_of_another_type_is_shown() -> None:
 def test_a_class_names_its_configuration() -> None:
     with pytest.raises(ConfigError, match=r"Mine names no configuration; write class Mine\(Algorithm\[MineConfig, "):
         type("Mine", (Algorithm,), {})
+
+
+def learn(loss: Any) -> None:
+    """One update of a DQN with another loss."""
+    algorithm = DQNConfig().create()
+    algorithm.create_impl((3,), 2)
+    steps = (Gradient("critic", loss, optimizer=""),)
+    engine = Engine(algorithm.nets, steps, algorithm.config)
+    engine.update(algorithm.learner.batch(algorithm.sample_minibatch(random_dataset(discrete_action=True))))
+
+
+def of_the_target(nets: Any, batch: Any, cfg: Any) -> Loss:
+    nets.critic_target.requires_grad_(True)
+    return Loss(nets.critic_target(batch.inputs, batch.action).mean().mean())
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (lambda nets, batch, cfg: batch.reward.mean(), "returned Tensor; it must return a Loss"),
+        (lambda nets, batch, cfg: None, "returned NoneType; it must return a Loss"),
+        (lambda nets, batch, cfg: Loss(batch.reward), r"is \[32\]; it must be a scalar tensor"),
+        (lambda nets, batch, cfg: Loss(3.0), "is 3.0; it must be a scalar tensor"),  # type: ignore[arg-type]
+        (lambda nets, batch, cfg: Loss(batch.reward.mean()), "has no gradient"),
+        (of_the_target, "the loss of_the_target does not depend on critic.encoder"),
+    ],
+)
+def test_what_a_loss_returns(loss: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        learn(loss)
+
+
+def test_a_configuration_needs_its_decorator() -> None:
+    class BareConfig(DQNConfig):
+        tau: float = 0.5
+
+    with pytest.raises(ConfigError, match="BareConfig has no decorator: write @config above its class"):
+        define(__orig_bases__=(Algorithm[BareConfig, DQNNets],))
+
+
+def test_networks_are_made_with_a_spec_and_a_configuration() -> None:
+    class Lonely(nn.Module):
+        def __init__(self, spec: Any) -> None:
+            super().__init__()
+
+    with pytest.raises(ConfigError, match=r"Lonely is to be made with \(spec, config\): too many"):
+        define(__orig_bases__=(Algorithm[DQNConfig, Lonely],))
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"acts": Policy("mode", print)}, "acts.greedy is 'mode'; it must be a function"),  # type: ignore[arg-type]
+        ({"acts": Policy(print, print, 3)}, "acts.value is 3; it must be a function"),  # type: ignore[arg-type]
+        (
+            {"steps": (Gradient("critic", print, optimizer="", when=When(every="gamma")),)},
+            "'critic' counts updates by DQNConfig.gamma, which is 0.99; it must be an int",
+        ),
+    ],
+)
+def test_functions_and_counters(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        define(**values)

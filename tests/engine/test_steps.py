@@ -116,9 +116,9 @@ def test_one_of_two_steps_of_one_name_may_belong_to_a_configuration() -> None:
 
 
 def test_a_network_that_does_not_exist_is_named_when_networks_are_built() -> None:
-    with pytest.raises(ConfigError, match="'actor' needs the network 'actor'.*DQNNets.*are critic, critic_target"):
+    with pytest.raises(ConfigError, match="'actor' needs the network 'actor'.*DQNNets.*it has critic, critic_target"):
         engine(CRITIC, Gradient("actor", q_loss, optimizer=""))
-    with pytest.raises(ConfigError, match="'target' needs the network 'target'.*are critic, critic_target"):
+    with pytest.raises(ConfigError, match="'target' needs the network 'target'.*it has critic, critic_target"):
         engine(CRITIC, HardCopy("critic", "target"))
 
 
