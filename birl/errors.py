@@ -22,6 +22,8 @@
     └── WorkerError                   (RuntimeError)  a process that runs an environment has ended
 
     ActionRangeWarning                (UserWarning)   actions reach beyond what an unscaled policy can express
+    ShortRunWarning                   (UserWarning)   a run is too short for what it is to learn
+    ShortRunWarning               (UserWarning)        a run is too short for what it is to learn
 
 A message names the value that was given and the values that are allowed, and says what to do.
 """
@@ -50,6 +52,7 @@ __all__ = [
     "NotBuiltError",
     "ResumeError",
     "ShapeError",
+    "ShortRunWarning",
     "UnsupportedError",
     "WorkerError",
     "WriteError",
