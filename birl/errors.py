@@ -23,7 +23,6 @@
 
     ActionRangeWarning                (UserWarning)   actions reach beyond what an unscaled policy can express
     ShortRunWarning                   (UserWarning)   a run is too short for what it is to learn
-    ShortRunWarning               (UserWarning)        a run is too short for what it is to learn
 
 A message names the value that was given and the values that are allowed, and says what to do.
 """
