@@ -103,6 +103,26 @@ def test_every_name_of_d3rlpy_is_here(old: str, new: str) -> None:
     assert _resolved(f"birl.{old}") == _resolved(new)
 
 
+DECISIONS = sorted((DOCS / "adr").glob("0*.md"))
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.stem)
+def test_the_index_of_decisions_tells_what_they_say(path: Path) -> None:
+    number, title = path.stem[:4], path.read_text(encoding="utf-8").split("\n")[0].partition(": ")[2]
+    index = (DOCS / "adr" / "README.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| \[{number}\]\({path.name}\) \| (.*) \|$", index, re.M)
+    assert title.startswith(row.split(" (")[0])
+    later = re.search(r"superseded by \[(\d+)\]", path.read_text(encoding="utf-8"))
+    assert ("superseded by" in row) == (later is not None)
+    assert later is None or f"superseded by {later[1]}" in row
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.stem)
+def test_files_that_decisions_name_exist(path: Path) -> None:
+    named = re.findall(r"`([\w-]+/[\w/-]*\.py)`", path.read_text(encoding="utf-8"))
+    assert not [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "birl"))]
+
+
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_paths_that_are_named_exist(name: str) -> None:
     named = re.findall(r"`([\w.*-]+/[\w./*-]*)`", (ROOT / name).read_text(encoding="utf-8"))
