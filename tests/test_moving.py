@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import birl
-from birl import algos, dataset, notebook_utils
+from birl import algos, dataset, notebook_utils, preprocessing
 from birl.errors import MissingExtraError
 from birl.testing import build_algorithm, random_dataset
 
@@ -101,9 +101,12 @@ def test_signatures_give_samples() -> None:
 
 def test_lists_of_arrays_are_observations_of_several() -> None:
     zero = dataset.create_zero_observation([part[0] for part in PARTS])
-    assert [x.tolist() for x in zero] == [[0, 0, 0], [0, 0]]
+    assert isinstance(zero, list) and [x.tolist() for x in zero] == [[0, 0, 0], [0, 0]]
     padded = dataset.batch_pad_observations(PARTS, 2)
-    assert [x.shape for x in padded] == [(7, 3), (7, 2)]
+    assert isinstance(padded, list) and [x.shape for x in padded] == [(7, 3), (7, 2)]
+    scaler = preprocessing.TupleObservationScaler([preprocessing.MinMaxObservationScaler(-1, 1), None])
+    scaled = scaler.transform_numpy(PARTS)
+    assert scaled[0].tolist() == PARTS[0].tolist() == scaler.reverse_transform_numpy(list(scaled))[0].tolist()
     last = dataset.LastFrameWriterPreprocess().process_observation(PARTS)
     assert [x.shape for x in last] == [(1, 3), (1, 2)]
     columns = np.zeros((5, 1), np.float32)

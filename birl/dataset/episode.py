@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -383,7 +383,7 @@ class PartialTrajectory(_Signed):
 
 def create_zero_observation(observation: Observation) -> Observation:
     """Zeros like an observation."""
-    return tree_map(np.zeros_like, as_parts(observation))
+    return _like(observation, np.zeros_like)
 
 
 def batch_pad_array(array: Array, pad_size: int) -> Array:
@@ -394,7 +394,14 @@ def batch_pad_array(array: Array, pad_size: int) -> Array:
 
 def batch_pad_observations(observations: Observation, pad_size: int) -> Observation:
     """`batch_pad_array` for every leaf."""
-    return tree_map(lambda leaf: batch_pad_array(leaf, pad_size), as_parts(observations))
+    return _like(observations, lambda leaf: batch_pad_array(leaf, pad_size))
+
+
+def _like(observation: Observation, function: Callable[[Array], Array]) -> Observation:
+    """``function`` of every leaf; a list of arrays, d3rlpy's form of several, for such a list."""
+    parts = as_parts(observation)
+    made = tree_map(function, parts)
+    return made if parts is observation else list(made)
 
 
 def stack_trees(trees: Iterable[Tree]) -> Tree:

@@ -23,7 +23,7 @@ from birl.errors import (
     UnsupportedError,
 )
 from birl.spaces import single_spaces
-from birl.types import Array, tree_map
+from birl.types import Array, as_parts, tree_map
 
 _NUMBERS_AT_ONCE: Final = 2**20  # 8 MB in float64
 _UNBOUNDED: Final = 1e30  # environments also write "no bound" as the largest float
@@ -120,11 +120,11 @@ class Scaler:
 
     def transform_numpy(self, x: Any) -> Any:
         """`transform` for numpy arrays."""
-        return tree_map(lambda y: y.numpy(), self.transform(tree_map(_tensor, x)))
+        return tree_map(lambda y: y.numpy(), self.transform(tree_map(_tensor, as_parts(x))))
 
     def reverse_transform_numpy(self, x: Any) -> Any:
         """`reverse_transform` for numpy arrays."""
-        return tree_map(lambda y: y.numpy(), self.reverse_transform(tree_map(_tensor, x)))
+        return tree_map(lambda y: y.numpy(), self.reverse_transform(tree_map(_tensor, as_parts(x))))
 
     def _values(self, episode: Any) -> Array:
         """The values of one episode to scale: ``[steps, …]``."""
