@@ -16,7 +16,15 @@ from run.fakes import Drift
 
 from birl.algos import DQNConfig
 from birl.dataset import create_infinite_replay_buffer
-from birl.envs import ChannelFirst, FrameStack, GoalConcatWrapper, Stepper, check_environment, environment_spec
+from birl.envs import (
+    AtariPreprocessing,
+    ChannelFirst,
+    FrameStack,
+    GoalConcatWrapper,
+    Stepper,
+    check_environment,
+    environment_spec,
+)
 from birl.errors import EnvironmentMismatchError, WorkerError
 from birl.logging import NoopAdapterFactory
 from birl.models import VectorEncoderFactory
@@ -301,8 +309,11 @@ def test_what_is_no_environment_is_still_refused() -> None:
             number_of_environments(other)
 
 
-@pytest.mark.parametrize("wrapper", [ChannelFirst, lambda env: FrameStack(env, 2), GoalConcatWrapper])
+WRAPPERS = [ChannelFirst, lambda env: FrameStack(env, 2), GoalConcatWrapper, AtariPreprocessing]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("given", [OfGym(), SyncVectorEnv([Drift]), "CartPole-v1"])
 def test_wrappers_say_what_they_need(wrapper: Any, given: Any) -> None:
-    with pytest.raises(EnvironmentMismatchError, match=r"(ChannelFirst|FrameStack|GoalConcatWrapper) wraps .*gym"):
+    with pytest.raises(EnvironmentMismatchError, match=r"(ChannelFirst|FrameStack|Wrapper|Preprocessing) wraps .*gym"):
         wrapper(given)

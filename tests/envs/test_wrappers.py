@@ -59,8 +59,27 @@ def test_channel_first() -> None:
         check_environment(env, 20)
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     assert np.array_equal(ChannelFirst(Show(image(2, 4, 3))).observation(pixels)[1], pixels[:, :, 1])
-    with pytest.raises(EnvironmentMismatchError, match="ChannelFirst is for images"):
-        ChannelFirst(Show(spaces.Box(0, 1, (4,))))
+    vector = spaces.Box(0, 1, (4,))
+    for space in (vector, image(3, 8, 8), spaces.Dict({"a": vector, "b": image(3, 8, 8)})):  # nothing to move
+        with pytest.raises(EnvironmentMismatchError, match="ChannelFirst is for images"):
+            ChannelFirst(Show(space))
+
+
+def test_images_among_other_observations_come_channels_first() -> None:
+    parts = spaces.Dict({"b": image(6, 8, 3), "a": spaces.Box(0, 9, (4,)), "c": spaces.Box(0, 9, (5, 5))})
+    env = ChannelFirst(Show(parts))
+    assert environment_spec(env).observation_shape == {"a": (4,), "b": (3, 6, 8), "c": (5, 5)}
+    assert env.observation_space.contains(env.reset(seed=0)[0]) and env.observation_space.contains(env.step(0)[0])
+    pixels = np.arange(72, dtype=np.uint8).reshape(6, 4, 3)
+    pair = ChannelFirst(Show(spaces.Tuple((image(6, 8, 3), spaces.Box(0, 1, (2,))))))
+    moved, other = pair.observation((pixels, np.ones(2)))
+    assert np.array_equal(moved[2], pixels[:, :, 2]) and other.tolist() == [1, 1]
+
+
+def test_stacks_of_images_with_channels_last_are_refused() -> None:
+    with pytest.raises(EnvironmentMismatchError, match="channels last: wrap the environment in ChannelFirst first"):
+        FrameStack(Show(image(8, 8, 3)), 4)
+    assert FrameStack(ChannelFirst(Show(image(8, 8, 3))), 4).observation_space.shape == (12, 8, 8)
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 4, 4), (5,)])
