@@ -200,6 +200,9 @@ def _frozen(self: Any, name: str, value: Any) -> None:
 class AlgorithmConfig(Serializable):
     """Fields that every algorithm has.
 
+    Encoders, Q-functions, optimisers and scalers may be given in short, as on the command line: ``"qr"`` for a
+    `QRQFunctionFactory` with its defaults, ``[64, 64]`` for an encoder with two dense layers of this size.
+
     Raises:
         ConfigError: if a field is unknown, of the wrong type or out of range.
     """

@@ -115,8 +115,9 @@ class BuiltPolicy:
                 "as predict(x)"
             )
         action = np.zeros(expected) if action is None and self.policy.values_states else np.asarray(action)
-        if action.shape not in (expected, stored):
-            raise ShapeError(f"actions of shape {action.shape} were given; they must have shape {expected}")
+        if action.shape not in (expected, stored) or action.dtype.kind not in "biuf":
+            given = f"{action.dtype} of shape {action.shape}"
+            raise ShapeError(f"actions are {given}; they must be numbers of shape {expected}")
         if actions.discrete and actions.outside(action) is not None:
             raise ActionError(
                 f"actions from {action.min()} to {action.max()} were given; they must be {actions.allowed}"
