@@ -88,7 +88,7 @@ def test_train_offline_evaluates_in_the_environment(birl_: Any, tmp_path: Path) 
     out = tmp_path / "run"
     text = birl_(*OFFLINE, "--out", out, "--env-id", "CartPole-v1", "--n-trials", 2, "--n-steps-per-epoch", 10)
     assert str(out / "model_20.d3") in text
-    assert {path.name for path in out.glob("model_*")} == {"model_10.d3", "model_20.d3"}
+    assert {path.name for path in out.glob("model_*.d3")} == {"model_10.d3", "model_20.d3", "model_best.d3"}
     rows = (out / "environment.csv").read_text().splitlines()
     assert [row.split(",")[:2] for row in rows] == [["1", "10"], ["2", "20"]]
     assert birl.load_learnable(out / "model_20.d3").grad_step == 20
