@@ -148,7 +148,7 @@ def birl_updates(side: str, algorithm: str) -> Job:
 
     birl.seed(0)
     learner = _birl(algorithm, side, **_birl_updates_config(algorithm))
-    dataset = _birl_dataset(side, arrays(discrete=algorithm == "DQN"))
+    dataset = _birl_dataset(side, arrays(10 * EPISODE, discrete=algorithm == "DQN"))
     learner.build_with_dataset(dataset)
 
     def step() -> float:

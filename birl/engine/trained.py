@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, check_networks
 from birl.errors import CorruptFileError, NonFiniteError
 from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
+from birl.optimizers.steps import step_by_kernel
 from birl.types import State
 
 
@@ -101,11 +102,12 @@ class Trained:
             own.append(gradient)
         if limit is not None:
             own = self.clip(own, limit)
-        for parameter, gradient in zip(parameters.values(), own, strict=True):
-            parameter.grad = gradient
-        self.optimizers[name].step()
-        for parameter in parameters.values():
-            parameter.grad = None
+        if not step_by_kernel(self.optimizers[name], list(parameters.values()), own):
+            for parameter, gradient in zip(parameters.values(), own, strict=True):
+                parameter.grad = gradient
+            self.optimizers[name].step()
+            for parameter in parameters.values():
+                parameter.grad = None
         self.step_counts[name] += 1
         if self.schedulers[name] is not None:
             self.schedulers[name].step()

@@ -62,15 +62,16 @@ class EnsembleLinear(nn.Module):
         if x.dim() > 3:
             y = self.forward(x.flatten(1, -2))
             return y.view(y.shape[0], *x.shape[1:-1], y.shape[-1])
-        n = self.weight.shape[0]
-        if matmul.applies(x, self.weight):
-            return matmul.linear(x if x.dim() == 3 else x.unsqueeze(0), self.weight, self.bias)
+        weight, bias = self.weight, self.bias
+        n = weight.shape[0]
+        if matmul.applies(x, weight):
+            return matmul.linear(x if x.dim() == 3 else x.unsqueeze(0), weight, bias)
         if n == 1:  # a plain product is faster than a batched one
             x = x.squeeze(0) if x.dim() == 3 else x
-            return torch.addmm(self.bias.squeeze(0), x, self.weight.squeeze(0)).unsqueeze(0)
+            return torch.addmm(bias.squeeze(0), x, weight.squeeze(0)).unsqueeze(0)
         if self._has_one_column(x):
-            return (x * self.weight.mT).sum(-1, keepdim=True) + self.bias
-        return torch.baddbmm(self.bias, x.expand(n, -1, -1), self.weight)
+            return (x * weight.mT).sum(-1, keepdim=True) + bias
+        return torch.baddbmm(bias, x.expand(n, -1, -1), weight)
 
     def _has_one_column(self, x: Tensor) -> bool:
         """Whether the weights are columns on the CPU, where a batched product is several times slower for them.

@@ -148,3 +148,40 @@ def moments_of(optimizer: Optimizer, parameter: Tensor, rule: Rule) -> list[Tens
         if state.get(name) is None:
             state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     return [state[name] for name in rule.moments]
+
+
+@torch.no_grad()
+def step_by_kernel(optimizer: Optimizer, parameters: list[Tensor], gradients: list[Tensor]) -> bool:
+    """Step Adam by the kernel that its fused form calls, without the shell around it, which takes longer than that.
+
+    Returns:
+        Whether it was done. Not for the first step, which makes the moments, nor for anything unusual.
+    """
+    group, *others = optimizer.param_groups
+    usual = type(optimizer) in (Adam, AdamW) and group.get("fused") and len(group["params"]) == len(parameters)
+    unusual = others or any(group.get(name) for name in _UNSUPPORTED) or isinstance(group["lr"], Tensor)
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    states = [optimizer.state[parameter] for parameter in parameters] if usual and not unusual and not hooks else []
+    if not states or "exp_avg" not in states[0] or parameters[0].device.type != "cpu":
+        return False
+    steps = [state["step"] for state in states]
+    torch._foreach_add_(steps, 1)
+    first, second = group["betas"]
+    decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
+    (torch._fused_adamw_ if decoupled else torch._fused_adam_)(
+        parameters,
+        gradients,
+        [state["exp_avg"] for state in states],
+        [state["exp_avg_sq"] for state in states],
+        [],
+        steps,
+        lr=group["lr"],
+        beta1=first,
+        beta2=second,
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
+    )
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # schedules ask whether a step was made
+    return True

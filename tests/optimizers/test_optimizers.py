@@ -31,6 +31,7 @@ from birl.models import (
     register_optimizer_factory,
 )
 from birl.models.layers import DenseLayer, EnsembleLinear
+from birl.optimizers.steps import step_by_kernel
 
 FACTORIES: list[OptimizerFactory] = [
     SGDFactory(momentum=0.9),
@@ -215,3 +216,35 @@ def test_wrong_settings_are_named(make: Callable[[], object], message: str) -> N
 def test_both_import_paths_are_one() -> None:
     for name in optimizers.__all__:
         assert getattr(optimizers, name) is getattr(models, name)
+
+
+@every_factory
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_step_by_the_kernel_is_the_optimizers_step(factory: OptimizerFactory, hooked: bool) -> None:
+    """Bit for bit, moments and counts included, and left to the optimiser wherever that would do something else."""
+    torch.manual_seed(0)
+    networks = [nn.Linear(3, 2) for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    optimizers = [factory.create(network.named_parameters(), 0.1) for network in networks]
+    calls: list[Any] = []
+    if hooked:
+        optimizers[1].register_step_post_hook(lambda *given: calls.append(given))
+    done: list[bool] = []
+    for x in torch.randn(4, 1, 3):
+        for network, optimizer in zip(networks, optimizers, strict=True):
+            network(x).square().sum().backward()
+            parameters = list(network.parameters())
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            if optimizer is optimizers[1]:
+                done.append(step_by_kernel(optimizer, parameters, gradients))
+            if optimizer is optimizers[0] or not done[-1]:
+                optimizer.step()
+            optimizer.zero_grad()
+    groups = optimizers[1].param_groups
+    fused = isinstance(optimizers[1], Adam | AdamW) and len(groups) == 1 and bool(groups[0].get("fused"))
+    assert done == [False, *[fused and not hooked] * 3]
+    assert len(calls) == 4 * hooked
+    for mine, theirs in zip(networks[1].parameters(), networks[0].parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+        for name, value in optimizers[1].state[mine].items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(optimizers[0].state[theirs][name]))
