@@ -1,6 +1,6 @@
 """Kill runs at random moments, resume them, and compare every file with that of a run that nobody disturbed.
 
-    OMP_NUM_THREADS=1 python scripts/kill_runs.py 500          # kills; about 2 seconds each on a quiet core
+    OMP_NUM_THREADS=1 python scripts/kill_runs.py 500          # kills
     OMP_NUM_THREADS=1 python scripts/kill_runs.py 50 --seed 3 --only PPO
     OMP_NUM_THREADS=1 python scripts/kill_runs.py 50 --together # pairs of processes against one folder: one may run
 
@@ -40,6 +40,7 @@ from birl.models import VectorEncoderFactory
 
 SMALL = VectorEncoderFactory(hidden_units=[16, 16])
 REFUSED = 77
+ONE, LATE = "one ran, one was refused", "one ran, the other came after its end"
 
 
 class Walk:
@@ -265,12 +266,15 @@ def together(number: int, names: list[str], work: Path) -> int:
         folder.parent.mkdir()
         pair = [start(name, folder) for _ in range(2)]
         ends = tuple(sorted(str(wait(process)) for process in pair))
-        counts[{("0", str(REFUSED)): "one ran, one was refused"}.get(ends, f"statuses {ends}")] += 1
+        late = "nothing to do" in folder.with_suffix(".log").read_text(encoding="utf-8")
+        known = {("0", str(REFUSED)): ONE, ("0", "0"): LATE if late else "both ran"}
+        counts[known.get(ends, f"statuses {ends}")] += 1
+        print(dict(counts), flush=True)
         for path in folder.rglob("metrics.jsonl"):
             steps = [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()]
             counts["metrics doubled"] += len(steps) != len(set(steps))
     print(*sorted(counts.items()), sep="\n")
-    return number - counts["one ran, one was refused"] + counts["metrics doubled"]
+    return number - counts[ONE] - counts[LATE] + counts["metrics doubled"]
 
 
 def main() -> int:
