@@ -217,7 +217,7 @@ def _opened(f: Target) -> Iterator[_File]:
         guarded = _check_digest(stream, size, name)
         try:
             with h5py.File(stream, "r") as file:
-                yield _File(file, Budget(name, size, PACKED), name, guarded)
+                yield _File(file, stream, Budget(name, size, PACKED), name, guarded)
         except BirlError:
             raise
         except Exception as error:  # a damaged HDF5 file can raise nearly anything
@@ -244,12 +244,14 @@ class _File:
 
     Attributes:
         h5: h5py's object.
+        stream: the file itself.
         budget: memory that its arrays may take.
         name: its name for messages.
         guarded: whether a digest guards it.
     """
 
     h5: Any
+    stream: BinaryIO
     budget: Budget
     name: str
     guarded: bool
@@ -282,10 +284,27 @@ class _File:
                 f"{', '.join(_FILTERS.values())}, one compression at most: write it again without others"
             )
         largest = max(map(math.prod, (dataset.shape, dataset.chunks or ())))  # HDF5 decodes a chunk as a whole
-        self.budget.spend(largest * dataset.dtype.itemsize, name)
+        nbytes = self._length(dataset) if dataset.dtype.kind == "O" else largest * dataset.dtype.itemsize
+        self.budget.spend(nbytes, name)
         if _DEFLATE in filters and dataset.id.get_storage_size() * _MOST_DEFLATED > self.budget.left:
             self._check_chunks(dataset, 1 << filters.index(_DEFLATE))
         return dataset
+
+    def _length(self, dataset: Any) -> int:
+        """The bytes that HDF5 allocates for a text of variable length: a number beside its address says how many."""
+        offset = dataset.id.get_offset()
+        if dataset.shape != () or offset is None:
+            raise CorruptFileError(
+                f"{self.name}: {dataset.name!r:.80} is of variable length, not numbers, nor one text: use another copy"
+            )
+        self.stream.seek(offset)
+        length = int.from_bytes(self.stream.read(4), "little")
+        if length > self.budget.size:
+            raise CorruptFileError(
+                f"{self.name}: {dataset.name!r:.80} says that it has {length} bytes, which is more than the whole "
+                "file: use another copy"
+            )
+        return length
 
     def _check_chunks(self, dataset: Any, skipped: int) -> None:
         """Check that no chunk holds more than it should: HDF5 would allocate that before it compares.

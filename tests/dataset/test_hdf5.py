@@ -249,6 +249,18 @@ def test_zeros_that_swell_are_not_read() -> None:
     refused(file)
 
 
+@pytest.mark.parametrize("name", ["version", "birl"])
+def test_a_text_cannot_be_longer_than_its_file(name: str) -> None:
+    """The HDF5 library allocates the length that stands beside a text's address before it looks there."""
+    file = edited(lambda h5: h5.__setitem__(name, "2.1"), **{name: None})
+    with h5py.File(file, "r") as h5:
+        place = h5[name].id.get_offset()
+    data = bytearray(file.getvalue())
+    assert int.from_bytes(data[place : place + 4], "little") == 3
+    data[place : place + 4] = (2**30).to_bytes(4, "little")
+    refused(guarded(io.BytesIO(data)), "1073741824 bytes, which is more than the whole file")
+
+
 @pytest.mark.parametrize("also", [{}, {"shuffle": True}, {"fletcher32": True}])
 def test_a_chunk_that_holds_more_than_its_shape_is_not_read(also: dict[str, bool]) -> None:
     packer = zlib.compressobj(9)
