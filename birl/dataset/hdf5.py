@@ -20,6 +20,7 @@ import json
 import math
 import os
 import re
+import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _TRAILER = b"birl-sha256:"
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # the last one comes with h5py
 _DEFLATE, _LZF, _MOST_DEFLATED = 1, 32000, 1032  # deflate shrinks to 1/1032 at best
+_HEAP = 16  # bytes of the header of a heap, and of each object in it
 _EPISODE = 1024  # bytes of the objects that an episode becomes, beside its arrays
 
 Target = str | os.PathLike[str] | BinaryIO
@@ -284,27 +286,10 @@ class _File:
                 f"{', '.join(_FILTERS.values())}, one compression at most: write it again without others"
             )
         largest = max(map(math.prod, (dataset.shape, dataset.chunks or ())))  # HDF5 decodes a chunk as a whole
-        nbytes = self._length(dataset) if dataset.dtype.kind == "O" else largest * dataset.dtype.itemsize
-        self.budget.spend(nbytes, name)
+        self.budget.spend(largest * dataset.dtype.itemsize, name)
         if _DEFLATE in filters and dataset.id.get_storage_size() * _MOST_DEFLATED > self.budget.left:
             self._check_chunks(dataset, 1 << filters.index(_DEFLATE))
         return dataset
-
-    def _length(self, dataset: Any) -> int:
-        """The bytes that HDF5 allocates for a text of variable length: a number beside its address says how many."""
-        offset = dataset.id.get_offset()
-        if dataset.shape != () or offset is None:
-            raise CorruptFileError(
-                f"{self.name}: {dataset.name!r:.80} is of variable length, not numbers, nor one text: use another copy"
-            )
-        self.stream.seek(offset)
-        length = int.from_bytes(self.stream.read(4), "little")
-        if length > self.budget.size:
-            raise CorruptFileError(
-                f"{self.name}: {dataset.name!r:.80} says that it has {length} bytes, which is more than the whole "
-                "file: use another copy"
-            )
-        return length
 
     def _check_chunks(self, dataset: Any, skipped: int) -> None:
         """Check that no chunk holds more than it should: HDF5 would allocate that before it compares.
@@ -338,7 +323,27 @@ class _File:
         dataset = self._dataset(name)
         if dataset.shape != () or dataset.dtype.itemsize > MAX_JSON_BYTES:
             raise CorruptFileError(f"{self.name}: {name} has shape {dataset.shape}; it must be one text")
-        return str(dataset.asstr()[()])
+        return self._variable_text(dataset) if dataset.dtype.kind == "O" else str(dataset.asstr()[()])
+
+    def _variable_text(self, dataset: Any) -> str:
+        """A text of variable length.
+
+        The HDF5 library would allocate whatever length the file says, and can loop for ever in the heap that texts lie
+        in: after its signature and size come objects with a number, a size, and content up to a multiple of 8 bytes.
+        """
+        import h5py
+
+        self.stream.seek(dataset.id.get_offset())
+        length, heap, wanted = struct.unpack("<IQI", self.stream.read(dataset.id.get_storage_size()))
+        if h5py.check_string_dtype(dataset.dtype) is None or length > MAX_JSON_BYTES:
+            raise CorruptFileError(f"{self.name}: {dataset.name!r:.80} is no text of {length} bytes: use another copy")
+        self.stream.seek(heap + _HEAP)
+        for _ in range(1 << 16):  # numbers have 16 bits
+            number, size = struct.unpack("<H6xQ", self.stream.read(_HEAP))
+            if number == wanted and size == length:
+                return self.stream.read(length).decode()
+            self.stream.seek(math.ceil(size / 8) * 8, os.SEEK_CUR)
+        raise CorruptFileError(f"{self.name}: the text of {dataset.name!r:.80} is not there: use another copy")
 
     def _flag(self, name: str) -> bool:
         value = self.array(name)

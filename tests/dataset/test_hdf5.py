@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import struct
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -249,16 +250,54 @@ def test_zeros_that_swell_are_not_read() -> None:
     refused(file)
 
 
-@pytest.mark.parametrize("name", ["version", "birl"])
-def test_a_text_cannot_be_longer_than_its_file(name: str) -> None:
-    """The HDF5 library allocates the length that stands beside a text's address before it looks there."""
-    file = edited(lambda h5: h5.__setitem__(name, "2.1"), **{name: None})
+def texts(name: str, long: str) -> tuple[bytearray, int, int]:
+    """A file with a second, long text, and where the length of ``name`` and its heap stand."""
+    file = edited(lambda h5: [h5.__setitem__(*each) for each in (("long", long), (name, "2.1"))], **{name: None})
     with h5py.File(file, "r") as h5:
-        place = h5[name].id.get_offset()
-    data = bytearray(file.getvalue())
-    assert int.from_bytes(data[place : place + 4], "little") == 3
-    data[place : place + 4] = (2**30).to_bytes(4, "little")
-    refused(guarded(io.BytesIO(data)), "1073741824 bytes, which is more than the whole file")
+        data, place = bytearray(file.getvalue()), h5[name].id.get_offset()
+    length, heap = struct.unpack_from("<IQ", data, place)
+    assert (length, data[heap : heap + 4]) == (3, b"GCOL")
+    return data, place, heap
+
+
+@pytest.mark.parametrize("name", ["version", "birl"])
+def test_a_text_cannot_be_longer_than_texts_may_be(name: str) -> None:
+    """The HDF5 library allocates the length that stands beside a text's address before it looks there."""
+    data, place, _ = texts(name, "x")
+    struct.pack_into("<I", data, place, 2**30)
+    refused(guarded(io.BytesIO(data)), "is no text of 1073741824 bytes")
+    struct.pack_into("<I", data, place, 2**20)
+    refused(guarded(io.BytesIO(data)), "restore it from a copy")
+
+
+def test_a_heap_of_texts_that_goes_in_circles_is_left() -> None:
+    """The HDF5 library goes round and round in it."""
+    data, _, heap = texts("version", "x" * 100)
+    number, size = struct.unpack_from("<H6xQ", data, heap + 16)
+    assert (number, size) == (1, 100)
+    for wrong in (0, 1, 2**20, 2**63 - 1, 2**64 - 16, 2**64 - 1):
+        struct.pack_into("<Q", data, heap + 24, wrong)
+        refused(io.BytesIO(data), "is not there|damaged")
+    struct.pack_into("<Q", data, heap + 24, 104)
+    assert load(io.BytesIO(data))[0]
+
+
+@pytest.mark.parametrize("text", [b"2.1", "2.1", np.bytes_("2.1"), np.array(b"2.1", "S7")])
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_texts_of_all_kinds(text: Any, libver: str) -> None:
+    file = io.BytesIO()
+    with h5py.File(file, "w", libver=libver) as h5, h5py.File(whole(version=None)) as other:
+        for index in range(300):
+            h5[f"{index}"] = "." * index
+        for name in other:
+            h5[name] = other[name][()]
+        h5["version"] = text
+    assert load(file)[0]
+    with h5py.File(file, "r+") as h5:
+        del h5["version"]
+        h5["version"] = "3 \N{SNOWMAN}"
+    with pytest.raises(ForeignFileError, match="'3 \N{SNOWMAN}'"):
+        load(file)
 
 
 @pytest.mark.parametrize("also", [{}, {"shuffle": True}, {"fletcher32": True}])

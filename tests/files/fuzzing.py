@@ -68,7 +68,9 @@ def example(limit: int | None = None, storage: str = "memory") -> ReplayBuffer:
 
 
 def dqn(**fields: Any) -> Any:
-    return birl.algos.DQNConfig(batch_size=4, encoder_factory=birl.models.VectorEncoderFactory([4]), **fields).create()
+    """It does not compile, which a checkpoint may ask for and takes long."""
+    encoder = birl.models.VectorEncoderFactory([4])
+    return birl.algos.DQNConfig(batch_size=4, encoder_factory=encoder, compile_graph=False, **fields).create()
 
 
 def scaled() -> Any:
@@ -108,7 +110,7 @@ def online(folder: Path, stop: bool = False) -> Any:
 
 def on_policy(folder: Path, stop: bool = False) -> Any:
     encoder = birl.models.VectorEncoderFactory([4])
-    given = {"actor_encoder_factory": encoder, "value_encoder_factory": encoder}
+    given: Any = {"actor_encoder_factory": encoder, "value_encoder_factory": encoder, "compile_graph": False}
     algorithm = birl.algos.PPOConfig(rollout_length=6, n_epochs=1, batch_size=3, **given).create()
     algorithm.fit_online(birl.testing.MemoryEnv(), n_steps=STEPS, seed=0, **options(folder, logs=False, stop=stop))
     return algorithm
