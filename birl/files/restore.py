@@ -13,9 +13,10 @@ from birl.errors import BirlError, CorruptFileError, NonFiniteError
 from birl.types import Array, State
 
 _KINDS: Final[tuple[Any, ...]] = (bool | np.bool_, int | np.integer, float | np.floating | int | np.integer, str, dict)
-_LEFT: Final = ("explorer", "sampler", "optimizers", "torch_generator")
+_LEFT: Final = ("explorer", "sampler", "optimizers", "torch_generator", "policy")
 """Keys whose states are not compared: users write explorers and samplers, which alone know their states; optimisers are
-checked by `birl.optimizers.saved_state`, and generators of another kind of device are not used."""
+checked by `birl.optimizers.saved_state`, generators of another kind of device are not used, and a learner itself
+compares the policy that it evaluates."""
 
 
 class Part(Protocol):
