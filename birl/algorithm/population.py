@@ -27,6 +27,7 @@ from birl.logging.logger import EpochAdapter, optional
 from birl.run import offline
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
 from birl.run.protocols import Callback, Stateful
+from birl.run.session import says_stop
 from birl.types import State
 
 Evaluators = Mapping[str, Any]
@@ -292,7 +293,7 @@ class _Stack:
         for run in self.runs():
             with run.acting(keep=True):
                 answers.append(callback(run.algorithm, epoch, step))
-        return not any(answer is False for answer in answers)
+        return not any(map(says_stop, answers))
 
     def runs(self) -> list[_Run]:
         """The runs, up to date."""

@@ -266,7 +266,7 @@ def _filters_for(side: int) -> list[list[int]]:
         return [[32, 4, 2], [64, 4, 2], [64, 3, 1]]
     if side >= 5:
         return [[32, 3, 1], [64, 3, 2 if side >= 12 else 1]]
-    return [[32, min(side, 3), 1]]
+    return [[32, max(1, min(side, 3)), 1]]  # 0 is refused where layers are made
 
 
 def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_size: int | None = None) -> int:

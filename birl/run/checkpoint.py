@@ -16,7 +16,7 @@ import torch
 from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
 from birl.files.restore import damage_as_typed_errors
-from birl.run.identity import DIGEST
+from birl.run.identity import ACTIONS, DIGEST
 from birl.types import State
 
 CHECKPOINT = "checkpoint.d3c"
@@ -92,6 +92,7 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
         return None
     saved, state = load_archive(path, _KIND)
     saved.pop(_STEP, None)
+    saved.setdefault(ACTIONS, settings.get(ACTIONS))  # earlier builds of 0.1 had none
     if DIGEST in settings and DIGEST not in saved:
         saved.pop("content", None)
         saved[DIGEST] = settings[DIGEST]

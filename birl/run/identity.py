@@ -15,6 +15,7 @@ from birl.envs import number_of_environments
 from birl.run.protocols import Environment, Trainable
 
 DIGEST: Final = "digest_of_data"
+ACTIONS: Final = "action_size"
 _BLOCK: Final = 2**23  # bytes that are digested together, and that are copied at most
 
 

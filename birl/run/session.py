@@ -31,6 +31,7 @@ from birl.run.checkpoint import (
     save_checkpoint,
 )
 from birl.run.gradient_statistics import GradientStatistics
+from birl.run.identity import ACTIONS
 from birl.run.lock import only_run
 from birl.run.options import Options
 from birl.run.progress import Progress
@@ -83,7 +84,7 @@ class Session:
         self._ended = ""  # why the run ended before its last step
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
         self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state}
-        settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch}
+        settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch, ACTIONS: algorithm.describe()["action_size"]}
         if self._logging_steps is not None:
             settings["logging_steps"] = self._logging_steps
         self._settings = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}  # JSON values
@@ -97,10 +98,17 @@ class Session:
         self._closed = 0  # the step at which the last finished epoch ended
         self._interrupt = Interrupt()
 
-        compiled = algorithm.learner.compiled
         self._held = contextlib.ExitStack()  # locks of folders
+        try:
+            self._begin(given, given["experiment_name"] or name)
+        except BaseException:
+            self._held.close()
+            raise
+
+    def _begin(self, given: Options, experiment_name: str) -> None:
+        """Open the run's folders, and go on from its checkpoint if there is one."""
+        compiled, with_timestamp = self._algorithm.learner.compiled, given["with_timestamp"]
         state = self._resumed(self._settings)
-        experiment_name, with_timestamp = given["experiment_name"] or name, given["with_timestamp"]
         if state is not None:
             experiment_name, with_timestamp = self._header(state, experiment_name, given["go_on"]), False
         factory = given["logger_adapter"] or FileAdapterFactory()
@@ -111,9 +119,9 @@ class Session:
             if self.step and self.left and state["session"].get("compiled", compiled) != compiled:
                 words = ("not compiled so far, and", "") if compiled else ("compiled so far, and", "not ")
                 self.differs(f"its updates were {words[0]} are {words[1]}from now on")
-        self._logger.add_params(algorithm.describe())
+        self._logger.add_params(self._algorithm.describe())
         first = "the first update compiles" if compiled else ""
-        self._progress = Progress(n_steps, self.step, given["show_progress"], first)
+        self._progress = Progress(self._n_steps, self.step, given["show_progress"], first)
         self._introduce(state is not None)
         if state is None:
             self._write_checkpoint()  # a run that dies in its first epoch begins again with the same random numbers
@@ -216,7 +224,7 @@ class Session:
         if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.step < self._epoch_end:
             self.averages.check(self.step)
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
-        if self._callback is not None and self._callback(self._algorithm, self.epoch, self.step) is False:
+        if self._callback is not None and says_stop(self._callback(self._algorithm, self.epoch, self.step)):
             self._ended = "the callback returned False"
         self._obey()
 
@@ -239,7 +247,7 @@ class Session:
         self._progress.show(epoch, metrics)
         self._closed = self.step
         self._judge(metrics)
-        if self._epoch_callback is not None and self._epoch_callback(self._algorithm, epoch, self.step) is False:
+        if self._epoch_callback is not None and says_stop(self._epoch_callback(self._algorithm, epoch, self.step)):
             self._ended = self._ended or "the epoch callback returned False"
         if epoch % self._save_interval == 0 or self._done:
             self._logger.save_model(self.step, self._algorithm, self._keep_models)
@@ -367,6 +375,11 @@ class Session:
 
 def _same(one: Any, other: Any) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
+
+
+def says_stop(answer: Any) -> bool:
+    """Whether a callback returned ``False``: Python's or numpy's, as comparisons give it."""
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 class SamplerPart(NamedTuple):

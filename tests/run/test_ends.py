@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -137,10 +138,10 @@ def test_a_run_ends_at_a_score(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert torch.equal(longer.weight, whole.weight)
 
 
-@pytest.mark.parametrize("which", ["callback", "epoch_callback"])
-def test_a_callback_ends_the_run(tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("which", "no"), [("callback", False), ("epoch_callback", False), ("callback", np.False_)])
+def test_a_callback_ends_the_run(tmp_path: Path, which: str, no: Any, caplog: pytest.LogCaptureFixture) -> None:
     def stop(algo: Any, epoch: int, step: int) -> Any:
-        return False if step >= 25 else None
+        return no if step >= 25 else None
 
     end = 25 if which == "callback" else 30
     learner, epochs = run(tmp_path / "run", **{which: stop})
@@ -153,7 +154,7 @@ def test_a_callback_ends_the_run(tmp_path: Path, which: str, caplog: pytest.LogC
     assert torch.equal(longer.weight, whole.weight)
 
 
-@pytest.mark.parametrize("value", [None, 0, 0.0, "", ()])
+@pytest.mark.parametrize("value", [None, 0, 0.0, "", (), True, np.True_])
 def test_only_false_ends_a_run(value: Any) -> None:
     learner = FakeLearner()
     list(fitter(learner, data(), 10, callback=lambda *_: value, epoch_callback=lambda *_: value, **quiet()))

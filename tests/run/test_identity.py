@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from birl.algos import DQNConfig
 from birl.dataset import (
     InfiniteBuffer,
     MDPDataset,
@@ -18,6 +19,7 @@ from birl.dataset import (
 )
 from birl.errors import ResumeError
 from birl.files import load_archive, save_archive
+from birl.logging import NoopAdapterFactory
 from birl.run import identity
 from birl.run.checkpoint import checkpoint_path
 from birl.run.offline import fitter
@@ -130,3 +132,13 @@ def test_checkpoints_of_earlier_builds_go_on_with_a_warning(tmp_path: Path) -> N
         fit(MDPDataset(**columns()), tmp_path, 8)
     assert json.dumps(load_archive(path, "checkpoint")[0]).count("digest_of_data") == 1
     fit(MDPDataset(**columns()), tmp_path, 12)
+
+
+def test_another_number_of_actions_is_another_run(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(20, 3)).astype(np.float32), rng.integers(2, size=20), rng.normal(size=20), np.arange(20) > 18
+    config = DQNConfig(batch_size=4, encoder_factory=[4])
+    options: Any = {"checkpoint": tmp_path, "logger_adapter": NoopAdapterFactory(), "show_progress": False}
+    config.create().fit(MDPDataset(*arrays), 1, **options)
+    with pytest.raises(ResumeError, match="action_size was 2, now 3"):
+        config.create().fit(MDPDataset(*arrays, action_size=3), 2, **options)

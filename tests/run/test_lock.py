@@ -145,3 +145,12 @@ def test_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     refuse(errno.EROFS)
     with pytest.raises(WriteError, match="Read-only"), only_run(tmp_path / "run"):
         pass
+
+
+def test_a_refused_run_holds_no_folder(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    for _ in range(2):
+        with pytest.raises(ResumeError, match="other settings") as kept:  # as a notebook keeps the last error
+            run(tmp_path / "run", logging_strategy="steps")
+    assert kept.tb is not None
+    run(tmp_path / "run")
