@@ -274,8 +274,16 @@ def as_shape(shape: Any) -> Shape:
 
 
 def is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether a shape is that of an image ``(height, width, channels)``: at most 4 channels, both sides longer."""
-    return len(shape) == 3 and shape[2] <= _MOST_CHANNELS < min(shape[:2])
+    """Whether a shape is that of an image ``(height, width, channels)``.
+
+    Images have at most 4 channels and longer sides. A square one may have more, such as those of stacked frames: at
+    most half as many as pixels on a side.
+    """
+    if len(shape) != 3:
+        return False
+    height, width, channels = shape
+    few = channels <= _MOST_CHANNELS or (height == width and 2 * channels <= width)
+    return few and min(height, width) > _MOST_CHANNELS
 
 
 def example_observation(shape: Shape, device: torch.device) -> Tree:

@@ -104,7 +104,8 @@ def exploration(
     if wrong:
         needs = ExplorerName.NOISE if wrong == ["noise_std"] else ExplorerName.EPSILON_GREEDY
         why = "whose policy explores by itself" if algorithm.acts.explores else f"which explores by {kind}"
-        raise ConfigError(f"{flags(wrong)}: not for {type(algorithm).__name__}, {why}: give --explorer {needs}, too")
+        remedy = f"give --explorer {needs}, too" if needs == usual else "leave it out"
+        raise ConfigError(f"{flags(wrong)}: not for {type(algorithm).__name__}, {why}: {remedy}")
     explorer: Explorer | None = None
     why = "actions that the policy samples" if algorithm.acts.explores else "greedy actions"
     if kind == ExplorerName.EPSILON_GREEDY:

@@ -1,5 +1,6 @@
 """Episodes and replay as arrays: storage, sampling, transition pickers, trajectory slicers, writers and files."""
 
+from birl.dataset import components as components  # a path of d3rlpy's
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.episode import (

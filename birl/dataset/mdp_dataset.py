@@ -18,6 +18,7 @@ from birl.dataset.validation import (
     as_array,
     as_column,
     as_flags,
+    as_ids,
     check_finite,
     check_length,
     check_stored,
@@ -97,7 +98,7 @@ class MDPDataset(ReplayBuffer):
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         actions = as_array("actions", actions)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
-        ids = {} if episode_ids is None else {"episode_ids": np.asarray(episode_ids)}
+        ids = {} if episode_ids is None else {"episode_ids": as_ids(episode_ids)}
         count = check_length(**arrays, terminals=terminal, timeouts=timeout, **ids)
         check_finite("observations", observations)
         check_finite("rewards", rewards)

@@ -53,6 +53,21 @@ def as_flags(name: str, value: Any) -> Array:
     return column.astype(bool)
 
 
+def as_ids(ids: Any) -> Array:
+    """Ids of episodes as an array of numbers, texts or objects.
+
+    Raises:
+        ShapeError: for ragged and structured data.
+    """
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:
+        raise ShapeError(f"episode_ids cannot be made one array ({error}): give one id per step") from error
+    if array.dtype.kind == "V":
+        raise ShapeError(f"episode_ids have the fields {array.dtype.names}; give one of them, or number the episodes")
+    return array
+
+
 def last_steps(ids: Any) -> Array:
     """Whether each step ``[N]`` is the last of its episode, from the ``ids`` of episodes, ``[N]`` or ``[N, 1]``.
 
@@ -60,12 +75,12 @@ def last_steps(ids: Any) -> Array:
         ShapeError: if they are not one id for each step.
         DataError: if an id is missing (NaN, ``None``), or if the steps of an episode are not one after the other.
     """
-    array = np.asarray(ids)
+    array = as_ids(ids)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if array.ndim != 1:
         raise ShapeError(f"the shape of episode_ids is {array.shape}; it must be (N,) or (N, 1): one id per step")
     absent: Any = [each is None for each in array] if array.dtype.kind == "O" else False
-    missing = np.flatnonzero((array != array) | absent)
+    missing = np.flatnonzero((array != array) | absent | np.ravel(np.ma.getmaskarray(ids)))
     if missing.size:
         raise DataError(f"episode_ids[{missing[0]}] is {array[missing[0]]}: give every step the id of its episode")
     ends = np.append(array[1:] != array[:-1], np.ones(len(array[:1]), bool))

@@ -1,5 +1,6 @@
 """Evaluators: one number about an algorithm, from data or from an environment."""
 
+from birl.metrics import utility as utility  # a path of d3rlpy's
 from birl.metrics.environment import (
     EnvironmentEvaluator,
     evaluate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from birl.models import torch as torch  # a path of d3rlpy's
 from birl.models.actor_critic import ActorCriticNets
 from birl.models.encoders import (
     DefaultEncoderFactory,

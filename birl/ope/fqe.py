@@ -156,14 +156,17 @@ class WithPolicyActions(Transitions):
         """Warn if there are fewer copies of the target than steps that count."""
         gamma, interval = learner.config.gamma, learner.config.target_update_interval
         copies = (learner.engine.grad_step + count) // interval
-        ends = max(farthest_end(storage) for storage in getattr(source, "reader", source).storages)
+        reader = getattr(source, "reader", source)
+        steps = min(getattr(each.picker, "n_steps", 1) for each in reader.sources)  # back, with each copy
+        ends = max(farthest_end(storage) for storage in reader.storages)
         horizon = min(ends, np.inf if gamma == 1 else 1 / (1 - gamma))
-        if copies < horizon < np.inf:
+        if steps * copies < horizon < np.inf and horizon > 1:
+            back = "one step" if steps == 1 else f"{steps} steps"
             warnings.warn(
                 f"n_steps={count} and target_update_interval={interval} make {copies} copies of "
-                f"{learner.name}'s target. Each carries rewards one step further back, so that later ones do not reach "
-                f"the estimate, though {round(horizon)} steps count with gamma={gamma:g}: make "
-                f"n_steps={math.ceil(round(3 * horizon, 3)) * interval}, or copy more often",
+                f"{learner.name}'s target. Each carries rewards {back} further back, so that later ones do not "
+                f"reach the estimate, though {round(horizon)} steps count with gamma={gamma:g}: make "
+                f"n_steps={math.ceil(round(3 * horizon / steps, 3)) * interval}, or copy more often",
                 ShortRunWarning,
                 stacklevel=6,
             )

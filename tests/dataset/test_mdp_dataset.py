@@ -445,3 +445,16 @@ def test_small_helpers() -> None:
     assert [episode.size() for episode in dataset.episodes + dataset.episodes] == [4, 4]
     with pytest.raises(IndexError):
         dataset.episodes[1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        ([[1], [1, 2], [2], [2]], ShapeError, "episode_ids cannot be made one array"),
+        (np.zeros(4, [("day", int), ("run", int)]), ShapeError, "episode_ids have the fields"),
+        (np.ma.masked_array([1, 1, 2, 2], [0, 0, 1, 0]), DataError, r"episode_ids\[2\]"),
+    ],
+)
+def test_odd_episode_ids(ids: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        MDPDataset(np.zeros((4, 2)), np.zeros(4, int), np.zeros(4), np.zeros(4), action_size=2, episode_ids=ids)

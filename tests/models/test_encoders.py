@@ -142,7 +142,7 @@ def test_default_encoder_fits_images_of_every_size(channels: int, width: int | N
         assert DefaultEncoderFactory().create(shape)(torch.rand(2, *shape)).shape == (2, 512)
 
 
-@pytest.mark.parametrize("shape", [(96, 96, 3), (7, 7, 3), (10, 10, 1), (210, 160, 3), (384, 96, 3)])
+@pytest.mark.parametrize("shape", [(96, 96, 3), (7, 7, 3), (10, 10, 1), (210, 160, 3), (384, 96, 3), (84, 84, 12)])
 @pytest.mark.parametrize("factory", [DefaultEncoderFactory(), PixelEncoderFactory(), PixelEncoderFactory([[8, 3, 1]])])
 def test_channels_last_are_refused_with_the_way_out(shape: Any, factory: EncoderFactory) -> None:
     first = re.escape(str((shape[2], *shape[:2])))

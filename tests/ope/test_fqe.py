@@ -840,6 +840,10 @@ def test_a_run_that_is_long_enough_does_not_warn() -> None:
     fqe = fqe_of(policy, target_update_interval=1, gamma=0.75)
     fqe.fit(data, 4, n_steps_per_epoch=4, **QUIET)
     fqe.fit(data, 1, n_steps_per_epoch=1, **QUIET)  # the copies of earlier calls count
+    next(fqe_of(policy, gamma=0.0).fitter(data, 1, n_steps_per_epoch=1, **QUIET))  # nothing is carried
+    columns = np.zeros((20, 3), np.float32), np.arange(20) % 3, np.ones(20, np.float32), np.arange(20) % 10 == 9
+    far = MDPDataset(*columns, action_size=3, transition_picker=MultiStepTransitionPicker(5, 0.75))
+    next(fqe_of(policy, target_update_interval=10, gamma=0.75).fitter(far, 10, n_steps_per_epoch=1, **QUIET))
 
 
 @config

@@ -136,7 +136,7 @@ def test_checkpoints_of_earlier_builds_go_on_with_a_warning(tmp_path: Path) -> N
 
 def test_another_number_of_actions_is_another_run(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    arrays = rng.normal(size=(20, 3)).astype(np.float32), rng.integers(2, size=20), rng.normal(size=20), np.arange(20) > 18
+    arrays = rng.normal(size=(20, 3)), rng.integers(2, size=20), rng.normal(size=20), np.arange(20) > 18
     config = DQNConfig(batch_size=4, encoder_factory=[4])
     options: Any = {"checkpoint": tmp_path, "logger_adapter": NoopAdapterFactory(), "show_progress": False}
     config.create().fit(MDPDataset(*arrays), 1, **options)
