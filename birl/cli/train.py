@@ -183,6 +183,8 @@ def train(
         )
     if target_return is not None:
         check_target(algorithm, target_return)
+    if extend and fresh:
+        raise ConfigError("--extend goes on with the run that --fresh removes: leave one of them out")
     words = [*(set_ or []), *(more or [])]
     chosen = {word.split("=")[0].split(".")[0] for word in words}
     begun = None if init_from is None else _initial(algorithm, init_from, several)

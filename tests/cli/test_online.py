@@ -205,6 +205,13 @@ def test_schedules_of_an_extended_run_stay(birl_: Any, tmp_path: Path) -> None:
     assert epochs[-3:] == ["150", "160", "170"]
 
 
+def test_a_run_is_not_removed_and_extended_at_once(birl_: Any, tmp_path: Path) -> None:
+    run = ["train", "DQN", "--env-id", "CartPole-v1", "--n-trials", 1, "--out", tmp_path / "run", "batch_size=8"]
+    birl_(*run, "--n-steps", 20)
+    assert "leave one of them out" in birl_(*run, "--n-steps", 30, "--extend", "--fresh", status=1)
+    assert (tmp_path / "run" / "model_20.d3").exists()
+
+
 def test_a_run_begins_with_a_model(birl_: Any, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     offline = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 20]
