@@ -15,14 +15,17 @@ def test_every_algorithm_that_learns_has_one_row() -> None:
     known = {cls for _, cls in inspect.getmembers(algos, inspect.isclass) if issubclass(cls, algos.Algorithm)}
     learning = {cls.__name__ for cls in known if "config_class" in vars(cls) and cls.learns_from.loops}
     names = [row.name for row in ROWS]
-    assert len(names) == len(set(names)) and set(names) == learning
+    assert len(names) == len(set(names)), "two rows of tests/algorithms.py have one configuration"
+    assert not learning - set(names), f"add a row to tests/algorithms.py for {sorted(learning - set(names))}"
+    assert not set(names) - learning, f"no algorithm for the rows of {sorted(set(names) - learning)}"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_row_is_seen_by_every_suite(row: Row) -> None:
-    assert row.contract and row.probes and row.chain
+    assert row.contract and row.probes and row.chain, "give its row probes and a chain: how many updates solve them"
     assert not (row.seeds and row.apart)
-    assert [case for case in CASES if case.name.split()[0] == row.name], "there is no golden"
+    golden = [case for case in CASES if case.name.split()[0] == row.name]
+    assert golden, f"there is no golden: a tests/golden/cases_*.py needs a Case with {row.name}Config"
 
 
 @pytest.mark.parametrize("runs", [CONTRACT_RUNS, PROBE_RUNS, CHAIN_RUNS])

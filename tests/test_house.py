@@ -139,12 +139,14 @@ def test_no_algorithm_subclasses_another() -> None:
 def test_every_hyperparameter_is_described_once() -> None:
     configs = [v for v in (*vars(birl.algos).values(), *vars(birl.ope).values()) if inspect.isclass(v)]
     configs = [value for value in configs if issubclass(value, AlgorithmConfig)]
-    rows = {}
+    meanings: dict[str, tuple[int, str]] = {}
     for config in configs:
         assert hyperparameters(config).keys() == {field.name for field in dataclasses.fields(config)}, config
-        rows.update({id(row): row for row in hyperparameters(config).values()})
-    meanings = [row.meaning for row in rows.values()]
-    assert len(meanings) == len(set(meanings)) > 100
+        for name, row in hyperparameters(config).items():
+            first, where = meanings.setdefault(row.meaning, (id(row), f"{config.__name__}.{name}"))
+            told = f"{config.__name__}.{name} has the meaning of {where}"
+            assert first == id(row), f"{told}: take it from there with field(…, like={where.split('.')[0]})"
+    assert len(meanings) > 100
 
 
 PUBLIC = [path for path in FILES if "\n__all__ = [" in path.read_text(encoding="utf-8")]

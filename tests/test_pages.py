@@ -76,8 +76,12 @@ def test_every_algorithm_that_learns_to_act_has_a_task():
 
     module = generator()
     learning = {cls.__name__ for cls in module.algorithms() if hasattr(algos, cls.__name__) and cls.learns_from.loops}
-    assert {task.algorithm for task in module.TASKS.values()} == learning
-    assert module.measured().keys() == learning
+    tasks = {name: task.algorithm for name, task in module.TASKS.items()}
+    assert not learning - {*tasks.values()}, "write their pages, or add a line to TASKS of benchmarks/scores.py"
+    assert not {*tasks.values()} - learning
+    unmeasured = [name for name, algorithm in tasks.items() if algorithm not in module.measured()]
+    told = "run `python benchmarks/scores.py run --task … --side birl --seed 0` and scripts/make_algorithm_pages.py"
+    assert not unmeasured, f"{told}, with {' or '.join(unmeasured)}"
 
 
 def test_what_is_logged_is_what_an_update_gives():
@@ -102,4 +106,8 @@ def test_what_is_logged_is_what_an_update_gives():
         for item in subject.inputs(algorithm, 3):
             given |= set(algorithm.update(item))
         table = module.page(config.algorithm).partition("## What it logs")[2].partition("##")[0]
-        assert given == {name for name in module.METRICS if f"| `{name}` |" in table}, config.__name__
+        said = {name for name in module.METRICS if f"| `{name}` |" in table}
+        unsaid, unknown = given - said, given - module.METRICS.keys()
+        assert not unknown, f"METRICS of scripts/make_algorithm_pages.py needs a meaning of {sorted(unknown)}"
+        assert not unsaid, f"{config.__name__} logs {sorted(unsaid)}: say so in its docstring, after `Logs`"
+        assert not said - given, f"{config.__name__} does not log {sorted(said - given)}"

@@ -39,7 +39,7 @@ class Transitions(Experience):
     Attributes:
         online: whether it can also learn from its own experience; pure imitation cannot.
         next_actions: whether it learns from the data's next actions: ``next_action`` and ``next_action_known`` in a
-            batch's ``extra``.
+            batch's ``extra``, the latter 0 after an episode's last step in the data, whether it terminated or was cut.
         returns_to_go: whether it learns from the data's discounted returns: ``return_to_go`` in ``extra``.
     """
 

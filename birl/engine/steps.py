@@ -271,7 +271,10 @@ def check_steps(steps: Sequence[Step], config_class: type) -> None:
                     f"its fields are {', '.join(sorted(known))}"
                 )
         if step.name in names and not _exclude(step.when, names[step.name]):
-            raise ConfigError(f"two steps are called {step.name!r}; every step of an update must have its own name")
+            raise ConfigError(
+                f"two steps are called {step.name!r}; every step of an update must have its own name. A target update "
+                "has that of its target: HardCopy(source, target)"
+            )
         names[step.name] = step.when
 
 
@@ -284,6 +287,12 @@ def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
     known = dict(nets.named_children())
     for step in steps:
         for name in step.networks:
+            same = [other for other, module in known.items() if module is getattr(nets, name, None)]
+            if same and name not in known:
+                raise ConfigError(
+                    f"{type(nets).__name__}.{name} is the same network as {same[0]}, which would follow itself: "
+                    f"make it deepcopy(self.{same[0]})"
+                )
             if name not in known:
                 raise ConfigError(no_network(f"the step {step.name!r}", name, type(nets), known))
         if isinstance(step, Gradient) and not any(True for name in step.networks for _ in known[name].parameters()):
@@ -311,6 +320,12 @@ def check_loss(function: LossFunction, found: Any) -> Loss:
         given = list(found.value.shape) if isinstance(found.value, Tensor) else found.value
         raise ConfigError(
             f"the value of the loss {name} is {given}; it must be a scalar tensor: weighted_mean(…, batch.weight)"
+        )
+    wrong = [name for name, metric in found.metrics.items() if not isinstance(metric, Tensor)]
+    if wrong:
+        raise ConfigError(
+            f"the metric {wrong[0]!r} of the loss {name} is {found.metrics[wrong[0]]!r:.40}; it must be a scalar "
+            "tensor: leave out float(…) and .item(), which wait for the device"
         )
     if not found.value.requires_grad:
         raise ConfigError(f"the loss {name} has no gradient: it depends on no parameter, or is under torch.no_grad()")

@@ -133,11 +133,17 @@ def of_the_target(nets: Any, batch: Any, cfg: Any) -> Loss:
     return Loss(nets.critic_target(batch.inputs, batch.action).mean().mean())
 
 
+def number_as_metric(nets: Any, batch: Any, cfg: Any) -> Loss:
+    number: Any = 0.5
+    return Loss(nets.critic(batch.inputs, batch.action).mean().mean(), {"m": number})
+
+
 @pytest.mark.parametrize(
     ("loss", "says"),
     [
         (lambda nets, batch, cfg: batch.reward.mean(), "returned Tensor; it must return a Loss"),
         (lambda nets, batch, cfg: None, "returned NoneType; it must return a Loss"),
+        (number_as_metric, "'m' of the loss number_as_metric is 0.5; it must be"),
         (lambda nets, batch, cfg: Loss(batch.reward), r"is \[32\]; it must be a scalar tensor"),
         (lambda nets, batch, cfg: Loss(3.0), "is 3.0; it must be a scalar tensor"),  # type: ignore[arg-type]
         (lambda nets, batch, cfg: Loss(batch.reward.mean()), "has no gradient"),

@@ -15,7 +15,7 @@ from birl.algos import DQN, DQNConfig
 from birl.algos.dqn import DQNNets, q_loss
 from birl.engine import Engine, Gradient, HardCopy, Polyak, Update, When
 from birl.engine.compiled import Program
-from birl.engine.steps import Step
+from birl.engine.steps import Step, check_networks
 from birl.errors import ConfigError
 from birl.models import VectorEncoderFactory
 from birl.spaces import Discrete, Spec
@@ -113,6 +113,13 @@ def test_one_of_two_steps_of_one_name_may_belong_to_a_configuration() -> None:
     assert engine(CRITIC, rare, often).steps == (CRITIC, often)
     with pytest.raises(ConfigError, match="two steps are called"):
         define(CRITIC, rare, HardCopy("critic", "critic_target"))
+
+
+def test_a_target_that_is_its_source_is_refused() -> None:
+    nets = nn.Module()
+    nets.critic = nets.critic_target = nn.Linear(1, 1)
+    with pytest.raises(ConfigError, match=r"critic_target is the same network as critic.* deepcopy\(self.critic\)"):
+        check_networks((CRITIC, HardCopy("critic", "critic_target")), nets)
 
 
 def test_a_network_that_does_not_exist_is_named_when_networks_are_built() -> None:

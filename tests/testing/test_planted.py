@@ -102,6 +102,17 @@ def _reward_forgotten(nets: Any, batch: Batch, cfg: Any) -> Loss:
     return q_error(nets, batch, target)
 
 
+def _target_of_the_same_state(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    with torch.no_grad():
+        target = q_target(nets, replace(batch, next_observation=batch.observation))
+    return q_error(nets, batch, target)
+
+
+def _reward_standardised(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    reward = (batch.reward - batch.reward.mean()) / batch.reward.std()
+    return own.q_loss(nets, replace(batch, reward=reward), cfg)
+
+
 def _online_network_in_target(nets: Any, batch: Batch, cfg: Any) -> Loss:
     with torch.no_grad():
         target = q_target(nets, batch, target="critic")
@@ -134,6 +145,12 @@ def _weights_ignored(nets: Any, batch: Batch, cfg: Any) -> Loss:
     with torch.no_grad():
         target = q_target(nets, batch)
     return q_error(nets, batch, target, torch.ones_like(batch.weight))
+
+
+def _weights_squared(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    with torch.no_grad():
+        target = q_target(nets, batch)
+    return q_error(nets, batch, target, batch.weight.square())
 
 
 def _numpy_noise(nets: Any, batch: Batch, cfg: Any) -> Loss:
@@ -259,6 +276,7 @@ PLANTED: dict[str, tuple[str, Any, Plant]] = {
     "n steps are discounted as one": ("discounts_count", Q, q(_n_steps_discounted_as_one)),
     "gamma counts twice": ("discounts_count", Q, q(_gamma_twice)),
     "the reward is forgotten": ("discounts_count", Q, q(_reward_forgotten)),
+    "the target is of the same state": ("discounts_count", Q, q(_target_of_the_same_state)),
     "a target is never updated": ("parameters_move", Q, _no_copy),
     "a target is never updated, soft": ("parameters_move", SOFT, _no_soft_copy),
     "a parameter is in no step": ("parameters_move", SOFT, _parameter_in_no_step),
@@ -274,10 +292,12 @@ PLANTED: dict[str, tuple[str, Any, Plant]] = {
     "[B, 1] beside [B]": ("any_leading_dimensions", Q, q(_pairs_of_the_batch)),
     "an axis is counted from the left": ("any_leading_dimensions", Q, q(_axis_from_the_left)),
     "weights are ignored": ("padding_is_ignored", Q, q(_weights_ignored)),
+    "weights are squared": ("padding_is_ignored", Q, q(_weights_squared)),
     "noise without a seed": ("same_seed_same_result", Q, q(_numpy_noise)),
     "noise of numpy": ("save_load_continue", Q, q(_seeded_numpy_noise)),
     "a state outside of the networks": ("same_seed_same_result", Q, _state_outside_of_the_networks),
     "log-probabilities of the whole batch": ("gradient_split", SOFT, soft(actor=_log_prob_of_the_batch)),
+    "rewards are standardised in the batch": ("gradient_split", Q, q(_reward_standardised)),
     "a sum over the batch": ("gradient_split", Q, q(_sum_over_the_batch)),
     "observations are not scaled": (
         "scalers_reach_the_batch",

@@ -14,8 +14,11 @@ from birl.testing.contract.subject import Subject, gradients, randomly_moved
 from birl.types import Batch, tree_leaves, tree_map
 
 
-def _bootstrapping(subject: Subject) -> Iterator[tuple[Any, Any, Batch, dict[str, Tensor]]]:
-    """Steps whose gradients depend on the next observation, with a batch of discount 0.9 and those gradients."""
+def _bootstrapping(subject: Subject, wanted: bool = True) -> Iterator[tuple[Any, Any, Batch, dict[str, Tensor]]]:
+    """Steps whose gradients depend on the next observation, with a batch of discount 0.9 and those gradients.
+
+    Or steps whose gradients do not, if they are ``wanted`` so.
+    """
     algorithm, (batch, *_) = subject.first_batches()
     if batch.next_observation is None:
         return
@@ -23,12 +26,18 @@ def _bootstrapping(subject: Subject) -> Iterator[tuple[Any, Any, Batch, dict[str
     other = replace(batch, next_observation=tree_map(lambda x: x.flip(-1) + 1, batch.next_observation))
     for step in algorithm.engine.gradient_steps:
         found = gradients(algorithm, step, batch)
-        if differences(found, gradients(algorithm, step, other)):
+        if bool(differences(found, gradients(algorithm, step, other))) == wanted:
             yield algorithm, step, batch, found
 
 
 def discounts_count(subject: Subject) -> None:
     """Values are learned from the reward and, as far as ``batch.discount`` says, from the next state."""
+    for algorithm, step, batch, found in _bootstrapping(subject, wanted=False):
+        other = gradients(algorithm, step, replace(batch, discount=batch.discount / 2))
+        assert not differences(found, other), (
+            f"step {step.name!r}: the gradient depends on batch.discount, but not on the next observation: probably it "
+            "discounts the value of batch.inputs. Take batch.next_inputs"
+        )
     for algorithm, step, batch, found in _bootstrapping(subject):
 
         def matters(found: Any = found, algorithm: Any = algorithm, step: Any = step, **other: Any) -> bool:

@@ -85,7 +85,9 @@ def gradient_split(subject: Subject) -> None:
             if step.splits:
                 assert not off, (
                     f"step {step.name!r}: the gradient of {max(off, key=off.__getitem__)} is {max(off.values()):.1e} "
-                    "off the mean of two half batches"
+                    "off the mean of two half batches. Average once, in the end, with weighted_mean(…, batch.weight): "
+                    "neither sums over the batch nor its means or standard deviations belong into a loss, unless they "
+                    "are meant; then say Gradient(…, splits=False)"
                 )
             else:
                 assert off, f"step {step.name!r} says splits=False, but its gradient is the mean of half batches'"
@@ -107,7 +109,8 @@ def _doubles(x: Tensor) -> Tensor:
 
 
 def padding_is_ignored(subject: Subject) -> None:
-    """Steps of weight 0 have no influence on a gradient."""
+    """Steps of weight 0 have no influence on a gradient, the others one in proportion to their weight."""
+    subject = subject.with_config(normalize_advantage=False)  # by a weighted mean and deviation
     algorithm, (batch, *_) = subject.first_batches()
     padding = (slice(None), slice(2)) if subject.experience.contexts else (slice(-2, None),)  # windows: in front
     weight = batch.weight.clone()
@@ -132,6 +135,16 @@ def padding_is_ignored(subject: Subject) -> None:
             error = float((first[name] - second[name]).abs().max())
             assert error <= 1e-6, (
                 f"step {step.name!r}: what stands in padding moves the gradient of {name} by {error:.1e}"
+            )
+    algorithm.nets.double()
+    batch = _mapped(batch, _doubles, _doubles)
+    for step in (each for each in steps if each.splits):
+        found = [gradients(algorithm, step, replace(batch, weight=k * batch.weight)) for k in (1, 2, 3)]
+        for name, (once, twice, thrice) in {name: [each[name] for each in found] for name in found[0]}.items():
+            error = float((thrice - 2 * twice + once).abs().max() / (1 + thrice.abs().max()))
+            assert error <= 1e-6, (
+                f"step {step.name!r}: twice the batch.weight does not move {name} twice as much: is it squared, or "
+                "applied twice? weighted_mean(error.square(), batch.weight) applies it once"
             )
 
 
