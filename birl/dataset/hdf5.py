@@ -42,7 +42,7 @@ _TRAILER = b"birl-sha256:"
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # the last one comes with h5py
 _DEFLATE, _LZF, _MOST_DEFLATED = 1, 32000, 1032  # deflate shrinks to 1/1032 at best
-_HEAP = 16  # bytes of the header of a heap, and of each object in it
+_HEAP = 16  # bytes of the header of a heap of texts, of the header of each text in it, and of a reference to one
 _EPISODE = 1024  # bytes of the objects that an episode becomes, beside its arrays
 
 Target = str | os.PathLike[str] | BinaryIO
@@ -334,8 +334,9 @@ class _File:
         import h5py
 
         self.stream.seek(dataset.id.get_offset())
-        length, heap, wanted = struct.unpack("<IQI", self.stream.read(dataset.id.get_storage_size()))
-        if h5py.check_string_dtype(dataset.dtype) is None or length > MAX_JSON_BYTES:
+        length, heap, wanted = struct.unpack("<IQI", self.stream.read(_HEAP))
+        known = h5py.check_string_dtype(dataset.dtype) is not None and dataset.id.get_storage_size() == _HEAP
+        if not known or length > MAX_JSON_BYTES:
             raise CorruptFileError(f"{self.name}: {dataset.name!r:.80} is no text of {length} bytes: use another copy")
         self.stream.seek(heap + _HEAP)
         for _ in range(1 << 16):  # numbers have 16 bits

@@ -270,6 +270,13 @@ def test_a_text_cannot_be_longer_than_texts_may_be(name: str) -> None:
     refused(guarded(io.BytesIO(data)), "restore it from a copy")
 
 
+def test_a_reference_to_a_text_is_as_long_as_it_is() -> None:
+    data, place, _ = texts("version", "x")
+    size = data.find(struct.pack("<QQ", place, 16))  # where the layout says where the text's reference is
+    struct.pack_into("<Q", data, size + 8, 2**40)
+    refused(io.BytesIO(data), "is no text of 3 bytes")
+
+
 def test_a_heap_of_texts_that_goes_in_circles_is_left() -> None:
     """The HDF5 library goes round and round in it."""
     data, _, heap = texts("version", "x" * 100)
