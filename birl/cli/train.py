@@ -237,7 +237,7 @@ def train(
             notes.append(why)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
         before = checkpoint_step(out) if resumed else 0
-        going_on = f", resuming at step {before}" if resumed else ""
+        going_on = f", resuming at step {before}" if resumed and before < n_steps else ""
         kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
         which = f"seed {seed}" if several is None else f"seeds {', '.join(map(str, several))}"
         for text in filter(None, notes):

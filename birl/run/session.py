@@ -121,8 +121,12 @@ class Session:
                 self.differs(f"its updates were {words[0]} are {words[1]}from now on")
         self._logger.add_params(self._algorithm.describe())
         first = "the first update compiles" if compiled else ""
-        self._progress = Progress(self._n_steps, self.step, given["show_progress"], first)
-        self._introduce(state is not None)
+        finished = self._done and self._closed == self.step
+        self._progress = Progress(self._n_steps, self.step, given["show_progress"] and not finished, first)
+        if finished:
+            self._say_finished()
+        else:
+            self._say_where(state is not None, above_bar=given["with_timestamp"])  # who names the folder knows it
         if state is None:
             self._write_checkpoint()  # a run that dies in its first epoch begins again with the same random numbers
 
@@ -302,16 +306,19 @@ class Session:
             stacklevel=2,
         )
 
-    def _introduce(self, resumed: bool) -> None:
-        """Say where the run is kept and whether there is anything left to do."""
+    def _say_where(self, resumed: bool, above_bar: bool) -> None:
+        """Say where the run is kept."""
         places = [getattr(self._logger.adapter, "logdir", None), self._checkpoint]
         kept = " and ".join(dict.fromkeys(str(Path(place)) for place in places if place is not None))
         if kept:
-            self._say(f"the run is kept in {kept}" + (f"; it goes on from step {self.step}" if resumed else ""))
-        if self._done and self._closed == self.step:  # even where nothing else is shown
-            why = f"ended after {self.step} steps: {self._ended}" if self._ended else f"made all its {self.step} steps"
-            advice = "go_on=True goes on with it" if self._ended else "a larger n_steps goes on with it"
-            LOG.warning("nothing to do: the run in %s has %s; %s", self._checkpoint, why, advice)
+            words = f"the run is kept in {kept}" + (f"; it goes on from step {self.step}" if resumed else "")
+            (self._say if above_bar else LOG.info)(words)
+
+    def _say_finished(self) -> None:
+        """Say that there is nothing left to do, even where nothing else is shown."""
+        why = f"ended after {self.step} steps: {self._ended:.200}" if self._ended else f"made all its {self.step} steps"
+        advice = "go_on=True goes on with it" if self._ended else "a larger n_steps goes on with it"
+        LOG.warning("nothing to do: the run in %s has %s; %s", self._checkpoint, why, advice)
 
     # -- state -----------------------------------------------------------------------------------------------------
 

@@ -491,7 +491,7 @@ def test_the_command_goes_on_and_starts_over(
     assert main(words) == 0
     before = (tmp_path / "run/seed_5/model_12.d3").read_bytes()
     assert main(words) == 0
-    assert "resuming at step 12" in capsys.readouterr().err
+    assert "nothing left to do" in capsys.readouterr().err
     assert main([*words[:-4], "--seeds", "3,6", "--out", words[-1]]) == 1
     assert "seeds was [3, 5]" in capsys.readouterr().err
     (tmp_path / "run/seed_5/mine.txt").write_text("kept")

@@ -160,7 +160,8 @@ def test_version_going_on_and_nothing_to_go_on_from(
     assert birl_("--version").strip() == f"birl {birl.__version__}"
     birl_(*OFFLINE, "--out", tmp_path / "run")
     birl_(*OFFLINE, "--out", tmp_path / "run")
-    assert "resuming at step 20" in birl_.notes
+    assert "nothing left to do" in birl_.notes
+    assert "resuming" not in birl_.notes
     birl_("plot", tmp_path / "run", "--save", tmp_path / "x.png")
     assert "has no return" in birl_.notes
 

@@ -22,6 +22,7 @@ from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
 from run.fakes import Drift, FakeLearner
 from run.test_offline import data, quiet
+from run.test_progress import Terminal
 
 SCORES = [1.0, 3.0, 2.0, float("nan"), 3.0, 5.0, 4.0]
 
@@ -180,6 +181,7 @@ def test_a_finished_run_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "nothing to do" not in caplog.text
     assert run(tmp_path / "run", 20)[1] == []
     assert "made all its 20 steps; a larger n_steps goes on with it" in caplog.text
+    assert "goes on from" not in caplog.text
     caplog.clear()
     assert len(run(tmp_path / "run", 40)[1]) == 2
     assert "nothing to do" not in caplog.text
@@ -188,7 +190,24 @@ def test_a_finished_run_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_the_run_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "birl"):
         run(tmp_path / "run", 20, checkpoint=tmp_path / "state")
-    assert f"the run is kept in {tmp_path / 'run'} and {tmp_path / 'state'}" in caplog.text
+        assert f"the run is kept in {tmp_path / 'run'} and {tmp_path / 'state'}" in caplog.text
+        assert "goes on" not in caplog.text
+        run(tmp_path / "run", 30, checkpoint=tmp_path / "state")
+    assert f"{tmp_path / 'state'}; it goes on from step 20" in caplog.text
+
+
+def test_a_terminal_shows_what_the_caller_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names the folder knows it; a finished run has no bar."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    run(tmp_path / "run", 20, show_progress=True)
+    assert "20/20" in terminal.getvalue()
+    assert "kept in" not in terminal.getvalue()
+    length = len(terminal.getvalue())
+    run(tmp_path / "run", 20, show_progress=True)
+    assert terminal.getvalue()[length:] == ""
+    run(tmp_path / "other", 20, show_progress=True, with_timestamp=True)
+    assert f"the run is kept in {tmp_path / 'other_'}" in terminal.getvalue()
 
 
 # -- how many models are kept ----------------------------------------------------------------------------------
