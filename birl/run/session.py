@@ -84,7 +84,8 @@ class Session:
         self._ended = ""  # why the run ended before its last step
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
         self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state}
-        settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch, ACTIONS: algorithm.describe()["action_size"]}
+        actions = algorithm.describe().get("action_size")  # many seeds have none
+        settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch, ACTIONS: actions}
         if self._logging_steps is not None:
             settings["logging_steps"] = self._logging_steps
         self._settings = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}  # JSON values
