@@ -15,7 +15,7 @@ from torch import Tensor
 
 from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
 from birl.algorithm.learner import Experience, Learner, Pass, Passes
-from birl.dataset.minibatch import TransitionMiniBatch
+from birl.dataset.minibatch import TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError
@@ -94,6 +94,11 @@ class Trajectories(Experience):
         return source.draw(TrajectoryView(learner.config.context_size), learner.config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
+        if not isinstance(drawn, TrajectoryMiniBatch):
+            raise DataError(
+                f"{learner.name} learns from trajectories, not from a {type(drawn).__name__}: draw them with "
+                "algo.sample_minibatch(dataset) or dataset.sample_trajectory_batch(batch_size, length)"
+            )
         return to_batch(drawn, learner.units, learner.config.gamma)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -82,8 +83,11 @@ def _make(name: str, options: dict[str, Any]) -> Any:
         else:
             env = gymnasium.make(name, **options)
     except (gymnasium.error.Error, ImportError) as error:
+        why = str(error) if str(error).endswith((".", "?")) else f"{error}."
+        if module_name in sys.modules and not hasattr(sys.modules[module_name], attribute):
+            why += f" The module {module_name} was imported, but it has no {attribute}."
         raise ConfigError(
-            f"no environment can be made from {name!r}: {str(error).rstrip('.')}. Give a Gymnasium id such as "
+            f"no environment can be made from {name!r}: {why} Give a Gymnasium id such as "
             "'CartPole-v1', 'module:Id-v0' for one that a module registers when it is imported, or 'module:factory' "
             "for one of your own"
         ) from error

@@ -16,7 +16,7 @@ from birl.types import Array, Tree, tree_leaves, tree_map
 
 
 def is_channel_last(space: Any) -> bool:
-    """Whether a space holds images without channels ``[H, W]`` or with at most 4 of them last ``[H, W, C]``."""
+    """Whether a space holds images of bytes, without channels ``[H, W]`` or with channels last ``[H, W, C]``."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
     return len(space.shape) == 2 or is_channels_last(space.shape)
@@ -52,7 +52,7 @@ class ChannelFirst(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.
 
     Args:
         env: environment whose observations are such images, or tuples or dicts with some. In these, arrays with three
-            dimensions and at most 4 channels last are taken for images, and others are left as they are.
+            dimensions and channels last are taken for images, and others are left as they are.
 
     Raises:
         EnvironmentMismatchError: if there is no such image.

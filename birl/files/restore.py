@@ -100,7 +100,7 @@ def compare(saved: Any, own: Any, where: str, label: object) -> None:
     if not _alike(saved, own):
         raise CorruptFileError(
             f"{label} is a birl file, but its {where:.200} is {_described(saved)}; it must be like {_described(own)}. "
-            "Restore it from a copy"
+            "Go on with the data, environment and networks it was made with; if they are, restore it from a copy"
         )
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 import birl
 from birl import algos
 from birl.algos import tacr
-from birl.errors import ConfigError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
+from birl.errors import ConfigError, DataError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import PositionEncodingType, VectorEncoderFactory
 from birl.optimizers import AdamFactory
 from birl.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, MultiplyRewardScaler
 from birl.run.options import DEFAULTS
-from birl.testing import ChainEnv, collect_dataset
+from birl.testing import ChainEnv, build_algorithm, collect_dataset, random_dataset
 from birl.testing.contract.acting import context_names, run_export
 from birl.types import Batch, tree_leaves, tree_map
 
@@ -464,3 +464,10 @@ def test_evaluators_of_transitions_are_refused_before_training() -> None:
     with pytest.raises(UnsupportedError, match="the evaluator 'td' asks for single transitions"):
         algorithm.fit(chain(True)[1], 1, evaluators={"td": birl.metrics.TDErrorEvaluator()}, **QUIET)
     assert not algorithm.built
+
+
+@pytest.mark.parametrize("name", ["TACR", "DecisionTransformer"])
+def test_a_minibatch_of_transitions_is_refused(name: str) -> None:
+    algorithm = build_algorithm(getattr(algos, f"{name}Config")())
+    with pytest.raises(DataError, match=f"{name} learns from trajectories, not from a TransitionMiniBatch"):
+        algorithm.update(random_dataset(action_size=2).sample_transition_batch(2))

@@ -157,6 +157,13 @@ def test_games_by_name() -> None:
         make_atari("no-such-game")
 
 
+def test_a_name_that_is_not_there_says_what_was_found() -> None:
+    with pytest.raises(ConfigError, match=r"The module json was imported, but it has no Nothing\. Give"):
+        make_env("json:Nothing")
+    with pytest.raises(ConfigError, match=r"Did you mean: `CartPole`\? Give"):
+        make_env("CartPol-v1")
+
+
 def test_areas_are_averages() -> None:
     weights = _areas(210, 84)
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
