@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import birl
 from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig
@@ -495,6 +496,22 @@ def test_record_a_sequence_model(birl_: Any, workplace: Path) -> None:
     assert not Path("videos").exists()
     birl_(*words, "--target-return", -300.0)
     assert len(frames(Path("videos/rl-video-episode-0.mp4"))[0]) == 201
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*deprecated:DeprecationWarning")
+def test_export_a_sequence_model_for_many_episodes(birl_: Any, workplace: Path) -> None:
+    algorithm = DecisionTransformerConfig(context_size=2, num_layers=1).create()
+    algorithm.create_impl((3,), 1)
+    algorithm.save("sequence.d3")
+    for words, batch in (([], ()), (["--batched"], (5,))):
+        birl_("export", "sequence.d3", "policy.pt", *words)
+        policy = torch.jit.load("policy.pt")
+        context = [torch.zeros(*batch, 2, size) for size in (3, 1, 1)]
+        assert policy(*context, torch.ones(*batch, 2, dtype=torch.int64)).shape == (*batch, 1)
+    simple = DiscreteRandomPolicyConfig().create()
+    simple.create_impl((3,), 2)
+    simple.save("simple.d3")
+    assert "simple.d3 is no sequence model" in birl_("export", "simple.d3", "x.pt", "--batched", status=1)
 
 
 HEADER = "import gym; env = gym.make('CartPole-v1')"
