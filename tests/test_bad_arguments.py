@@ -90,6 +90,16 @@ def test_algorithms(method: str) -> None:
         typed(lambda given=given: getattr(algorithm, method)(**given), f"{method}({value!r:.30})")
 
 
+@pytest.mark.parametrize("name", ["PPO", "SAC"])
+def test_updates_from_what_is_no_batch_of_theirs(name: str) -> None:
+    algorithm = getattr(algos, f"{name}Config")().create()
+    algorithm.create_impl((4,), 2, discrete_action=False)
+    transitions = [] if name == "SAC" else [logged().sample_transition_batch(4)]
+    for value in [*BAD, logged(), *transitions]:
+        with pytest.raises(ConfigError, match="(?s)batch is .*; it must be a .*: "):
+            algorithm.update(value)
+
+
 @pytest.mark.parametrize("name", ["fit_with_dataset", "fit_with_env", "fit_with_episodes", "transform_numpy"])
 def test_scalers(name: str) -> None:
     for kind in (

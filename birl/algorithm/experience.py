@@ -15,11 +15,13 @@ from torch import Tensor
 
 from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
 from birl.algorithm.learner import Experience, Learner, Pass, Passes
+from birl.checks import check
 from birl.dataset.minibatch import TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError
 from birl.models import eval_mode
+from birl.run.protocols import Rollout
 from birl.types import Batch, Inputs
 
 OFFLINE: Final = frozenset({"fit"})
@@ -222,7 +224,8 @@ class Rollouts(Experience):
     description = "live environments (its own fresh experience)"
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
-        batch, ended = rollout_batch(drawn, learner.units, learner.config.gamma)
+        hint = ": it learns from its own newest steps, which algo.fit_online(env) collects"
+        batch, ended = rollout_batch(check("batch", drawn, Rollout, hint), learner.units, learner.config.gamma)
         return self.prepare(learner.nets, batch, ended, learner.config)
 
     def passes(self, learner: Learner, batch: Batch) -> Passes:
