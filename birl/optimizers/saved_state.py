@@ -48,6 +48,9 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
     if [list(group["params"]) for group in groups] != [group["params"] for group in own]:
         raise _unfit(name, "it has other groups of parameters")
     for mine, group in zip(own, groups, strict=True):
+        numbers = {key for key, value in mine.items() if type(value) in (int, float, tuple)}  # flags may be younger
+        if numbers - group.keys():
+            raise _unfit(name, f"{', '.join(sorted(numbers - group.keys()))} is missing")
         for key in (mine.keys() & group.keys()) - {"params"}:
             if not _plausible(key, group[key], mine[key]):
                 raise _unfit(name, f"{key} is {group[key]!r:.60}, expected is a value like {mine[key]!r:.60}")

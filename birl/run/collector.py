@@ -12,7 +12,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.envs import Step, Stepper, reset_generator
-from birl.errors import ConfigError
+from birl.errors import ConfigError, CorruptFileError
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.spaces import check_actions
 from birl.types import Array, State, Tree
@@ -97,7 +97,7 @@ class Player(abc.ABC):
         """Inverse of `get_state`; call it when the stored steps are back."""
         self.stepper.set_state(state["stepper"])
         self._actor.set_state(state["actor"])
-        self.pending = state["pending"]
+        self.pending = check("pending", state["pending"], int, low=0, error=CorruptFileError)
         if self.stepper.lost:
             self.close_episodes()
 

@@ -188,6 +188,18 @@ def test_rollouts_that_no_environment_makes_are_refused(tmp_path: Path) -> None:
         fuzzing.on_policy(tmp_path)
 
 
+def test_numbers_of_an_optimiser_and_a_collector_are_there(tmp_path: Path) -> None:
+    algorithm = fuzzing.dqn()
+    algorithm.create_impl((2,), 2)
+    algorithm.save_model(tmp_path / "x")
+    config, state = load_archive(tmp_path / "x", "parameters")
+    del state["optimizers"]["critic"]["param_groups"]["0"]["lr"]
+    save_archive(tmp_path / "x", "parameters", config, state)
+    with pytest.raises(CorruptFileError, match="lr is missing"):
+        algorithm.load_model(tmp_path / "x")
+    assert fuzzing.run(246872)[0] == "error"  # a checkpoint whose collector has None steps to count
+
+
 def test_parameters_that_do_not_fit_leave_the_others(tmp_path: Path) -> None:
     algorithm = fuzzing.dqn()
     algorithm.create_impl((2,), 2)
