@@ -184,3 +184,21 @@ def test_videos_are_shown_in_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyvirtualdisplay", None)
     with pytest.raises(MissingExtraError, match="pip install pyvirtualdisplay"):
         notebook_utils.start_virtual_display()
+
+
+def test_programs_run_as_they_stand(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, d3rlpy\n"
+        "from d3rlpy.algos.qlearning.dqn import DQNConfig\n"
+        "from d3rlpy.models.encoders import VectorEncoderFactory\n"
+        "from d3rlpy.torch_utility import hard_sync\n"
+        "config = DQNConfig(encoder_factory=VectorEncoderFactory([8]))\n"
+        "print(config.gamma, d3rlpy.__version__, sys.argv[1])\n"
+        "hard_sync()\n"
+    )
+    script = Path(__file__).parents[1] / "scripts" / "as_d3rlpy.py"
+    done = subprocess.run([sys.executable, script, program, "word"], capture_output=True, text=True, check=False)
+    assert done.stdout == f"0.99 {birl.__version__} word\n"
+    assert "NameError: birl has no d3rlpy.torch_utility.hard_sync: see docs/moving.md" in done.stderr
+    assert "birl has none of these names" in done.stderr and done.returncode == 1
