@@ -92,7 +92,8 @@ def compilers_folder() -> Iterator[None]:
 
 def surroundings() -> tuple[Any, ...]:
     """What compiled code depends on beside the update itself: versions, processor and settings."""
-    compiler = sys.modules.get("torch._inductor.config")  # as long as nobody imports it, nobody changes it
+    compiler: Any = sys.modules.get("torch._inductor.config")  # as long as nobody imports it, all is as it comes
+    settings = {} if compiler is None else compiler.save_config_portable()
     return (
         __version__,
         torch.__version__,
@@ -100,7 +101,7 @@ def surroundings() -> tuple[Any, ...]:
         sys.version,
         _processor(),
         {name: value for name, value in sorted(os.environ.items()) if _matters(name)},
-        None if compiler is None else compiler.save_config_portable(),
+        {name: value for name, value in settings.items() if value != compiler._config[name].default},
         torch.get_default_dtype(),
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),

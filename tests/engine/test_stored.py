@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -170,6 +171,14 @@ def test_another_configuration_code_or_version_has_another_place(monkeypatch: py
         places.append(shelf(dqn()))
     assert len(set(places[1:])) == len(places) - 1
     assert shelf(dqn()) == places[0]
+
+
+def test_importing_the_compiler_changes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second algorithm of a process would not find what it left in another one's."""
+    importlib.import_module("torch._inductor.config")
+    imported = stored.surroundings()
+    monkeypatch.delitem(sys.modules, "torch._inductor.config")
+    assert stored.surroundings() == imported
 
 
 SCALE = 2.0
