@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from birl.checks import Allowed, check
 from birl.errors import ConfigError, ShapeError, UnsupportedError
@@ -56,25 +56,36 @@ class EncoderFactory(Serializable):
             observation_shape: see `birl.spaces.Spec`.
             actions: what it reads beside the observation, or ``None`` for an encoder of the observation alone.
             n: number of members, or ``None`` for a plain encoder.
+
+        Raises:
+            ConfigError: if the user's own method makes no encoder that fits. One small batch is tried.
         """
+        method = "create" if actions is None else "create_with_action"
+        own = getattr(type(self), method) is not getattr(EncoderFactory, method)
         if n is not None:
-            if n > 1 and self._stacks(observation_shape):
+            if n > 1 and not own and self._stacks(observation_shape):
                 return self._encoder(observation_shape, actions.size if actions else 0, n)
             return self._ensemble([self.build(observation_shape, actions) for _ in range(n)])
         if actions is None:
-            return self.create(observation_shape)
+            encoder = self.create(observation_shape)
+        else:
+            encoder = self.create_with_action(*self._accepted(observation_shape, actions))
+        if own:
+            _check_encoder(f"{type(self).__name__}.{method}", encoder, observation_shape, actions)
+        return encoder
+
+    def _accepted(self, observation_shape: Shape, actions: Actions) -> tuple[Any, ...]:
+        """The arguments that ``create_with_action`` takes: some factories for d3rlpy do not take the third."""
         arguments = (observation_shape, actions.size, actions.discrete)
         signature = inspect.signature(self.create_with_action)
-        for given in (arguments, arguments[:2]):  # some factories for d3rlpy do not take the third
+        for given in (arguments, arguments[:2]):
             with contextlib.suppress(TypeError):
                 signature.bind(*given)
-                break
-        else:
-            raise ConfigError(
-                f"{type(self).__name__}.create_with_action has the arguments {signature}; it must take "
-                "(observation_shape, action_size, discrete_action), the last of which may be left out"
-            )
-        return self.create_with_action(*given)
+                return given
+        raise ConfigError(
+            f"{type(self).__name__}.create_with_action has the arguments {signature}; it must take "
+            "(observation_shape, action_size, discrete_action), the last of which may be left out"
+        )
 
     @classmethod
     def from_short(cls, value: Any) -> Any:
@@ -279,17 +290,52 @@ def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_si
     """
     member = encoder.members[0] if isinstance(encoder, Members) else encoder
     size = getattr(member, "feature_size", None)
-    if isinstance(size, int):
-        return size
-    zeros = shape_map(lambda shape: torch.zeros(2, *shape), observation_shape)
-    inputs = [zeros] + ([] if action_size is None else [torch.zeros(2, action_size)])
-    modes = [(module, module.training) for module in member.modules()]
-    member.eval()  # batch norm must not learn from zeros
+    return size if isinstance(size, int) else int(_tried(member, observation_shape, action_size).shape[-1])
+
+
+def _tried(encoder: nn.Module, observation_shape: Shape, action_size: int | None) -> Any:
+    """What ``encoder`` makes of a batch of two zeros."""
+    device = next((weight.device for weight in encoder.parameters()), None)
+    zeros = shape_map(lambda shape: torch.zeros(2, *shape, device=device), observation_shape)
+    inputs = [zeros] + ([] if action_size is None else [torch.zeros(2, action_size, device=device)])
+    modes = [(module, module.training) for module in encoder.modules()]
+    encoder.eval()  # batch norm must not learn from zeros
     with torch.no_grad():
-        size = int(member(*inputs).shape[-1])
+        features = encoder(*inputs)
     for module, training in modes:
         module.training = training
-    return size
+    return features
+
+
+def _check_encoder(method: str, encoder: Any, observation_shape: Shape, actions: Actions | None) -> None:
+    """Raise `ConfigError` unless ``method``, a user's own, returned an encoder that fits."""
+    if not isinstance(encoder, nn.Module):
+        raise ConfigError(f"{method} returned {encoder!r:.80}; it must return a torch.nn.Module")
+    if torch.get_default_device().type == "meta":  # only the tensors of a file are counted
+        return
+    given = f"observations {shape_map(lambda shape: (2, *shape), observation_shape)}"
+    given += "" if actions is None else f" and actions {(2, actions.size)}"
+    arguments = "(self, observation)" if actions is None else "(self, observation, action)"
+    about = f"{method} returned a {type(encoder).__name__} that"
+    try:
+        with torch.random.fork_rng(devices=[]):
+            features = _tried(encoder, observation_shape, None if actions is None else actions.size)
+    except Exception as error:
+        raise ConfigError(
+            f"{about} cannot encode {given}: {type(error).__name__}: {error}. It must have forward{arguments}, for any "
+            "number of rows (here 2)"
+        ) from error
+    dtype, made = torch.get_default_dtype(), f"a {type(features).__name__}"
+    if isinstance(features, Tensor):
+        made = f"{features.dtype} {tuple(features.shape)}"
+    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2 or features.dtype != dtype:
+        raise ConfigError(f"{about} makes {made} of {given}; it must make {dtype} (2, F): a row of F features for each")
+    size, found = getattr(encoder, "feature_size", None), features.shape[1]
+    if isinstance(size, int) and size != found:
+        raise ConfigError(
+            f"{about} makes {made} of {given}, but its feature_size is {size}, for which it must make {(2, size)}: set "
+            f"self.feature_size = {found}, or leave it out"
+        )
 
 
 def _check_sizes(shape: Shape) -> None:

@@ -168,7 +168,7 @@ class DecisionTransformerNetwork(Network):
         embed_activation: str = "none",
         **options: Any,
     ) -> None:
-        encoder = encoder_factory.create(spec.observation_shape)
+        encoder = encoder_factory.build(spec.observation_shape)
         if isinstance(encoder, Recurrent):
             raise ConfigError(
                 f"encoder_factory is {type(encoder_factory).__name__}; a transformer takes encoders without memory: "

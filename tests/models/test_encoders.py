@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from birl.algos import DecisionTransformerConfig, DQNConfig, SACConfig
 from birl.errors import ConfigError, UnsupportedError
 from birl.files.named import decode, encode
 from birl.models import (
@@ -259,6 +260,112 @@ def test_user_factory_without_a_dataclass_and_without_an_action_encoder() -> Non
     assert DiscreteQFunction(Spec((4,), Discrete(3)), factory, MeanQFunctionFactory(), 1).feature_size == 7
     with pytest.raises(UnsupportedError, match="create_with_action"):
         ContinuousQFunction(Spec((4,), Continuous(3)), factory, MeanQFunctionFactory(), 1)
+
+
+class ForwardEncoder(UserEncoder):
+    """Does with observation (and action) what it is told."""
+
+    def __init__(self, size: int, feature_size: int | None, forward: Callable[..., Any]) -> None:
+        super().__init__(size, 4)
+        self.told = forward
+        if feature_size is not None:
+            self.feature_size = feature_size
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.told(super().forward, *inputs)
+
+
+@dataclasses.dataclass()
+class ForwardEncoderFactory(EncoderFactory, type="test_forward"):
+    told: Any
+    feature_size: int | None = None
+
+    def create(self, observation_shape: Any) -> Any:
+        return self._made(observation_shape[0])
+
+    def create_with_action(self, observation_shape: Any, action_size: int) -> Any:  # type: ignore[override]
+        return self._made(observation_shape[0] + action_size)
+
+    def _made(self, size: int) -> Any:
+        return None if self.told is None else ForwardEncoder(size, self.feature_size, self.told)
+
+
+FAULTS: list[tuple[ForwardEncoderFactory, str]] = [
+    (ForwardEncoderFactory(None), "None; it must return a torch.nn.Module"),
+    (
+        ForwardEncoderFactory(lambda own, *x: own(*x), feature_size=9),
+        r"a ForwardEncoder that makes torch.float32 \(2, 4\) of .*but its feature_size is 9, for which it must "
+        r"make \(2, 9\): set self.feature_size = 4",
+    ),
+    (ForwardEncoderFactory(lambda own, *x: own(*x).flatten(), 4), r"makes torch.float32 \(8,\).*it must .* \(2, F\)"),
+    (ForwardEncoderFactory(lambda own, *x: own(*x)[0]), r"makes torch.float32 \(4,\) of"),
+    (ForwardEncoderFactory(lambda own, *x: own(*x).mean(0, keepdim=True)), r"\(1, 4\) of"),
+    (ForwardEncoderFactory(lambda own, *x: own(*x).double()), r"makes torch.float64 \(2, 4\).*must make torch.float32"),
+    (ForwardEncoderFactory(lambda own, *x: (own(*x), None)), "makes a tuple of"),
+    (ForwardEncoderFactory(lambda own, x: own(x[:, :1])), r"cannot encode .*Error: .*It must have forward\(self, obs"),
+]
+
+
+@pytest.mark.parametrize(("factory", "message"), FAULTS, ids=range(len(FAULTS)))
+@pytest.mark.parametrize(
+    ("config", "given", "actions"),
+    [
+        (SACConfig, "critic_encoder_factory", Continuous(2)),
+        (SACConfig, "actor_encoder_factory", Continuous(2)),
+        (DQNConfig, "encoder_factory", Discrete(3)),
+        (DecisionTransformerConfig, "encoder_factory", Continuous(2)),
+    ],
+)
+def test_an_own_encoder_that_does_not_fit_is_refused_when_it_is_built(
+    config: Any, given: str, actions: Any, factory: ForwardEncoderFactory, message: str
+) -> None:
+    method = "create_with_action" if given.startswith("critic") else "create"
+    with pytest.raises(ConfigError, match=rf"^ForwardEncoderFactory.{method} returned .*{message}"):
+        config(**{given: factory}).create().create_impl((3,), actions.size)
+
+
+def test_an_own_encoder_that_takes_no_action_is_told_what_it_gets() -> None:
+    factory = ForwardEncoderFactory(lambda own, x: own(x))
+    words = r"_with_action returned .* observations \(2, 3\) and actions \(2, 2\): TypeError.*\(self, observation, action\)"
+    with pytest.raises(ConfigError, match=words):
+        ContinuousQFunction(Spec((3,), Continuous(2)), factory, MeanQFunctionFactory(), 2)
+    DiscreteQFunction(Spec((3,), Discrete(2)), factory, MeanQFunctionFactory(), 2)
+
+
+def test_trying_an_own_encoder_changes_neither_random_numbers_nor_its_state() -> None:
+    calls = []
+
+    def noisy(own: Any, x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return own(x) + torch.randn(len(x), 4)  # type: ignore[no-any-return]
+
+    factory = ForwardEncoderFactory(noisy, 4)
+    torch.manual_seed(0)
+    critic = DiscreteQFunction(Spec((3,), Discrete(2)), factory, MeanQFunctionFactory(), 2)
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    for _ in range(2):
+        factory.create((3,))
+    MeanQFunctionFactory().create_head(2, 4, 2)
+    assert torch.equal(after, torch.rand(1))
+    assert calls == [2, 2] and all(part.training for part in critic.modules())
+    assert not any(buffer.any() for name, buffer in critic.named_buffers() if not name.endswith("running_var"))
+
+
+def test_encoders_of_birl_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VectorEncoder, "forward", None)
+    for n in (None, 1, 2):
+        VectorEncoderFactory([8]).build((3,), Continuous(2), n)
+
+
+def test_a_class_of_birls_with_an_own_method_is_used_in_ensembles_too() -> None:
+    class Own(VectorEncoderFactory, type="test_own_vector"):
+        def create(self, observation_shape: Any) -> nn.Module:
+            return UserEncoder(observation_shape[0], 5)
+
+    critic = DiscreteQFunction(Spec((4,), Discrete(3)), Own(), MeanQFunctionFactory(), 2)
+    assert isinstance(critic.encoder, Members) and critic.feature_size == 5
+    assert isinstance(Own([8]).build((4,), Continuous(2), 2), VectorEncoder)
 
 
 @pytest.mark.parametrize(
