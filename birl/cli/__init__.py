@@ -154,5 +154,5 @@ def _one_line(error: Exception, usage: bool) -> str:
         command = context.command_path if context is not None else "birl"
         return f"{text} (see `{command} --help`)" if text else f"see `{command} --help`"
     if isinstance(error, BirlError):
-        return text
+        return text.replace("import the module that defines it first", "name its module: --import MODULE")
     return f"unexpected {type(error).__name__}: {text} (with --debug: where)"

@@ -168,9 +168,7 @@ def load_model(path: Path, device: str, own: str | None = None, best: bool = Fal
     try:
         return file, load_learnable(file, device)  # type: ignore[return-value, arg-type]
     except ConfigError as error:
-        if own is None and "one of yours" in str(error):
-            raise ConfigError(f"{file}: {error} On the command line: --import MODULE") from error
-        raise
+        raise ConfigError(f"{file}: {error}") from error
 
 
 def load_dataset(name: str, picker: Any = None) -> Any:

@@ -18,7 +18,8 @@ Import = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="Module in this folder with your own algorithm or encoder, which the model names.",
+        help="Module in this folder (or installed) that defines the encoders, algorithms and other classes of your "
+        "own that settings or models name.",
     ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]

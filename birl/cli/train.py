@@ -16,7 +16,7 @@ import typer
 
 from birl.algorithm import Algorithm
 from birl.algorithm.population import check_many, checked_seeds, fit_many
-from birl.cli.common import algorithm_class, flags, load_dataset, load_model, note
+from birl.cli.common import algorithm_class, flags, import_own, load_dataset, load_model, note
 from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
 from birl.cli.online import (
@@ -27,7 +27,7 @@ from birl.cli.online import (
     training_environment,
     with_defaults,
 )
-from birl.cli.options import Device
+from birl.cli.options import Device, Import
 from birl.cli.settings import configure
 from birl.dataset import MultiStepTransitionPicker
 from birl.envs import Stepper, environment_spec
@@ -149,6 +149,7 @@ def train(
     log_gradients: Annotated[
         bool, typer.Option("--log-gradients", help="Write statistics of the gradients of every parameter, too.")
     ] = False,
+    own: Import = None,
 ) -> None:
     """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
 
@@ -175,6 +176,8 @@ def train(
         raise ConfigError(f"{flags(ends)}: not with --seeds, whose runs go on together to their end; leave one out")
     if stop_at is not None and env_id is None:
         raise ConfigError("--stop-at is about returns in an environment: give --env-id, too")
+    if own is not None:
+        import_own(own)
     algorithm = algorithm_class(algo)
     _check_source(algorithm, dataset)
     if algorithm.learns_from.on_policy and (off_policy or returns):

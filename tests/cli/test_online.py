@@ -19,6 +19,7 @@ from birl.cli.online import exploration, replay_buffer, training_environment, wi
 from birl.dataset import FrameStackTransitionPicker, MultiStepTransitionPicker
 from birl.errors import ConfigError
 from birl.files import load_archive
+from birl.models import EncoderFactory
 
 SMALL = ["--n-trials", 1, "--n-steps-per-epoch", 100, "--set", "batch_size=8"]
 DQN_WORDS = ["train", "DQN", "--env-id", "CartPole-v1", *SMALL]
@@ -317,6 +318,50 @@ def test_own_algorithms_are_trained_evaluated_and_exported(
     assert "over 2 episodes" in birl_("evaluate", "a", *own, "--env-id", "own_cli_algo:pole", "--n-episodes", 2)
     birl_("export", "a", "policy.onnx", *own)
     assert Path("policy.onnx").exists()
+
+
+OWN_ENCODER = """
+from dataclasses import dataclass
+
+from torch import nn
+
+from birl.models import EncoderFactory
+
+
+@dataclass(frozen=True)
+class OwnCliEncoderFactory(EncoderFactory, type="own_cli_encoder"):
+    size: int = 4
+
+    def create(self, observation_shape):
+        return nn.Sequential(nn.Linear(*observation_shape, self.size), nn.ReLU())
+"""
+
+
+def test_own_encoders_are_imported_by_every_command(
+    birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("own_cli_encoder.py").write_text(OWN_ENCODER)
+    train = [*DQN_WORDS, "encoder_factory=own_cli_encoder", "encoder_factory.size=8", "--n-steps"]
+    own = ["--import", "own_cli_encoder"]
+    monkeypatch.setattr(EncoderFactory, "_known", dict(EncoderFactory._known))
+
+    def forget() -> None:  # as in a new process
+        sys.modules.pop("own_cli_encoder", None)
+        EncoderFactory._known.pop("own_cli_encoder", None)
+
+    assert "If it is one of yours, name its module: --import MODULE" in birl_(*train, 50, "--out", "a", status=1)
+    assert "No module named 'nothing'" in birl_(*train, 50, "--out", "a", "--import", "nothing", status=1)
+    birl_(*train, 50, "--out", "a", *own)
+    assert birl.load_learnable("a/model_50.d3").config.encoder_factory.size == 8
+    commands = [[*train, 60, "--out", "a", "--extend"], ["evaluate", "a", "--n-episodes", 1]]
+    commands += [["export", "a", "x.onnx"], [*DQN_WORDS, "--init-from", "a", "--out", "b", "--n-steps", 20]]
+    for command in commands:
+        forget()
+        assert "--import MODULE" in birl_(*command, status=1) and "own_cli_encoder" not in sys.modules
+        birl_(*command, *own)
+    assert birl.load_learnable("b/model_20.d3").config.encoder_factory.size == 8
 
 
 # -- evaluate ----------------------------------------------------------------------------------------------------------

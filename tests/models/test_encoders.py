@@ -326,7 +326,7 @@ def test_an_own_encoder_that_does_not_fit_is_refused_when_it_is_built(
 
 def test_an_own_encoder_that_takes_no_action_is_told_what_it_gets() -> None:
     factory = ForwardEncoderFactory(lambda own, x: own(x))
-    words = r"_with_action returned .* observations \(2, 3\) and actions \(2, 2\): TypeError.*\(self, observation, action\)"
+    words = r"_with_action returned .* observations \(2, 3\) and actions \(2, 2\): TypeError.*\(self, observation, act"
     with pytest.raises(ConfigError, match=words):
         ContinuousQFunction(Spec((3,), Continuous(2)), factory, MeanQFunctionFactory(), 2)
     DiscreteQFunction(Spec((3,), Discrete(2)), factory, MeanQFunctionFactory(), 2)
