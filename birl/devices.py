@@ -21,9 +21,13 @@ def resolve_device(device: bool | int | str | None) -> torch.device:
     try:
         return torch.empty(0, device=f"cuda:{device}" if isinstance(device, int) else device).device
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise ConfigError(
-            f"device {device!r} cannot be used: {str(error).splitlines()[0]}. {_usable_devices()}"
-        ) from None
+        raise ConfigError(f"device {device!r} cannot be used: {_reason(error)}. {_usable_devices()}") from None
+
+
+def _reason(error: Exception) -> str:
+    """PyTorch's reason without its lists of everything that it might have been built with."""
+    words = str(error).splitlines()[0]
+    return "PyTorch knows no such kind" if words.startswith("Expected one of") else words.split(". ")[0].rstrip(".")
 
 
 def _usable_devices() -> str:
@@ -31,4 +35,5 @@ def _usable_devices() -> str:
     usable = ["'cpu' (or False)"]
     usable += [f"a GPU's number below {count}, True or 'cuda' (GPU 0), 'cuda:0' and so on"] if count else []
     usable += ["'mps'"] if torch.backends.mps.is_available() else []
-    return f"Devices that can be used here: {'; '.join(usable)}{'' if count else ' (this PyTorch finds no GPU)'}"
+    missing = "" if count else " (this PyTorch finds no GPU, which would be 'cuda')"
+    return f"Devices that can be used here: {'; '.join(usable)}{missing}"

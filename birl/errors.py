@@ -143,12 +143,18 @@ class ShortRunWarning(UserWarning):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'learning_rate'?"``, or an empty string if no known name is near.
 
-    Near are names that contain ``name`` or end in words with these initials (``lr``), or else the one most alike.
+    Near is a name that differs in case and ``_`` only; else those that contain ``name`` or end in words with these
+    initials (``lr``); else the one most alike.
     """
     names = list(known)
+    same = [each for each in names if _plain(each) == _plain(name)]
     holding = [each for each in names if name in each or "".join(word[:1] for word in each.split("_")).endswith(name)]
-    near = holding[:3] if len(name) > 1 and holding else difflib.get_close_matches(name, names, 1)
+    near = same or (holding[:3] if len(name) > 1 and holding else difflib.get_close_matches(name, names, 1))
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
 
 
 def require(module: str, extra: str) -> ModuleType:

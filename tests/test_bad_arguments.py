@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import birl
 from birl import algos, dataset, datasets, metrics, models, optimizers, preprocessing
 from birl.errors import BirlError, ConfigError, EmptyDataError, EnvironmentMismatchError, ShapeError
+from birl.ope import DiscreteFQE
 
 BAD: list[Any] = [None, 3, -1, 1.5, "x", b"x", [], {}, object(), int, np.full(3, np.nan), np.zeros((2, 3, 5))]
 CONFIGS = [getattr(algos, name) for name in sorted(algos.__all__) if name.endswith("Config")]
@@ -152,6 +154,19 @@ def test_what_print_shows() -> None:
     assert repr(algorithm) == "<DQN: no networks yet, on cpu>"
     algorithm.build_with_dataset(logged())
     assert repr(algorithm) == "<DQN: observations (4,) and 2 discrete actions, 0 updates, on cpu>"
+    algorithm.set_grad_step(7)
+    evaluation = DiscreteFQE(algorithm)
+    assert repr(evaluation) == "<DiscreteFQE of DQN after 7 updates: no networks yet, on cpu>"
+    evaluation.build_with_dataset(logged())
+    assert repr(evaluation).startswith("<DiscreteFQE of DQN after 7 updates: observations (4,) and 2 disc")
+
+
+@pytest.mark.parametrize("name", ["DQNconfig", "dqn_config", "DQNConfi"])
+def test_algorithms_are_suggested_once(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; did you mean 'DQNConfig'") as error:
+        getattr(algos, name)
+    shown = "".join(traceback.format_exception(error.value))  # Python makes suggestions of its own
+    assert shown.count("id you mean") == 1 and not hasattr(algos, "nothing_like_this")
 
 
 def test_what_cannot_be_changed_cannot_be_set() -> None:

@@ -22,6 +22,17 @@ def test_unusable_devices_are_refused() -> None:
             resolve_device(device)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("device", ["gpu", "GPU:0", "cuda:99", "xla", "cuda0"])
+@pytest.mark.parametrize("count", [0, 2])
+def test_the_message_names_cuda_and_no_list_of_what_pytorch_could_be_built_with(
+    device: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(ConfigError, match="^device .* cannot be used: .*Devices that .*: .*'cuda'") as error:
+        resolve_device(device)
+    assert len(str(error.value)) < 300 and "hpu" not in str(error.value)
+
+
 def test_a_policy_is_on_the_device_of_its_evaluation_whatever_its_name() -> None:
     policy = DQNConfig().create(device="cpu")
     policy.create_impl((3,), 2)

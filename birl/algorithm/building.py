@@ -35,7 +35,10 @@ def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
 def summary(algorithm: Any) -> str:
     """What ``print`` shows of an algorithm."""
     state = f"{algorithm.spec}, {algorithm.grad_step} updates" if algorithm.built else "no networks yet"
-    return f"<{type(algorithm).__name__}: {state}, on {algorithm.torch_device}>"
+    name = type(algorithm).__name__
+    if algorithm.evaluates:
+        name += f" of {type(algorithm.algo).__name__} after {algorithm.algo.grad_step} updates"
+    return f"<{name}: {state}, on {algorithm.torch_device}>"
 
 
 def check_source(name: str, dataset: Any, *, or_reader: bool = False) -> None:

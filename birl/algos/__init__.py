@@ -19,6 +19,7 @@ from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEp
 from birl.algorithm import Algorithm
 from birl.algorithm import Algorithm as QLearningAlgoBase
 from birl.algorithm import TransformerAlgorithm as TransformerAlgoBase
+from birl.errors import did_you_mean
 
 __all__ = [
     "Algorithm",
@@ -50,3 +51,7 @@ def _algorithms() -> dict[str, type]:
 _FOUND = _algorithms()
 globals().update(_FOUND)
 __all__ += sorted(_FOUND)
+
+
+def __getattr__(name: str) -> type:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__)}", name=name)

@@ -11,7 +11,7 @@ import typer
 from birl import metrics
 from birl.cli.common import load_model, note
 from birl.cli.folder import environment_of, target_of
-from birl.cli.options import Best, Device, EnvId, Epsilon, Import, Model, TargetReturn
+from birl.cli.options import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn
 from birl.errors import ConfigError
 from birl.seeding import seed as set_seed
 
@@ -21,7 +21,7 @@ def evaluate(
     env_id: EnvId = None,
     best: Best = False,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the episodes.")] = 0,
+    seed: EpisodeSeed = 0,
     epsilon: Epsilon = 0.0,
     target_return: TargetReturn = None,
     device: Device = "cpu",

@@ -25,7 +25,9 @@ Import = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 Epsilon = Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")]
 TargetReturn = Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")]
-EpisodeSeed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Fixes the episodes.")]
+EpisodeSeed = Annotated[
+    int, typer.Option(min=0, max=2**32 - 1, help="Fixes the episodes: the seed of each reset is drawn from it.")
+]
 
 Save = Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of a window.")]
 Title = Annotated[str | None, typer.Option(help="Title.")]

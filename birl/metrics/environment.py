@@ -31,7 +31,10 @@ def evaluate(
         env: environment or vector environment, or the name of one; not the one that is being trained in.
         n_episodes: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
-        seed: fixes the environment's resets and the random actions.
+        seed: fixes the environment's resets and the random actions: the generator ``numpy.random.default_rng(seed)``
+            draws a seed for each reset, so that episodes differ. No episode is that of ``env.reset(seed=seed)``; the
+            first is that of ``env.reset(seed=int(numpy.random.default_rng(seed).integers(2**31 - 1)))``, in a plain
+            environment.
         actor: acts instead of ``learner.actor(greedy=True, n=number of environments)``.
 
     Returns:
@@ -101,7 +104,7 @@ class EnvironmentEvaluator:
         env: environment or vector environment for evaluation only, or the name of one.
         n_trials: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
-        seed: fixes the episodes; by default drawn from `seed_env` or `birl.seed`.
+        seed: fixes the episodes, see `evaluate`; by default drawn from `seed_env` or `birl.seed`.
 
     Raises:
         ConfigError: if ``n_trials`` or ``epsilon`` is out of range.

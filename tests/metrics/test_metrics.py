@@ -356,6 +356,14 @@ def test_environment_evaluator_repeats_itself() -> None:
     assert EnvironmentEvaluator(env, n_trials=50)(learner, None) == first
 
 
+def test_the_first_episode_is_that_of_the_documented_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, seeds = Right(limit=3), []
+    reset = env.reset
+    monkeypatch.setattr(env, "reset", lambda *, seed=None, **options: seeds.append(seed) or reset(seed=seed, **options))
+    evaluate(Always(), env, 3, seed=0)
+    assert seeds[0] == int(np.random.default_rng(0).integers(2**31 - 1)) and len(set(seeds[:3])) == 3
+
+
 def test_mean_returns_under_d3rlpys_names() -> None:
     always, env = Always(), Right(limit=50)
     assert evaluate_qlearning_with_environment(always, env, n_trials=3) == 50.0
