@@ -50,6 +50,31 @@ def test_commands_of_the_online_guide_run(
         assert main([*shlex.split(line)[1:], *map(str, short)]) == 0, capsys.readouterr().err
 
 
+def test_shell_blocks_can_be_pasted() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    blocks = re.findall(r"^```(?:sh|console|bash)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) > 9 and not [block for block in blocks if re.search(r"^\s*[$>] ", block, re.MULTILINE)]
+
+
+def test_commands_of_the_encoder_guide_run_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = (DOCS / "encoders.md").read_text(encoding="utf-8")
+    file, _ = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.M)
+    Path("my_encoders.py").write_text(file, encoding="utf-8")
+    (commands,) = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.M)
+    short = ["--n-steps", "80", "--n-steps-per-epoch", "80", "--n-trials", "1"]
+    for line in commands.splitlines():
+        words = shlex.split(line)[1:]
+        words = words[:2] + short + words[2:] if words[0] == "train" else words
+        assert main(words) == 0, capsys.readouterr().err
+    config = birl.load_learnable("runs/gated/model_80.d3").config
+    assert type(config.encoder_factory).__module__ == "my_encoders" and config.encoder_factory.features == 64
+
+
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

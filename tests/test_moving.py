@@ -40,7 +40,7 @@ print(*LOGS)
 
 
 def test_the_command_of_the_guide_renames_imports(tmp_path: Path) -> None:
-    (command,) = re.findall(r"```console\n\$ (grep .*?)\n```", GUIDE, re.S)
+    (command,) = re.findall(r"```sh\n(grep .*?)\n```", GUIDE, re.S)
     (tmp_path / "my project").mkdir()
     file = tmp_path / "my project" / "train.py"
     file.write_text(PROGRAM)

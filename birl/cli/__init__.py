@@ -154,5 +154,7 @@ def _one_line(error: Exception, usage: bool) -> str:
         command = context.command_path if context is not None else "birl"
         return f"{text} (see `{command} --help`)" if text else f"see `{command} --help`"
     if isinstance(error, BirlError):
-        return text.replace("import the module that defines it first", "name its module: --import MODULE")
+        text = text.replace("import the module that defines it first", "name its module: --import MODULE")
+        wrapped = "wrap the environment in " in text  # in Python
+        return text + ("; here in a function that makes it: --env-id module:function" if wrapped else "")
     return f"unexpected {type(error).__name__}: {text} (with --debug: where)"

@@ -28,12 +28,18 @@ def note(text: str) -> None:
     tqdm.write(text, file=sys.stderr)  # above the progress bar, if there is one
 
 
-def print_table(rows: Sequence[Sequence[str]], right: bool = False) -> None:
-    """Print rows in columns of equal width; all but the first are aligned on the left, or on the right."""
+def print_table(rows: Sequence[Sequence[str]], right: bool = False, below: Sequence[str] = ()) -> None:
+    """Print rows in columns of equal width; all but the first are aligned on the left, or on the right.
+
+    Args:
+        rows: cells of each row.
+        right: whether they are aligned on the right.
+        below: text under each row, empty for none.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+    for row, text in zip(rows, below or [""] * len(rows), strict=True):
         cells = [f"{cell:{'>' if right and place else '<'}{widths[place]}}" for place, cell in enumerate(row)]
-        print("  ".join(cells).rstrip())
+        print("  ".join(cells).rstrip() + (text and f"\n{text}"))
 
 
 def flags(names: Iterable[str]) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation
 
 from birl.acting.explorers import Explorer, LinearDecayEpsilonGreedy, NormalNoise
 from birl.algorithm import Algorithm
@@ -45,9 +48,35 @@ class ExplorerName(StrEnum):
 
 
 def training_environment(name: str, num_envs: int | None = None, frame_stack: int = 1, **options: Any) -> Any:
-    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined."""
-    wrapper = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
-    return make_environment(name, num_envs, wrapper, **options)
+    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined.
+
+    Observations that are choices, such as the squares of FrozenLake, become one-hot vectors.
+    """
+    return make_environment(name, num_envs, partial(_wrapped, frame_stack=frame_stack), **options)
+
+
+def _wrapped(env: Any, frame_stack: int) -> Any:
+    if isinstance(env, gymnasium.Env) and _of_choices(env.observation_space):
+        env = FlattenObservation(env)
+    return env if frame_stack == 1 else FrameStack(env, frame_stack)
+
+
+def _of_choices(space: Any) -> bool:
+    parts = getattr(space, "spaces", None)
+    if parts is None:
+        return isinstance(space, spaces.Discrete)
+    return all(map(_of_choices, parts.values() if isinstance(parts, Mapping) else parts))
+
+
+def one_hot_note(env: Any) -> str:
+    """A note about observations that `training_environment` made vectors of; empty if there are none."""
+    one = getattr(env, "envs", [env])[0]
+    while isinstance(one, gymnasium.Wrapper):
+        if isinstance(one, FlattenObservation) and _of_choices(one.env.observation_space):
+            space = one.env.observation_space
+            return f"observations are {space}: the networks see one-hot vectors of {spaces.flatdim(space)} numbers"
+        one = one.env
+    return ""
 
 
 def with_defaults(

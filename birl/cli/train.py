@@ -23,6 +23,7 @@ from birl.cli.online import (
     BUFFER_SIZE,
     ExplorerName,
     exploration,
+    one_hot_note,
     replay_buffer,
     training_environment,
     with_defaults,
@@ -200,7 +201,7 @@ def train(
         picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
         source = None if dataset is None else load_dataset(dataset, picker)
         env = None if env_id is None else training_environment(env_id, num_envs, frame_stack or 1)
-        notes = []
+        notes = [one_hot_note(env)]
         if begun is None and source is None:
             config, online, why = with_defaults(config, chosen, env, online)
             notes.append(why)

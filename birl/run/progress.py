@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tqdm import tqdm
 
 _HIDDEN_PREFIX = "time_"
-_MOST_SHOWN = 4
+_WIDTH = 80
+"""Columns of a terminal that does not tell."""
+
+_BAR = 10
+"""Columns of the bar itself, at least, and of numbers that become longer."""
 
 
 class Progress:
@@ -40,12 +45,21 @@ class Progress:
             tqdm.write(words, sys.stderr)
 
     def show(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Show the epoch and its first metrics that are not times."""
+        """Show the epoch and those of its metrics that fit in, times left out."""
         if self._bar is not None:
-            shown = [(k, v) for k, v in metrics.items() if not k.startswith(_HIDDEN_PREFIX)][:_MOST_SHOWN]
+            shown = sorted(name for name in metrics if not name.startswith(_HIDDEN_PREFIX))
+            words = [f"{name}={metrics[name]:.4g}" for name in shown]
             self._bar.set_description(f"epoch {epoch}", refresh=False)
-            self._bar.set_postfix({name: f"{value:.4g}" for name, value in shown})
+            self._bar.set_postfix_str(", ".join(self._fitting(words)))
             self._shown_at = time.monotonic()
+
+    def _fitting(self, words: Sequence[str]) -> Sequence[str]:
+        """The first of ``words`` that fit into the line beside the numbers and a short bar."""
+        state = self._bar.format_dict if self._bar is not None else {}
+        width = state.get("ncols") or _WIDTH
+        room = width - _BAR - len(tqdm.format_meter(**{**state, "ncols": 0, "postfix": None}))
+        ends = itertools.accumulate(len(word) + len(", ") for word in words)
+        return words[: sum(end <= room for end in ends)]
 
     @property
     def due(self) -> bool:
