@@ -287,6 +287,11 @@ class _File:
             )
         largest = max(map(math.prod, (dataset.shape, dataset.chunks or ())))  # HDF5 decodes a chunk as a whole
         self.budget.spend(largest * dataset.dtype.itemsize, name)
+        if dataset.id.get_storage_size() > self.budget.size:  # HDF5 would allocate that before it reads
+            raise CorruptFileError(
+                f"{self.name}: {name:.80} says that it takes {dataset.id.get_storage_size()} bytes of a file of "
+                f"{self.budget.size}: restore it from a copy"
+            )
         if _DEFLATE in filters and dataset.id.get_storage_size() * _MOST_DEFLATED > self.budget.left:
             self._check_chunks(dataset, 1 << filters.index(_DEFLATE))
         return dataset

@@ -40,6 +40,7 @@ class Budget:
         ratio: `PACKED` or `PLAIN`.
 
     Attributes:
+        size: number of bytes of the file.
         left: bytes that may still be spent.
 
     Raises:
@@ -47,7 +48,7 @@ class Budget:
     """
 
     def __init__(self, label: str, size: int, ratio: int) -> None:
-        self._label, self._size = label, size
+        self._label, self.size = label, size
         self._total = self.left = max(_ALWAYS + ratio * size, _allowed_by_user())
 
     def spend(self, nbytes: int, what: str) -> None:
@@ -59,7 +60,7 @@ class Budget:
         if nbytes > self.left:
             needed = self._total - self.left + nbytes
             raise CorruptFileError(
-                f"{self._label}: with {what:.80} it takes {_gib(needed)} GiB of memory, but a file of {self._size} "
+                f"{self._label}: with {what:.80} it takes {_gib(needed)} GiB of memory, but a file of {self.size} "
                 f"bytes may take {_gib(self._total)} GiB: use another copy, or, if you know why it is so small, set "
                 f"the environment variable {_VARIABLE} to at least that number of GiB"
             )

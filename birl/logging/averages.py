@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from birl.checks import check
-from birl.errors import NonFiniteError
+from birl.errors import CorruptFileError, NonFiniteError
 from birl.types import State
 
 
@@ -96,7 +96,8 @@ class Averages:
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`; the sums continue on the CPU until the next `check`."""
         total = {name: float(value) for name, value in state["total"].items()}
-        count = {name: check("a count of steps", value, int, low=0) for name, value in state["count"].items()}
+        what = "a count of steps"
+        count = {name: check(what, value, int, low=1, error=CorruptFileError) for name, value in state["count"].items()}
         sums = {name: value.reshape(()).to(torch.float32) for name, value in state["sums"].items()}
         self._total, self._count, self._sums, self._checked_at = total, count, sums, int(state["checked_at"])
 

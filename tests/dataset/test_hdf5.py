@@ -319,6 +319,18 @@ def test_a_chunk_that_holds_more_than_its_shape_is_not_read(also: dict[str, bool
     refused(edited(put, observations_0=None), "holds more than its shape|damaged")
 
 
+@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+def test_a_chunk_that_is_said_to_be_longer_than_the_file_is_not_read(compression: str) -> None:
+    steps = np.arange(500, dtype=np.float32)[:, None] // 7
+    options: Any = {"data": steps, "chunks": (500, 1), "compression": compression}
+    file = edited(lambda h5: h5.create_dataset("observations_0", **options), observations_0=None)
+    with h5py.File(file, "r") as h5:
+        size = h5["observations_0"].id.get_storage_size()
+    data, said = file.getvalue(), struct.pack("<II", size, 0)  # and no filter is left out
+    assert data.count(said) == 1
+    refused(io.BytesIO(data.replace(said, struct.pack("<II", 2**31 - 5, 0))), "says that it takes 2147483643 bytes")
+
+
 def test_real_data_that_are_well_compressed_load(monkeypatch: pytest.MonkeyPatch) -> None:
     image = np.random.default_rng(0).integers(0, 255, (40, 32, 32), np.uint8)
     images = np.repeat(np.repeat(image, 10, 1), 10, 2)[..., None]

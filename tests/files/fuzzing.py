@@ -398,7 +398,7 @@ def h5(draw: random.Random, data: bytes) -> bytes:
     file = io.BytesIO(data.partition(b"birl-sha256:")[0])
     with h5py.File(file, "r+") as opened:
         for _ in range(draw.choice((1, 1, 3))):
-            with contextlib.suppress(TypeError, ValueError, KeyError, OSError):  # there is no such object
+            with contextlib.suppress(TypeError, ValueError, KeyError, OSError, RuntimeError):  # there is no such object
                 _edit(draw, opened)
     return file.getvalue()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from birl.errors import NonFiniteError
+from birl.errors import CorruptFileError, NonFiniteError
 from birl.logging.averages import Averages
 
 
@@ -58,3 +58,12 @@ def test_reading_the_state_changes_nothing() -> None:
     for averages in (plain, saved):
         averages.check(300)
     assert plain.means() == saved.means()
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, "3"])
+def test_a_saved_count_that_cannot_be_is_refused(count: object) -> None:
+    averages = Averages()
+    averages.add({"loss": 1.0})
+    state = averages.get_state()
+    with pytest.raises(CorruptFileError, match="a count of steps"):
+        averages.set_state({**state, "count": {"loss": count}})
