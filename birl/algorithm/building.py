@@ -84,15 +84,16 @@ def check_picker(dataset: Any, config: Any) -> None:
             f"the dataset's {type(picker).__name__} discounts with gamma={gamma}, {type(config).__name__} with "
             f"gamma={config.gamma}: give both the same"
         )
-    if picker.n_steps > 1 and scaler is not None and scaler.get_type() not in ("multiply", "return"):
+    if picker.n_steps > 1 and scaler is not None and not scaler.additive:
         raise ConfigError(
             f"{type(scaler).__name__} cannot be used with n-step returns: scaling the sum is not the sum of scaled "
-            "rewards. Use MultiplyRewardScaler or ReturnBasedRewardScaler, or single steps"
+            "rewards. Use MultiplyRewardScaler, ReturnBasedRewardScaler or RunningRewardScaler(clip=None), or single "
+            "steps"
         )
 
 
 def check_scalers(config: Any, spec: Spec) -> None:
-    """Reject scalers of the wrong shape (broadcasting would hide the error) and scalers of discrete actions.
+    """Prepare scalers; reject those of the wrong shape (broadcasting would hide the error) and of discrete actions.
 
     Raises:
         ShapeError: naming the scaler.
@@ -103,6 +104,7 @@ def check_scalers(config: Any, spec: Spec) -> None:
             f"action_scaler is a {type(config.action_scaler).__name__}, but the actions are discrete: they are numbers "
             "of choices, which cannot be scaled; leave action_scaler out"
         )
+    _prepare(config, spec)
     for name, shape in {"observation_scaler": spec.observation_shape, "action_scaler": spec.actions.shape}.items():
         scaler = getattr(config, name)
         fitted: Any = getattr(scaler, "minimum", getattr(scaler, "mean", None))
@@ -110,6 +112,12 @@ def check_scalers(config: Any, spec: Spec) -> None:
         stacked = len(own) == 3  # images: one frame's parameters serve a stack of them
         if scaler is not None and scaler.built and own and not stacked and own != shape:
             raise ShapeError(f"{name} has parameters of shape {own}, but what it scales has shape {shape}")
+
+
+def _prepare(config: Any, spec: Spec) -> None:
+    for scaler in (config.observation_scaler, config.reward_scaler):
+        if scaler is not None:
+            scaler.prepare(spec.observation_shape, config.gamma)
 
 
 def checked_spec(kind: Definition, shape: Shape, action_size: int, discrete: bool | None) -> Spec:
@@ -147,6 +155,7 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
     spec = Spec(as_shape(dataset.observation_shape), dataset.dataset_info.actions)
     check_actions(kind, spec.actions, "the dataset")
     check_picker(dataset, config)
+    _prepare(config, spec)
     action_scaler = None if spec.actions.discrete else config.action_scaler
     for scaler in (config.observation_scaler, action_scaler, config.reward_scaler):
         if scaler is not None and not scaler.built:

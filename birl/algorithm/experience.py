@@ -228,6 +228,14 @@ class Rollouts(Experience):
         batch, ended = rollout_batch(check("batch", drawn, Rollout, hint), learner.units, learner.config.gamma)
         return self.prepare(learner.nets, batch, ended, learner.config)
 
+    def before(self, learner: Learner, drawn: Any) -> None:
+        if isinstance(drawn, Rollout):
+            learner.see_rewards(drawn.reward, drawn.is_first, drawn.valid)
+
+    def after(self, learner: Learner, drawn: Any) -> None:
+        if isinstance(drawn, Rollout):  # not sooner: an update sees observations as the policy saw them
+            learner.see_observations(drawn.observation, drawn.valid)
+
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         minibatches = self._sequences if learner.recurrent else self._steps
         metric, field = self.limit or ("", "")

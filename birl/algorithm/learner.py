@@ -17,9 +17,10 @@ from birl.dataset.return_to_go import DiscountedReturns
 from birl.engine import Engine, Step
 from birl.errors import CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
+from birl.preprocessing.running import frozen
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
-from birl.types import ActionSpace, Batch, State
+from birl.types import ActionSpace, Array, Batch, State, Tree, tree_map
 
 COMPILE_FROM = 10_000
 """Length of a run, in updates, from which compiling (5 to 60 seconds) pays for itself even with small networks."""
@@ -77,6 +78,12 @@ class Experience:
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         """The drawn steps in the networks' units, with everything that all passes share."""
         raise NotImplementedError
+
+    def before(self, learner: Learner, drawn: Any) -> None:
+        """Called before an update from ``drawn``, for example to move running scalers."""
+
+    def after(self, learner: Learner, drawn: Any) -> None:
+        """Called after it."""
 
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         """The engine updates to make with a batch, by default one; each is answered with its metrics."""
@@ -148,6 +155,7 @@ class Learner:
         policy: its own policy, bound to the networks.
         returns: makes discounted returns of a dataset; ``None`` where the experience does not ask for them.
         memory: values that the experience keeps between draws.
+        running: the scalers that move with what is seen in environments, by name.
     """
 
     def __init__(
@@ -165,6 +173,9 @@ class Learner:
         if config.compile_graph is True:
             self.engine.compile()
         self.units = Units(device, spec.actions, *(getattr(config, name) for name in SCALERS))
+        scalers = {name: getattr(config, name) for name in SCALERS}
+        self.running = {name: scaler for name, scaler in scalers.items() if scaler is not None and scaler.running}
+        self._frozen = frozen if self.running else contextlib.nullcontext
         self._mode: bool | None = None
         self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
         self.memory: dict[str, Any] = {}
@@ -208,15 +219,17 @@ class Learner:
             Losses and metrics as scalar tensors on the device, averaged over the passes that had them.
         """
         self.set_mode(acting=False)
+        self.experience.before(self, drawn)
         batch = drawn if isinstance(drawn, Batch) else self.batch(drawn)
         found: dict[str, list[Tensor]] = {}
         passes, metrics = self.experience.passes(self, batch), None
-        with contextlib.suppress(StopIteration):
+        with self._frozen(), contextlib.suppress(StopIteration):
             while True:
                 minibatch, only = next(passes) if metrics is None else passes.send(metrics)
                 metrics = self.engine.update(minibatch, only)
                 for name, value in metrics.items():
                     found.setdefault(name, []).append(value)
+        self.experience.after(self, drawn)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
     def updates_at_once(self, source: Any) -> int:
@@ -232,9 +245,30 @@ class Learner:
         """
         self.set_mode(acting=False)
         generator = source.device_generator
-        return self.engine.update_many(
-            lambda: self.batch(self.draw(source)), count, [] if generator is None else [generator]
-        )
+        with self._frozen():
+            return self.engine.update_many(
+                lambda: self.batch(self.draw(source)), count, [] if generator is None else [generator]
+            )
+
+    @property
+    def see(self) -> Callable[..., None] | None:
+        """Moves running scalers with a step of environments; ``None`` if there are none. See `_see`."""
+        return self._see if self.running else None
+
+    def _see(self, observation: Tree, reward: Array, is_first: Array, valid: Array) -> None:
+        """Observations ``[n, *shape]``, and numpy arrays ``[n]`` as in `Rollout`."""
+        self.see_rewards(reward[None], is_first[None], valid[None])
+        self.see_observations(observation, valid)
+
+    def see_rewards(self, reward: Array, is_first: Array, valid: Array) -> None:
+        """Move the reward scaler, if it is a running one, with steps ``[T, n]``; see `Rollout`."""
+        if "reward_scaler" in self.running:
+            self.running["reward_scaler"].update(reward, is_first, valid)
+
+    def see_observations(self, observation: Tree, valid: Array) -> None:
+        """Move the observation scaler, if it is a running one, with the valid steps ``[..., *shape]``."""
+        if "observation_scaler" in self.running:
+            self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], observation))
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """Begin a run of ``count`` draws; with ``compile_graph="auto"``, compile if it is long.
@@ -245,6 +279,11 @@ class Learner:
             The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
         self.experience.check_run(self, source, count)
+        if growing and self.returns is not None and "reward_scaler" in self.running:
+            raise UnsupportedError(
+                f"{self.name} learns from sums of scaled rewards, which it keeps: they would not follow a running "
+                "reward_scaler in an environment. Use MultiplyRewardScaler, or none"
+            )
         updates = self.experience.updates(self.config, count)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # modes are part of what is compiled
@@ -257,7 +296,7 @@ class Learner:
         """Everything that training reads or writes. Raises `NonFiniteError` if a parameter is not finite."""
         self.engine.check_finite()
         scalers = {name: getattr(self.config, name) for name in SCALERS}
-        fitted = {name: scaler.serialize()["params"] for name, scaler in scalers.items() if scaler is not None}
+        fitted = {name: scaler.get_state() for name, scaler in scalers.items() if scaler is not None}
         state: State = {"engine": self.engine.get_state(), "scalers": fitted, "compiled": self.compiled}
         if self.evaluated is not None:  # so that a run cannot continue with another policy
             state["policy"] = {**policy_state(self.evaluated), "description": described(self.evaluated)}
@@ -286,7 +325,7 @@ class Learner:
         for name, params in state["scalers"].items():
             if name not in SCALERS:
                 raise CorruptFileError(f"the state has parameters of {name!r:.80}; scalers are {', '.join(SCALERS)}")
-            getattr(self.config, name).__init__(**params)
+            getattr(self.config, name).set_state(params)
 
 
 def described(learner: Learner) -> dict[str, Any]:

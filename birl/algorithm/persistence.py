@@ -16,7 +16,7 @@ from birl.acting.export import PolicyModule, export_policy
 from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner, described, policy_state
 from birl.config import AlgorithmConfig, read_json_config
-from birl.errors import CorruptFileError, ForeignFileError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, ForeignFileError, UnsupportedError
 from birl.files import load_archive, save_archive
 from birl.files.budget import MAX_NETWORK_ARRAYS
 from birl.files.restore import all_or_nothing, damage_as_typed_errors
@@ -39,14 +39,26 @@ def save(learner: Learner, fname: File) -> None:
 def save_model(learner: Learner, fname: File) -> None:
     """See `Algorithm.save_model`."""
     learner.engine.check_finite()
-    save_archive(fname, "parameters", {"birl": __version__}, learner.engine.get_state())
+    state = learner.engine.get_state()
+    if learner.running:
+        state["running"] = {name: scaler.get_state() for name, scaler in learner.running.items()}
+    save_archive(fname, "parameters", {"birl": __version__}, state)
 
 
 def load_model(learner: Learner, fname: File) -> None:
     """See `Algorithm.load_model`."""
     _, state = load_archive(fname, "parameters")
-    with all_or_nothing({"engine": learner.engine}), damage_as_typed_errors(fname):
+    saved = state.get("running", {})
+    if saved.keys() != learner.running.keys():
+        there, here = (", ".join(each) or "none" for each in (saved, learner.running))
+        raise ConfigError(
+            f"{fname} was saved with running scalers: {there}; this {learner.name} has: {here}. Give it the "
+            "configuration that was saved"
+        )
+    with all_or_nothing({"engine": learner.engine, **learner.running}), damage_as_typed_errors(fname):
         learner.engine.set_state(state)
+        for name, scaler in learner.running.items():
+            scaler.set_state(saved[name])
 
 
 def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:

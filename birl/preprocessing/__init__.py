@@ -22,6 +22,7 @@ from birl.preprocessing.reward_scalers import (
     StandardRewardScaler,
     register_reward_scaler,
 )
+from birl.preprocessing.running import RunningObservationScaler, RunningRewardScaler
 
 __all__ = [
     "ActionScaler",
@@ -35,6 +36,8 @@ __all__ = [
     "PixelObservationScaler",
     "ReturnBasedRewardScaler",
     "RewardScaler",
+    "RunningObservationScaler",
+    "RunningRewardScaler",
     "Scaler",
     "StandardObservationScaler",
     "StandardRewardScaler",

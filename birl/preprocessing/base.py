@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from birl.errors import (
     ShapeError,
     UnsupportedError,
 )
+from birl.files.named import decode
 from birl.spaces import single_spaces
-from birl.types import Array, as_parts, tree_map
+from birl.types import Array, Shape, State, as_parts, tree_map
 
 _NUMBERS_AT_ONCE: Final = 2**20  # 8 MB in float64
 _UNBOUNDED: Final = 1e30  # environments also write "no bound" as the largest float
@@ -47,6 +48,30 @@ class Scaler:
     def built(self) -> bool:
         """Whether all parameters are known."""
         return True
+
+    @property
+    def running(self) -> bool:
+        """Whether it moves with what is seen in environments; see `birl.preprocessing.running`."""
+        return False
+
+    def prepare(self, shape: Shape, gamma: float) -> None:
+        """Take what an algorithm knows before it is built or fitted.
+
+        Args:
+            shape: of observations.
+            gamma: discount factor of one step.
+
+        Raises:
+            ShapeError: if it cannot scale such observations.
+        """
+
+    def get_state(self) -> State:
+        """Everything that `transform` and later moves depend on."""
+        return self.serialize()["params"]  # type: ignore[attr-defined,no-any-return]
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        self.__init__(**decode(state))  # type: ignore[misc]
 
     def fit_with_dataset(self, dataset: Any) -> None:
         """Find the parameters from all episodes of a dataset."""
@@ -249,6 +274,10 @@ def as_float(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.to(torch.float32)
 
 
+Moments: TypeAlias = tuple[float, Any, Any]
+"""Number, mean and sum of squared deviations of rows."""
+
+
 @dataclass(frozen=True)
 class Statistics:
     """Number, mean, population standard deviation and bounds of rows, in float64."""
@@ -263,31 +292,39 @@ class Statistics:
 def row_statistics(arrays: Iterable[Any]) -> Statistics:
     """Statistics over the rows of all ``arrays`` ``[rows, …]`` in one pass, a million numbers at a time.
 
-    The sums of squares of the parts are merged as in Chan, Golub, LeVeque 1983, which is stable.
-
     Raises:
         EmptyDataError: if there are none.
         UnsupportedError: for tuples and dicts of arrays.
         ShapeError: if the arrays do not have rows of one shape.
     """
     count, mean, squares, minimum, maximum = 0, np.array(0.0), np.array(0.0), np.array(np.inf), np.array(-np.inf)
-    for rows in _chunks(arrays):
+    for rows in blocks(arrays):
         if count and rows.shape[1:] != mean.shape:
             raise ShapeError(f"rows of shape {rows.shape[1:]} among rows of shape {mean.shape}")
         own = rows.mean(axis=0)
         if not np.isfinite(own).all():
             raise NonFiniteError("the data to fit a scaler with holds NaN or infinity: clean it first")
-        difference, before, count = own - mean, count, count + len(rows)
-        mean = mean + difference * (len(rows) / count)
-        apart = difference**2 * (before * len(rows) / count) if before else 0.0
-        squares = squares + ((rows - own) ** 2).sum(axis=0) + apart
+        deviation = ((rows - own) ** 2).sum(axis=0)
+        count, mean, squares = merged((count, mean, squares), (len(rows), own, deviation))
         minimum, maximum = np.minimum(minimum, rows.min(axis=0)), np.maximum(maximum, rows.max(axis=0))
     if not count:
         raise EmptyDataError("a scaler was to be fitted with no steps at all: give a dataset that holds some")
     return Statistics(count, mean, np.sqrt(squares / count), minimum, maximum)
 
 
-def _chunks(arrays: Iterable[Any]) -> Iterator[Array]:
+def merged(one: Moments, other: Moments) -> Moments:
+    """Number, mean and sum of squared deviations of two sets of rows together, which is stable.
+
+    Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance: analysis and recommendations".
+    """
+    (before, mean, squares), (more, own, deviation) = one, other
+    difference, count = own - mean, before + more
+    apart = difference**2 * (before * more / count) if before else 0.0
+    return count, mean + difference * (more / count), squares + deviation + apart
+
+
+def blocks(arrays: Iterable[Any]) -> Iterator[Array]:
+    """Rows of all arrays in float64, a million numbers at a time."""
     for array in arrays:
         if isinstance(array, tuple | dict):
             raise UnsupportedError(
@@ -308,6 +345,8 @@ class Affine(Fitted):
     """
 
     _cache: dict[Any, tuple[Tensor, ...]]
+    # It is derived: `vars` is without it, and so are the digests by which compiled updates are found.
+    __slots__ = ("_cache",)
 
     def _constants(self) -> tuple[Array, ...]:
         """The shift, a scale without zeros, and the subclass's further constants: arrays of one shape."""

@@ -19,6 +19,9 @@ class ObservationScaler(Scaler, Serializable):
 
     _scaled = "observation"
 
+    def update(self, observations: Any) -> None:
+        """Move with steps ``[n, *shape]``, if it is `running`."""
+
 
 register_observation_scaler = ObservationScaler.register
 
@@ -92,6 +95,24 @@ class TupleObservationScaler(ObservationScaler, type="tuple"):
     def built(self) -> bool:
         """Whether all parameters of all parts are known."""
         return all(scaler is None or scaler.built for scaler in self.observation_scalers)
+
+    @property
+    def running(self) -> bool:
+        """Whether a part's scaler moves."""
+        return any(scaler is not None and scaler.running for scaler in self.observation_scalers)
+
+    def prepare(self, shape: Any, gamma: float) -> None:
+        if isinstance(shape, tuple) and len(shape) == len(self.observation_scalers):
+            for scaler, part in zip(self.observation_scalers, shape, strict=True):
+                if scaler is not None:
+                    scaler.prepare(part, gamma)
+
+    def update(self, observations: Any) -> None:
+        """Move the scalers of the parts that do; see `RunningObservationScaler.update`."""
+        self._check(observations)
+        for scaler, part in zip(self.observation_scalers, observations, strict=True):
+            if scaler is not None and scaler.running:
+                scaler.update(part)
 
     def fit_with_episodes(self, episodes: Iterable[Any]) -> None:
         """Fit the scalers of the parts that are not fitted yet, each with its own part of all steps.

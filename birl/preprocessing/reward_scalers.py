@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ class RewardScaler(Scaler, Serializable):
     """Base of reward scalers. Your own is ``class Mine(RewardScaler, type="mine")``."""
 
     _scaled = "reward"
+
+    additive: ClassVar[bool] = False
+    """Whether the sum of scaled rewards is the scaled sum, as n-step returns need it."""
 
     def _values(self, episode: Any) -> Array:
         return np.asarray(super()._values(episode)).reshape(-1)
@@ -65,6 +68,8 @@ class MultiplyRewardScaler(_AffineReward, type="multiply"):
     """``multiplier * x``."""
 
     multiplier: float = 1.0
+
+    additive = True
 
 
 @dataclass
@@ -158,6 +163,7 @@ class ReturnBasedRewardScaler(Fitted, _AffineReward, type="return"):
     return_min: float | None = None
     multiplier: float = 1.0
 
+    additive = True
     _fitted = ("return_min", "return_max")
 
     def fit_with_episodes(self, episodes: Iterable[Any]) -> None:

@@ -114,15 +114,16 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
 def differences(saved: Any, given: Any, name: str = "") -> list[str]:
     """Describe the differences between two nested settings.
 
-    A parameter of a scaler that is ``None`` on one side does not count: it is fitted to the data and comes with the
-    checkpoint.
+    A parameter of a scaler that is ``None`` on one side does not count, nor do statistics: they are fitted to the data
+    or move with them, and come with the checkpoint.
     """
+    if "_scaler.params" in name and name.endswith(".statistics"):
+        return []
     if isinstance(saved, dict) and isinstance(given, dict):
         names = [*saved, *(key for key in given if key not in saved)]
         pairs = [(saved.get(key, _ABSENT), given.get(key, _ABSENT), f"{name}.{key}".lstrip(".")) for key in names]
         return [line for pair in pairs for line in differences(*pair)]
-    fitted = "_scaler.params." in name and (saved is None or given is None)
-    if saved == given or fitted:
+    if saved == given or ("_scaler.params." in name and (saved is None or given is None)):
         return []
     return [f"{name} was {saved!r:.60}, now {given!r:.60}"]
 

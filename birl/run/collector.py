@@ -112,6 +112,7 @@ class Collector(Player):
         explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones.
         greedy: whether the policy acts greedily where there is no explorer.
         seed: fixes resets and random actions.
+        see: called with each step that is stored: observation, reward, whether it begins an episode, and ``valid``.
         overlap: whether `interact` begins the next step before it returns, so that the environments make it meanwhile.
             The collector is a context then: leaving it waits for a step that was begun.
     """
@@ -126,6 +127,7 @@ class Collector(Player):
         greedy: bool = False,
         seed: int | None = None,
         overlap: bool = False,
+        see: Callable[[Tree, Array, Array, Array], None] | None = None,
     ) -> None:
         resets, self._generator = reset_generator(env, seed).spawn(2)
         super().__init__(algorithm, env, resets, greedy or explorer is not None)
@@ -138,7 +140,7 @@ class Collector(Player):
             )
         self._overlap = overlap
         self._begun: tuple[Array, dict[str, Array]] | None = None  # the action, and the columns stored with it
-        self._algorithm, self._buffer = algorithm, buffer
+        self._algorithm, self._buffer, self._see = algorithm, buffer, see
         self._explorer: Any = explorer
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
@@ -161,7 +163,7 @@ class Collector(Player):
             self._begin(step, random_steps, measure)
         assert self._begun is not None
         (action, extra), self._begun = self._begun, None
-        observation = self.stepper.observation
+        observation, is_first = self.stepper.observation, self.stepper.is_first
         with measure("environment_step"):
             result = self.stepper.finish() if self._overlap else self.stepper.step(action)
         if most is not None:
@@ -176,6 +178,8 @@ class Collector(Player):
             extra=extra,
             mask=result.valid,
         )
+        if self._see is not None:
+            self._see(observation, result.reward, is_first, result.valid)
         if self._overlap:
             self._begin(step + int(result.valid.sum()), random_steps, measure)
         return result

@@ -87,7 +87,7 @@ def online_fitter(
     if beside is not None and given["checkpoint"] is not None:
         settings[DIGEST] = digest(beside.reader.storages)
     settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
-    collector = Collector(algorithm, env, buffer, explorer, seed=seed, overlap=overlap)
+    collector = Collector(algorithm, env, buffer, explorer, seed=seed, overlap=overlap, see=learner.see)
     evaluators = online_evaluators(given)
     parts = {"buffer": buffer, "sampler": SamplerPart(source), "collector": collector}
     name = f"{type(algorithm).__name__}_online"

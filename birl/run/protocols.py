@@ -77,6 +77,10 @@ class Learner(Protocol):
     def compiled(self) -> bool:
         """Whether updates are compiled, so that the first one takes up to a minute."""
 
+    @property
+    def see(self) -> Callable[[Tree, Array, Array, Array], None] | None:
+        """Called, if not ``None``, with each step ``[n, …]``: observations, rewards, ``is_first`` and ``valid``."""
+
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """Begin a run. Returns the source to draw from: the dataset, or one with its contents near the training device.
 

@@ -130,6 +130,7 @@ class FakeLearner:
         return source
 
     compiled = False
+    see = None
 
     def updates_at_once(self, source: Any) -> int:
         return 1
