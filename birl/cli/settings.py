@@ -68,7 +68,7 @@ def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, va
             value = encode(value if isinstance(value, kind) else kind.named(value))
         except ConfigError as error:
             raise ConfigError(f"{full}={value!s:.80}: {error}") from error
-    if before and head not in params and head not in owner.__dataclass_fields__:
+    if before and head not in params and head not in getattr(owner, "__dataclass_fields__", ()):
         raise ConfigError(f"{before.rstrip('.')} ({owner.__name__}) has no field {head!r}; it has: {', '.join(params)}")
     params[head] = value
 

@@ -274,7 +274,7 @@ def as_float(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.to(torch.float32)
 
 
-Moments: TypeAlias = tuple[float, Any, Any]
+Moments: TypeAlias = tuple[int, Any, Any]
 """Number, mean and sum of squared deviations of rows."""
 
 
@@ -297,7 +297,8 @@ def row_statistics(arrays: Iterable[Any]) -> Statistics:
         UnsupportedError: for tuples and dicts of arrays.
         ShapeError: if the arrays do not have rows of one shape.
     """
-    count, mean, squares, minimum, maximum = 0, np.array(0.0), np.array(0.0), np.array(np.inf), np.array(-np.inf)
+    count, mean, squares = 0, np.array(0.0), np.array(0.0)
+    minimum, maximum = np.array(np.inf), np.array(-np.inf)
     for rows in blocks(arrays):
         if count and rows.shape[1:] != mean.shape:
             raise ShapeError(f"rows of shape {rows.shape[1:]} among rows of shape {mean.shape}")

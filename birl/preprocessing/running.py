@@ -95,7 +95,7 @@ class Moments:
 
     def add(self, rows: Array) -> None:
         """Count rows ``[n, *shape]``."""
-        found = float(self.count), self.mean.numpy(), self.squares.numpy()
+        found = int(self.count), self.mean.numpy(), self.squares.numpy()
         for block in blocks([rows]):
             own = block.mean(axis=0)
             found = merged(found, (len(block), own, ((block - own) ** 2).sum(axis=0)))

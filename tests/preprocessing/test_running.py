@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ def running() -> dict[str, Any]:
 
 def ppo(**fields: Any) -> Any:
     encoders = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL}
-    return PPOConfig(**{**encoders, **running(), "rollout_length": 10, "batch_size": 8, "n_epochs": 2, **fields}).create()
+    usual = {**encoders, **running(), "rollout_length": 10, "batch_size": 8, "n_epochs": 2}
+    return PPOConfig(**{**usual, **fields}).create()
 
 
 def sac(**fields: Any) -> Any:
@@ -104,7 +106,7 @@ def state_of(algorithm: Any) -> str:
 def test_observations_have_the_mean_and_deviation_of_all_rows() -> None:
     rows = np.random.default_rng(0).normal(1e6, [1.0, 20.0, 0.01], (1000, 3))
     scaler, cuts = RunningObservationScaler(clip=None), [0, 1, 2, 7, 500, 500, 1000]
-    for begin, end in zip(cuts[:-1], cuts[1:], strict=True):
+    for begin, end in itertools.pairwise(cuts):
         scaler.update(rows[begin:end])
     assert scaler.count == 1000 and scaler.built
     expected = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-8)
@@ -154,7 +156,7 @@ def test_parts_of_tuples_have_their_own() -> None:
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_running_return() -> None:
-    """Against the plain recursion: every environment by itself, from 0 after either end, rows without steps left out."""
+    """Against the plain recursion: each environment by itself, from 0 in each episode, without rows that are no steps."""
     generator = np.random.default_rng(1)
     rewards = generator.normal(2.0, 3.0, (40, 3)).astype(np.float32)
     first, valid = generator.random((40, 3)) < 0.2, generator.random((40, 3)) < 0.9
@@ -439,7 +441,8 @@ def test_impossible_steps_are_refused_and_change_nothing() -> None:
     scaler.update(np.zeros((2, 3)))
     rewards.update(np.ones((2, 3)), np.zeros((2, 3), bool))
     before = scaler.get_state(), repr(rewards.get_state())
-    for rows in (np.zeros((2, 4)), np.zeros(3), np.float64(1.0), (np.zeros((2, 3)), np.zeros((2, 3))), [["a", "b", "c"]]):
+    pair = (np.zeros((2, 3)), np.zeros((2, 3)))
+    for rows in (np.zeros((2, 4)), np.zeros(3), np.float64(1.0), pair, [["a", "b", "c"]]):
         with pytest.raises(ShapeError):
             scaler.update(rows)
     with pytest.raises(NonFiniteError):
