@@ -49,6 +49,7 @@ class Task:
         fields: of the configuration, the same on all sides; the others are defaults.
         target_return: what a sequence model aims at.
         widths: of all networks, where the defaults would take hours on one core.
+        running: whether observations and rewards are scaled by statistics that move along.
     """
 
     algorithm: str
@@ -59,6 +60,7 @@ class Task:
     fields: dict[str, Any] = field(default_factory=dict)
     target_return: float | None = None
     widths: tuple[int, ...] = ()
+    running: bool = False
 
     @property
     def unit(self) -> str:
@@ -76,6 +78,7 @@ class Task:
     def title(self) -> str:
         """The task in words."""
         source = {"": "online", "REPLAY": "from a replay of SAC"}.get(self.data, f"from {self.data}")
+        source += ", scaled" if self.running else ""
         return f"{self.env}, learned {source}"
 
     @property
@@ -90,6 +93,8 @@ class Task:
             words += [f"layers of {' and '.join(map(str, self.widths))} units"]
         if self.scaled:
             words += ["actions scaled to [-1, 1]"]
+        if self.running:
+            words += ["observations and rewards scaled by running statistics"]
         if self.target_return is not None:
             words += [f"aims at a return of {self.target_return:.0f}"]
         return ", ".join([*words, "otherwise defaults"])
@@ -155,6 +160,12 @@ TASKS: dict[str, Task] = {
         for name in algorithms("continuous")
     },
     "ppo-cartpole": Task("PPO", "CartPole-v1", "", 40_960, 4_096, {"batch_size": 64}),
+    **{
+        f"ppo-halfcheetah{'-running' * running}": Task(
+            "PPO", "HalfCheetah-v5", "", 102_400, 10_240, {"batch_size": 64}, running=running
+        )
+        for running in (False, True)
+    },
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
@@ -275,6 +286,9 @@ def run_birl(options: argparse.Namespace) -> None:
             fields |= {"actor_learning_rate": RATE, "critic_learning_rate": RATE}
     if task.scaled:
         fields["action_scaler"] = birl.preprocessing.MinMaxActionScaler()
+    if task.running:
+        fields["observation_scaler"] = birl.preprocessing.RunningObservationScaler()
+        fields["reward_scaler"] = birl.preprocessing.RunningRewardScaler()
     algorithm = getattr(algos, f"{name}Config")(**fields).create()
 
     def evaluate(_: Any, __: int, step: int) -> None:
@@ -323,6 +337,7 @@ def run_sb3(options: argparse.Namespace) -> None:
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     torch.set_num_threads(1)
     task = TASKS[options.task]
@@ -335,11 +350,16 @@ def run_sb3(options: argparse.Namespace) -> None:
 
         def _on_rollout_start(self) -> None:  # the updates of the steps before are made
             if report.due(self.num_timesteps):
-                report(self.num_timesteps, lambda x, *_: self.model.predict(x, deterministic=True)[0])
+                report(self.num_timesteps, act)
 
         _on_training_end = _on_rollout_start
 
-    env = gymnasium.make(env_name)
+    env: Any = gymnasium.make(env_name)
+    scaled = VecNormalize(DummyVecEnv([lambda: env])) if task.running else None
+
+    def act(x: Any, *_: Any) -> Any:
+        return model.predict(x if scaled is None else scaled.normalize_obs(x), deterministic=True)[0]
+
     fields: dict[str, Any] = {"batch_size": 256, **task.fields}
     if name != "PPO":
         fields |= {"learning_starts": RANDOM_STEPS, "train_freq": 1, "gradient_steps": 1}
@@ -348,7 +368,7 @@ def run_sb3(options: argparse.Namespace) -> None:
         fields["action_noise"] = NormalActionNoise(np.zeros(size), NOISE * np.ones(size))
     model = getattr(sb3, name)(
         "MlpPolicy",
-        env,
+        env if scaled is None else scaled,
         learning_rate=RATE,
         policy_kwargs={"net_arch": WIDTHS},
         seed=options.seed,
