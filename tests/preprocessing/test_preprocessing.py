@@ -359,9 +359,9 @@ def test_json_there_and_back(scaler: Any) -> None:
 
 def test_names_in_files() -> None:
     assert [sorted(kind._known) for kind in KINDS] == [
-        ["min_max", "pixel", "standard", "tuple"],
+        ["min_max", "pixel", "running", "standard", "tuple"],
         ["min_max"],
-        ["clip", "min_max", "multiply", "return", "shift", "standard"],
+        ["clip", "min_max", "multiply", "return", "running", "shift", "standard"],
     ]
 
 

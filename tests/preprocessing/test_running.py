@@ -485,7 +485,9 @@ def test_sums_of_scaled_rewards_that_are_kept_refuse_a_scaler_that_moves() -> No
         go(algorithm, 20, Ramp())
 
 
-def test_one_of_ones_own_moves_too() -> None:
+def test_one_of_ones_own_moves_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ObservationScaler, "_known", {**ObservationScaler._known})
+
     class Last(ObservationScaler, type="last_of_test_running"):
         running = True
         seen = 0
