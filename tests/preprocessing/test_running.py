@@ -156,7 +156,7 @@ def test_parts_of_tuples_have_their_own() -> None:
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_running_return() -> None:
-    """Against the plain recursion: each environment by itself, from 0 in each episode, without rows that are no steps."""
+    """As the plain recursion: each environment by itself, each episode from 0, rows that are no steps left out."""
     generator = np.random.default_rng(1)
     rewards = generator.normal(2.0, 3.0, (40, 3)).astype(np.float32)
     first, valid = generator.random((40, 3)) < 0.2, generator.random((40, 3)) < 0.9
