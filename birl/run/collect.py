@@ -7,8 +7,9 @@ from typing import Any
 
 from birl.checks import check
 from birl.dataset import create_infinite_replay_buffer
-from birl.envs import as_environment
-from birl.run.collector import Collector, check_parts
+from birl.envs import Stepper, as_environment, reset_generator
+from birl.run.collector import Collector
+from birl.run.player import ReplayPlayer, check_parts
 from birl.run.progress import Progress
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 
@@ -45,14 +46,13 @@ def collect(
     algorithm.build_with_env(env)
     if buffer is None:
         buffer = create_infinite_replay_buffer(env=env)
-    collector = Collector(algorithm, env, buffer, explorer, greedy=deterministic, seed=seed)
-    progress = Progress(n_steps, 0, show_progress)
-    done = 0
-    with contextlib.closing(progress):
-        while done < n_steps:
-            step = collector.interact(done, most=n_steps - done)
-            for _ in range(int(step.valid.sum())):
-                done += 1
-                progress.advance()
-    collector.close_episodes()
+    resets, random = reset_generator(env, seed).spawn(2)
+    stepper = Stepper(env, resets)
+    parts = (algorithm, stepper.observation, stepper.action_space, buffer, explorer)
+    collector = Collector(stepper, ReplayPlayer(*parts, greedy=deterministic, generator=random))
+    with contextlib.closing(Progress(n_steps, 0, show_progress)) as progress:
+        for done in range(n_steps):
+            collector.count(done, n_steps - done)
+            progress.advance()
+    collector.player.close_episodes()
     return buffer

@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Generator
 from typing import Any, Unpack
 
-from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
+from birl.dataset import create_fifo_replay_buffer
+from birl.envs import Stepper, reset_generator
 from birl.errors import ConfigError
-from birl.run.collector import Collector, check_parts
+from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import DIGEST, digest, environment_settings, part_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
+from birl.run.player import ReplayPlayer, Schedule, check_parts
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.session import SamplerPart, Session
 
@@ -48,31 +50,17 @@ def online_fitter(
         ActionError: if the policy or the explorer chooses an action outside of the environment's space.
     """
     n_steps, given = checked_online_options(n_steps, options)
-    check_parts(buffer, explorer)
+    batch_size, overlap, seed = algorithm.config.batch_size, given["overlap"], given["seed"]
+    check_parts(buffer, explorer, batch_size)
     env = checked_environments(env, given)
-    update_interval, n_updates = given["update_interval"], given["n_updates"]
-    update_start_step, random_steps = given["update_start_step"], given["random_steps"]
-    overlap, seed = given["overlap"], given["seed"]
-    batch_size = algorithm.config.batch_size
-    limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
-    if limit is not None and limit < batch_size:
-        raise ConfigError(
-            f"the buffer keeps {limit} steps, fewer than a minibatch of {batch_size}, so that nothing would ever be "
-            f"learned; give a buffer with limit >= {batch_size}, or a smaller batch_size"
-        )
     settings = run_settings(
         algorithm,
         "online",
-        update_interval=update_interval,
-        n_updates=n_updates,
-        update_start_step=update_start_step,
-        random_steps=random_steps,
+        **replay_settings(given, explorer),
         **({"overlap": True} if overlap else {}),
-        explorer=part_settings(explorer),
         **environment_settings(env, seed),
     )
     algorithm.build_with_env(env)
-    learner = algorithm.learner
     if buffer is None:
         buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env)
     if buffer.transition_count + n_steps < batch_size:
@@ -82,30 +70,68 @@ def online_fitter(
             UserWarning,
             stacklevel=2,
         )
-    source = learner.begin_run(buffer, (n_steps - update_start_step) // update_interval * n_updates, growing=True)
-    beside = getattr(buffer, "secondary_replay_buffer", None)  # only read: a checkpoint does not hold it
-    if beside is not None and given["checkpoint"] is not None:
-        settings[DIGEST] = digest(beside.reader.storages)
-    settings["picker"] = part_settings(getattr(buffer, "transition_picker", None))
-    collector = Collector(algorithm, env, buffer, explorer, seed=seed, overlap=overlap, see=learner.see)
+    schedule = begun_schedule(algorithm, buffer, given, n_steps)
+    settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
+    resets, random = reset_generator(env, seed).spawn(2)
+    stepper = Stepper(env, resets)
+    if overlap and not stepper.divisible:
+        raise ConfigError(
+            f"overlap=True was given with a {type(env.unwrapped).__name__}; only environments that run in "
+            "processes of their own can be stepped meanwhile: use gymnasium.vector.AsyncVectorEnv without a "
+            "wrapper around it "
+            "(birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
+        )
+    player = ReplayPlayer(
+        algorithm,
+        stepper.observation,
+        stepper.action_space,
+        buffer,
+        explorer,
+        generator=random,
+        random_steps=given["random_steps"],
+        schedule=schedule,
+    )
+    collector = Collector(stepper, player, overlap)
     evaluators = online_evaluators(given)
-    parts = {"buffer": buffer, "sampler": SamplerPart(source), "collector": collector}
+    parts = {"buffer": buffer, "sampler": SamplerPart(schedule.source), "collector": collector}
     name = f"{type(algorithm).__name__}_online"
     session = Session(algorithm, name, n_steps, parts, settings, evaluators, buffer, given)
 
     def step() -> None:
         with session.time("step"):
-            for value in collector.count(session.step, random_steps, session.time):
+            for value in collector.count(session.step, measure=session.time):
                 session.averages.add({"rollout_return": value})
-            now = session.step + 1
-            due = now > update_start_step and now % update_interval == 0
-            if due and buffer.transition_count >= batch_size:
-                for _ in range(n_updates):
-                    with session.time("sample_batch"):
-                        drawn = learner.draw(source)
-                    session.learn(drawn)
+            for drawn in player.lessons(session.step + 1, measure=session.time):
+                session.learn(drawn)
         session.tick()
 
     with collector:
         yield from session.epochs(step)
-    collector.close_episodes()
+    player.close_episodes()
+
+
+def replay_settings(given: OnlineOptions, explorer: ExplorerProtocol | None) -> dict[str, Any]:
+    """The settings of acting and of the schedule that a run and its resumption must share."""
+    names = ("update_interval", "n_updates", "update_start_step", "random_steps")
+    return {**{name: given[name] for name in names}, "explorer": part_settings(explorer)}  # type: ignore[literal-required]
+
+
+def buffer_settings(buffer: Any, digested: bool) -> dict[str, Any]:
+    """Those of the buffer: its picker and, with ``digested``, the data beside it, which are only read."""
+    settings: dict[str, Any] = {"picker": part_settings(getattr(buffer, "transition_picker", None))}
+    beside = getattr(buffer, "secondary_replay_buffer", None)  # a checkpoint does not hold it
+    return settings if beside is None or not digested else {**settings, DIGEST: digest(beside.reader.storages)}
+
+
+def begun_schedule(algorithm: Trainable, buffer: Any, given: OnlineOptions, n_steps: int) -> Schedule:
+    """The schedule of a run that begins now.
+
+    Args:
+        algorithm: built.
+        buffer: to learn from.
+        given: its options.
+        n_steps: length of the run in steps.
+    """
+    interval, count, start = given["update_interval"], given["n_updates"], given["update_start_step"]
+    source = algorithm.learner.begin_run(buffer, (n_steps - start) // interval * count, growing=True)
+    return Schedule(source, interval, count, start)

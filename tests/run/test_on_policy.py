@@ -14,9 +14,12 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl.seeding
+from birl.envs import Stepper, reset_generator
 from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
-from birl.run.on_policy import RolloutCollector, on_policy_fitter
+from birl.run.collector import Collector
+from birl.run.on_policy import on_policy_fitter
+from birl.run.player import RolloutPlayer
 from run.fakes import Drift, FakeActor, FakeLearner
 
 MODES = [None, *AutoresetMode]
@@ -29,6 +32,11 @@ def environment(mode: AutoresetMode | None, **options: Any) -> Any:
 def train(learner: FakeLearner, env: Any, n_steps: int, **options: Any) -> Any:
     options = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "seed": 3, **options}
     return list(on_policy_fitter(learner, env, n_steps=n_steps, **options))
+
+
+def collector(learner: FakeLearner, env: Any) -> Collector:
+    stepper = Stepper(env, reset_generator(env, 1))
+    return Collector(stepper, RolloutPlayer(learner, stepper.observation, stepper.action_space))
 
 
 @pytest.mark.parametrize("kind", ["box", "dict"])
@@ -204,13 +212,13 @@ def test_evaluation_has_an_environment_of_its_own() -> None:
 def test_actions_that_are_nan_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeActor, "__call__", lambda actor, *_: np.full((1, 2), np.nan, np.float32))
     with pytest.raises(ActionError, match="the action \\[nan, nan\\] for environment 0"):
-        RolloutCollector(FakeLearner(discrete=False), Drift(discrete=False), seed=1).interact(1)
+        collector(FakeLearner(discrete=False), Drift(discrete=False)).interact(0)
 
 
 def test_part_of_a_rollout_of_birl_0_1_is_refused() -> None:
-    collector = RolloutCollector(FakeLearner(), Drift(), seed=1)
-    collector.count(1)
-    state = collector.get_state()
+    player = collector(FakeLearner(), Drift())
+    player.count(0)
+    state = player.get_state()
     columns = {name: {"0": column} for name, column in state["columns"].items() if name != "extra"}
     with pytest.raises(ResumeError, match="start anew in another folder"):
-        collector.set_state({**state, "columns": columns})
+        player.set_state({**state, "columns": columns})

@@ -1,0 +1,381 @@
+"""Acting, storing and learning without an environment: what every loop, and everybody's own, has in common."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space
+
+from birl.checks import check
+from birl.dataset import ReplayBuffer
+from birl.envs import Step
+from birl.errors import ConfigError, CorruptFileError, ResumeError
+from birl.files.restore import checked_array
+from birl.run.protocols import ExplorerProtocol, Rollout, Trainable
+from birl.spaces import actions_of, check_actions
+from birl.types import Array, State, Tree, tree_leaves, tree_map
+
+Measure = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+def unmeasured(name: str) -> contextlib.AbstractContextManager[None]:
+    """The `Measure` that measures nothing."""
+    return contextlib.nullcontext()
+
+
+def check_parts(buffer: Any, explorer: Any, batch_size: int = 1) -> None:
+    """Raise `ConfigError` for a buffer that cannot take steps, or an explorer that cannot choose actions.
+
+    Args:
+        buffer, explorer: as users gave them.
+        batch_size: number of steps in a minibatch, which the buffer must be able to hold.
+    """
+    if buffer is not None and not callable(getattr(buffer, "append_batch", None)):
+        advice = (
+            f"give birl.dataset.ReplayBuffer({type(buffer).__name__}(…), env=env)"
+            if hasattr(buffer, "limit")
+            else "make one with birl.dataset.create_fifo_replay_buffer(limit=100_000, env=env)"
+        )
+        raise ConfigError(f"buffer is {buffer!r:.80}; it must be a replay buffer: {advice}")
+    if explorer is not None and (inspect.isclass(explorer) or not callable(getattr(explorer, "sample", None))):
+        raise ConfigError(
+            f"explorer is {explorer!r:.80}; it must be an object that chooses actions, such as "
+            "birl.algos.LinearDecayEpsilonGreedy() or NormalNoise()"
+        )
+    limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
+    if limit is not None and limit < batch_size:
+        raise ConfigError(
+            f"the buffer keeps {limit} steps, fewer than a minibatch of {batch_size}, so that nothing would ever be "
+            f"learned; give a buffer with limit >= {batch_size}, or a smaller batch_size"
+        )
+
+
+class Choice(NamedTuple):
+    """Actions of ``n`` environments that wait for the step that they lead to.
+
+    Attributes:
+        observation: tree of arrays ``[n, *shape]``, on which they were chosen.
+        is_first: bool ``[n]``: an episode begins here.
+        action: as they are stored.
+        extra: columns to store with them.
+    """
+
+    observation: Tree
+    is_first: Array
+    action: Array
+    extra: dict[str, Array]
+
+
+class Player:
+    """Acts in ``n`` environments, wherever they are. This base stores nothing and learns nothing.
+
+    `birl.run.collector.Collector` lets one play in environments, `birl.run.agent.Agent` for those who call it.
+
+    Args:
+        algorithm: gives the actor.
+        observation: an example, tree of arrays ``[n, *shape]`` in the dtypes of the environments.
+        action_space: of one environment.
+        greedy: whether the actor acts greedily.
+
+    Attributes:
+        n: number of environments.
+        actions: what they take, with bounds.
+        choice: actions that wait for their step, if there are any.
+        pending: steps that are stored and not yet counted.
+        cut: whether the last step left out environments that made one.
+    """
+
+    def __init__(self, algorithm: Trainable, observation: Tree, action_space: Space[Any], greedy: bool) -> None:
+        self.n = len(next(tree_leaves(observation)))
+        self.actions = actions_of(action_space)
+        self._example = observation
+        self._actor = algorithm.actor(greedy=greedy, n=self.n)
+        acts = getattr(algorithm, "acts", None)
+        self._unbounded = acts is not None and not acts.bounded
+        self.choice: Choice | None = None
+        self.pending = 0
+        self.cut = False
+
+    def choose(self, observation: Tree, is_first: Array, reward: Array, step: int) -> Array:
+        """Choose actions. `store` takes the step that they lead to.
+
+        Args:
+            observation: tree of arrays ``[n, *shape]``, which nobody changes afterwards.
+            is_first: bool ``[n]``: an episode begins here.
+            reward: float32 ``[n]``: of the step before, 0 where ``is_first``.
+            step: steps counted so far.
+
+        Returns:
+            Actions as the environments may take them.
+
+        Raises:
+            ActionError: if they are not in the environments' space.
+        """
+        chosen = self._actor(observation, is_first, reward)
+        action, given = self._taken(chosen, observation, step)
+        check_actions(self.actions, given)
+        self.choice = Choice(observation, is_first, action, self._actor.extra)
+        return given
+
+    def _taken(self, chosen: Array, observation: Tree, step: int) -> tuple[Array, Array]:
+        """The actor's actions as they are stored, and as environments may take them."""
+        action = self.actions.clip(chosen) if self._unbounded else chosen
+        return action, action
+
+    def store(self, step: Step, most: int | None = None) -> None:
+        """Store the step that the chosen actions led to. If it cannot be stored, they still wait for theirs.
+
+        Args:
+            step: environments that are not valid are left out.
+            most: further ones are marked as invalid, too.
+        """
+        assert self.choice is not None
+        cut = most is not None and step.valid.sum() > most
+        if cut:
+            step.valid[np.flatnonzero(step.valid)[most:]] = False
+        self._keep(self.choice, step)
+        self.choice, self.cut = None, bool(cut)
+        self.pending += int(step.valid.sum())
+
+    def _keep(self, choice: Choice, step: Step) -> None:
+        """Store a step."""
+
+    def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
+        """What is to be learned from now, one after another; learn from each before the next is asked for.
+
+        Args:
+            step: steps counted so far.
+            last: whether no further step follows.
+            measure: ``measure(name)`` is a context that times its block.
+        """
+        return iter(())
+
+    def close_episodes(self) -> None:
+        """End the running episodes: the next steps that are stored do not continue them."""
+        self.choice = None
+
+    def get_state(self) -> State:
+        """Actor, count, and actions that wait; stored steps are not included."""
+        state = {"actor": self._actor.get_state(), "pending": self.pending}
+        return state if self.choice is None else {**state, "begun": tree_map(np.array, self.choice._asdict())}
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`; call it when the stored steps are back."""
+        choice = None
+        if "begun" in state:
+            self._check_rows((), state["begun"], {})
+            choice = Choice(**state["begun"])
+        self._actor.set_state(state["actor"])
+        self.pending = check("pending", state["pending"], int, low=0, error=CorruptFileError)
+        self.choice = choice
+
+    def _check_rows(self, lead: tuple[int, ...], columns: dict[str, Any], like: dict[str, Tree]) -> None:
+        """Raise an error if saved rows ``[*lead, n, …]`` are not those of these environments.
+
+        Args:
+            lead: leading dimensions.
+            columns: those of a `Choice`, and further ones.
+            like: examples ``[n, …]`` of the further ones.
+        """
+        for name, own in {"observation": self._example, "is_first": np.zeros(self.n, bool), **like}.items():
+            tree_map(lambda x, y, name=name: checked_array(y, (*lead, *x.shape), x.dtype, name), own, columns[name])
+        wanted = (*lead, self.n)
+        for name, column in {"action": columns["action"], **columns["extra"]}.items():
+            shape = np.shape(column)
+            if shape[: len(wanted)] != wanted or (name == "action" and shape[len(wanted) :] != self.actions.shape):
+                raise CorruptFileError(
+                    f"the checkpoint has {'rows ' * bool(lead)}{wanted} of steps of {self.n} environments, but "
+                    f"{name!r:.80} of shape {shape}: restore it from a copy"
+                )
+            if name in ("action", "policy_action") and self.actions.discrete:
+                check_actions(self.actions, np.asarray(column))
+
+
+class Schedule(NamedTuple):
+    """When an off-policy algorithm learns, and from what. See `birl.run.options.OnlineOptions`.
+
+    Attributes:
+        source: what it draws from.
+    """
+
+    source: Any
+    update_interval: int
+    n_updates: int
+    update_start_step: int
+
+
+class ReplayPlayer(Player):
+    """Stores steps in a replay buffer, and learns from it.
+
+    Args:
+        algorithm, observation, action_space: see `Player`.
+        buffer: replay buffer with one lane per environment.
+        explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones.
+        greedy: whether the policy acts greedily where there is no explorer.
+        generator: source of random actions.
+        random_steps: number of steps at the start that are uniformly random.
+        schedule: when to learn; ``None`` for never.
+    """
+
+    def __init__(
+        self,
+        algorithm: Trainable,
+        observation: Tree,
+        action_space: Space[Any],
+        buffer: Any,
+        explorer: ExplorerProtocol | None = None,
+        *,
+        greedy: bool = False,
+        generator: np.random.Generator,
+        random_steps: int = 0,
+        schedule: Schedule | None = None,
+    ) -> None:
+        super().__init__(algorithm, observation, action_space, greedy or explorer is not None)
+        self._algorithm, self._buffer, self._explorer = algorithm, buffer, explorer
+        self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
+        self._see = None if schedule is None else algorithm.learner.see
+        bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
+        if bind is not None:
+            bind(action_space)
+
+    def _taken(self, chosen: Array, observation: Tree, step: int) -> tuple[Array, Array]:
+        action, _ = super()._taken(chosen, observation, step)
+        if step < self._random_steps:
+            action = self.actions.sample(self.n, self._generator)
+        elif self._explorer is not None:
+            action = self._explorer.sample(_WithGreedyActions(self._algorithm, action), observation, step)
+        return action, action
+
+    def _keep(self, choice: Choice, step: Step) -> None:
+        self._buffer.append_batch(
+            choice.observation,
+            choice.action,
+            step.reward,
+            step.terminated,
+            step.truncated,
+            step.next_observation,
+            extra=choice.extra,
+            mask=step.valid,
+        )
+        if self._see is not None:
+            self._see(choice.observation, step.reward, choice.is_first, step.valid)
+
+    def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
+        if self._schedule is None:
+            return
+        source, interval, count, start = self._schedule
+        due = step > start and step % interval == 0
+        if due and self._buffer.transition_count >= self._algorithm.config.batch_size:
+            for _ in range(count):
+                with measure("sample_batch"):
+                    drawn = self._algorithm.learner.draw(source)
+                yield drawn
+
+    def close_episodes(self) -> None:
+        super().close_episodes()
+        for lane in range(self.n):
+            self._buffer.clip_episode(False, truncated=True, lane=lane)
+
+    def get_state(self) -> State:
+        state = {**super().get_state(), "generator": self._generator.bit_generator.state}
+        if hasattr(self._explorer, "get_state"):
+            state["explorer"] = self._explorer.get_state()
+        return state
+
+    def set_state(self, state: State) -> None:
+        super().set_state(state)
+        self._generator.bit_generator.state = state["generator"]
+        if "explorer" in state and hasattr(self._explorer, "set_state"):
+            self._explorer.set_state(state["explorer"])
+
+
+class _WithGreedyActions:
+    """Stands in for the algorithm before an explorer.
+
+    An actor with the memory of its episode has already chosen the greedy actions; everything else is the algorithm's.
+    """
+
+    def __init__(self, algorithm: Trainable, action: Array) -> None:
+        self._algorithm, self._action = algorithm, action
+
+    def predict(self, x: Tree) -> Array:
+        return self._action
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._algorithm, name)
+
+
+class RolloutPlayer(Player):
+    """Collects the next rollout, row by row, and learns from it when it is full.
+
+    Environments are given actions clipped to their bounds; the learner sees them as they were sampled.
+
+    Args:
+        algorithm: gives the actor; its configuration gives the length of a rollout.
+        observation, action_space: see `Player`.
+
+    Attributes:
+        cut: whether the rollout taken last is shorter than others, as the end of a run may be.
+    """
+
+    def __init__(self, algorithm: Trainable, observation: Tree, action_space: Space[Any]) -> None:
+        super().__init__(algorithm, observation, action_space, greedy=False)
+        config: Any = algorithm.config
+        self._length = config.rollout_length
+        self._rows: list[dict[str, Tree]] = []
+
+    def _taken(self, chosen: Array, observation: Tree, step: int) -> tuple[Array, Array]:
+        return chosen, self.actions.clip(chosen)
+
+    def _keep(self, choice: Choice, step: Step) -> None:
+        if step.valid.any():  # else only resets: no row
+            made = {name: value for name, value in step._asdict().items() if name != "returns"}
+            self._rows.append(tree_map(np.array, {**choice._asdict(), **made}))
+
+    def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
+        if self.pending == 0 and (len(self._rows) == self._length or last):
+            yield self._take()
+
+    def _take(self) -> Rollout:
+        """The rollout so far; the next one begins."""
+        rollout = Rollout(**self._columns())
+        self.cut = self.cut or len(self._rows) < self._length
+        self._rows = []
+        return rollout
+
+    def _columns(self) -> dict[str, Tree]:
+        try:
+            return tree_map(lambda *leaves: np.stack(leaves), *self._rows)  # type: ignore[no-any-return]
+        except (ValueError, KeyError) as error:
+            raise CorruptFileError(
+                f"the rollout began with rows of other shapes ({error}), from a damaged checkpoint: use a copy"
+            ) from error
+
+    def close_episodes(self) -> None:
+        super().close_episodes()
+        for row in self._rows[-1:]:
+            row["truncated"] |= row["valid"] & ~row["terminated"]
+
+    def get_state(self) -> State:
+        columns = self._columns() if self._rows else {}
+        return {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
+
+    def set_state(self, state: State) -> None:
+        if state["rows"] and "extra" not in state["columns"]:
+            raise ResumeError(
+                "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
+                "cannot read: start anew in another folder, or finish the run with that build"
+            )
+        if state["rows"]:
+            flags = dict.fromkeys(("terminated", "truncated", "valid"), np.zeros(self.n, bool))
+            like = {"next_observation": self._example, "reward": np.zeros(self.n, np.float32), **flags}
+            self._check_rows((state["rows"],), state["columns"], like)
+        rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
+        super().set_state(state)
+        self._rows, self.cut = rows, state.get("cut", False)  # earlier builds of 0.1 kept no `cut`
