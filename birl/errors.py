@@ -18,6 +18,7 @@
     ├── ResumeError                   (RuntimeError)  a run folder holds a run with other settings, or one at work
     ├── MissingExtraError             (ImportError)   an optional package is needed: the message names the extra
     ├── NotBuiltError                 (RuntimeError)  an algorithm is used before its networks exist
+    ├── OrderError                    (RuntimeError)  a call that others must come before or after
     ├── UnsupportedError              (RuntimeError)  the algorithm cannot do this by nature
     └── WorkerError                   (RuntimeError)  a process that runs an environment has ended
 
@@ -49,6 +50,7 @@ __all__ = [
     "MissingExtraError",
     "NonFiniteError",
     "NotBuiltError",
+    "OrderError",
     "ResumeError",
     "ShapeError",
     "ShortRunWarning",
@@ -118,6 +120,10 @@ class MissingExtraError(BirlError, ImportError):
 
 class NotBuiltError(BirlError, RuntimeError):
     """An algorithm is used before its networks exist."""
+
+
+class OrderError(BirlError, RuntimeError):
+    """A method is called where others must be called before or after it."""
 
 
 class CompileError(BirlError, RuntimeError):

@@ -15,7 +15,7 @@ from birl import distributed
 from birl.acting.actor import NetworkActor
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
-from birl.algorithm import building, persistence, transfer
+from birl.algorithm import building, environments, persistence, transfer
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
 from birl.config import AlgorithmConfig
@@ -23,10 +23,11 @@ from birl.dataset import ReplayBufferBase
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
 from birl.envs import environment_spec
-from birl.errors import ConfigError, NotBuiltError, UnsupportedError
+from birl.errors import ConfigError, NotBuiltError
 from birl.preprocessing import MinMaxActionScaler
-from birl.run import collect, offline, on_policy, online
-from birl.run.options import ONLINE_DEFAULTS, EnvironmentOptions, FitOptions, OnlineOptions, Options, check_options
+from birl.run import collect, offline
+from birl.run.agent import Agent
+from birl.run.options import AgentOptions, EnvironmentOptions, FitOptions, Options, check_options
 from birl.spaces import Spec
 from birl.types import ActionSpace, Array, Shape, State, Tree
 
@@ -354,24 +355,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
                 environment's resets; by default drawn from `birl.seed`), and those of `fit`; ``callback`` is called
                 after each step. See `birl.run.options.OnlineOptions`.
         """
-        name = type(self).__name__
-        check_options("fit_online", options, ONLINE_DEFAULTS)
-        self.learns_from.refuse(name, "fit_online")
-        if self.enable_ddp:
-            raise UnsupportedError("enable_ddp is for fit(dataset): several processes cannot learn online together")
-        run: OnlineOptions = {
-            "n_steps_per_epoch": n_steps_per_epoch,
-            "update_interval": update_interval,
-            **options,
-        }
-        if self.learns_from.on_policy:
-            building.check_rollout_options(name, buffer=buffer, explorer=explorer, **run)
-            epochs = on_policy.on_policy_fitter(self, env, n_steps, **run)
-        else:
-            if buffer is not None:
-                building.check_picker(buffer, self.config)
-            epochs = online.online_fitter(self, env, buffer, explorer, n_steps, **run)
-        list(epochs)
+        run: Any = {"n_steps_per_epoch": n_steps_per_epoch, "update_interval": update_interval, **options}
+        environments.fit_online(self, env, buffer, explorer, n_steps, run)
 
     def collect(
         self,
@@ -431,6 +416,21 @@ class Algorithm(Generic[ConfigT, NetsT]):
     def actor(self, *, greedy: bool, n: int = 1) -> NetworkActor:
         """An actor for ``n`` environments that keeps recurrent states between steps."""
         return NetworkActor(self.acting, greedy, n, self.learns_from.stores)
+
+    def agent(
+        self, n: int = 1, buffer: Any = None, explorer: Any = None, *, env: Any = None, **options: Unpack[AgentOptions]
+    ) -> Agent:
+        """An agent for a loop of your own: `fit_online` without an environment that birl steps.
+
+        Args:
+            n: number of environments that it acts in at once.
+            buffer, explorer: as in `fit_online`; the buffer has ``n`` lanes.
+            env: has the spaces of one environment, such as `birl.envs.Elsewhere`; it is not stepped. By default what
+                the networks were built for.
+            **options: see `birl.run.AgentOptions`. Algorithms that learn only from logged data just act, and store
+                steps if they are given a buffer.
+        """
+        return environments.agent(self, n, buffer, explorer, env, options)
 
     # -- transfer --------------------------------------------------------------------------------------------------
 

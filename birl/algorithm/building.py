@@ -58,9 +58,10 @@ def check_source(name: str, dataset: Any, *, or_reader: bool = False) -> None:
 
 
 def check_rollout_options(name: str, **given: Any) -> None:
-    """Reject options of `Algorithm.fit_online` that are of no use to an algorithm that learns from rollouts."""
-    usual = {"buffer": None, "explorer": None, **ONLINE_DEFAULTS}
-    replay = ("buffer", "explorer", "update_interval", "n_updates", "update_start_step", "random_steps", "overlap")
+    """Reject options of `Algorithm.fit_online` and `agent` that are of no use to one that learns from rollouts."""
+    usual = {"buffer": None, "explorer": None, "deterministic": False, **ONLINE_DEFAULTS}
+    schedule = ("update_interval", "n_updates", "update_start_step", "random_steps", "overlap")
+    replay = ("buffer", "explorer", "deterministic", *schedule)
     unused = [option for option in replay if given.get(option, usual[option]) != usual[option]]
     if unused:
         raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from birl.acting.context import (
     newest_output,
 )
 from birl.acting.export import export_policy
+from birl.algorithm import environments
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import Trajectories
 from birl.checks import check
@@ -30,6 +31,8 @@ from birl.errors import ShapeError, UnsupportedError
 from birl.metrics import EnvironmentEvaluator
 from birl.metrics.evaluators import OverTransitions
 from birl.models import PositionEncodingType
+from birl.run.agent import Agent
+from birl.run.options import AgentOptions
 from birl.types import Array, State, Tree, shape_map, tree_leaves, tree_map
 
 ACTIVATION_TYPES = ("relu", "gelu", "tanh", "swish")
@@ -80,6 +83,26 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         discrete = self.spec.actions.discrete
         default = SoftmaxTransformerActionSampler() if discrete else IdentityTransformerActionSampler()
         return StatefulTransformerWrapper(self, target_return, action_sampler or default)
+
+    def agent(  # type: ignore[override]
+        self,
+        n: int = 1,
+        buffer: Any = None,
+        explorer: Any = None,
+        *,
+        target_return: float,
+        action_sampler: TransformerActionSampler | None = None,
+        env: Any = None,
+        **options: Unpack[AgentOptions],
+    ) -> Agent:
+        """An agent that aims at a return in every episode. See `birl.algorithm.Algorithm.agent`.
+
+        Args:
+            target_return, action_sampler: see `as_stateful_wrapper`.
+            n, buffer, explorer, env, **options: as there.
+        """
+        aiming: Any = self.as_stateful_wrapper(target_return, action_sampler)
+        return environments.agent(aiming, n, buffer, explorer, env, options)
 
     def fitter(  # type: ignore[override]
         self,

@@ -2,6 +2,7 @@
 
 from birl.envs.atari import Atari, AtariPreprocessing, make_atari
 from birl.envs.checker import check_environment
+from birl.envs.elsewhere import Elsewhere
 from birl.envs.making import as_environment, make_env, reset_generator, seed_env
 from birl.envs.stepper import Step, Stepper
 from birl.envs.wrappers import ChannelFirst, FrameStack, GoalConcatWrapper
@@ -11,6 +12,7 @@ __all__ = [
     "Atari",
     "AtariPreprocessing",
     "ChannelFirst",
+    "Elsewhere",
     "FrameStack",
     "GoalConcatWrapper",
     "Step",

@@ -6,7 +6,7 @@ import contextlib
 import os
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
-from birl.files.restore import damage_as_typed_errors
+from birl.files.restore import Part, all_or_nothing, damage_as_typed_errors, put_back
 from birl.run.identity import ACTIONS, DIGEST
 from birl.types import State
 
@@ -173,3 +173,20 @@ class GlobalRandomness:
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
         set_random_state(state)
+
+
+@contextlib.contextmanager
+def restored(parts: Mapping[str, Part], state: State, label: object) -> Iterator[None]:
+    """Set parts and the global random generators to the states of a checkpoint; not if that or the block fails.
+
+    Args:
+        parts: by name; see `birl.files.restore.put_back`.
+        state: from `load_checkpoint`.
+        label: name of the file for messages.
+    """
+    parts = {**parts, "random": GlobalRandomness()}
+    with all_or_nothing(parts):
+        with damage_as_typed_errors(label):
+            saved = {**state["parts"], "random": state["random"]}
+        put_back(parts, saved, label)  # evaluators may have been added since
+        yield

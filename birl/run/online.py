@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
 from birl.dataset import create_fifo_replay_buffer
@@ -110,10 +110,10 @@ def online_fitter(
     player.close_episodes()
 
 
-def replay_settings(given: OnlineOptions, explorer: ExplorerProtocol | None) -> dict[str, Any]:
+def replay_settings(given: Mapping[str, Any], explorer: ExplorerProtocol | None) -> dict[str, Any]:
     """The settings of acting and of the schedule that a run and its resumption must share."""
     names = ("update_interval", "n_updates", "update_start_step", "random_steps")
-    return {**{name: given[name] for name in names}, "explorer": part_settings(explorer)}  # type: ignore[literal-required]
+    return {**{name: given[name] for name in names}, "explorer": part_settings(explorer)}
 
 
 def buffer_settings(buffer: Any, digested: bool) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def buffer_settings(buffer: Any, digested: bool) -> dict[str, Any]:
     return settings if beside is None or not digested else {**settings, DIGEST: digest(beside.reader.storages)}
 
 
-def begun_schedule(algorithm: Trainable, buffer: Any, given: OnlineOptions, n_steps: int) -> Schedule:
+def begun_schedule(algorithm: Trainable, buffer: Any, given: Mapping[str, Any], n_steps: int) -> Schedule:
     """The schedule of a run that begins now.
 
     Args:

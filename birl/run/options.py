@@ -69,6 +69,23 @@ class Options(NamedOptions, total=False):
     n_steps_per_epoch: int
 
 
+class AgentOptions(TypedDict, total=False):
+    """Options of an agent in one's own loop; ``n_updates`` and the others of `OnlineOptions` mean the same here.
+
+    Attributes:
+        update_interval: as there, or ``None`` for an agent that does not learn.
+        deterministic: whether the policy acts greedily where there is no explorer.
+        seed: fixes the random actions of ``random_steps``; by default drawn from `birl.seed`.
+    """
+
+    update_interval: int | None
+    n_updates: int
+    update_start_step: int
+    random_steps: int
+    deterministic: bool
+    seed: int | None
+
+
 class EnvironmentOptions(NamedOptions, total=False):
     """`OnlineOptions` of a loop that takes ``n_steps_per_epoch`` and ``update_interval`` as separate arguments."""
 
@@ -140,7 +157,9 @@ _ALLOWED: Final = {
     **dict.fromkeys(("n_steps_per_epoch", "logging_steps", "save_interval"), Allowed(int, low=1)),
     **dict.fromkeys(("update_interval", "n_updates", "eval_n_trials"), Allowed(int, low=1)),
     **dict.fromkeys(("update_start_step", "random_steps"), Allowed(int, low=0)),
-    **dict.fromkeys(("with_timestamp", "show_progress", "log_gradients", "go_on", "overlap"), Allowed(bool)),
+    **dict.fromkeys(
+        ("with_timestamp", "show_progress", "log_gradients", "go_on", "overlap", "deterministic"), Allowed(bool)
+    ),
     "experiment_name": Allowed(str, optional=True),
     "keep_models": Allowed(int, low=1, optional=True),
     "score": Allowed(str, optional=True),
@@ -156,11 +175,8 @@ def checked_options(n_steps: Any, options: Options) -> tuple[int, Options]:
     Raises:
         ConfigError: naming the first that cannot be.
     """
-    given: Options = {**DEFAULTS, **options}
     n_steps = check("n_steps", n_steps, int, low=1)
-    for name, limits in _ALLOWED.items():
-        if name in given:
-            given[name] = limits.check(name, given[name])  # type: ignore[literal-required]
+    given = cast(Options, _checked({**DEFAULTS, **options}))
     for name in ("callback", "epoch_callback"):
         value: Any = given[name]  # type: ignore[literal-required]
         if value is not None and not callable(value):
@@ -173,6 +189,22 @@ def checked_options(n_steps: Any, options: Options) -> tuple[int, Options]:
         )
     given["logging_strategy"] = _strategy(given["logging_strategy"])
     return n_steps, given
+
+
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: _ALLOWED[name].check(name, value) if name in _ALLOWED else value for name, value in given.items()}
+
+
+def checked_agent_options(options: AgentOptions) -> dict[str, Any]:
+    """The options of an agent with their defaults, once they are checked.
+
+    Raises:
+        ConfigError: naming the first that is unknown, or that cannot be.
+    """
+    known = {name: ONLINE_DEFAULTS.get(name) for name in AgentOptions.__annotations__} | {"deterministic": False}
+    check_options("agent", options, known, common=())
+    chosen = {name: value for name, value in options.items() if name != "update_interval" or value is not None}
+    return _checked({**known, **chosen})
 
 
 def checked_online_options(n_steps: Any, options: OnlineOptions) -> tuple[int, OnlineOptions]:
@@ -190,9 +222,11 @@ def _strategy(strategy: Any) -> LoggingStrategy:
         ) from error
 
 
-def check_options(loop: str, options: Iterable[str], more: Iterable[str] = ()) -> None:
-    """Raise `ConfigError` if one of the options is neither among `Options` nor among ``more`` of this loop."""
-    known = [name for name in dict.fromkeys([*more, *DEFAULTS]) if name != "options"]
+def check_options(
+    loop: str, options: Iterable[str], more: Iterable[str] = (), common: Iterable[str] = tuple(DEFAULTS)
+) -> None:
+    """Raise `ConfigError` if one of the options is neither among the common ones nor among ``more`` of this loop."""
+    known = [name for name in dict.fromkeys([*more, *common]) if name != "options"]
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

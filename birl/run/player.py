@@ -213,7 +213,7 @@ class ReplayPlayer(Player):
 
     Args:
         algorithm, observation, action_space: see `Player`.
-        buffer: replay buffer with one lane per environment.
+        buffer: replay buffer with one lane per environment; ``None`` to store nothing.
         explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones.
         greedy: whether the policy acts greedily where there is no explorer.
         generator: source of random actions.
@@ -235,7 +235,8 @@ class ReplayPlayer(Player):
         schedule: Schedule | None = None,
     ) -> None:
         super().__init__(algorithm, observation, action_space, greedy or explorer is not None)
-        self._algorithm, self._buffer, self._explorer = algorithm, buffer, explorer
+        self._algorithm, self._buffer = algorithm, buffer
+        self._explorer: Any = explorer
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
         self._see = None if schedule is None else algorithm.learner.see
         bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
@@ -251,6 +252,8 @@ class ReplayPlayer(Player):
         return action, action
 
     def _keep(self, choice: Choice, step: Step) -> None:
+        if self._buffer is None:
+            return
         self._buffer.append_batch(
             choice.observation,
             choice.action,
@@ -277,7 +280,7 @@ class ReplayPlayer(Player):
 
     def close_episodes(self) -> None:
         super().close_episodes()
-        for lane in range(self.n):
+        for lane in range(self.n if self._buffer is not None else 0):
             self._buffer.clip_episode(False, truncated=True, lane=lane)
 
     def get_state(self) -> State:

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from birl.errors import ConfigError, CorruptFileError, ResumeError
-from birl.files.restore import all_or_nothing, compare, damage_as_typed_errors, put_back
+from birl.files.restore import compare, damage_as_typed_errors, put_back
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.logging.logger import LOG
 from birl.run.checkpoint import (
-    GlobalRandomness,
     check_folder,
     checkpoint_path,
     load_checkpoint,
     randomness_kept,
+    restored,
     save_checkpoint,
 )
 from birl.run.gradient_statistics import GradientStatistics
@@ -372,12 +372,8 @@ class Session:
     def _set_state(self, state: State) -> None:
         """Continue from a checkpoint, or raise an error and leave every part as it was."""
         own: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
-        parts = {**self._parts, "random": GlobalRandomness()}
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
-        with all_or_nothing(parts):
-            with damage_as_typed_errors(label):
-                saved = {**state["parts"], "random": state["random"]}
-            put_back(parts, saved, label)  # evaluators may have been added since
+        with restored(self._parts, state, label):
             put_back(own, state["session"], label, free="")  # last, because it changes files
 
 

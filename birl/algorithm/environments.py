@@ -1,0 +1,82 @@
+"""Learning and acting in environments: which loop, or which agent, is an algorithm's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from birl.algorithm import building
+from birl.envs import Elsewhere, as_environment
+from birl.errors import UnsupportedError
+from birl.run import on_policy, online
+from birl.run.agent import Agent, replay_agent, rollout_agent
+from birl.run.options import ONLINE_DEFAULTS, AgentOptions, OnlineOptions, check_options
+from birl.types import shape_map
+
+
+def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: int, run: OnlineOptions) -> None:
+    """Train in an environment; see `Algorithm.fit_online`."""
+    name = algorithm.definition().name
+    check_options("fit_online", run, ONLINE_DEFAULTS)
+    algorithm.learns_from.refuse(name, "fit_online")
+    _check_alone(algorithm)
+    if algorithm.learns_from.on_policy:
+        building.check_rollout_options(name, buffer=buffer, explorer=explorer, **run)
+        epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, **run)
+    else:
+        if buffer is not None:
+            building.check_picker(buffer, algorithm.config)
+        epochs = online.online_fitter(algorithm, env, buffer, explorer, n_steps, **run)
+    list(epochs)
+
+
+def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options: AgentOptions) -> Agent:
+    """An agent for one's own loop; see `Algorithm.agent`."""
+    name, experience = algorithm.definition().name, algorithm.learns_from
+    env = known_space(algorithm) if env is None else as_environment(env)
+    if experience.on_policy:
+        _check_alone(algorithm)
+        building.check_rollout_options(name, buffer=buffer, explorer=explorer, **options)
+        return rollout_agent(algorithm, env, n)
+    learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
+    learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
+    if learning and options.get("update_interval", 1) is not None:
+        experience.refuse(name, "fit_online")
+    if learns:
+        _check_alone(algorithm)
+        if buffer is not None:
+            building.check_picker(buffer, algorithm.config)
+    return replay_agent(algorithm, env, n, buffer, explorer, learns, options)
+
+
+def known_space(algorithm: Any) -> Elsewhere:
+    """The environment that an algorithm's networks tell of.
+
+    Observations are float32. Actions have the bounds of the action scaler; without one, those of the policy.
+
+    Raises:
+        NotBuiltError: if there are no networks yet.
+    """
+    shape, actions = algorithm.spec.observation_shape, algorithm.spec.actions
+    observations = shape_map(lambda leaf: spaces.Box(-np.inf, np.inf, leaf, np.float32), shape)
+    if actions.discrete:
+        return Elsewhere(_space(observations), spaces.Discrete(actions.size))
+    scaler = algorithm.config.action_scaler
+    own = 1.0 if algorithm.acts.bounded else np.inf
+    low, high = (-own, own) if getattr(scaler, "minimum", None) is None else (scaler.minimum, scaler.maximum)
+    low, high = (np.broadcast_to(np.asarray(each, np.float32), actions.shape) for each in (low, high))
+    return Elsewhere(_space(observations), spaces.Box(low, high, dtype=np.float32))
+
+
+def _space(tree: Any) -> Any:
+    """A tree of spaces as one space."""
+    if isinstance(tree, dict):
+        return spaces.Dict({name: _space(part) for name, part in tree.items()})
+    return spaces.Tuple(map(_space, tree)) if isinstance(tree, tuple) else tree
+
+
+def _check_alone(algorithm: Any) -> None:
+    if algorithm.enable_ddp:
+        raise UnsupportedError("enable_ddp is for fit(dataset): several processes cannot learn online together")

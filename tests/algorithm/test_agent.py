@@ -1,0 +1,240 @@
+"""`Algorithm.agent`: agent and loop give equal bits for every kind of algorithm; what agents know of spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from run.fakes import Drift
+
+import birl
+from birl.algos import (
+    BCConfig,
+    ConstantEpsilonGreedy,
+    DecisionTransformerConfig,
+    DiscreteDecisionTransformerConfig,
+    DQNConfig,
+    LinearDecayEpsilonGreedy,
+    NormalNoise,
+    PPOConfig,
+    RandomPolicyConfig,
+    SACConfig,
+    TD3Config,
+)
+from birl.dataset import create_fifo_replay_buffer
+from birl.envs import Elsewhere, reset_generator
+from birl.errors import ConfigError, NotBuiltError, ShapeError, UnsupportedError
+from birl.logging import NoopAdapterFactory
+from birl.models import GRUEncoderFactory, VectorEncoderFactory
+from birl.preprocessing import MinMaxActionScaler
+from birl.run.collect import collect
+from birl.types import tree_leaves
+
+SMALL = VectorEncoderFactory(hidden_units=[8])
+GRU = GRUEncoderFactory(hidden_size=6, hidden_units=[6])
+ACTOR_CRITIC: dict[str, Any] = {"batch_size": 8, "actor_encoder_factory": SMALL, "critic_encoder_factory": SMALL}
+WINDOW: dict[str, Any] = {"context_size": 3, "num_layers": 1, "batch_size": 4, "encoder_factory": SMALL}
+N_STEPS = 40
+
+
+def own_loop(agent: Any, env: Any, resets: np.random.Generator, n_steps: int = N_STEPS) -> None:
+    """The loop of the guide, with the seeds of resets that birl's loops draw."""
+    observation, _ = env.reset(seed=int(resets.integers(2**31 - 1)))
+    for _ in range(n_steps):
+        action = agent.act(observation)
+        assert env.action_space.contains(action)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        agent.observe(observation, reward, terminated, truncated)
+        if terminated or truncated:
+            observation, _ = env.reset(seed=int(resets.integers(2**31 - 1)))
+    agent.reset()
+
+
+def bits(algorithm: Any, buffer: Any) -> list[Any]:
+    stored = [] if buffer is None else tree_leaves(buffer.get_state()["storage"])
+    return [torch.get_rng_state(), *tree_leaves(algorithm.get_state()), *stored]
+
+
+def same(one: list[Any], two: list[Any]) -> bool:
+    return len(one) == len(two) and all(np.array_equal(x, y) for x, y in zip(one, two, strict=True))
+
+
+KINDS: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
+    "DQN": (
+        DQNConfig(batch_size=8, encoder_factory=SMALL),
+        lambda: LinearDecayEpsilonGreedy(1.0, 0.1, 30),
+        {"random_steps": 9, "update_start_step": 9, "update_interval": 2},
+    ),
+    "SAC": (SACConfig(**ACTOR_CRITIC), lambda: None, {"n_updates": 2, "update_interval": 3}),
+    "TD3": (TD3Config(**ACTOR_CRITIC), lambda: NormalNoise(std=0.2), {"random_steps": 5}),
+    "recurrent DQN": (
+        DQNConfig(batch_size=4, encoder_factory=GRU, sequence_length=4),
+        lambda: ConstantEpsilonGreedy(0.2),
+        {"update_interval": 4},
+    ),
+    "recurrent SAC": (
+        SACConfig(batch_size=4, sequence_length=4, actor_encoder_factory=GRU, critic_encoder_factory=GRU),
+        lambda: None,
+        {"update_interval": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_off_policy(name: str) -> None:
+    config, explorer, schedule = KINDS[name]
+    discrete = isinstance(config, DQNConfig)
+
+    def made() -> tuple[Any, Any, Any]:
+        birl.seed(0)
+        env = Drift(discrete)
+        return config.create(), env, create_fifo_replay_buffer(30, env=env)
+
+    algorithm, env, buffer = made()
+    known = Elsewhere(env.observation_space, env.action_space)
+    agent = algorithm.agent(1, buffer, explorer(), env=known, seed=3, **schedule)
+    own_loop(agent, env, reset_generator(env, 3).spawn(2)[0])
+    found = bits(algorithm, buffer)
+    assert algorithm.grad_step > 5
+
+    algorithm, env, buffer = made()
+    quiet: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "seed": 3}
+    algorithm.fit_online(env, buffer, explorer(), N_STEPS, **schedule, **quiet)
+    assert same(found, bits(algorithm, buffer))
+
+
+@pytest.mark.parametrize("encoder", [SMALL, GRU])
+def test_on_policy(encoder: Any) -> None:
+    parts = {"actor_encoder_factory": encoder, "value_encoder_factory": encoder, "sequence_length": 4}
+    config = PPOConfig(rollout_length=8, batch_size=8, n_epochs=2, **parts)  # type: ignore[arg-type]
+    birl.seed(0)
+    algorithm, env = config.create(), Drift(discrete=False)
+    own_loop(algorithm.agent(env=env), env, reset_generator(env, 3))
+    found = bits(algorithm, None)
+    assert algorithm.grad_step > 5
+
+    birl.seed(0)
+    algorithm, env = config.create(), Drift(discrete=False)
+    algorithm.fit_online(env, n_steps=N_STEPS, logger_adapter=NoopAdapterFactory(), show_progress=False, seed=3)
+    assert same(found, bits(algorithm, None))
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_sequence_models_aim_at_a_return(discrete: bool) -> None:
+    birl.seed(0)
+    env = Drift(discrete, end=0.0)
+    config: Any = (DiscreteDecisionTransformerConfig if discrete else DecisionTransformerConfig)(**WINDOW)
+    algorithm = config.create()
+    algorithm.build_with_env(env)
+    found = []
+    for own in (True, False):
+        birl.seed(1)
+        buffer = create_fifo_replay_buffer(100, env=env)
+        if own:
+            agent = algorithm.agent(buffer=buffer, target_return=5.0, env=env)
+            own_loop(agent, env, reset_generator(env, 3).spawn(2)[0], 20)
+        else:
+            aiming = algorithm.as_stateful_wrapper(5.0)
+            collect(aiming, env, buffer, n_steps=20, show_progress=False, seed=3)
+        found.append(bits(algorithm, buffer))
+    assert same(*found)
+    assert buffer.transition_count == 20
+    other = algorithm.agent(target_return=-5.0)
+    assert not np.array_equal(*(_outputs(algorithm, each) for each in (agent, other)))
+    with pytest.raises(UnsupportedError, match="learns only from logged data"):
+        algorithm.agent(target_return=5.0, update_interval=1)
+
+
+def _outputs(algorithm: Any, agent: Any) -> Any:
+    """What a sequence model puts out for the first observation of an episode."""
+    agent.act(np.zeros(2, np.float32))
+    actor = agent._now.player._actor._context
+    return algorithm.predict_context(actor["observation"], actor["action"], actor["return"], actor["step"])
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_algorithm_that_only_acts(deterministic: bool) -> None:
+    def made() -> tuple[Any, Any, Any]:
+        birl.seed(0)
+        env = Drift(discrete=False)
+        algorithm = BCConfig(batch_size=8, encoder_factory=SMALL, policy_type="stochastic").create()
+        algorithm.build_with_env(env)
+        return algorithm, env, create_fifo_replay_buffer(100, env=env)
+
+    algorithm, env, buffer = made()
+    agent = algorithm.agent(buffer=buffer, env=env, deterministic=deterministic, seed=3)
+    own_loop(agent, env, reset_generator(env, 3).spawn(2)[0])
+    assert algorithm.grad_step == 0 and agent.step == buffer.transition_count == N_STEPS
+    found = bits(algorithm, buffer)
+    algorithm, env, buffer = made()
+    algorithm.collect(env, buffer, deterministic=deterministic, n_steps=N_STEPS, show_progress=False, seed=3)
+    assert same(found, bits(algorithm, buffer))
+    with pytest.raises(UnsupportedError, match="learns only from logged data"):
+        algorithm.agent(update_interval=2)
+
+    agent = algorithm.agent(deterministic=True)  # what a deployed policy needs: no buffer, no environment
+    assert np.array_equal(agent.act([0.5, 1.0]), algorithm.predict(np.array([[0.5, 1.0]], np.float32))[0])
+    agent.observe([0.5, 1.0], 0.0, False)
+
+
+def test_online_algorithms_may_only_act() -> None:
+    env = Drift()
+    algorithm = DQNConfig(batch_size=4, encoder_factory=SMALL).create()
+    agent = algorithm.agent(env=env, update_interval=None)
+    own_loop(agent, env, reset_generator(env, 3), 20)
+    assert algorithm.grad_step == 0 and agent.metrics().keys() == {"rollout_return"}
+    random = RandomPolicyConfig().create()
+    random.create_impl((2,), 2)
+    assert np.abs(random.agent().act(np.zeros(2))).max() <= 1
+
+
+def test_evaluation_in_ones_own_loop_gives_what_evaluate_gives() -> None:
+    env = Drift(discrete=False, end=0.0)
+    algorithm = SACConfig(**{**ACTOR_CRITIC, "actor_encoder_factory": GRU, "critic_encoder_factory": GRU}).create()
+    agent = algorithm.agent(env=env)
+    resets, total = reset_generator(env, 7), 0.0
+    observation, _ = env.reset(seed=int(resets.integers(2**31 - 1)))
+    done = False
+    with agent.evaluating():
+        while not done:
+            observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
+            agent.observe(observation, reward, terminated, truncated)
+            total, done = total + reward, terminated or truncated
+    assert birl.metrics.evaluate(algorithm, env, n_episodes=1, seed=7) == [pytest.approx(total)]
+
+
+def test_spaces_that_networks_tell_of() -> None:
+    algorithm = SACConfig(**ACTOR_CRITIC).create()
+    with pytest.raises(NotBuiltError):
+        algorithm.agent()
+    algorithm.create_impl((2,), 2)
+    agent = algorithm.agent(random_steps=50)
+    actions = []
+    for _ in range(50):
+        actions.append(agent.act(np.zeros(2)))
+        agent.observe(np.zeros(2), 0.0, False)
+    assert 0.9 < np.abs(actions).max() <= 1
+    scaled = SACConfig(**ACTOR_CRITIC, action_scaler=MinMaxActionScaler([0.0, 5.0], [1.0, 6.0])).create()  # type: ignore[arg-type]
+    scaled.create_impl((2,), 2)
+    action = scaled.agent(random_steps=1).act(np.zeros(2))
+    assert 0 <= action[0] <= 1 and 5 <= action[1] <= 6
+    tree = Elsewhere(spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), spaces.Box(-1, 1, (2,)))
+    with pytest.raises(birl.errors.EnvironmentMismatchError, match="built for"):
+        algorithm.agent(env=tree)
+
+
+def test_options_that_are_of_no_use() -> None:
+    env = Drift()
+    ppo = PPOConfig().create()
+    with pytest.raises(ConfigError, match="has no use for buffer, deterministic: leave them out"):
+        ppo.agent(1, create_fifo_replay_buffer(10, env=env), env=env, deterministic=True)
+    with pytest.raises(ConfigError, match="has no use for update_interval"):
+        ppo.agent(env=env, update_interval=3)
+    with pytest.raises(ConfigError, match="explorer is 'noise'"):
+        DQNConfig().create().agent(explorer="noise", env=env)
+    with pytest.raises(ShapeError, match="lanes=2"):
+        DQNConfig().create().agent(2, create_fifo_replay_buffer(100, env=env), env=env)
