@@ -12,7 +12,13 @@ from birl.envs import Elsewhere, as_environment
 from birl.errors import UnsupportedError
 from birl.run import on_policy, online
 from birl.run.agent import Agent, replay_agent, rollout_agent
-from birl.run.options import ONLINE_DEFAULTS, AgentOptions, OnlineOptions, check_options
+from birl.run.options import (
+    ONLINE_DEFAULTS,
+    AgentOptions,
+    OnlineOptions,
+    check_options,
+    checked_agent_options,
+)
 from birl.types import shape_map
 
 
@@ -35,6 +41,7 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
 def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options: AgentOptions) -> Agent:
     """An agent for one's own loop; see `Algorithm.agent`."""
     name, experience = algorithm.definition().name, algorithm.learns_from
+    given = checked_agent_options(options)
     env = known_space(algorithm) if env is None else as_environment(env)
     if experience.on_policy:
         _check_alone(algorithm)
@@ -48,7 +55,7 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
         _check_alone(algorithm)
         if buffer is not None:
             building.check_picker(buffer, algorithm.config)
-    return replay_agent(algorithm, env, n, buffer, explorer, learns, options)
+    return replay_agent(algorithm, env, n, buffer, explorer, learns, given)
 
 
 def known_space(algorithm: Any) -> Elsewhere:

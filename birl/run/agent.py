@@ -27,7 +27,6 @@ from birl.run.checkpoint import (
 )
 from birl.run.identity import ACTIONS, run_settings
 from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_settings, replay_settings
-from birl.run.options import AgentOptions, checked_agent_options
 from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
 from birl.run.session import CHECK_INTERVAL, SamplerPart
@@ -350,7 +349,7 @@ def replay_agent(
     buffer: Any,
     explorer: ExplorerProtocol | None,
     learns: bool,
-    options: AgentOptions,
+    given: Mapping[str, Any],
 ) -> Agent:
     """An agent that stores its steps in a replay buffer and, with ``learns``, learns from there.
 
@@ -361,9 +360,8 @@ def replay_agent(
         buffer: replay buffer with ``n`` lanes; by default one of a million steps if the agent learns, else none.
         explorer: turns greedy actions into the ones taken; by default the policy acts by itself.
         learns: whether it learns.
-        options: see `AgentOptions`.
+        given: all of `AgentOptions`, checked.
     """
-    given = checked_agent_options(options)
     check("n", n, int, low=1)
     check_parts(buffer, explorer, algorithm.config.batch_size if learns else 1)
     settings = run_settings(

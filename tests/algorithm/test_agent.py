@@ -234,6 +234,11 @@ def test_options_that_are_of_no_use() -> None:
         ppo.agent(1, create_fifo_replay_buffer(10, env=env), env=env, deterministic=True)
     with pytest.raises(ConfigError, match="has no use for update_interval"):
         ppo.agent(env=env, update_interval=3)
+    for algorithm in (ppo, DQNConfig().create()):
+        with pytest.raises(ConfigError, match="agent has no option 'update_intervall'; did you mean 'update_interval'"):
+            algorithm.agent(env=env, update_intervall=1)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="update_interval is 0; it must be an int >= 1"):
+        DQNConfig().create().agent(env=env, update_interval=0)
     with pytest.raises(ConfigError, match="explorer is 'noise'"):
         DQNConfig().create().agent(explorer="noise", env=env)
     with pytest.raises(ShapeError, match="lanes=2"):

@@ -26,6 +26,7 @@ from birl.errors import (
 )
 from birl.run.agent import Agent, replay_agent, rollout_agent
 from birl.run.on_policy import on_policy_fitter
+from birl.run.options import checked_agent_options
 from run.fakes import Drift, FakeLearner
 from run.test_online import MODES, environment, fit_online, quiet, state_of
 
@@ -38,7 +39,8 @@ def replay(env: Any, n: int = 1, seed: int = 0, **fields: Any) -> tuple[Agent, A
     learner, known = FakeLearner(remembers=True), Elsewhere(*single_spaces(env))
     buffer = create_fifo_replay_buffer(limit=23, env=known, lanes=n)
     options: Any = {**SCHEDULE, "seed": 3, **fields}
-    return replay_agent(learner, known, n, buffer, ConstantEpsilonGreedy(0.3), True, options), buffer
+    given = checked_agent_options(options)
+    return replay_agent(learner, known, n, buffer, ConstantEpsilonGreedy(0.3), True, given), buffer
 
 
 def rollout(env: Any, n: int = 1, seed: int = 0) -> tuple[Agent, Any]:
@@ -294,16 +296,13 @@ def test_several_environments_have_a_first_dimension() -> None:
 def test_agents_that_cannot_be() -> None:
     env = Drift(kind="dict")
     buffer = create_fifo_replay_buffer(limit=50, env=env)
+    given = checked_agent_options({})
     with pytest.raises(ConfigError, match="n is 0; it must be an int >= 1"):
-        replay_agent(FakeLearner(), env, 0, buffer, None, True, {})
+        replay_agent(FakeLearner(), env, 0, buffer, None, True, given)
     with pytest.raises(ShapeError, match="the buffer has 1 lanes, the agent 2 environments: make the buffer with lan"):
-        replay_agent(FakeLearner(), env, 2, buffer, None, True, {})
+        replay_agent(FakeLearner(), env, 2, buffer, None, True, given)
     with pytest.raises(ConfigError, match="limit >= 4"):
-        replay_agent(FakeLearner(), env, 1, create_fifo_replay_buffer(3, env=env), None, True, {})
-    with pytest.raises(ConfigError, match="agent has no option 'update_intervall'; did you mean 'update_interval'"):
-        replay_agent(FakeLearner(), env, 1, None, None, True, {"update_intervall": 1})  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(ConfigError, match="update_interval is 0; it must be an int >= 1"):
-        replay_agent(FakeLearner(), env, 1, None, None, True, {"update_interval": 0})
+        replay_agent(FakeLearner(), env, 1, create_fifo_replay_buffer(3, env=env), None, True, given)
 
 
 def test_saved_agents_that_do_not_fit(tmp_path: Path) -> None:
