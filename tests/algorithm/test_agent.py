@@ -30,7 +30,7 @@ from birl.envs import Elsewhere, reset_generator
 from birl.errors import ConfigError, NotBuiltError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
-from birl.preprocessing import MinMaxActionScaler
+from birl.preprocessing import MinMaxActionScaler, RunningObservationScaler, RunningRewardScaler
 from birl.run.collect import collect
 from birl.types import tree_leaves
 
@@ -70,6 +70,13 @@ KINDS: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
         {"random_steps": 9, "update_start_step": 9, "update_interval": 2},
     ),
     "SAC": (SACConfig(**ACTOR_CRITIC), lambda: None, {"n_updates": 2, "update_interval": 3}),
+    "SAC, running scalers": (
+        SACConfig(
+            **ACTOR_CRITIC, observation_scaler=RunningObservationScaler(), reward_scaler=RunningRewardScaler()
+        ),
+        lambda: None,
+        {"random_steps": 9},
+    ),
     "TD3": (TD3Config(**ACTOR_CRITIC), lambda: NormalNoise(std=0.2), {"random_steps": 5}),
     "recurrent DQN": (
         DQNConfig(batch_size=4, encoder_factory=GRU, sequence_length=4),
