@@ -279,6 +279,18 @@ def test_steps_that_do_not_fit(changes: dict[str, Any], error: type[Exception], 
     assert buffer.episodes[0].terminated
 
 
+def test_an_action_waits_until_the_buffer_takes_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, buffer = replay(Drift(kind="dict"))
+    agent.act(FIRST)
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer, "append_batch", lambda *_, **__: (_ for _ in ()).throw(ShapeError("refused")))
+        with pytest.raises(ShapeError, match="refused"):
+            agent.observe(FIRST, 0.0, False)
+    assert agent.step == 0
+    agent.observe(FIRST, 0.0, False, True)
+    assert agent.step == buffer.transition_count == 1
+
+
 def test_several_environments_have_a_first_dimension() -> None:
     agent, _ = replay(environment(AutoresetMode.DISABLED, kind="dict"), n=3)
     with pytest.raises(ShapeError, match=r"shape \(1,\); it must be numbers \(3, 1\)"):
