@@ -78,7 +78,7 @@ class BuiltPolicy:
         Returns:
             The actions, and the states after them.
         """
-        flat, after = self.flat(greedy), dict[str, Tensor]()
+        flat, after = None if state else self.flat(greedy), dict[str, Tensor]()  # states are those of modules
         if flat is not None:
             return flat(self.units, x), after
         self.set_mode(True)
@@ -86,7 +86,7 @@ class BuiltPolicy:
             inputs = Inputs(self.units.observation(x), state, state_out=after if state else None)
             action = self.function(greedy)(self.nets, inputs)
             for name in state or ():
-                if name != self.policy.network:  # networks beside it see the same steps
+                if name not in after:  # networks beside the policy see the same steps
                     self.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
         return action, after
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -19,15 +20,17 @@ from torch import Tensor, nn
 from birl.acting.built import BuiltPolicy
 from birl.errors import BirlError, ConfigError, UnsupportedError, require
 from birl.files import atomic_write
+from birl.models import is_recurrent
 from birl.types import Inputs, Tree, tree_leaves, tree_map
 
 _OPSET: Final = 18
 _BATCH_SIZES: Final = (1, 37)
 _TRACED_BATCH: Final = 3  # torch.export takes a batch of 1 for a constant
+_EPISODE: Final = 8  # steps for which a policy with states is compared
 _TOLERANCE: Final = 1e-4
 
-# Runs the reloaded policy on the leaves of an observation.
-_Runner: TypeAlias = Callable[..., Tensor]
+# Runs the reloaded policy on the leaves of an observation and its states. One output is no tuple.
+_Runner: TypeAlias = Callable[..., Any]
 
 
 def export_policy(
@@ -36,6 +39,7 @@ def export_policy(
     path: str | os.PathLike[str],
     input_names: Sequence[str] | None = None,
     single: Sequence[torch.dtype] | None = None,
+    states: Mapping[str, int] | None = None,
 ) -> None:
     """Write a policy in the format that the suffix of ``path`` names.
 
@@ -52,13 +56,21 @@ def export_policy(
     random observations. It is written, atomically, only if it agrees (to 1e-4; integer actions in all cases but one,
     which may be a tie).
 
+    A recurrent policy's states are further inputs, after the observations, and further outputs, after the action. In
+    ONNX they are called ``state_<name>`` and ``next_state_<name>``. Each is float32 ``[B, size]``, and zeros where an
+    episode begins. The entry ``states`` of the file's metadata (ONNX: ``custom_metadata_map``; the others: extra files)
+    is JSON: the names of the inputs with their sizes, in order. Such an export is compared over several steps, each
+    side with the states that it gave before.
+
     Args:
-        policy: module that maps observations ``[B, …]`` to actions, one tensor ``[B, …]``, deterministically.
+        policy: module that maps observations ``[B, …]`` to actions, one tensor ``[B, …]``, deterministically. With
+            ``states`` it also takes a dict of states, and returns the actions and the new states.
         example: one observation as a tree of tensors ``[B, …]`` with the dtypes that the export will take.
         path: where to write.
         input_names: names of the leaves of ``example`` in ONNX, instead of ``input_0``, ``input_1``, ….
         single: if given, the export takes one observation without batch dimension, whose leaves have these dtypes, and
             gives one action without it.
+        states: sizes of a recurrent policy's states by name. Its export takes batches.
 
     Raises:
         ConfigError: for another suffix.
@@ -72,9 +84,10 @@ def export_policy(
             f"cannot tell a format from the suffix {suffix!r} of {os.fspath(path)!r}: use .pt (TorchScript), "
             ".onnx (ONNX) or .pt2 (torch.export)"
         )
-    flat = _Flat(policy, example, input_names)
+    flat = _Flat(policy, example, input_names, states or {})
     with _exporting(policy):
         leaves = _observations(example, _TRACED_BATCH)
+        leaves += flat.start(leaves[0])
         try:
             if single:
                 data, run = _FORMATS[suffix](_Single(flat, leaves), _rows(leaves, single)[0])
@@ -91,19 +104,37 @@ def export_policy(
 
 
 class _Flat(nn.Module):
-    """The policy with one argument for each leaf of the observation tree."""
+    """The policy with one argument for each leaf of the observation tree, and for each state.
+
+    Attributes:
+        inputs, outputs: their names.
+        metadata: what the file says of them.
+    """
 
     batched = True
 
-    def __init__(self, policy: nn.Module, example: Tree, names: Sequence[str] | None) -> None:
+    def __init__(
+        self, policy: nn.Module, example: Tree, names: Sequence[str] | None, states: Mapping[str, int]
+    ) -> None:
         super().__init__()
-        self.policy = policy
-        self.names = names or [f"input_{index}" for index, _ in enumerate(tree_leaves(example))]
+        self.policy, self._states = policy, states
+        taken = {f"state_{name}": size for name, size in states.items()}
+        self.inputs = [*(names or [f"input_{index}" for index, _ in enumerate(tree_leaves(example))]), *taken]
+        self.outputs = ["output_0", *(f"next_{name}" for name in taken)]
+        self.metadata = {"states": json.dumps(taken)} if taken else {}
         self._structure = tree_map(lambda _: None, example)
 
-    def forward(self, *leaves: Tensor) -> Tensor:
+    def start(self, leaf: Tensor) -> tuple[Tensor, ...]:
+        """The states where episodes begin, for a batch of observations with this leaf."""
+        return tuple(torch.zeros(len(leaf), size, device=leaf.device) for size in self._states.values())
+
+    def forward(self, *leaves: Tensor) -> Any:
         rest = iter(leaves)
-        return self.policy(tree_map(lambda _: next(rest), self._structure))  # type: ignore[no-any-return]
+        observation = tree_map(lambda _: next(rest), self._structure)
+        if not self._states:
+            return self.policy(observation)
+        action, after = self.policy(observation, dict(zip(self._states, rest, strict=True)))
+        return action, *(after[name] for name in self._states)
 
 
 class _Single(nn.Module):
@@ -113,7 +144,7 @@ class _Single(nn.Module):
 
     def __init__(self, flat: _Flat, leaves: Sequence[Tensor]) -> None:
         super().__init__()
-        self.flat, self.names = flat, flat.names
+        self.flat, self.inputs, self.outputs, self.metadata = flat, flat.inputs, flat.outputs, flat.metadata
         self._dtypes = [leaf.dtype for leaf in leaves]
 
     def forward(self, *leaves: Tensor) -> Tensor:
@@ -164,9 +195,9 @@ def _exporting(policy: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def _observations(example: Tree, size: int) -> list[Tensor]:
+def _observations(example: Tree, size: int, step: int = 0) -> list[Tensor]:
     """``size`` random observations: normal floats, any bytes, and integers drawn from the example."""
-    generator = torch.Generator().manual_seed(size)
+    generator = torch.Generator().manual_seed(size + 1000 * step)
 
     def draw(leaf: Tensor) -> Tensor:
         shape = (size, *leaf.shape[1:])
@@ -181,32 +212,46 @@ def _observations(example: Tree, size: int) -> list[Tensor]:
     return [draw(leaf) for leaf in tree_leaves(example)]
 
 
-def _check(flat: nn.Module, runner: _Runner, example: Tree, suffix: str) -> None:
+def _check(flat: _Flat, runner: _Runner, example: Tree, suffix: str) -> None:
     different = 0
     for size in _BATCH_SIZES:
-        leaves = _observations(example, size)
-        expected = flat(*leaves).cpu()
-        try:
-            action = runner(*leaves).cpu()
-        except Exception as error:
-            raise UnsupportedError(
-                f"the {suffix} export of this policy fails on a batch of {size}: {error}; nothing was written"
-            ) from error
-        if action.shape != expected.shape or action.dtype != expected.dtype:
-            raise UnsupportedError(
-                f"the {suffix} export of this policy gives {action.dtype} {tuple(action.shape)} for a batch "
-                f"of {size}, the policy {expected.dtype} {tuple(expected.shape)}; nothing was written"
-            )
-        if expected.is_floating_point():
-            far = ~torch.isclose(action, expected, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
-            different += 2 * int(far.sum())
-        else:
-            different += int((action != expected).sum())
+        ours = theirs = flat.start(_observations(example, size)[0])
+        for step in range(_EPISODE if ours else 1):
+            leaves = _observations(example, size, step)
+            right = _outputs(flat(*leaves, *ours))
+            try:
+                given = _outputs(runner(*leaves, *theirs))
+            except Exception as error:
+                raise UnsupportedError(
+                    f"the {suffix} export of this policy fails on a batch of {size}: {error}; nothing was written"
+                ) from error
+            kinds = [[(each.dtype, tuple(each.shape)) for each in outputs] for outputs in (given, right)]
+            if kinds[0] != kinds[1]:
+                told = (" and ".join(f"{dtype} {shape}" for dtype, shape in each) for each in kinds)
+                raise UnsupportedError(
+                    f"the {suffix} export of this policy gives {next(told)} for a batch of {size}, the policy "
+                    f"{next(told)}; nothing was written"
+                )
+            different += sum(map(_differences, given, right))
+            ours, theirs = right[1:], given[1:]
     if different > 1:
         raise UnsupportedError(
             f"the {suffix} export of this policy gives other actions than the policy itself; nothing was "
             "written. Random numbers and branches that depend on values cannot be exported"
         )
+
+
+def _outputs(given: Any) -> tuple[Tensor, ...]:
+    return (given,) if isinstance(given, Tensor) else tuple(given)
+
+
+def _differences(given: Tensor, right: Tensor) -> int:
+    """How many numbers differ. A float counts twice: one integer may be a tie."""
+    given, right = given.cpu(), right.cpu()
+    if right.is_floating_point():
+        far = ~torch.isclose(given, right, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+        return 2 * int(far.sum())
+    return int((given != right).sum())
 
 
 # The exporters record the source file and line of every operation. The three functions below remove them, so that a
@@ -215,7 +260,8 @@ def _check(flat: nn.Module, runner: _Runner, example: Tree, suffix: str) -> None
 
 def _torchscript(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     traced, file = io.BytesIO(), io.BytesIO()
-    torch.jit.save(torch.jit.trace(flat, tuple(leaves), check_trace=False), traced)  # type: ignore[no-untyped-call]
+    script = torch.jit.trace(flat, tuple(leaves), check_trace=False)
+    torch.jit.save(script, traced, _extra_files=flat.metadata)
     with zipfile.ZipFile(traced) as source, zipfile.ZipFile(file, "w") as target:
         for entry in source.infolist():
             if not entry.filename.endswith(".debug_pkl"):
@@ -230,7 +276,7 @@ def _torch_export(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)
     file = io.BytesIO()
-    torch.export.save(program, file)
+    torch.export.save(program, file, extra_files=flat.metadata)
     file.seek(0)
     return file.getvalue(), torch.export.load(file).module()
 
@@ -244,22 +290,24 @@ def _onnx(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
         tuple(leaves),
         dynamo=True,
         opset_version=_OPSET,
-        input_names=list(flat.names),
-        output_names=["output_0"],
+        input_names=flat.inputs,
+        output_names=flat.outputs,
         dynamic_shapes=_dynamic(flat, leaves),
         verbose=False,
     )
     assert program is not None
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
+    program.model.metadata_props.update(flat.metadata)
     data = program.model_proto.SerializeToString()
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
-    def run(*observations: Tensor) -> Tensor:
-        feed = {name: leaf.cpu().numpy() for name, leaf in zip(flat.names, observations, strict=True)}
-        return torch.from_numpy(np.asarray(session.run(["output_0"], feed)[0]))
+    def run(*given: Tensor) -> Any:
+        feed = {name: leaf.cpu().numpy() for name, leaf in zip(flat.inputs, given, strict=True)}
+        outputs = [torch.from_numpy(np.asarray(array)) for array in session.run(flat.outputs, feed)]
+        return outputs[0] if len(outputs) == 1 else outputs
 
     return data, run
 
@@ -286,8 +334,20 @@ class PolicyModule(nn.Module):
         super().__init__()
         self.nets, self._policy = policy.nets, policy
 
-    def forward(self, observation: Tree) -> Tensor:
-        """Actions ``[B, A]``, or int64 ``[B]``, for observations ``[B, …]``."""
-        policy, scaler = self._policy, self._policy.units.observation_scaler
+    def states(self, example: Tree) -> dict[str, int]:
+        """Sizes of the recurrent states that greedy actions depend on, by network; ``example`` as in `forward`."""
+        if not is_recurrent(self.nets):
+            return {}
+        with torch.no_grad():
+            return {name: state.shape[-1] for name, state in self(example, {})[1].items()}
+
+    def forward(self, observation: Tree, state: Mapping[str, Tensor] | None = None) -> Any:
+        """Actions ``[B, A]``, or int64 ``[B]``, for observations ``[B, …]``.
+
+        With states ``[B, size]`` by network (zeros for those that are missing), the actions and the states after them.
+        """
+        policy, scaler, after = self._policy, self._policy.units.observation_scaler, dict[str, Tensor]()
         x = scaler.transform(observation) if scaler is not None else tree_map(lambda leaf: leaf.float(), observation)
-        return policy.environment_tensor(policy.policy.greedy(policy.nets, Inputs(x)))
+        inputs = Inputs(x, state, state_out=None if state is None else after)
+        action = policy.environment_tensor(policy.policy.greedy(policy.nets, inputs))
+        return action if state is None else (action, after)

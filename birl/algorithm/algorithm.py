@@ -488,9 +488,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
         """Export the greedy policy with its scalers: ``.pt`` (TorchScript), ``.onnx`` or ``.pt2`` (torch.export).
 
         The file needs no birl. It is checked against the policy itself before it gets its name. It takes float32.
-
-        Raises:
-            UnsupportedError: for recurrent policies, whose state an export does not carry.
+        Recurrent policies take their states, too, and give the new ones; states are zeros where an episode begins, and
+        the entry ``states`` of the file's metadata has their names and sizes.
         """
         persistence.save_policy(self.acting, fname)
 

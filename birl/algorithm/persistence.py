@@ -20,7 +20,6 @@ from birl.errors import ConfigError, CorruptFileError, ForeignFileError, Unsuppo
 from birl.files import load_archive, save_archive
 from birl.files.budget import MAX_NETWORK_ARRAYS
 from birl.files.restore import all_or_nothing, damage_as_typed_errors
-from birl.models import is_recurrent
 from birl.spaces import Spec, example_observation
 from birl.types import State
 
@@ -63,10 +62,10 @@ def load_model(learner: Learner, fname: File) -> None:
 
 def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:
     """See `Algorithm.save_policy`."""
-    if is_recurrent(policy.nets):
-        raise UnsupportedError("recurrent policies cannot be exported: an export carries no state between calls")
     policy.set_mode(True)
-    export_policy(PolicyModule(policy), example_observation(policy.spec.observation_shape, policy.units.device), fname)
+    module = PolicyModule(policy)
+    example = example_observation(policy.spec.observation_shape, policy.units.device)
+    export_policy(module, example, fname, states=module.states(example))
 
 
 def from_json(kind: type[Any], fname: str | Path, device: bool | int | str | None) -> Any:

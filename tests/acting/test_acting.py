@@ -209,6 +209,18 @@ def test_everything_else_goes_the_long_way(config: Any, shape: Any) -> None:
     assert flat(algorithm) is None
 
 
+def test_memories_beside_a_policy_without_one_see_every_step() -> None:
+    memory = GRUEncoderFactory(hidden_size=4, hidden_units=[4])
+    ppo = built(algos.PPOConfig(actor_encoder_factory=SMALL, value_encoder_factory=memory), discrete_action=True)
+    actor, x = ppo.actor(greedy=False), np.random.default_rng(0).normal(size=(3, 1, 3)).astype(np.float32)
+    for step in range(3):
+        actor(x[step], np.array([step == 0]), np.zeros(1, np.float32))
+    with torch.no_grad():
+        ppo.nets.value(Inputs(torch.from_numpy(x[:2]), state_out=(after := {})))
+    np.testing.assert_allclose(actor.extra["state.value"], after["value"], atol=1e-6)
+    assert after["value"].abs().max() > 0.01
+
+
 def test_training_goes_on_after_acting() -> None:
     sac = built(algos.SACConfig(actor_encoder_factory=SMALL, batch_size=4, **SCALED))
     x = np.ones((2, 3), np.float32)

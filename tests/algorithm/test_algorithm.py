@@ -366,14 +366,6 @@ def test_a_missing_file_is_named(tmp_path):
         birl.load_learnable(tmp_path / "nothing.d3")
 
 
-def test_recurrent_policies_refuse_export(tmp_path):
-    dqn = algos.DQNConfig(encoder_factory=GRUEncoderFactory(hidden_size=4, hidden_units=[4])).create()
-    dqn.create_impl((4,), 2)
-    with pytest.raises(UnsupportedError, match="state"):
-        dqn.save_policy(tmp_path / "policy.onnx")
-    assert not list(tmp_path.iterdir())
-
-
 # -- transfer ----------------------------------------------------------------------------------------------------------
 
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from birl import algos
+from birl.acting.export import PolicyModule
 from birl.engine import Gradient, HardCopy, Polyak, When
 from birl.losses import td_loss
-from birl.models import DefaultEncoderFactory
+from birl.models import DefaultEncoderFactory, VectorEncoderFactory
 from birl.preprocessing import (
     MinMaxActionScaler,
     MinMaxObservationScaler,
@@ -58,17 +59,15 @@ SCALERS: dict[str, tuple[Any, ObservationScaler]] = {
 }
 
 
-WITHOUT_MEMORY = [run for run in CONTRACT_RUNS if not run.name.endswith(("GRU", "LSTM"))]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scaler", SCALERS)
-@pytest.mark.parametrize("run", WITHOUT_MEMORY, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", CONTRACT_RUNS, ids=lambda run: run.name)
 def test_exports_hold_the_scalers(run: Run, scaler: str) -> None:
     shape, observation_scaler = SCALERS[scaler]
     config = replace(run.config, observation_scaler=observation_scaler)
     if scaler == "tuple":  # the others encode one array
-        encoders = {each.name for each in fields(config) if each.name.endswith("encoder_factory")}
+        given = {each.name: getattr(config, each.name) for each in fields(config)}
+        encoders = [name for name, value in given.items() if isinstance(value, VectorEncoderFactory)]
         config = replace(config, **dict.fromkeys(encoders, DefaultEncoderFactory()))
     if not run.discrete:
         bound = np.linspace(2.0, 3.0, run.action_size)
@@ -171,6 +170,15 @@ def _stale_export(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(algos.DQN, "save_policy", save_policy)
 
 
+def _forgetful_export(patch: pytest.MonkeyPatch) -> None:
+    right = PolicyModule.forward
+
+    def forward(self: Any, observation: Any, state: Any = None) -> Any:
+        return right(self, observation, None if state is None else {name: 0 * x for name, x in state.items()})
+
+    patch.setattr(PolicyModule, "forward", forward)
+
+
 def _says_it_does_not_split(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(algos.DQN, "steps", (replace(algos.DQN.steps[0], splits=False), *algos.DQN.steps[1:]))
 
@@ -238,6 +246,7 @@ FAULTS: dict[str, tuple[str, str, Fault]] = {
     "a time limit ends the bootstrap of sequences": ("episodes_stay_apart", "DQN GRU", _ends_at_time_limits),
     "the export is another policy": ("export_torchscript", "DQN", _stale_export),
     "the pt2 export is another policy": ("export_torch", "DQN", _stale_export),
+    "the export forgets": ("export_torchscript", "DQN GRU", _forgetful_export),
     "a sum over the batch": (
         "gradient_split",
         "DQN",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from birl.errors import UnsupportedError, require
+from birl.errors import require
 from birl.preprocessing import MinMaxActionScaler
-from birl.testing.contract.subject import Subject
-from birl.types import Array, Tree, tree_leaves
+from birl.testing.contract.subject import EPISODE, Subject
+from birl.testing.learning import greedy_actor
+from birl.types import Array, Tree, tree_leaves, tree_map
 
 
 def actions_in_bounds(subject: Subject) -> None:
@@ -53,35 +57,47 @@ def greedy_is_greedy(subject: Subject) -> None:
 
 
 def export(suffix: str) -> Callable[[Subject], None]:
-    """A check that an exported policy acts like the policy itself."""
+    """A check that an exported policy acts like the policy itself, a recurrent one over episodes."""
 
     def check(subject: Subject) -> None:
         algorithm = subject.build()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"policy{suffix}"
-            if algorithm.engine.recurrent:
-                try:
-                    algorithm.save_policy(path)
-                except UnsupportedError:
-                    assert not list(Path(folder).iterdir()), "a refused export leaves a file"
-                    return
-                raise AssertionError("a policy with a memory was exported without it")
             for item in subject.inputs(algorithm, 2):
                 algorithm.update(item)
             algorithm.save_policy(path, **({"batched": True} if subject.experience.contexts else {}))
             for rows in (1, 37):
-                if subject.experience.contexts:
-                    x = subject.contexts(algorithm, rows)
-                    expected = algorithm.predict_context(*x)
-                    expected = subject.actions.greedy(expected)
-                    got = run_export(path, x, context_names(x))
-                else:
-                    x = subject.observations(rows)
-                    expected, got = algorithm.predict(x), run_export(path, x)
-                assert got.shape == expected.shape, f"an exported policy gives {got.shape} instead of {expected.shape}"
-                assert np.allclose(got, expected, atol=1e-5), f"{suffix}: an exported policy acts differently"
+                for expected, got in _pairs(subject, algorithm, path, rows):
+                    assert got.shape == expected.shape, f"an export gives {got.shape} instead of {expected.shape}"
+                    assert np.allclose(got, expected, atol=1e-5), f"{suffix}: an exported policy acts differently"
 
     return check
+
+
+def _pairs(subject: Subject, algorithm: Any, path: Path, rows: int) -> Iterator[tuple[Array, Array]]:
+    """Actions of an algorithm and of its export, and the states that they were chosen in."""
+    if subject.experience.contexts:
+        context = subject.contexts(algorithm, rows)
+        expected = subject.actions.greedy(algorithm.predict_context(*context))
+        yield expected, run_export(path, context, context_names(context))
+    elif algorithm.engine.recurrent:
+        run, sizes = open_export(path)
+        x = subject.observations(2 * EPISODE * rows)
+        state = [np.zeros((rows, size), np.float32) for size in sizes.values()]
+        actor = greedy_actor(algorithm, 1.0, rows)
+        for step in range(2 * EPISODE):
+            now = tree_map(lambda leaf, step=step: leaf[step * rows : (step + 1) * rows], x)
+            begins = (step + np.arange(rows)) % EPISODE == 0  # each row's episodes begin at other times
+            state = [each * ~begins[:, None] for each in state]
+            expected = actor(now, begins, np.zeros(rows, np.float32))
+            for name, each in zip(sizes, state, strict=True):
+                yield actor.extra[name.replace("state_", "state.", 1)], each
+            given = dict(zip((*_input_names(now), *sizes), (*tree_leaves(now), *state), strict=True))
+            action, *state = run(given)
+            yield expected, action
+    else:
+        x = subject.observations(rows)
+        yield algorithm.predict(x), run_export(path, x)
 
 
 def context_names(context: Tree) -> list[str]:
@@ -90,14 +106,32 @@ def context_names(context: Tree) -> list[str]:
     return [*observations, "action", "return_to_go", "timestep"]
 
 
+def _input_names(x: Tree) -> list[str]:
+    return [f"input_{index}" for index, _ in enumerate(tree_leaves(x))]
+
+
 def run_export(path: Path, x: Tree, names: Sequence[str] | None = None) -> Array:
-    """Actions of an exported policy."""
-    leaves = list(tree_leaves(x))
+    """Actions of an exported policy without states."""
+    run, _ = open_export(path)
+    return run(dict(zip(names or _input_names(x), tree_leaves(x), strict=True)))[0]
+
+
+def open_export(path: Path) -> tuple[Callable[[Mapping[str, Array]], list[Array]], dict[str, int]]:
+    """An exported policy: its outputs as a function of its inputs, by name and in order, and its states' sizes."""
+    extra: dict[str, Any] = {"states": ""}
+    if path.suffix == ".onnx":
+        session = require("onnxruntime", "onnx").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        extra |= session.get_modelmeta().custom_metadata_map
+        return partial(session.run, None), json.loads(extra["states"] or "{}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit says that it is deprecated
-        if path.suffix != ".onnx":
-            policy = torch.jit.load(path) if path.suffix == ".pt" else torch.export.load(path).module()
-            return policy(*map(torch.from_numpy, leaves)).detach().numpy()  # type: ignore[no-any-return]
-        session = require("onnxruntime", "onnx").InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        names = names or [f"input_{index}" for index, _ in enumerate(leaves)]
-        return session.run(None, dict(zip(names, leaves, strict=True)))[0]  # type: ignore[no-any-return]
+        if path.suffix == ".pt":
+            policy = torch.jit.load(path, _extra_files=extra)
+        else:
+            policy = torch.export.load(path, extra_files=extra).module()
+
+    def run(inputs: Mapping[str, Array]) -> list[Array]:
+        outputs = policy(*map(torch.from_numpy, inputs.values()))
+        return [each.detach().numpy() for each in ((outputs,) if isinstance(outputs, torch.Tensor) else outputs)]
+
+    return run, json.loads(extra["states"] or "{}")
