@@ -271,14 +271,17 @@ class Loss:
         value: the scalar to minimise.
         metrics: further scalars to log, by name.
         share: values that later steps of the same update also need; see `birl.losses.shared`.
+        priority: makes the sizes ``[...]`` of the elements' TD errors, at least 0, by which a prioritised sampler draws
+            them again. It is called only where there is one. ``None`` if the loss has no such errors.
     """
 
     value: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
     share: dict[str, Tensor] = field(default_factory=dict)
+    priority: Callable[[], Tensor] | None = None
 
     def detached(self) -> Loss:
-        """The same without gradients."""
+        """The same without gradients, and without `priority`."""
         metrics, share = ({name: x.detach() for name, x in each.items()} for each in (self.metrics, self.share))
         return Loss(self.value.detach(), metrics, share)
 

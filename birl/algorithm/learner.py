@@ -223,12 +223,14 @@ class Learner:
         batch = drawn if isinstance(drawn, Batch) else self.batch(drawn)
         found: dict[str, list[Tensor]] = {}
         passes, metrics = self.experience.passes(self, batch), None
+        self.engine.prioritised = getattr(drawn, "rows", None) is not None
         with self._frozen(), contextlib.suppress(StopIteration):
             while True:
                 minibatch, only = next(passes) if metrics is None else passes.send(metrics)
                 metrics = self.engine.update(minibatch, only)
                 for name, value in metrics.items():
                     found.setdefault(name, []).append(value)
+        hand_back(drawn, batch, self.engine)
         self.experience.after(self, drawn)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
@@ -244,6 +246,7 @@ class Learner:
         Where the device can replay them, Python is not asked in between; else they are made one by one.
         """
         self.set_mode(acting=False)
+        self.engine.prioritised = False
         generator = source.device_generator
         with self._frozen():
             return self.engine.update_many(
@@ -326,6 +329,27 @@ class Learner:
             if name not in SCALERS:
                 raise CorruptFileError(f"the state has parameters of {name!r:.80}; scalers are {', '.join(SCALERS)}")
             getattr(self.config, name).set_state(params)
+
+
+def hand_back(drawn: Any, batch: Batch, engine: Any) -> None:
+    """Hand the priorities that an update found to the samplers that drew the minibatch, if they take any.
+
+    A sequence has 0.9 of the largest one of its steps plus 0.1 of their mean (Kapturowski et al. 2019, R2D2, section
+    2.3).
+
+    Args:
+        drawn: the minibatch.
+        batch: made of it, ``[…, B]`` or, for many seeds, ``[S, …, B]``.
+        engine: has made the update.
+    """
+    priority: Tensor | None = engine.priority
+    if priority is None:
+        return
+    if batch.is_first is not None:  # over the steps of sequences
+        real = batch.weight > 0
+        mean = (priority * real).sum(0) / real.sum(0).clamp(min=1)
+        priority = 0.9 * (priority * real).amax(0) + 0.1 * mean
+    drawn.hand_back(priority.flatten())
 
 
 def described(learner: Learner) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from birl import seeding
 from birl.algorithm.building import check_fit_arguments
+from birl.algorithm.learner import hand_back
 from birl.checks import Allowed
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -267,7 +268,9 @@ class _Stack:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
         batch = self.algorithms[0].learner.batch(drawn)
         batch = batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
+        self.engine.prioritised = drawn.rows is not None
         metrics = {name: values.unbind() for name, values in self.engine.update(batch).items()}
+        hand_back(drawn, batch, self.engine)
         return {
             f"{run.name}/{name}": values[index]
             for index, run in enumerate(self._runs)

@@ -223,7 +223,7 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
     td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
     penalty = cfg.beta * imitator.logits.square().mean(-1)
     imitation = weighted_mean(penalty - imitator.log_prob(batch.action), batch.weight)
-    return Loss(td.value + imitation, {"td_loss": td.value, "imitator_loss": imitation})
+    return Loss(td.value + imitation, {"td_loss": td.value, "imitator_loss": imitation}, priority=td.priority)
 
 
 @final

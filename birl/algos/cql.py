@@ -134,7 +134,7 @@ def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | Non
     td = td_loss(returns, target, batch)
     gap = conservative_loss(nets, batch, cfg, returns, floor)
     penalty = nets.alpha().detach().clamp(max=1e6) * gap
-    return Loss(td.value + penalty, {"conservative_loss": penalty}, share={"conservative_gap": gap})
+    return Loss(td.value + penalty, {"conservative_loss": penalty}, {"conservative_gap": gap}, td.priority)
 
 
 def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
@@ -180,7 +180,7 @@ def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
     value = returns.mean()  # [N, B, A]
     taken = value.gather(-1, batch.action.unsqueeze(-1).expand(*value.shape[:-1], 1)).squeeze(-1)
     gap = weighted_mean(torch.logsumexp(value, -1) - taken, batch.weight).sum()
-    return Loss(td.value + cfg.alpha * gap, {"td_loss": td.value, "conservative_loss": gap})
+    return Loss(td.value + cfg.alpha * gap, {"td_loss": td.value, "conservative_loss": gap}, priority=td.priority)
 
 
 @final

@@ -56,7 +56,7 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: EDACConfig) -> Loss:
     returns, gradient = nets.critic.differentiate(batch.inputs, batch.action)
     td = td_loss(returns, target, batch)
     penalty = cfg.eta * weighted_mean(similarity(gradient), batch.weight)
-    return Loss(td.value + penalty, {"diversity_loss": penalty})
+    return Loss(td.value + penalty, {"diversity_loss": penalty}, priority=td.priority)
 
 
 @final

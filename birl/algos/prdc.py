@@ -105,6 +105,15 @@ class Drawn(NamedTuple):
     minibatch: Any
     nearest: NearestActions
 
+    @property
+    def rows(self) -> Any:
+        """The minibatch's rows."""
+        return self.minibatch.rows
+
+    def hand_back(self, priority: Any) -> None:
+        """See `MiniBatch.hand_back`."""
+        self.minibatch.hand_back(priority)
+
 
 def actor_loss(nets: TD3Nets, batch: Batch, cfg: PRDCConfig) -> Loss:
     """``-lambda * E[Q_1(s, pi(s))] + E[(pi(s) - a)^2]``, ``lambda = alpha / E[|Q_1|]``: ``a`` is the nearest action."""

@@ -19,11 +19,13 @@ from birl.dataset.hdf5 import dump, load
 from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed import MixedReplayBuffer
+from birl.dataset.prioritized import PrioritizedSampler
 from birl.dataset.replay_buffer import (
     ReplayBuffer,
     create_fifo_replay_buffer,
     create_infinite_replay_buffer,
 )
+from birl.dataset.sampling import Rows, Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.transitions import (
     BasicTransitionPicker,
@@ -55,8 +57,11 @@ __all__ = [
     "MultiStepTransitionPicker",
     "Observation",
     "PartialTrajectory",
+    "PrioritizedSampler",
     "ReplayBuffer",
     "ReplayBufferBase",
+    "Rows",
+    "Sampler",
     "SequenceMiniBatch",
     "Signature",
     "SparseRewardTransitionPicker",
@@ -66,6 +71,7 @@ __all__ = [
     "Transition",
     "TransitionMiniBatch",
     "TransitionPickerProtocol",
+    "Uniform",
     "WriterPreprocessProtocol",
     "batch_pad_array",
     "batch_pad_observations",

@@ -12,6 +12,7 @@ from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
 from birl.dataset.incoming import row_flags
 from birl.dataset.replay_buffer import Place, ReplayBuffer
+from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import (
@@ -54,6 +55,7 @@ class MDPDataset(ReplayBuffer):
         episode_ids: ``[N]``, numbers or text: the episode of each step, as in a log's column. An episode ends where
             the id changes; if its last step is not terminal, it is truncated. Its steps must follow one another.
         storage: ``"memory"``, a torch device, or the path of a new folder.
+        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
 
     An end must be known: by ``terminals``, ``timeouts`` or ``episode_ids``. Without ids, steps after the last end are
     kept as a truncated episode. The last step of a truncated episode is kept, and drawn as a transition only if
@@ -86,6 +88,7 @@ class MDPDataset(ReplayBuffer):
         next_observations: Tree = None,
         episode_ids: Any = None,
         storage: Place = "memory",
+        sampler: Sampler | None = None,
     ) -> None:
         if terminals is None:  # zeros would be a guess: a forgotten termination changes what is learned
             raise DataError(
@@ -122,7 +125,7 @@ class MDPDataset(ReplayBuffer):
         observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
         self._make(DatasetInfo(observation, action, reward, space, size), buffer, storage, count + int(ends.sum()))
-        self._use(buffer, transition_picker, trajectory_slicer, None)
+        self._use(buffer, transition_picker, trajectory_slicer, None, sampler)
         names = self.storage.observation_names
         steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))

@@ -58,7 +58,7 @@ class MiniBatch:
         is_first: bool, likewise: an episode begins here, the state is reset before this step.
         start_states: ``[B, size]`` by network name: the stored state before the first step.
         burn_in: the first ``burn_in`` steps only warm up the state.
-        rows: the sources and rows of the elements in turn, for `Reader.update`; ``None`` where priorities are not used.
+        rows: the sources and rows of the elements in turn, for `hand_back`; ``None`` where priorities are not used.
         transitions: what the minibatch was stacked from; ``None`` if it was gathered at once.
     """
 
@@ -106,6 +106,17 @@ class MiniBatch:
         values = {name: getattr(self, name) for name in self._arrays()}
         mapped = {name: tree_map(function, value) for name, value in values.items() if value is not None}
         return replace(self, rows=None, **mapped)
+
+    def hand_back(self, priority: Any) -> None:
+        """Hand new priorities ``[B]`` of the elements to the samplers that drew them.
+
+        Those of steps that are gone by now are left out, as are all where steps were drawn uniformly.
+        """
+        values, begin = np.asarray(torch.as_tensor(priority).detach().cpu()), 0
+        for source, rows in self.rows or ():
+            end = begin + len(rows.index)
+            source.update(rows, values[begin:end])
+            begin = end
 
     def filled(self) -> Self:
         """The same minibatch with arrays of ones for the intervals and weights that are ``None``."""

@@ -14,7 +14,7 @@ import torch
 from birl.checks import check
 from birl.dataset.arrays import Place
 from birl.dataset.episodes import locate
-from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
+from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.mirror import Mirror, place_near
 from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
@@ -154,17 +154,6 @@ class Reader:
         first, *others = [_read(view, group) for group in groups]
         batch = first.concatenate(*others) if others else first
         return batch if batch.weights is None else replace(batch, rows=drawn)
-
-    def update(self, batch: MiniBatch, priority: Any) -> None:
-        """Hand the priorities ``[B]`` of a minibatch's elements to the samplers that drew them.
-
-        Those of steps that are gone by now are left out, as are all of `Uniform` draws.
-        """
-        priority, begin = np.asarray(torch.as_tensor(priority).detach().cpu()), 0
-        for source, rows in batch.rows or ():
-            end = begin + len(rows.index)
-            source.update(rows, priority[begin:end])
-            begin = end
 
     def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
         """Draw one transition or window through the per-item protocol; which source it is from is left to chance."""

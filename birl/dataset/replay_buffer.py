@@ -53,7 +53,7 @@ class ReplayBuffer(ReplayBufferBase):
         write_at_termination: kept for code written for d3rlpy; only ``False`` is possible: steps are stored one by one.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
         lanes: number of parallel environments that write; ``None`` for the number in ``env``.
-        sampler: chooses the steps of minibatches; `birl.dataset.sampling.Uniform` if ``None``.
+        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
 
     Attributes:
         storage: the arrays.
@@ -318,6 +318,7 @@ class ReplayBuffer(ReplayBufferBase):
         action_space: ActionSpace | None = None,
         action_size: int | None = None,
         storage: Place = "memory",
+        sampler: Sampler | None = None,
     ) -> ReplayBuffer:
         """Read what `dump`, or d3rlpy (versions 1 and 2), wrote.
 
@@ -336,6 +337,7 @@ class ReplayBuffer(ReplayBufferBase):
             action_space=space,
             action_size=size if action_size is None else action_size,
             storage=storage,
+            sampler=sampler,
         )
 
     @classmethod
@@ -358,13 +360,15 @@ class ReplayBuffer(ReplayBufferBase):
         transition_picker: TransitionPickerProtocol | None = None,
         trajectory_slicer: TrajectorySlicerProtocol | None = None,
         writer_preprocessor: WriterPreprocessProtocol | None = None,
+        *,
+        sampler: Sampler | None = None,
     ) -> ReplayBuffer:
         """Open data that was made with ``storage=folder``. Rows stay on disk."""
         self = ReplayBuffer.__new__(ReplayBuffer)
         self.storage = open_folder(Path(folder))
         limit = self.storage.limit
         buffer = InfiniteBuffer() if limit is None else FIFOBuffer(limit)
-        self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor)
+        self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
         self._saved = True
         return self
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from birl.dataset.storage import FINAL, HEAD, Storage
+from birl.dataset.storage import FINAL, HEAD, NO_TRANSITION, Storage
 from birl.errors import EmptyDataError
 from birl.seeding import new_generator
 from birl.types import Array, State
@@ -130,10 +130,7 @@ def _uniform(storage: Storage, count: int, generators: Generators, reject: int) 
     any_step = reject == FINAL
     available = int(storage.steps.sum()) if any_step else storage.transition_count
     if available == 0:
-        raise EmptyDataError(
-            f"there is no {'step' if any_step else 'transition'} to sample among {int(storage.steps.sum())} steps: add "
-            "data first. A truncated episode's last step needs final_observation to be a transition"
-        )
+        raise nothing_to_draw(storage, reject)
     if storage.device_draws:
         steps = storage.cached(f"index {reject}", lambda: torch.nonzero((storage.device_flags & reject) == 0)[:, 0])
         generator = generators.on(storage.place.device)
@@ -148,6 +145,15 @@ def _uniform(storage: Storage, count: int, generators: Generators, reject: int) 
     while len(rows) < count:
         rows = np.concatenate([rows, _accepted(storage, generators.host, draws, used, reject)])
     return storage.place.indices(rows[:count])
+
+
+def nothing_to_draw(storage: Storage, reject: int = NO_TRANSITION) -> EmptyDataError:
+    """The error for a storage without rows to draw."""
+    what = "step" if reject == FINAL else "transition"
+    return EmptyDataError(
+        f"there is no {what} to sample among {int(storage.steps.sum())} steps: add data first. A truncated episode's "
+        "last step needs final_observation to be a transition"
+    )
 
 
 def _accepted(storage: Storage, generator: np.random.Generator, count: int, used: int, reject: int) -> Array:

@@ -138,7 +138,7 @@ class Program(Eager):
         """The key of a compiled update, beside its batch."""
         names = tuple(step.name for step in due)
         rules = tuple(step.rules for step in self._optimized(due).values())
-        return names, rules, self.nets.training, self._trained.watch is not None
+        return names, rules, self.nets.training, self._trained.watch is not None, self._trained.prioritised
 
     @property
     def shelf(self) -> Path | None:

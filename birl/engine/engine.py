@@ -29,6 +29,8 @@ class Engine(Trained):
 
     Attributes:
         recurrent: names of the recurrent networks.
+        priority: of the elements of the last update, ``[...]`` on the device; ``None`` if `prioritised` is false, or no
+            loss of that update has priorities.
     """
 
     def __init__(self, nets: nn.Module, steps: Sequence[Step], config: Any) -> None:
@@ -38,6 +40,7 @@ class Engine(Trained):
         self.recurrent = tuple(name for name, network in nets.named_children() if is_recurrent(network))
         self._updates = Eager(self)
         self._compile_required = True
+        self.priority: Tensor | None = None
 
     @property
     def compiled(self) -> bool:
@@ -112,6 +115,7 @@ class Engine(Trained):
                 warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
                 self.stop_compiling()
                 metrics = self._updates.update(batch, due)
+        self.priority = self.take_priority(metrics)
         return {**self._without_watched(metrics), **rates}
 
     def update_many(

@@ -22,7 +22,7 @@ from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
 from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, TargetUpdate, Update
 from birl.engine.trained import Trained, clip
-from birl.engine.update import Eager
+from birl.engine.update import Eager, with_priority
 from birl.errors import ConfigError, UnsupportedError
 from birl.optimizers.steps import ELEMENTWISE
 from birl.types import Batch, Loss, State
@@ -45,6 +45,7 @@ class StackedEngine(Eager):
 
     Attributes:
         nets: the stacked networks: every parameter and every saved buffer is ``[S, …]``.
+        priority: of the elements ``[S, …]``. See `Engine`.
 
     Raises:
         ConfigError: if the engines differ.
@@ -59,6 +60,7 @@ class StackedEngine(Eager):
         # Optimisers are made for one engine, because factories look at names and dimensions; its tensors grow later.
         super().__init__(Trained(nets, [self._stackable(step) for step in first.steps], first.config))
         self._trained.clip = vmap(clip, (0, None))
+        self.priority: Tensor | None = None
         self._losses: dict[Hashable, _StackedLoss] = {}
         self._stack()
         self.restack_optimizers()
@@ -100,11 +102,22 @@ class StackedEngine(Eager):
         """
         keep_freed_memory()
         self._trained.grad_step += 1
-        return super().update(batch, self._trained.due() if due is None else due)
+        metrics = super().update(batch, self._trained.due() if due is None else due)
+        self.priority = self._trained.take_priority(metrics)
+        return metrics
+
+    @property
+    def prioritised(self) -> bool:
+        """See `Engine`."""
+        return self._trained.prioritised
+
+    @prioritised.setter
+    def prioritised(self, value: bool) -> None:
+        self._trained.prioritised = value
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`; everything is ``[S, …]``."""
-        key = (loss, of, batch.signature)
+        key = (loss, of, batch.signature, self.prioritised)
         if key not in self._losses:
             self._losses[key] = _StackedLoss(self, loss, list(self._trained.parameters_of(of)), batch)
         return self._losses[key](self.saved, batch, self._generators)
@@ -146,14 +159,14 @@ class _StackedLoss:
         self._trained = trained
         self._metrics: list[str] = []
         self._shared: list[str] = []
-        loss_of = _LossModule(loss, stacked.nets, stacked.config)
+        loss_of, prioritised = _LossModule(loss, stacked.nets, stacked.config), stacked.prioritised
 
         def one(
             trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor]
         ) -> tuple[Tensor, list[Tensor]]:
             tensors = {f"nets.{name}": tensor for name, tensor in {**rest, **trained}.items()}
             rows = iter(leaves)
-            found = functional_call(loss_of, tensors, (batch.map(lambda _: next(rows)),))
+            found = with_priority(functional_call(loss_of, tensors, (batch.map(lambda _: next(rows)),)), prioritised)
             self._metrics, self._shared = list(found.metrics), list(found.share)
             return found.value, [*found.metrics.values(), *found.share.values()]
 

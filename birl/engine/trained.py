@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, check_networks
-from birl.errors import CorruptFileError, NonFiniteError
+from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
 from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
 from birl.optimizers.steps import step_by_kernel
 from birl.types import State
+
+
+PRIORITY: Final = "priority of each element"
+"""Where updates report `Loss.priority`, beside metrics."""
 
 
 class Trained:
@@ -36,6 +40,7 @@ class Trained:
         watch: if it is not ``None``, it is called after every update, for each gradient step, with the step's name, the
             names of its parameters and `birl.engine.gradient_statistics.statistics` of their gradients (before
             clipping): ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
+        prioritised: whether updates report `Loss.priority`.
         clip: scales gradients down to a largest joint norm.
 
     Raises:
@@ -53,6 +58,7 @@ class Trained:
         self.grad_step = self.version = 0
         self.reduce: Callable[[Gradients], Gradients] | None = None
         self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
+        self.prioritised = False
         self.clip = clip
         self._parameters: dict[tuple[str, ...], dict[str, Tensor]] = {}
         self.parameters = {step.name: self.parameters_of(step.networks) for step in self.gradient_steps}
@@ -72,6 +78,20 @@ class Trained:
         """The steps of this update, or of one that comes ``ahead`` updates later."""
         update = self.grad_step + ahead
         return tuple(step for step in self.steps if step.when.is_due(update, self.config))
+
+    def take_priority(self, metrics: dict[str, Tensor]) -> Tensor | None:
+        """Take the priorities of the elements out of an update's metrics; ``None`` if this update had none.
+
+        Raises:
+            UnsupportedError: if they are used, and all losses have been computed without any.
+        """
+        found = metrics.pop(PRIORITY, None)
+        if found is None and self.prioritised and all(self.step_counts.values()):
+            raise UnsupportedError(
+                f"a prioritised sampler draws by TD errors, which {type(self.config).__name__.removesuffix('Config')} "
+                "does not have: make the dataset or buffer without sampler="
+            )
+        return found
 
     # -- optimisers ------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from birl.engine.compiler import Graphs
 from birl.engine.gradient_statistics import WATCHED, statistics
 from birl.engine.steps import Gradients, LossFunction, Step, check_gradients, check_loss
-from birl.engine.trained import Trained
+from birl.engine.trained import PRIORITY, Trained
 from birl.types import Batch, Loss
 
 
@@ -21,6 +22,14 @@ def stacked(updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         for name, value in metrics.items():
             collected.setdefault(name, []).append(value)
     return {name: torch.stack(values).float() for name, values in collected.items()}
+
+
+def with_priority(loss: Loss, prioritised: bool) -> Loss:
+    """The loss with its priorities, if they are used, as one of the metrics."""
+    if not prioritised or loss.priority is None:
+        return loss
+    with torch.no_grad():
+        return replace(loss, metrics={**loss.metrics, PRIORITY: loss.priority()})
 
 
 class Eager:
@@ -56,7 +65,7 @@ class Eager:
         gradients = torch.autograd.grad(found.value, list(parameters.values()), allow_unused=True)
         named = dict(zip(parameters, gradients, strict=True))
         check_gradients(loss, named)
-        return named, found.detached()
+        return named, with_priority(found, self._trained.prioritised).detached()
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """See `Update.reduce`."""
@@ -88,6 +97,7 @@ class CompiledGradients(Eager):
         def function(batch: Batch) -> tuple[Gradients, Loss]:
             return eager.gradients(loss, of, batch)
 
-        graph = self._graphs.of((loss, of, self.nets.training), lambda: function, batch.signature)
+        key = (loss, of, self.nets.training, self._trained.prioritised)
+        graph = self._graphs.of(key, lambda: function, batch.signature)
         found: tuple[Gradients, Loss] = graph(batch)
         return found

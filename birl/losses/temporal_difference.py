@@ -16,5 +16,6 @@ def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = ""
         metric: also log the loss under this name.
         delta: Huber threshold for scalar returns; ``None`` for the squared error.
     """
-    value = weighted_mean(prediction.td_loss(target, delta), batch.weight).sum()
-    return Loss(value, {metric: value} if metric else {})
+    loss = prediction.td_loss(target, delta)
+    value = weighted_mean(loss, batch.weight).sum()
+    return Loss(value, {metric: value} if metric else {}, priority=lambda: prediction.error(target, loss).mean(0))

@@ -61,6 +61,10 @@ class Returns(Protocol):
             delta: Huber threshold where the loss has one.
         """
 
+    def error(self, target: Self, loss: Tensor) -> Tensor:
+        """Size ``[N, …]`` of the TD error, by which steps are prioritised: of distributions it is the ``loss``."""
+        return loss
+
 
 @dataclass(frozen=True)
 class MeanReturns(Returns):
@@ -102,6 +106,10 @@ class MeanReturns(Returns):
         if delta is None:
             return (self.values - target.values).square()
         return F.huber_loss(self.values, target.values.expand_as(self.values), reduction="none", delta=delta)
+
+    def error(self, target: MeanReturns, loss: Tensor) -> Tensor:
+        """``|delta|``."""
+        return (self.values - target.values).abs()
 
 
 class _RowReturns(Returns):

@@ -46,7 +46,7 @@ def test_a_sampler_gives_weights_and_takes_priorities() -> None:
     assert batch.rewards[:, 0].tolist() == [47, 48, 49]
     units = Units(torch.device("cpu"), Continuous(1), None, None, None)
     assert to_batch(batch, units, 0.9).weight.tolist() == [1, 2, 3]
-    buffer.reader.update(batch, [0.5, 0.25, 0.75])
+    batch.hand_back([0.5, 0.25, 0.75])
     ((_, rows),) = batch.rows
     assert sampler.seen == [(rows.index.tolist(), [0.5, 0.25, 0.75])]
     assert buffer.sample_transition_batch(2).weights[:, 0].tolist() == [1, 2]
@@ -86,7 +86,7 @@ def prioritised(limit: int = 100, **options: Any) -> ReplayBuffer:
 def favour(reader: Any, reward: float, times: float = 1e6) -> Any:
     """Give the step with this reward a priority so great that it alone is drawn from now on."""
     batch = reader.draw(TransitionView(), 1000)
-    reader.update(batch, np.where(np.asarray(batch.rewards)[:, 0] == reward, times, 1e-6))
+    batch.hand_back(np.where(np.asarray(batch.rewards)[:, 0] == reward, times, 1e-6))
     return batch
 
 
@@ -116,7 +116,7 @@ def test_late_priorities_of_overwritten_steps_are_dropped() -> None:
     for number in range(8):
         buffer.append(np.zeros(1), [0.0], 100.0 + number)
     buffer.clip_episode(True)
-    buffer.reader.update(late, np.full(400, 2.0))
+    late.hand_back(np.full(400, 2.0))
     held = late.rewards[:, 0] >= 8
     assert not held.all()
     ((_, rows),) = late.rows
@@ -141,7 +141,7 @@ def test_mixtures_hand_priorities_to_each_part(uniform: bool) -> None:
     batch = reader.draw(TransitionView(), 2000)
     value = np.where(batch.rewards[:, 0] == 7.0, 1e6, 1e-6)
     value[1000:] = np.where(batch.rewards[1000:, 0] == 9.0, 1e6, 1e-6)
-    reader.update(batch, torch.as_tensor(value))
+    batch.hand_back(torch.as_tensor(value))
     assert rewards(second.reader) == {9.0}
     assert (rewards(first.reader) == {7.0}) is not uniform
     reader.set_state(reader.get_state())
@@ -154,7 +154,7 @@ def test_each_seed_has_priorities_of_its_own() -> None:
     batch = first.draw(TransitionView(), 1000, [second])
     value = np.where(batch.rewards[:, 0] == 7.0, 1e6, 1e-6)
     value[1000:] = np.where(batch.rewards[1000:, 0] == 9.0, 1e6, 1e-6)
-    first.update(batch, value)
+    batch.hand_back(value)
     assert [rewards(reader) for reader in (first, second)] == [{7.0}, {9.0}]
     assert len(rewards(buffer.reader)) > 10
 
@@ -162,7 +162,7 @@ def test_each_seed_has_priorities_of_its_own() -> None:
 def test_uniform_draws_take_no_priorities() -> None:
     reader = data().reader
     batch = reader.draw(TransitionView(), 3)
-    reader.update(batch, [1.0, 2.0, 3.0])
+    batch.hand_back([1.0, 2.0, 3.0])
     assert batch.rows is None
 
 

@@ -1,0 +1,245 @@
+"""Prioritised sampling: steps whose values were predicted badly are drawn more often."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from birl.checks import check
+from birl.dataset.sampling import Complete, Generators, Rows, Sampler, nothing_to_draw
+from birl.dataset.storage import HEAD, NO_TRANSITION, Storage
+from birl.errors import CorruptFileError, EmptyDataError, NonFiniteError, UnsupportedError
+from birl.files.restore import checked_array
+from birl.types import Array, State
+
+_TOP: Final = 4096  # sums in the highest level: a cumulative sum of these is quicker than descending to them
+
+
+class PrioritizedSampler(Sampler):
+    """Draws steps in proportion to their priorities (Schaul et al. 2015, arXiv:1511.05952, proportional variant).
+
+    A step is drawn with probability ``P = p**alpha / sum(p**alpha)``, where ``p = |delta| + epsilon`` is the size of
+    its newest TD error (with quantiles or categories: its loss; of a sequence 0.9 of the largest plus 0.1 of the mean
+    over its steps, as in R2D2). A minibatch takes one step from each of ``batch_size`` equal parts of the total
+    (appendix B.2.1). New steps have the largest priority so far. Weights ``(N * P)**-beta``, over the largest one of
+    the minibatch, correct the losses (section 3.4).
+
+    Every algorithm that learns from TD errors hands priorities back, in every loop and in ``update``.
+
+    Args:
+        alpha: how much priorities count, in [0, 1]; 0 is uniform.
+        beta: how much of the bias is corrected, in [0, 1]; 1 is all of it.
+        beta_steps: number of minibatches over which ``beta`` rises to 1; ``None`` if it does not.
+        epsilon: added to every error, above 0, so that every step can be drawn.
+
+    The paper takes ``alpha=0.6``, ``beta=0.4`` rising to 1 over the run, and a quarter of the learning rate.
+    """
+
+    def __init__(
+        self, alpha: float = 0.6, beta: float = 0.4, beta_steps: int | None = None, epsilon: float = 1e-6
+    ) -> None:
+        self.alpha = float(check("alpha", alpha, float, low=0, high=1))
+        self.beta = float(check("beta", beta, float, low=0, high=1))
+        self.beta_steps = check("beta_steps", beta_steps, int, optional=True, low=1)
+        self.epsilon = float(check("epsilon", epsilon, float, above=0))
+        self._forget(0, 0)
+
+    def _forget(self, lanes: int, capacity: int) -> None:
+        """Begin with no known step. Leaf ``n`` of the tree is for row ``n`` of a storage of this layout."""
+        self._lanes, self._capacity = lanes, capacity
+        self._tree, self._number = SumTree(lanes * capacity), np.full(lanes * capacity, -1)
+        self._start, self._end = np.zeros((2, lanes), np.int64)
+        self._version = -1
+        self._greatest, self._draws = 1.0, 0
+
+    # -- following the storage -------------------------------------------------------------------------------------
+
+    def _follow(self, storage: Storage) -> None:
+        """Forget the steps that are gone, and give new ones the largest priority."""
+        if storage.version == self._version:
+            return
+        if storage.lanes != self._lanes or (storage.end < self._end).any() or (storage.start < self._start).any():
+            self._forget(storage.lanes, storage.capacity)  # other steps
+        elif storage.capacity != self._capacity:
+            self._move(storage.capacity)
+        lane, position = _spans(self._start, storage.start)
+        gone = np.unique(storage.rows(lane, position))
+        self._tree.set(gone, 0.0)
+        self._number[gone] = -1
+        # The last step but one may have been waiting for its next observation.
+        lane, position = storage.live(np.maximum(self._end - 2, storage.start))
+        rows, number = storage.rows(lane, position), position * storage.lanes + lane
+        fresh = ((storage.flags[rows] & NO_TRANSITION) == 0) & (self._number[rows] != number)
+        self._number[rows[fresh]] = number[fresh]
+        self._tree.set(rows[fresh], self._greatest)
+        self._start, self._end = storage.start.copy(), storage.end.copy()
+        self._version = storage.version
+
+    def _move(self, capacity: int) -> None:
+        """The same steps in the layout of a storage that has grown."""
+        old = np.flatnonzero(self._number >= 0)
+        number, priority = self._number[old], self._tree.of(old)
+        self._capacity = capacity
+        self._tree, self._number = SumTree(self._lanes * capacity), np.full(self._lanes * capacity, -1)
+        leaf = self._leaf(number)
+        self._number[leaf] = number
+        self._tree.set(leaf, priority)
+
+    def _leaf(self, number: Array) -> Array:
+        """The leaves of steps by their numbers."""
+        position, lane = np.divmod(number, self._lanes)
+        return lane * self._capacity + position % self._capacity
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
+        if reject != NO_TRANSITION:
+            raise UnsupportedError(
+                "a PrioritizedSampler draws transitions and sequences, by their TD errors; windows of trajectories "
+                "have none: make the dataset without sampler="
+            )
+        self._follow(storage)
+        uniform = generators.host.random(count)
+        rows = self._find((np.arange(count) + uniform) / count, storage)
+        if complete is not None and (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
+            while True:
+                lost = np.flatnonzero(~storage.place.host(complete(storage, storage.place.indices(rows))))
+                if not len(lost):
+                    break
+                self._tree.set(rows[lost], 0.0)  # a stacked frame was evicted, for good
+                if self._tree.total == 0:
+                    raise EmptyDataError("of every step some stacked frame was evicted: raise the buffer's limit")
+                rows[lost] = self._find(generators.host.random(len(lost)), storage)
+        priority = self._tree.of(rows)
+        weight = (priority.min() / priority) ** self._present_beta()  # N and the total cancel
+        self._draws += 1
+        return Rows(storage.place.indices(rows), weight.astype(np.float32)[:, None])
+
+    def _find(self, share: Array, storage: Storage) -> Array:
+        """The rows at these shares ``[k]``, in [0, 1), of the total."""
+        if self._tree.total == 0:
+            raise nothing_to_draw(storage)
+        return self._tree.find(share * self._tree.total)
+
+    def _present_beta(self) -> float:
+        if self.beta_steps is None:
+            return self.beta
+        return self.beta + (1 - self.beta) * min(self._draws / self.beta_steps, 1.0)
+
+    def update(self, rows: Rows, priority: Array) -> None:
+        priority = np.asarray(priority, np.float64)
+        wrong = np.flatnonzero(~(np.isfinite(priority) & (priority >= 0)))
+        if len(wrong):
+            raise NonFiniteError(
+                f"the priority of a step is {priority[wrong[0]]:.6g}; it must be finite and at least 0. If it is a TD "
+                "error, training diverges: lower the learning rate, clip gradients or scale rewards"
+            )
+        leaf = self._leaf(rows.generation)
+        known = self._number[leaf] == rows.generation
+        leaf, value = leaf[known], (priority[known] + self.epsilon) ** self.alpha
+        self._tree.set(leaf, value)
+        self._greatest = max(self._greatest, float(value.max(initial=0.0)))
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> State:
+        lane, position = _spans(self._start, self._end)
+        leaf = lane * self._capacity + position % max(self._capacity, 1)
+        return {
+            "start": self._start.copy(),
+            "end": self._end.copy(),
+            "capacity": self._capacity,
+            "priority": self._tree.of(leaf),
+            "known": self._number[leaf] >= 0,
+            "greatest": self._greatest,
+            "draws": self._draws,
+        }
+
+    def set_state(self, state: State) -> None:
+        start, end = (np.asarray(state[name]) for name in ("start", "end"))
+        capacity, lanes = check("capacity", state["capacity"], int, low=0, error=CorruptFileError), len(start)
+        for name, value in (("start", start), ("end", end)):
+            checked_array(value, (lanes,), np.int64, name)
+        counts = end - start
+        if (start < 0).any() or (counts < 0).any() or (counts > capacity).any():
+            raise CorruptFileError(f"priorities are saved of the steps {start!s:.60} to {end!s:.60}: use a copy")
+        lane, position = _spans(start, end)
+        priority = checked_array(state["priority"], (len(lane),), np.float64, "priority")
+        known = checked_array(state["known"], (len(lane),), np.bool_, "known")
+        greatest = check("greatest", state["greatest"], float, above=0, error=CorruptFileError)
+        draws = check("draws", state["draws"], int, low=0, error=CorruptFileError)
+        if not (np.isfinite(priority).all() and (priority >= 0).all() and not priority[~known].any()):
+            raise CorruptFileError("saved priorities must be finite and at least 0: restore the file from a copy")
+        self._forget(lanes, capacity)
+        leaf = lane * capacity + position % max(capacity, 1)
+        self._number[leaf[known]] = (position * lanes + lane)[known]
+        self._tree.set(leaf, priority)
+        self._start, self._end, self._greatest, self._draws = start.copy(), end.copy(), float(greatest), draws
+
+
+class SumTree:
+    """Numbers with the sums of pairs, of pairs of pairs and so on, over arrays.
+
+    Every sum is made of the two below it, never adjusted: the tree is a function of its leaves.
+
+    Args:
+        size: number of leaves.
+    """
+
+    def __init__(self, size: int) -> None:
+        count = 1 << max(size - 1, 0).bit_length()
+        self._levels = [np.zeros(count)]
+        while len(self._levels[-1]) > _TOP:
+            self._levels.append(np.zeros(len(self._levels[-1]) // 2))
+        self._sums: Array | None = None
+
+    @property
+    def total(self) -> float:
+        """Sum of all leaves."""
+        return float(self._cumulated()[-1])
+
+    def _cumulated(self) -> Array:
+        if self._sums is None:
+            self._sums = self._levels[-1].cumsum()
+        return self._sums
+
+    def of(self, leaf: Array) -> Array:
+        """The values of leaves ``[k]``."""
+        return self._levels[0].take(leaf)
+
+    def set(self, leaf: Array, value: Array | float) -> None:
+        """Change leaves ``[k]``. Of a leaf that is named twice one of the values counts."""
+        if not len(leaf):
+            return
+        self._sums = None
+        self._levels[0][leaf] = value
+        for below, above in zip(self._levels, self._levels[1:], strict=False):
+            if len(leaf) * 4 > len(above):
+                np.add(below[::2], below[1::2], out=above)
+            else:
+                leaf = leaf >> 1
+                left = leaf << 1
+                above[leaf] = below.take(left) + below.take(left + 1)
+
+    def find(self, mass: Array) -> Array:
+        """For each ``mass`` ``[k]``, in [0, total), the leaf up to which the leaves add up to more."""
+        sums = self._cumulated()
+        last = int(sums.searchsorted(sums[-1]))  # the last one above 0
+        leaf = np.minimum(sums.searchsorted(mass, side="right"), last)
+        mass = mass - np.where(leaf > 0, sums.take(leaf - 1), 0.0)
+        for level in reversed(self._levels[:-1]):
+            leaf = leaf << 1
+            left = level.take(leaf)
+            # Rounding must not lead to a leaf of 0.
+            right = ((mass >= left) & (level.take(leaf + 1) > 0)) | (left <= 0)
+            mass = mass - left * right
+            leaf += right
+        return leaf
+
+
+def _spans(begin: Array, end: Array) -> tuple[Array, Array]:
+    """Lanes and positions from ``begin`` up to ``end``, both ``[lanes]``."""
+    counts = np.maximum(end - begin, 0)
+    lane = np.repeat(np.arange(len(begin)), counts)
+    return lane, np.arange(len(lane)) + np.repeat(begin - np.cumsum(counts) + counts, counts)
