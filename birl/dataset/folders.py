@@ -10,15 +10,16 @@ import numpy as np
 
 from birl.dataset.arrays import FolderPlace, Place
 from birl.dataset.episode import DatasetInfo, Signature
+from birl.dataset.sampling import Sampler
 from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
 from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError, ShapeError
-from birl.files import atomic_write, open_binary, parse_json
+from birl.files import atomic_write, load_archive, load_config, open_binary, parse_json, save_archive
 from birl.files.budget import MAX_JSON_BYTES
 from birl.files.reading import bytes_left, take
-from birl.files.restore import checked_array
+from birl.files.restore import checked_array, damage_as_typed_errors
 from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
 
-_INDEX = "storage.json"
+_INDEX, _SAMPLER = "storage.json", "sampler.safetensors"
 _LANE_ARRAYS = ("start", "end", "offset", "open", "pending")
 _VERSION = 1
 
@@ -180,6 +181,22 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
     atomic_write(place.folder / _INDEX, json.dumps(index, default=np.ndarray.tolist).encode())
     if clean:
         place.remove_others()
+
+
+def save_sampler(storage: Storage, sampler: Sampler) -> None:
+    """Write a sampler's state, if it has one, beside the rows that `save_folder` wrote."""
+    place, state = storage.place, sampler.get_state()
+    assert isinstance(place, FolderPlace)
+    if state:
+        save_archive(place.folder / _SAMPLER, "sampler", {"sampler": type(sampler).__name__}, state)
+
+
+def open_sampler(folder: Path, sampler: Sampler) -> None:
+    """Give a sampler the state that one of its class left in a folder, if one did."""
+    path = folder / _SAMPLER
+    if path.exists() and load_config(path, "sampler").get("sampler") == type(sampler).__name__:
+        with damage_as_typed_errors(path):
+            sampler.set_state(load_archive(path, "sampler")[1])
 
 
 def open_folder(folder: Path) -> Storage:

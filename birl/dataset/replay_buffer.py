@@ -17,7 +17,15 @@ from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature
-from birl.dataset.folders import check_new_folder, get_storage_state, open_folder, save_folder, set_storage_state
+from birl.dataset.folders import (
+    check_new_folder,
+    get_storage_state,
+    open_folder,
+    open_sampler,
+    save_folder,
+    save_sampler,
+    set_storage_state,
+)
 from birl.dataset.hdf5 import check_readable, load
 from birl.dataset.incoming import episode_rows, first_rows, observation_columns, step_columns
 from birl.dataset.reader import Reader, Source
@@ -363,12 +371,16 @@ class ReplayBuffer(ReplayBufferBase):
         *,
         sampler: Sampler | None = None,
     ) -> ReplayBuffer:
-        """Open data that was made with ``storage=folder``. Rows stay on disk."""
+        """Open data that was made with ``storage=folder``. Rows stay on disk.
+
+        A ``sampler`` of the class that the data had when they were last flushed goes on with its priorities.
+        """
         self = ReplayBuffer.__new__(ReplayBuffer)
         self.storage = open_folder(Path(folder))
         limit = self.storage.limit
         buffer = InfiniteBuffer() if limit is None else FIFOBuffer(limit)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
+        open_sampler(Path(folder), self.reader.sources[0].sampler)
         self._saved = True
         return self
 
@@ -376,6 +388,7 @@ class ReplayBuffer(ReplayBufferBase):
         """Write pending changes of a folder to disk. Does nothing for other storage."""
         if isinstance(self.storage.place, FolderPlace):
             save_folder(self.storage)
+            save_sampler(self.storage, self.reader.sources[0].sampler)
             self._saved = True
 
     def get_state(self, *, contents: bool = True) -> State:

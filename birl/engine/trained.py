@@ -14,7 +14,6 @@ from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
 from birl.optimizers.steps import step_by_kernel
 from birl.types import State
 
-
 PRIORITY: Final = "priority of each element"
 """Where updates report `Loss.priority`, beside metrics."""
 

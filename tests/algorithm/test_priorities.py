@@ -69,7 +69,7 @@ def test_every_algorithm_hands_priorities_back(run: Run) -> None:
 
 
 def test_priorities_are_td_errors_and_of_distributions_losses() -> None:
-    for head, by_hand in ((None, True), (QRQFunctionFactory(n_quantiles=5), False), (C51QFunctionFactory(n_atoms=7), False)):
+    for head in (None, QRQFunctionFactory(n_quantiles=5), C51QFunctionFactory(n_atoms=7)):
         dataset = data()
         algorithm = dqn() if head is None else dqn(q_func_factory=head)
         drawn = algorithm.sample_minibatch(dataset)
@@ -79,7 +79,7 @@ def test_priorities_are_td_errors_and_of_distributions_losses() -> None:
             prediction = nets.critic(batch.inputs, batch.action)
             following = nets.critic_target(batch.next_inputs)
             target = following.gather(following.best()).min().backup(batch.reward, batch.discount)
-            if by_hand:  # the Huber loss is clipped, the priority is not
+            if head is None:  # the Huber loss is clipped, the priority is not
                 values, following = prediction.values[0], following.values[0].max(-1).values
                 expected = (values - batch.reward - batch.discount * following).abs()
             else:

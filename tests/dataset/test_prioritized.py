@@ -33,13 +33,13 @@ def data(count: int = 50, **options: Any) -> MDPDataset:
     return MDPDataset(numbers[:, None], numbers[:, None] / count, numbers, numbers % 10 == 9, **options)
 
 
-def ring(limit: int, sampler: Any, lanes: int = 1, picker: Any = None) -> ReplayBuffer:
+def ring(limit: int, sampler: Any, lanes: int = 1, picker: Any = None, **options: Any) -> ReplayBuffer:
     one = Signature([np.dtype(np.float32)], [(1,)])
     buffer = FIFOBuffer(limit) if limit else InfiniteBuffer()
     space: Any = {"action_space": ActionSpace.CONTINUOUS, "action_size": 1}
     return ReplayBuffer(
         buffer, picker, observation_signature=one, action_signature=one, reward_signature=one, lanes=lanes,
-        sampler=sampler, **space
+        sampler=sampler, **space, **options
     )  # fmt: skip
 
 
@@ -235,6 +235,26 @@ def test_a_resumed_buffer_draws_on_as_if_nothing_had_been(tmp_path: Path, limit:
     again.set_state(load_archive(tmp_path / "state", "test")[1])
     assert learned(again, saved, 20) == expected
     assert {type(value) for value in new().get_state()["sampler"].values()} == {np.ndarray, int, float}
+
+
+@pytest.mark.parametrize("limit", [0, 12])
+def test_priorities_are_kept_in_folders(tmp_path: Path, limit: int) -> None:
+    buffer = ring(limit, PrioritizedSampler(), storage=tmp_path / "data")
+    for number in range(30):
+        buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), number)
+    learned(buffer, np.random.default_rng(0))
+    buffer.flush()
+    own = source(buffer).sampler.get_state()
+    again = ReplayBuffer.open(tmp_path / "data", sampler=PrioritizedSampler())
+    assert repr(source(again).sampler.get_state()) == repr(own)
+    assert isinstance(source(ReplayBuffer.open(tmp_path / "data")).sampler, Uniform)
+    again.append(np.zeros(1, np.float32), np.zeros(1, np.float32), 77)
+    again.reader.draw(TransitionView(), 4)
+    again.flush()
+    file = tmp_path / "data" / "sampler.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(CorruptFileError, match="sampler.safetensors"):
+        ReplayBuffer.open(tmp_path / "data", sampler=PrioritizedSampler())
 
 
 @pytest.mark.parametrize(
