@@ -73,10 +73,18 @@ METHODS = {
     "build_with_dataset": "dataset",
     "build_with_env": "env",
     "check_env": "env",
+    "copy_policy_from": "algo",
+    "copy_policy_optim_from": "algo",
+    "copy_q_function_from": "algo",
+    "copy_q_function_optim_from": "algo",
     "fit": "dataset",
+    "load_model": "fname",
     "predict": "x",
     "predict_value": "x",
     "sample_action": "x",
+    "save": "fname",
+    "save_model": "fname",
+    "save_policy": "fname",
     "sample_minibatch": "dataset",
     "update": "batch",
 }
@@ -90,6 +98,19 @@ def test_algorithms(method: str) -> None:
     for value in BAD:
         given = {METHODS[method]: value, **rest}
         typed(lambda given=given: getattr(algorithm, method)(**given), f"{method}({value!r:.30})")
+
+
+def test_learning_together_is_true_or_false(tmp_path: Path) -> None:
+    algorithm = algos.DQNConfig(batch_size=4).create()
+    algorithm.build_with_dataset(logged())
+    algorithm.save(tmp_path / "model.d3")
+    for value in BAD:
+        with pytest.raises(ConfigError, match="(?s)enable_ddp is .*; it must be a bool"):
+            birl.load_learnable(tmp_path / "model.d3", "cpu", value)
+        with pytest.raises(ConfigError, match="(?s)enable_ddp is .*; it must be a bool"):
+            algos.DQNConfig().create(enable_ddp=value)
+        with pytest.raises(ConfigError, match="(?s)enable_ddp is .*; it must be a bool"):
+            algorithm.fit(logged(), 1, enable_ddp=value)
 
 
 @pytest.mark.parametrize("name", ["PPO", "SAC"])

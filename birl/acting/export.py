@@ -78,10 +78,10 @@ def export_policy(
         MissingExtraError: for ``.onnx`` without the extra ``onnx``.
         WriteError: if the file cannot be written.
     """
-    suffix = Path(path).suffix.lower()
+    suffix = Path(path).suffix.lower() if isinstance(path, str | os.PathLike) else ""
     if suffix not in _FORMATS:
         raise ConfigError(
-            f"cannot tell a format from the suffix {suffix!r} of {os.fspath(path)!r}: use .pt (TorchScript), "
+            f"cannot tell a format from the suffix {suffix!r} of {str(path)!r:.200}: use .pt (TorchScript), "
             ".onnx (ONNX) or .pt2 (torch.export)"
         )
     flat = _Flat(policy, example, input_names, states or {})

@@ -18,6 +18,7 @@ from birl.acting.policy import Policy
 from birl.algorithm import building, environments, persistence, transfer
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
+from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.devices import resolve_device
@@ -81,7 +82,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             raise ConfigError(f"{name} takes a {wanted}, got {type(config).__name__}")
         self._config: ConfigT = (self.config_class(**fields) if config is None else config).copy()  # type: ignore[assignment]
         self.torch_device = resolve_device(device)
-        self.enable_ddp = enable_ddp
+        self.enable_ddp = check("enable_ddp", enable_ddp, bool)
         self._learner: Learner | None = None
 
     @classmethod
@@ -286,7 +287,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             "with_timestamp": with_timestamp,
             **options,
         }
-        if enable_ddp or self.enable_ddp:
+        if check("enable_ddp", enable_ddp, bool) or self.enable_ddp:
             self.build_with_dataset(dataset)
             with distributed.joined(self, dataset, n_steps, {**run}) as own:
                 yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **own)

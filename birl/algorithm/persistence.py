@@ -15,6 +15,7 @@ from birl.acting.built import BuiltPolicy
 from birl.acting.export import PolicyModule, export_policy
 from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner, described, policy_state
+from birl.checks import check
 from birl.config import AlgorithmConfig, read_json_config
 from birl.errors import ConfigError, CorruptFileError, ForeignFileError, UnsupportedError
 from birl.files import load_archive, save_archive
@@ -85,6 +86,7 @@ def load_learnable(fname: File, device: bool | int | str | None = False, enable_
         fname: path or binary file.
         device, enable_ddp: see `AlgorithmConfig.create`.
     """
+    check("enable_ddp", enable_ddp, bool)
     data, state = load_archive(fname, "model")
     with damage_as_typed_errors(fname):
         algorithm = rebuild(data, device, state)

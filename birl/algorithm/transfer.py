@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from birl.errors import ShapeError, UnsupportedError
+from birl.config import AlgorithmConfig
+from birl.errors import ConfigError, ShapeError, UnsupportedError
 
 
 def copy_networks(algorithm: Any, source: Any, names: tuple[str, str], what: str) -> None:
@@ -18,6 +19,7 @@ def copy_networks(algorithm: Any, source: Any, names: tuple[str, str], what: str
         names: names of the network and of its target. Without a target in ``source``, the network itself is copied.
         what: the network in words, for messages.
     """
+    _check_source(source)
     own, theirs = dict(algorithm.nets.named_children()), dict(source.nets.named_children())
     for side, networks in ((algorithm, own), (source, theirs)):
         if names[0] not in networks:
@@ -26,6 +28,11 @@ def copy_networks(algorithm: Any, source: Any, names: tuple[str, str], what: str
         if name in own:
             found = theirs[name if name in theirs else names[0]]
             _load(own[name], found, type(source).__name__, type(algorithm).__name__, what)
+
+
+def _check_source(source: Any) -> None:
+    if not isinstance(getattr(source, "config", None), AlgorithmConfig):
+        raise ConfigError(f"algo is {source!r:.80}; it must be an algorithm with networks (load_learnable reads one)")
 
 
 def _load(network: nn.Module, source: nn.Module, origin: str, name: str, what: str) -> None:
@@ -40,6 +47,7 @@ def _load(network: nn.Module, source: nn.Module, origin: str, name: str, what: s
 
 def copy_optimizer(algorithm: Any, source: Any, step: str) -> None:
     """Copy the state of a step's optimiser from another algorithm."""
+    _check_source(source)
     own, theirs = algorithm.engine.optimizers.get(step), source.engine.optimizers.get(step)
     if own is None or theirs is None:
         raise UnsupportedError(f"{type(algorithm if own is None else source).__name__} has no optimiser for its {step}")

@@ -32,7 +32,7 @@ from birl.cli.options import Device, Import
 from birl.cli.settings import configure
 from birl.dataset import MultiStepTransitionPicker
 from birl.envs import Stepper, environment_spec
-from birl.errors import ConfigError
+from birl.errors import ConfigError, CorruptFileError
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
@@ -231,6 +231,8 @@ def train(
         learner = config.create(device)
         probe = config.create(device)
         _check(probe, source, env, target_return)  # before anything is written
+        if begun is not None:
+            _check_initial(probe, begun)
         if several is not None:
             check_many(probe)
         options: Any = {}
@@ -295,6 +297,21 @@ def _initial(algorithm: type[Algorithm[Any, Any]], path: Path, several: Any) -> 
             f"{type(begun).__name__}, or copy its networks in Python (copy_policy_from, copy_q_function_from)"
         )
     return begun
+
+
+def _check_initial(probe: Any, begun: Any) -> None:
+    """Check that a model's networks are those that the run needs."""
+    if probe.spec != begun.spec:
+        raise ConfigError(f"--init-from: the model was made for {begun.spec}, but this run has {probe.spec}")
+    try:
+        probe.engine.load_networks(begun.nets.state_dict())
+    except CorruptFileError as error:
+        own, asked = vars(begun.config), vars(probe.config)
+        changed = [f"{name} {own[name]!r:.80} against {asked[name]!r:.80}" for name in own if own[name] != asked[name]]
+        raise ConfigError(
+            f"--init-from: the model has other networks than the settings ask for ({'; '.join(changed)}): leave out "
+            "those settings that change networks, a model brings its own"
+        ) from error
 
 
 def _begin_with(learner: Any, begun: Any, source: Any, env: Any) -> None:

@@ -237,7 +237,7 @@ class Trained:
             if tensor.shape != own[name].shape:
                 raise CorruptFileError(
                     f"parameter {name!r} was saved with shape {tuple(tensor.shape)} but has shape "
-                    f"{tuple(own[name].shape)} here: use the observation shape and action size it was saved with"
+                    f"{tuple(own[name].shape)} here: use the shapes and configuration it was saved with"
                 )
 
 

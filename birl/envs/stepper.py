@@ -119,7 +119,8 @@ class Stepper:
 
         Raises:
             NonFiniteError: if the environment gives NaN or infinity.
-            EnvironmentMismatchError: if what it gives is no step.
+            EnvironmentMismatchError: if what it gives is no step. (Gymnasium's vector environments make flags of
+                whatever each environment gives, before it can be seen here.)
             WorkerError: if the process of an environment is gone.
         """
         action = self._taken(action)
@@ -139,7 +140,7 @@ class Stepper:
                 "often means that memory ran out: use fewer environments. A run with checkpoint=… goes on from its "
                 "last checkpoint when it is started again with new environments"
             ) from error
-        except (TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             if not _of_gymnasium(error):
                 raise
             raise EnvironmentMismatchError(
@@ -185,8 +186,8 @@ class Stepper:
         reward = np.asarray(reward)
         if reward.shape != (self.n,) or reward.dtype.kind not in "biuf":
             raise EnvironmentMismatchError(f"rewards are {reward!r:.80}; they must be {self.n} numbers")
-        terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
-        truncated = truncated & ~terminated
+        terminated = _flags("terminated", terminated, self.n)
+        truncated = _flags("truncated", truncated, self.n) & ~terminated
         valid = np.ones(self.n, dtype=bool)
         if self._mode is AutoresetMode.NEXT_STEP:
             valid = ~self._done
@@ -300,11 +301,10 @@ class _Solo:
         observation, info = _parts(self._env.reset(seed=seed), "reset")
         return self._tree(observation), info
 
-    def step(self, action: Array) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
+    def step(self, action: Array) -> tuple[Tree, Array, list[Any], list[Any], dict[str, Any]]:
         chosen = int(action[0]) if np.ndim(action) == 1 else action[0]
         observation, reward, terminated, truncated, info = _parts(self._env.step(chosen), "step")
-        flags = np.array([terminated]), np.array([truncated])
-        return self._tree(observation), np.array([_number(reward)]), *flags, info
+        return self._tree(observation), np.array([_number(reward)]), [terminated], [truncated], info
 
     def _tree(self, observation: Any) -> Tree:
         try:
@@ -323,9 +323,11 @@ def _parts(answer: Any, method: str) -> Any:
         EnvironmentMismatchError: if it is something else, such as a step of gym before 0.26.
     """
     wanted = _SHAPES[method]
-    if isinstance(answer, tuple) and len(answer) == wanted.count(",") + 1 and isinstance(answer[-1], Mapping):
-        return answer
     given = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+    if isinstance(answer, tuple) and len(answer) == wanted.count(",") + 1:
+        if isinstance(answer[-1], Mapping):
+            return answer
+        given = f"{answer[-1]!r:.80} as info, which is no dict"
     raise EnvironmentMismatchError(
         f"{method} of the environment gave {given}; it must give {wanted}: environments written for gym before 0.26 "
         "need a wrapper that does so, such as shimmy.GymV21CompatibilityV0"
@@ -339,6 +341,19 @@ def _number(reward: Any) -> float:
     except (TypeError, ValueError):
         pass
     raise EnvironmentMismatchError(f"the environment gave the reward {reward!r:.80}; it must be a number")
+
+
+def _flags(name: str, given: Any, n: int) -> Array:
+    """Flags bool ``[n]``. Text and ``None`` are not taken for one: every text is true."""
+    try:
+        array = np.asarray(given)
+    except ValueError:  # lists of several lengths
+        array = np.empty(0)
+    if array.size == n and (array.dtype == bool or (array.dtype.kind in "iuf" and ((array == 0) | (array == 1)).all())):
+        return array.astype(bool).reshape(n)
+    raise EnvironmentMismatchError(
+        f"the environment gave {name}={given!r:.80}; it must be True or False for each of {n} environments"
+    )
 
 
 def _dead_worker(env: Any) -> str | None:
@@ -363,7 +378,7 @@ def _of_gymnasium(error: Exception) -> bool:
     modules = [str(frame.f_globals.get("__name__", "")).split(".") for frame in frames]
     last = max(index for index, module in enumerate(modules) if module[0] != "numpy")
     passed_on = frames[last].f_code.co_name == "_raise_if_errors"  # from a worker
-    return modules[last][:2] == ["gymnasium", "vector"] and (not passed_on or "values to unpack" in str(error))
+    return modules[last][:2] == ["gymnasium", "vector"] and (not passed_on or "unpack" in str(error))
 
 
 def _leaf_spaces(space: Any) -> Tree:

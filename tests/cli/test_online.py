@@ -229,6 +229,14 @@ def test_a_run_begins_with_a_model(birl_: Any, tmp_path: Path) -> None:
     assert "not of TD3" in birl_(*pendulum, "--init-from", first, status=1)
     several = [*offline, "--out", tmp_path / "x", "--seeds", 2, "--init-from", first]
     assert "--init-from: not with --seeds" in birl_(*several, status=1)
+    other = [*online, "--init-from", first, "--fresh"]
+    said = birl_(*other, "--set", "encoder_factory.hidden_units=[16]", status=1)
+    assert "encoder_factory VectorEncoderFactory(hidden_units=[8]" in said and "(hidden_units=[16]" in said
+    other[3] = "Acrobot-v1"
+    assert "made for observations (4,) and 2 discrete actions, but this run has observations (6,)" in birl_(
+        *other, status=1
+    )
+    assert (second / "model_20.d3").exists()  # not removed by a run that cannot begin
 
 
 def test_best_models_and_ends_at_a_score(birl_: Any, tmp_path: Path) -> None:

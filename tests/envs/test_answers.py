@@ -72,7 +72,7 @@ def test_other_errors_of_environments_are_passed_on() -> None:
         def step(self, action: Any) -> Any:
             raise self.error
 
-    for error in (OSError("no disk"), ValueError("mine"), TypeError("mine")):
+    for error in (OSError("no disk"), ValueError("mine"), TypeError("mine"), AttributeError("mine"), KeyError("mine")):
         env = Broken()
         env.error = error
         for each in (env, SyncVectorEnv([lambda env=env: env])):  # type: ignore[misc]
@@ -111,9 +111,10 @@ SEEN = np.zeros(2, np.float32)
         (SEEN, np.zeros(3), False, False, {}),
         (SEEN, {}, False, False, {}),
         (np.zeros(3, np.float32), 1.0, False, False, {}),
+        (SEEN, 1.0, False, False, None),
         None,
     ],
-    ids=["four", "text", "array", "dict", "shape", "nothing"],
+    ids=["four", "text", "array", "dict", "shape", "info", "nothing"],
 )
 def test_steps_that_are_none_are_refused(answer: Any, vector: bool) -> None:
     class Own(Answers):
@@ -123,6 +124,39 @@ def test_steps_that_are_none_are_refused(answer: Any, vector: bool) -> None:
     stepper = Stepper(SyncVectorEnv([Own, Own]) if vector else Own(), generator())
     with pytest.raises(EnvironmentMismatchError, match="gave"):
         stepper.step(np.zeros(stepper.n, np.int64))
+
+
+@pytest.mark.parametrize("flag", ["no", None, 2, float("nan"), [], [[True], []], np.zeros(2, bool)])
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_flags_are_true_or_false(name: str, flag: Any) -> None:
+    env = Answers()
+    flags = {"terminated": False, "truncated": False, name: flag}
+    env.answer = (SEEN, 1.0, *flags.values(), {})
+    with pytest.raises(EnvironmentMismatchError, match=rf"gave {name}=.*; it must be True or False"):
+        Stepper(env, generator()).step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("flag", [True, np.True_, 1, 1.0, np.ones(1), np.ones((), bool)])
+def test_flags_of_many_types(flag: Any) -> None:
+    env = Answers()
+    env.answer = (SEEN, 1.0, flag, flag, {})
+    step = Stepper(env, generator()).step(np.zeros(1, np.int64))
+    assert (step.terminated.tolist(), step.truncated.tolist()) == ([True], [False])
+
+
+@pytest.mark.parametrize("answer", [None, (SEEN, 1.0, False, False, None)], ids=["nothing", "info"])
+def test_answers_of_processes_that_are_no_steps_are_refused(answer: Any) -> None:
+    class Own(Answers):
+        pass
+
+    Own.answer = answer
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a worker process is forked while torch's threads exist; Gymnasium's log
+        several = AsyncVectorEnv([Own, Own])
+        stepper = Stepper(several, generator())
+        with pytest.raises(EnvironmentMismatchError, match="gave what is no .observation, reward, .*, info.: .*None"):
+            stepper.step(np.zeros(2, np.int64))
+        several.close(terminate=True)
 
 
 def test_four_values_are_explained() -> None:
