@@ -33,12 +33,14 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_compiled_updates(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test finds updates that another one compiled. The compiler itself keeps its files where torch keeps them."""
+    """No test finds updates that another one compiled. The compiler's own files serve all tests, of later runs too."""
     monkeypatch.setenv("BIRL_CACHE_DIR", str(_cache / str(next(_numbers))))
-    folder = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(folder)))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", _COMPILERS_FILES)
 
 
+_COMPILERS_FILES = os.environ.get(  # before torch sets it
+    "TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"torchinductor_birl_{getpass.getuser()}")
+)
 _numbers = itertools.count()
 _COMPILER = compiler.has_compiler(torch.device("cpu"))
 

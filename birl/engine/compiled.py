@@ -152,7 +152,7 @@ class Program(Eager):
             groups = {name: step.groups for name, step in self._optimizer_steps.items()}
             values = (type(trained.config), config, trained.nets, trained.steps, trained.clip_norms, groups)
             with products(threshold()):  # as in updates
-                return folder / "programs" / digest(stored.surroundings(), code, values)
+                return folder / stored.PROGRAMS / digest(stored.surroundings(), code, values)
         except OpaqueError:
             return None
 

@@ -27,6 +27,10 @@ from torch import Tensor
 from birl._version import __version__
 from birl.files import atomic_write
 
+PROGRAMS: Final = "programs"
+_COMPILERS: Final = "inductor"
+_VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
+
 _ENTRY: Final = "inductor_entry_cpp"
 """Name of the function in the libraries that inductor builds."""
 
@@ -58,36 +62,54 @@ def folder() -> Path | None:
     ``None``, with a warning, if it cannot be made or others can write there: what lies there is executed.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    path = Path(os.environ.get("BIRL_CACHE_DIR") or Path(base if os.path.isabs(base) else "~/.cache", "birl"))
+    named = os.environ.get("BIRL_CACHE_DIR", "").strip()
+    path = Path(named or Path(base if os.path.isabs(base) else "~/.cache", "birl"))
     try:
         path = path.expanduser().absolute()
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        about = path.stat()
+        for part in (path, path / PROGRAMS, path / _COMPILERS):
+            part.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _check_owner(part)
     except (OSError, RuntimeError) as error:
-        reason = f"cannot be used ({error})"
-    else:
-        if not hasattr(os, "getuid") or (about.st_uid == os.getuid() and not about.st_mode & 0o022):
-            return path
-        reason = "belongs to another user" if about.st_uid != os.getuid() else "can be written by other users"
-    warnings.warn(
-        f"compiled updates are not kept: {path} {reason}. Name a folder of your own by BIRL_CACHE_DIR", RuntimeWarning,
-        stacklevel=2,
-    )
-    return None
+        warnings.warn(
+            f"compiled updates are not kept: {path} cannot be used ({error}). Delete it, or name a folder of your own "
+            "by BIRL_CACHE_DIR",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return path
+
+
+def _check_owner(*paths: Path) -> None:
+    """Raise an `OSError` if others can change what lies there: it is executed."""
+    for path in paths:
+        about = path.stat()
+        if about.st_uid != getattr(os, "getuid", lambda: about.st_uid)():  # noqa: B023
+            raise PermissionError(f"{path} belongs to another user")
+        if os.name == "posix" and about.st_mode & 0o022:
+            raise PermissionError(f"{path} can be written by other users")
 
 
 @contextmanager
 def compilers_folder() -> Iterator[None]:
-    """Let inductor keep its own files in `folder` too, unless ``TORCHINDUCTOR_CACHE_DIR`` says where."""
-    place = folder()
-    if place is None or "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+    """Let inductor keep its own files in `folder` too, unless ``TORCHINDUCTOR_CACHE_DIR`` says where.
+
+    Torch sets the variable by itself as soon as anything imports its compiler: to a folder for temporary files, where
+    others may have been before.
+    """
+    place, before = folder(), os.environ.get(_VARIABLE)
+    if before is not None:
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+        before = None if before == default_cache_dir() else before
+    if place is None or before is not None:
         yield
         return
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place / "inductor")
+    os.environ[_VARIABLE] = str(place / _COMPILERS)
     try:
         yield
     finally:
-        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        os.environ.pop(_VARIABLE, None)
 
 
 def surroundings() -> tuple[Any, ...]:
@@ -111,7 +133,7 @@ def surroundings() -> tuple[Any, ...]:
 
 
 def _matters(variable: str) -> bool:
-    return variable.startswith(_SEEN_BY_COMPILERS) and variable != "TORCHINDUCTOR_CACHE_DIR"
+    return variable.startswith(_SEEN_BY_COMPILERS) and variable != _VARIABLE
 
 
 @cache
@@ -128,13 +150,14 @@ def _processor() -> str:
 
 def load(path: Path) -> tuple[Program, Wiring] | None:
     """The program stored at ``path`` (without suffix); ``None`` if there is none, or something else."""
+    library, wiring = path.with_suffix(".so"), path.with_suffix(".json")
     try:
-        said, _, text = path.with_suffix(".json").read_bytes().partition(b"\n")
+        _check_owner(path.parent, library, wiring)
+        said, _, text = wiring.read_bytes().partition(b"\n")
         if said != _sha256(text):
             return None
         about = json.loads(text)
-        library = path.with_suffix(".so")
-        if about.pop("library") != _sha256(library.read_bytes()).decode():
+        if (about.pop("place"), about.pop("library")) != (_place(path), _sha256(library.read_bytes()).decode()):
             return None
         return native(library, path.name), Wiring(**about)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError):
@@ -146,11 +169,18 @@ def save(path: Path, library: Path, wiring: Wiring) -> None:
     try:
         content = library.read_bytes()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        atomic_write(path.with_suffix(".so"), content)
-        text = json.dumps({**asdict(wiring), "library": _sha256(content).decode()}).encode()
-        atomic_write(path.with_suffix(".json"), _sha256(text) + b"\n" + text)
+        about = {**asdict(wiring), "place": _place(path), "library": _sha256(content).decode()}
+        text = json.dumps(about).encode()
+        for suffix, data in ((".so", content), (".json", _sha256(text) + b"\n" + text)):
+            atomic_write(path.with_suffix(suffix), data)
+            path.with_suffix(suffix).chmod(0o600)
     except OSError as error:
         warnings.warn(f"a compiled update is not kept: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _place(path: Path) -> str:
+    """The digests that a program is found by: one that was copied to another place is not the program for it."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _sha256(content: bytes) -> bytes:

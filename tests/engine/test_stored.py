@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -238,28 +239,86 @@ def test_an_opaque_configuration_compiles_without_being_kept(compilations: list[
     assert not algorithm.engine.is_stored()
 
 
+@pytest.mark.parametrize("part", ["", "programs", "inductor"])
 @pytest.mark.parametrize("reason", ["belongs to another user", "can be written by other users", "cannot be used"])
-def test_a_folder_of_others_is_refused(reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_others_is_refused(
+    reason: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "cache"
     monkeypatch.setenv("BIRL_CACHE_DIR", str(folder))
     assert stored.folder() == folder
-    assert folder.stat().st_mode & 0o777 == 0o700
+    inner = folder / part
+    assert inner.stat().st_mode & 0o777 == 0o700
     if reason == "belongs to another user":
-        monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+        disown(inner, monkeypatch)
     elif reason == "can be written by other users":
-        folder.chmod(0o770)
+        inner.chmod(0o770)
     else:
-        folder.rmdir()
-        folder.write_text("a file")
-    with pytest.warns(RuntimeWarning, match=f"not kept: {folder} {reason}.*BIRL_CACHE_DIR"):
+        shutil.rmtree(inner)
+        inner.write_text("a file")
+    reason = f"{inner} {reason}" if "user" in reason else f"File exists.*{inner}"
+    with pytest.warns(RuntimeWarning, match=f"not kept: {folder} cannot be used .*{reason}.*BIRL_CACHE_DIR"):
         assert stored.folder() is None
     with pytest.warns(RuntimeWarning, match="not kept"):
-        assert dqn().update(batch(0))
+        assert not dqn().engine.is_stored()
+
+
+def disown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a file or folder belong to another user."""
+    usual = Path.stat
+
+    def stat(self: Path, **options: Any) -> os.stat_result:
+        found = usual(self, **options)
+        other = [*found[:4], found.st_uid + 1, *found[5:]]
+        return os.stat_result(other) if self == path else found
+
+    monkeypatch.setattr(Path, "stat", stat)
+
+
+def kept(tmp_path: Path) -> Path:
+    """Keep a library that can be loaded, which does nothing, as a program."""
+    library, place = tmp_path / "library", tmp_path / "cache" / "shelf" / "program"
+    library.write_bytes(b"whatever")
+    stored.save(place, library, stored.Wiring([(True, 0)], {"loss": 0}, [0]))
+    return place
+
+
+@pytest.mark.parametrize("suffix", [".so", ".json", ""])
+@pytest.mark.parametrize("fault", ["owner", "mode", "none"])
+def test_files_of_others_are_not_executed(
+    suffix: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed: list[Any] = []
+    monkeypatch.setattr(stored, "native", lambda *args: executed.append(args))
+    place = kept(tmp_path)
+    file = place.with_suffix(suffix) if suffix else place.parent
+    if fault == "owner":
+        disown(file, monkeypatch)
+    elif fault == "mode":
+        file.chmod(file.stat().st_mode | 0o020)
+    assert (stored.load(place) is None) == (fault != "none")
+    assert len(executed) == (fault == "none")
+
+
+def test_a_program_at_the_place_of_another_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "native", lambda *args: args)
+    place = kept(tmp_path)
+    assert stored.load(place) is not None
+    for other in (place.with_name("other"), place.parent.with_name("other") / place.name):
+        other.parent.mkdir(mode=0o700, exist_ok=True)
+        for suffix in (".so", ".json"):
+            place.with_suffix(suffix).rename(other.with_suffix(suffix))
+        assert stored.load(other) is None
+        for suffix in (".so", ".json"):
+            other.with_suffix(suffix).rename(place.with_suffix(suffix))
+    assert stored.load(place) is not None
 
 
 def test_the_folder_without_a_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("BIRL_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert stored.folder() == tmp_path / "birl"
+    monkeypatch.setenv("BIRL_CACHE_DIR", " ")
     assert stored.folder() == tmp_path / "birl"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -274,6 +333,10 @@ def test_the_compilers_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     with stored.compilers_folder():
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    torch_utilities = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", torch_utilities.default_cache_dir())  # as its import does
+    with stored.compilers_folder():
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
 
 
 def test_auto_compiles_shorter_runs_if_the_update_lies_on_disk() -> None:
