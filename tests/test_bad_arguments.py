@@ -69,6 +69,46 @@ def test_logged_data(name: str) -> None:
         typed(lambda value=value: dataset.MDPDataset(**{**good, name: value}), f"MDPDataset({name}={value!r:.30})")
 
 
+SIGNED = dataset.Signature([np.float32], [(4,)])
+BUFFERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ReplayBuffer": (
+        dataset.ReplayBuffer,
+        {"buffer": dataset.InfiniteBuffer(), "observation_signature": SIGNED, "action_signature": SIGNED},
+    ),
+    "create_fifo_replay_buffer": (dataset.create_fifo_replay_buffer, {"limit": 9}),
+    "DatasetInfo.from_episodes": (dataset.DatasetInfo.from_episodes, {}),
+    "Signature": (dataset.Signature, {"dtype": [np.float32], "shape": [(4,)]}),
+    "FIFOBuffer": (dataset.FIFOBuffer, {}),
+    "Episode": (
+        dataset.Episode,
+        {"observations": np.eye(4), "actions": np.ones((4, 1)), "rewards": np.ones(4), "terminated": True},
+    ),
+    "EpisodeGenerator": (
+        dataset.EpisodeGenerator,
+        {"observations": np.eye(4), "actions": [0, 1, 0, 1], "rewards": np.ones(4), "terminals": [0, 0, 0, 1]},
+    ),
+    "MixedReplayBuffer": (dataset.MixedReplayBuffer, {"secondary_mix_ratio": 0.5}),
+    "FrameStackTransitionPicker": (dataset.FrameStackTransitionPicker, {}),
+    "MultiStepTransitionPicker": (dataset.MultiStepTransitionPicker, {"n_steps": 3, "gamma": 0.9}),
+    "SparseRewardTransitionPicker": (dataset.SparseRewardTransitionPicker, {"failure_return": 0.0}),
+    "FrameStackTrajectorySlicer": (dataset.FrameStackTrajectorySlicer, {}),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_public_classes_of_datasets(name: str) -> None:
+    made, good = BUFFERS[name]
+    given = dict(good)
+    if name in ("create_fifo_replay_buffer", "DatasetInfo.from_episodes"):
+        given["episodes"] = logged().episodes
+    if name == "MixedReplayBuffer":
+        given |= {"primary_replay_buffer": logged(), "secondary_replay_buffer": logged()}
+    for argument in arguments_of(made):
+        for value in [*BAD, [3], {"key": 3}, (SIGNED,)]:
+            what = f"{name}({argument}={value!r:.30})"
+            typed(lambda given={**given, argument: value}: made(**given), what)  # type: ignore[misc]
+
+
 METHODS = {
     "build_with_dataset": "dataset",
     "build_with_env": "env",

@@ -9,15 +9,17 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from birl.checks import check
 from birl.dataset.validation import (
     as_array,
     as_column,
+    as_flags,
     check_finite,
     check_length,
     detect_action_size,
     prepare_actions,
 )
-from birl.errors import EmptyDataError, ShapeError
+from birl.errors import ConfigError, EmptyDataError, ShapeError
 from birl.spaces import KINDS, Actions
 from birl.types import (
     ActionSpace,
@@ -54,7 +56,13 @@ class Signature:
     shape: Any
 
     def __post_init__(self) -> None:
-        tree = _leaves(self.dtype, self.shape)
+        try:
+            tree = _leaves(self.dtype, self.shape)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"dtype={self.dtype!r:.80} and shape={self.shape!r:.80} make no signature ({error}): give lists with "
+                "one dtype and one shape for each array, such as [np.float32] and [(17,)], or dicts of them"
+            ) from error
         if isinstance(tree, tuple) and len(tree) == 1:
             tree = tree[0]
         for name, read in (("dtype", lambda leaf: leaf.dtype), ("shape", lambda leaf: leaf.shape)):
@@ -113,8 +121,10 @@ class DatasetInfo:
         cls, episodes: Sequence[EpisodeBase], action_space: ActionSpace | None = None, action_size: int | None = None
     ) -> DatasetInfo:
         """Find signatures, and action space and action size if they are not given, of episodes."""
+        check_episodes(episodes)
         if not episodes:
             raise EmptyDataError("there are no episodes to read: give one or more")
+        check("action_size", action_size, int, optional=True, low=1)
         first = episodes[0]
         actions, space = prepare_actions(first.actions, action_space)
         if action_size is None:  # all of them may be needed to see every discrete action
@@ -174,6 +184,14 @@ class EpisodeBase(Protocol):
     @property
     def transition_count(self) -> int:
         """Number of steps whose next observation is known."""
+
+
+def check_episodes(episodes: Any) -> None:
+    """Raise `ConfigError` unless ``episodes`` are a sequence of episodes."""
+    check("episodes", episodes, Sequence)  # type: ignore[type-abstract]
+    for each in episodes:
+        if not isinstance(each, Episode):  # others are asked for each attribute
+            check("episode", each, EpisodeBase, ": make one with birl.dataset.Episode(…)")  # type: ignore[type-abstract]
 
 
 def parts_as_tuple(name: str, value: Any, steps: int) -> Any:
@@ -260,10 +278,10 @@ class Episode(_Signed):
         actions = as_array("actions", self.actions)
         self.actions = actions[:, None] if actions.ndim == 1 else actions
         observations = parts_as_tuple("observations", self.observations, len(self.rewards))
-        self.observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
+        self.observations = tree_map(lambda leaf: np.atleast_1d(as_array("observations", leaf)), observations)
         self.final_observation = parts_like(self.final_observation, observations)
-        self.terminated = bool(self.terminated)
-        self.truncated = bool(self.truncated) and not self.terminated
+        self.terminated = _flag("terminated", self.terminated)
+        self.truncated = _flag("truncated", self.truncated) and not self.terminated
         steps = len(self.rewards)
         lengths = {len(leaf) for leaf in tree_leaves(self.observations)}
         if self.final_observation is not None:
@@ -379,6 +397,10 @@ class PartialTrajectory(_Signed):
         """Number of real steps with a next observation inside the window, or a terminal."""
         steps = int(self.masks.sum())
         return steps if steps and self.terminals[-1, 0] else steps - 1
+
+
+def _flag(name: str, value: Any) -> bool:
+    return value if isinstance(value, bool) else bool(as_flags(name, [value])[0])
 
 
 def create_zero_observation(observation: Observation) -> Observation:

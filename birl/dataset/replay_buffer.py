@@ -16,7 +16,7 @@ from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature
+from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature, check_episodes
 from birl.dataset.folders import (
     check_new_folder,
     get_storage_state,
@@ -91,14 +91,21 @@ class ReplayBuffer(ReplayBufferBase):
         lanes: int | None = None,
         sampler: Sampler | None = None,
     ) -> None:
-        if write_at_termination:
+        if check("write_at_termination", write_at_termination, bool):
             raise UnsupportedError(
                 "write_at_termination is True; it must be False, as steps are stored when they are appended. To learn "
                 "from whole episodes only, collect each one and give it to append_episode(…) when it is over"
             )
-        writer = writer_preprocessor or BasicWriterPreprocess()
+        writer = BasicWriterPreprocess() if writer_preprocessor is None else writer_preprocessor
+        check("writer_preprocessor", writer, WriterPreprocessProtocol)  # type: ignore[type-abstract]
+        signatures = (observation_signature, action_signature, reward_signature)
+        for name, signature in zip(("observation", "action", "reward"), signatures, strict=True):
+            check(f"{name}_signature", signature, Signature, optional=True)
+        check("action_space", action_space, ActionSpace, optional=True)
+        check("episodes", episodes, Sequence, optional=True)  # type: ignore[type-abstract]
         reward = Signature([np.float32], [(1,)]) if reward_signature is None else reward_signature.as_row()
         if env is not None:
+            check_episodes(episodes or ())
             info = info_of_env(env, writer, reward, action_space, action_size)
         elif episodes:
             info = DatasetInfo.from_episodes(episodes, action_space, action_size)
@@ -140,6 +147,7 @@ class ReplayBuffer(ReplayBufferBase):
         check("transition_picker", picker, TransitionPickerProtocol, see, optional=True)  # type: ignore[type-abstract]
         check("trajectory_slicer", slicer, TrajectorySlicerProtocol, see, optional=True)  # type: ignore[type-abstract]
         check("sampler", sampler, Sampler, optional=True)
+        check("writer_preprocessor", writer, WriterPreprocessProtocol, optional=True)  # type: ignore[type-abstract]
         self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
         sampler = Uniform() if sampler is None else sampler  # one may be empty
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)

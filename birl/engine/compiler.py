@@ -104,14 +104,14 @@ class _Compiled:
             return self._shell(*args)
         own: Any = _own_code(self._function)
         guards: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        try:
-            with compilers_folder(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the compiler, about its own code
+        with compilers_folder(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler, about its own code
+            try:
                 shell: Any = torch.compile(own, fullgraph=True, backend=self._backend, options=guards)
                 with torch._dynamo.config.patch(trace_autograd_ops=True):
                     result = shell(*args)
-        except Exception as error:
-            raise CompileError(_why(error)) from error
+            except Exception as error:
+                raise CompileError(_why(error)) from error
         self._shell = shell
         return result
 

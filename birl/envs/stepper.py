@@ -57,7 +57,8 @@ class Stepper:
     for a plain environment the actions of the current episode; for a vector environment that resets itself all actions
     since the start. `set_state` repeats them. So that there are never too many to keep or to repeat, all environments
     are reset together, and episodes under way are truncated, when there were a million steps since that moment (fewer,
-    but at least 100,000, where their actions fill 64 MiB).
+    but at least 100,000, where their actions fill 64 MiB). In a plain environment, where a single episode is as long,
+    there is a warning.
 
     Args:
         env: environment or vector environment.
@@ -77,7 +78,8 @@ class Stepper:
     def __init__(self, env: Any, generator: np.random.Generator, *, resumable: bool = True) -> None:
         self.n = number_of_environments(env)
         _, self.action_space = single_spaces(env)
-        self._env: Any = env if isinstance(env, VectorEnv) else _Solo(env)
+        self._solo = not isinstance(env, VectorEnv)
+        self._env: Any = _Solo(env) if self._solo else env
         self._mode = _autoreset_mode(self._env)
         self._generator = generator
         self.actions = actions_of(self.action_space)
@@ -205,6 +207,14 @@ class Stepper:
 
         restart = self._log_limit and len(self._log) >= self._log_limit
         if restart:
+            if self._solo and not ended:
+                warnings.warn(
+                    f"an episode was cut after {len(self._log) // self._logged.nbytes} steps, so that what a "
+                    "checkpoint must hold stays bounded; its last step counts as truncated. Limit episodes yourself: "
+                    "gymnasium.wrappers.TimeLimit",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             truncated = truncated | (valid & ~terminated)
             self._returns[:] = 0.0
 

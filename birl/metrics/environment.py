@@ -23,7 +23,8 @@ def evaluate(
 ) -> list[float]:
     """Undiscounted returns of greedy episodes; the action sampler of a sequence model chooses its actions.
 
-    In a vector environment the first ``n_episodes`` episodes that *start* count. Counting the first that finish would
+    Episodes are never cut: one that does not end by itself needs a time limit, `gymnasium.wrappers.TimeLimit`. In a
+    vector environment the first ``n_episodes`` episodes that *start* count. Counting the first that finish would
     favour short ones.
 
     Args:

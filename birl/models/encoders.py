@@ -227,7 +227,7 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
 
 @dataclass(frozen=True)
 class DefaultEncoderFactory(EncoderFactory, type="default"):
-    """`PixelEncoderFactory` for images ``(channels, height, width)``, `VectorEncoderFactory` for others.
+    """`PixelEncoderFactory` for images ``(channels, height, width)``, `VectorEncoderFactory` for fewer dimensions.
 
     Images with a side below 36 pixels get smaller kernels, and fewer convolutions where three do not fit.
 
@@ -264,6 +264,13 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
 
     def _leaf(self, shape: tuple[int, ...]) -> EncoderFactory:
         options: dict[str, Any] = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        if len(shape) > 3:
+            frames = "; stacked images are one image of more channels, (frames * channels, height, width)"
+            raise ConfigError(
+                f"observations have shape {shape}; the default encoder takes vectors and images (channels, height, "
+                f"width): join dimensions before{frames if len(shape) == 4 else ''}. VectorEncoderFactory() flattens "
+                "any shape"
+            )
         if len(shape) == 3:
             return PixelEncoderFactory(filters=_filters_for(min(shape[1:])), **options)
         return VectorEncoderFactory(**options)

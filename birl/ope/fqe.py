@@ -38,6 +38,7 @@ from birl.algorithm import (
 from birl.algorithm.batches import to_batch
 from birl.algorithm.building import check_actions
 from birl.dataset.episodes import farthest_end
+from birl.dataset.storage import TERMINATED
 from birl.errors import ConfigError, ShapeError, ShortRunWarning
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction
@@ -153,13 +154,20 @@ class WithPolicyActions(Transitions):
         return batch.map(lambda x: x[burn_in:])
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
-        """Warn if there are fewer copies of the target than steps that count."""
+        """Warn if there are fewer copies of the target than steps that count, or if no number would do."""
         gamma, interval = learner.config.gamma, learner.config.target_update_interval
         copies = (learner.engine.grad_step + count) // interval
         reader = getattr(source, "reader", source)
         steps = min(getattr(each.picker, "n_steps", 1) for each in reader.sources)  # back, with each copy
         ends = max(farthest_end(storage) for storage in reader.storages)
         horizon = min(ends, np.inf if gamma == 1 else 1 / (1 - gamma))
+        if gamma == 1 and not any((storage.flags & TERMINATED).any() for storage in reader.storages):
+            warnings.warn(
+                f"gamma is 1 and no episode of the data terminates, so that values have no end and the estimate of "
+                f"{learner.name} only grows with the number of updates: take gamma < 1, or mark where the task ended "
+                "as terminals",
+                stacklevel=6,
+            )
         if steps * copies < horizon < np.inf and horizon > 1:
             back = "one step" if steps == 1 else f"{steps} steps"
             warnings.warn(

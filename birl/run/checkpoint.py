@@ -105,8 +105,8 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
     different = differences(saved, settings)
     if different:
         raise ResumeError(
-            f"{path} belongs to a run with other settings: {'; '.join(different)}. Use the settings it was started "
-            "with to continue it, or another folder (or remove this one) to start anew"
+            f"{path} belongs to a run with other settings: {'; '.join(different)}. Use the settings (and the "
+            "build of birl) it was started with to continue it, or another folder (or remove this one) to start anew"
         )
     return state
 
@@ -115,7 +115,8 @@ def differences(saved: Any, given: Any, name: str = "") -> list[str]:
     """Describe the differences between two nested settings.
 
     A parameter of a scaler that is ``None`` on one side does not count, nor do statistics: they are fitted to the data
-    or move with them, and come with the checkpoint.
+    or move with them, and come with the checkpoint. Nor does a field that one build of birl has and another has not, as
+    long as it is ``None`` or ``False``.
     """
     if "_scaler.params" in name and name.endswith(".statistics"):
         return []
@@ -123,7 +124,10 @@ def differences(saved: Any, given: Any, name: str = "") -> list[str]:
         names = [*saved, *(key for key in given if key not in saved)]
         pairs = [(saved.get(key, _ABSENT), given.get(key, _ABSENT), f"{name}.{key}".lstrip(".")) for key in names]
         return [line for pair in pairs for line in differences(*pair)]
-    if saved == given or ("_scaler.params." in name and (saved is None or given is None)):
+    fitted = "_scaler.params." in name and (saved is None or given is None)
+    pair = (saved, given)
+    off = _ABSENT in pair and all(value is _ABSENT or value is None or value is False for value in pair)
+    if saved == given or fitted or off:
         return []
     return [f"{name} was {saved!r:.60}, now {given!r:.60}"]
 

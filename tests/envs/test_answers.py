@@ -199,7 +199,7 @@ def test_observations_without_the_parts_of_their_space_are_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
-def test_the_log_does_not_grow_for_ever(mode: AutoresetMode | None) -> None:
+def test_the_log_does_not_grow_for_ever(mode: AutoresetMode | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vector environment that resets itself never begins anew as a whole, a plain one not before its episode ends."""
 
     def make() -> Stepper:
@@ -208,6 +208,8 @@ def test_the_log_does_not_grow_for_ever(mode: AutoresetMode | None) -> None:
         stepper._log_limit = 20 * stepper._logged.nbytes
         return stepper
 
+    warned: list[str] = []
+    monkeypatch.setattr(warnings, "warn", lambda message, *args, **options: warned.append(message))
     stepper, rng, cuts = make(), generator(2), 0
     for number in range(150):
         before, began = [leaf.copy() for leaf in tree_leaves(stepper.observation)], stepper.is_first.copy()
@@ -233,6 +235,8 @@ def test_the_log_does_not_grow_for_ever(mode: AutoresetMode | None) -> None:
         if number in (67, 120):
             assert np.array_equal(expected, stepper.observation)
     assert cuts >= 3
+    assert warned == ([warned[0]] * len(warned) if mode is None else [])
+    assert mode is not None or (len(warned) >= cuts and "episode was cut after 20 steps" in warned[0])
 
 
 def test_the_log_of_a_long_episode_is_kept_in_full() -> None:

@@ -425,6 +425,8 @@ def test_trees_of_observations(kind: type) -> None:
         (lambda: PixelEncoderFactory().create((1, 10, 10)), "too small"),
         (lambda: PixelEncoderFactory().create((4,)), "channels, height, width"),
         (lambda: VectorEncoderFactory().create(((4,), (2,))), "one array"),
+        (lambda: DefaultEncoderFactory().create((4, 84, 84, 3)), r"\(4, 84, 84, 3\).*frames \* channels.*Vector"),
+        (lambda: DefaultEncoderFactory().build((2, 3, 4, 5, 6), Continuous(2), 2), r"join dimensions before\. Vector"),
         (lambda: LSTMEncoderFactory(0), "hidden_size"),
     ],
 )
@@ -436,6 +438,7 @@ def test_wrong_settings_are_named(make: Callable[[], object], message: str) -> N
 def test_other_ranks_are_flattened() -> None:
     assert DefaultEncoderFactory().create((3, 5))(torch.randn(2, 3, 5)).shape == (2, 256)
     assert DefaultEncoderFactory().create(())(torch.randn(2)).shape == (2, 256)
+    assert VectorEncoderFactory().create((2, 3, 4, 5))(torch.randn(2, 2, 3, 4, 5)).shape == (2, 256)
 
 
 def _simba_by_hand(parameters: dict[str, Tensor], x: Tensor) -> Tensor:

@@ -833,6 +833,17 @@ def test_a_run_that_cannot_carry_rewards_back_warns() -> None:
         next(fqe_of(policy).fitter(ending, 49, n_steps_per_epoch=1, **QUIET))
 
 
+def test_values_without_discount_and_end_warn() -> None:
+    policy, ends = policy_of("DQN", True), np.arange(20) % 5 == 4
+    columns = np.zeros((20, 3), np.float32), np.arange(20) % 3, np.ones(20, np.float32)
+    cut = MDPDataset(*columns, np.zeros(20), ends, action_size=3)
+    with pytest.warns(UserWarning, match="gamma is 1 and no episode of the data terminates.* gamma < 1"):
+        next(fqe_of(policy, gamma=1.0).fitter(cut, 1, n_steps_per_epoch=1, **QUIET))
+    next(fqe_of(policy, gamma=0.99).fitter(cut, 1, n_steps_per_epoch=1, **QUIET))  # a warning is an error here
+    mixed = MDPDataset(*columns, np.arange(20) == 9, ends & (np.arange(20) != 9), action_size=3)
+    next(fqe_of(policy, gamma=1.0).fitter(mixed, 1, n_steps_per_epoch=1, **QUIET))
+
+
 @pytest.mark.filterwarnings("error::birl.errors.ShortRunWarning")
 def test_a_run_that_is_long_enough_does_not_warn() -> None:
     policy, data = policy_of("DQN", True), dataset_of(True)

@@ -21,7 +21,7 @@ from birl.errors import ResumeError
 from birl.files import load_archive, save_archive
 from birl.logging import NoopAdapterFactory
 from birl.run import identity
-from birl.run.checkpoint import checkpoint_path
+from birl.run.checkpoint import checkpoint_path, differences
 from birl.run.offline import fitter
 from birl.run.online import online_fitter
 from run.fakes import Drift, FakeLearner
@@ -132,6 +132,22 @@ def test_checkpoints_of_earlier_builds_go_on_with_a_warning(tmp_path: Path) -> N
         fit(MDPDataset(**columns()), tmp_path, 8)
     assert json.dumps(load_archive(path, "checkpoint")[0]).count("digest_of_data") == 1
     fit(MDPDataset(**columns()), tmp_path, 12)
+
+
+@pytest.mark.parametrize(
+    ("saved", "given", "said"),
+    [
+        ({}, {"new": None}, ""),
+        ({}, {"new": False}, ""),
+        ({"old": None}, {}, ""),
+        ({"field": False}, {"field": None}, "field was False, now None"),
+        ({}, {"new": 0}, "new was not given, now 0"),
+        ({"old": True}, {}, "old was True, now not given"),
+        ({"field": 0}, {"field": None}, "field was 0, now None"),
+    ],
+)
+def test_fields_that_a_build_does_not_know_are_the_same_as_off(saved: Any, given: Any, said: str) -> None:
+    assert differences({"params": saved}, {"params": given}) == ([f"params.{said}"] if said else [])
 
 
 def test_another_number_of_actions_is_another_run(tmp_path: Path) -> None:
