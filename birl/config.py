@@ -211,6 +211,11 @@ class AlgorithmConfig(Serializable):
 
     batch_size: int = field(256, "Number of transitions (or sequences) in a minibatch.", low=1)
     gamma: float = field(0.99, "Discount factor of one environment step.", low=0, high=1)
+    observation_keys: tuple[str, ...] | None = field(
+        None,
+        "Names of the parts of dict and tuple observations that are read, such as `('image', 'robot.joints')`; all if "
+        "`None`.",
+    )
     observation_scaler: ObservationScaler | None = field(None, "Scaling of observations.")
     action_scaler: ActionScaler | None = field(None, "Scaling of continuous actions to [-1, 1].")
     reward_scaler: RewardScaler | None = field(None, "Scaling of rewards.")
@@ -412,6 +417,7 @@ def read_json_config(path: str | Path) -> dict[str, Any]:
     try:
         data = json.loads(text)
         known = {key: data[key] for key in ("config", "observation_shape", "action_size")}
-        return {**known, "discrete_action": data.get("discrete_action")}  # d3rlpy's files do not say it
+        # d3rlpy's files do not say it
+        return {**known, "discrete_action": data.get("discrete_action"), "choices": data.get("choices")}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ForeignFileError(f"{path} is not a params.json of a training run: {error}") from error

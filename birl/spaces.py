@@ -1,4 +1,4 @@
-"""Observation and action spaces: shapes, and what actions are.
+"""Action spaces, and what networks are built for. Observations are told by `birl.observations`.
 
 A kind of actions is a value that answers for its actions: how data store them, what networks read and put out, how they
 are drawn and checked. `Actions` lists the kinds, and `actions_of` reads them from environments. A third kind needs its
@@ -11,10 +11,11 @@ have ``size`` outputs for it, and read as many numbers of one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -24,8 +25,9 @@ from gymnasium import Env, Space, spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from birl.errors import ActionError, ConfigError, EnvironmentMismatchError, ShapeError
-from birl.types import FLOAT32_MAX, ActionSpace, Array, Leaf, Shape, Tree, shape_map
+from birl.errors import ActionError, EnvironmentMismatchError, ShapeError
+from birl.observations import as_observations, chosen, leaf_spaces, observations_of, picked, reads, shapes_of
+from birl.types import FLOAT32_MAX, ActionSpace, Array, Leaf, Shape, Tree, tree_map
 
 _ROUNDING: Final = 1e-5
 """How far beyond a bound an action may lie, relative to the bound (or to 1)."""
@@ -33,7 +35,7 @@ _ROUNDING: Final = 1e-5
 _NO_BOUND: Final = 1e30
 """Bounds from here on are as good as none."""
 
-_MOST_CHANNELS: Final = 4
+MOST_CHANNELS: Final = 4
 """Channels of an image, if they come last. A longer last axis is a side of the image."""
 
 _MOST_ACTIONS: Final = 1_000_000
@@ -240,37 +242,33 @@ class Spec:
     """The observations and actions that networks are built for.
 
     Attributes:
-        observation_shape: a shape such as ``(17,)`` or ``(4, 84, 84)``, or a tuple or dict of shapes.
+        observations: a leaf of `birl.observations`, or a tuple or dict of them; given as `as_observations` takes them,
+            for example as the shape ``(17,)``.
         actions: what actions are.
     """
 
-    observation_shape: Shape
+    observations: Tree
     actions: Actions
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observations", as_observations(self.observations))
+
     def __str__(self) -> str:
-        return f"observations {self.observation_shape} and {self.actions}"
+        return f"observations {self.observations} and {self.actions}"
+
+    @functools.cached_property
+    def observation_shape(self) -> Shape:
+        """What networks read: a shape such as ``(17,)`` or ``(4, 84, 84)``, or a tuple or dict of shapes."""
+        return tree_map(lambda leaf: leaf.input_shape, self.observations)
+
+    @functools.cached_property
+    def data_shape(self) -> Shape:
+        """What data and environments have: as `observation_shape`, but for choices, which networks read one-hot."""
+        return shapes_of(self.observations)
 
     def takes(self, other: Spec) -> bool:
         """Whether networks for this spec can learn from data of the ``other``."""
-        return self.observation_shape == other.observation_shape and self.actions.takes(other.actions)
-
-
-def as_shape(shape: Any) -> Shape:
-    """A shape given as lists or tuples, in its canonical form.
-
-    Raises:
-        ConfigError: if it is not a shape.
-    """
-    if isinstance(shape, str | bytes) or not isinstance(shape, Mapping | Iterable):
-        raise ConfigError(f"{shape!r:.100} is no shape: give a tuple of ints such as (17,), or a tuple or dict of them")
-    if isinstance(shape, Mapping):
-        return {key: as_shape(value) for key, value in shape.items()}
-    items = tuple(shape)
-    if any(isinstance(item, int | np.integer) and item < 1 for item in items):
-        raise ConfigError(f"the shape {items} has a size below 1")
-    if all(isinstance(item, int | np.integer) for item in items):
-        return tuple(int(item) for item in items)
-    return tuple(as_shape(item) for item in items)
+        return reads(self.observations, other.observations) and self.actions.takes(other.actions)
 
 
 def is_channels_last(shape: tuple[int, ...]) -> bool:
@@ -282,13 +280,8 @@ def is_channels_last(shape: tuple[int, ...]) -> bool:
     if len(shape) != 3:
         return False
     height, width, channels = shape
-    few = channels <= _MOST_CHANNELS or (height == width and 2 * channels <= width)
-    return few and min(height, width) > _MOST_CHANNELS
-
-
-def example_observation(shape: Shape, device: torch.device) -> Tree:
-    """A batch of two random observations of a shape."""
-    return shape_map(lambda leaf: torch.rand(2, *leaf, device=device), shape)
+    few = channels <= MOST_CHANNELS or (height == width and 2 * channels <= width)
+    return few and min(height, width) > MOST_CHANNELS
 
 
 def number_of_environments(env: Any) -> int:
@@ -351,15 +344,24 @@ def converted(space: Any) -> Any:
     return getattr(spaces, kind)(**options)
 
 
-def environment_spec(env: Any) -> Spec:
+def environment_spec(env: Any, keys: Sequence[str] | None = None, own: Tree = None) -> Spec:
     """What networks for ``env`` (an environment or vector environment) are built for.
+
+    Args:
+        env: environment or vector environment.
+        keys: names of the parts of observations that are read; all if ``None``.
+        own: observations that networks were built for; further parts are not looked at.
 
     Raises:
         EnvironmentMismatchError: for spaces that no algorithm supports.
+        ConfigError: if ``keys`` names what is no part of the observations.
     """
     number_of_environments(env)
     observation_space, action_space = single_spaces(env)
-    shape = _over_leaves(_network_shape, observation_space)
+    leaves = leaf_spaces(observation_space)
+    with contextlib.suppress(ShapeError):  # that they do not fit is told by who compares
+        leaves = picked(own, leaves)
+    observations = observations_of(chosen(leaves, None if own is not None else keys))
     try:
         actions = actions_of(action_space)
     except ActionError as error:
@@ -369,7 +371,7 @@ def environment_spec(env: Any) -> Spec:
             f"the action space {action_space} holds {action_space.dtype}; continuous actions must be floating-point "
             "numbers: wrap the environment in gymnasium.wrappers.TransformAction, with a float32 Box"
         )
-    return Spec(shape, actions)
+    return Spec(observations, actions)
 
 
 def actions_of(space: Any) -> Actions:
@@ -393,43 +395,6 @@ def actions_of(space: Any) -> Actions:
         f"the action space is {space}; it must be Discrete(n) or a one-dimensional Box: wrap the environment in "
         "gymnasium.wrappers.TransformAction"
     )
-
-
-def _over_leaves(function: Callable[[Any, str], Any], space: Any, name: str = "observation") -> Tree:
-    """Apply ``function`` to each space in nested Tuple and Dict spaces, and to its name."""
-    parts = getattr(space, "spaces", None)
-    if isinstance(parts, tuple | list):
-        return tuple(_over_leaves(function, part, f"{name}[{index}]") for index, part in enumerate(parts))
-    if parts is not None:
-        return {str(key): _over_leaves(function, part, f"{name}[{key!r}]") for key, part in parts.items()}
-    return function(space, name)
-
-
-def _network_shape(space: Any, name: str) -> tuple[int, ...]:
-    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) and len(space.shape) > 0:
-        return tuple(int(size) for size in space.shape)
-    flat = getattr(space, "is_np_flattenable", False)
-    advice = (
-        "gymnasium.wrappers.FlattenObservation, which makes one vector of all parts (of a vector environment: "
-        "gymnasium.wrappers.vector.FlattenObservation)"
-        if flat
-        else "gymnasium.wrappers.TransformObservation, with a Box"
-    )
-    raise EnvironmentMismatchError(
-        f"the space of {name} is {space}; it must be a Box, MultiBinary or MultiDiscrete with at least one dimension: "
-        f"wrap the environment in {advice}"
-    )
-
-
-def zero_observation(space: Any) -> Tree:
-    """A zero observation of a Box, Discrete, MultiDiscrete, MultiBinary, Tuple or Dict space."""
-    return _over_leaves(_zeros, space)
-
-
-def _zeros(space: Any, name: str) -> Array:
-    if getattr(space, "shape", None) is None or getattr(space, "dtype", None) is None:
-        raise ShapeError(f"{name} of {space} has no fixed shape: use Box, Discrete, Tuple or Dict spaces")
-    return np.zeros(space.shape, space.dtype)
 
 
 def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) -> Array:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
 from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, UnsupportedError
+from birl.observations import check_inside, picked
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
 from birl.types import Array, Inputs, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves
@@ -134,7 +135,7 @@ class BuiltPolicy:
             ShapeError: if their shapes or types do not fit.
             NonFiniteError: if they hold NaN or infinity.
         """
-        shape = self.spec.observation_shape
+        shape = self.spec.data_shape
         if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype.kind == "f" and np.isfinite(np.vdot(x, x)):
             return x  # the usual case; one number that is not finite leaves no finite sum of squares
         x = parts_like(x, shape)
@@ -146,6 +147,7 @@ class BuiltPolicy:
                 f"a tuple was given, but observations are single arrays {('batch', *shape)}: env.reset() returns "
                 "(observation, info); give observation[None]"
             )
+        x = picked(self.spec.observations, x)
         leaves, shapes = list(tree_leaves(x)), list(leaf_shapes(shape))
         got = [np.shape(leaf) for leaf in leaves] or [()]
         if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):
@@ -161,4 +163,5 @@ class BuiltPolicy:
                 raise ShapeError(f"observations of dtype {leaf.dtype} were given; they must be numbers")
             if isinstance(leaf, np.ndarray) and not np.isfinite(leaf).all():
                 raise NonFiniteError("an observation holds NaN or infinity: no action can be chosen for it")
+        check_inside(self.spec.observations, x)
         return x

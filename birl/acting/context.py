@@ -191,7 +191,7 @@ class StatefulTransformerWrapper:
 
     def predict(self, x: Tree, reward: float) -> Array:
         """Action ``[A]`` (or an integer) for the newest observation ``x``, without batch, and the reward before it."""
-        shape = self.algo.spec.observation_shape
+        shape = self.algo.spec.data_shape
         x = parts_like(x, shape)
         if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
             given = "a tuple" if isinstance(x, tuple) else f"an array of shape {np.shape(x)}"  # type: ignore[arg-type]

@@ -346,8 +346,7 @@ class PolicyModule(nn.Module):
 
         With states ``[B, size]`` by network (zeros for those that are missing), the actions and the states after them.
         """
-        policy, scaler, after = self._policy, self._policy.units.observation_scaler, dict[str, Tensor]()
-        x = scaler.transform(observation) if scaler is not None else tree_map(lambda leaf: leaf.float(), observation)
-        inputs = Inputs(x, state, state_out=None if state is None else after)
+        policy, after = self._policy, dict[str, Tensor]()
+        inputs = Inputs(policy.units.as_input(observation), state, state_out=None if state is None else after)
         action = policy.environment_tensor(policy.policy.greedy(policy.nets, inputs))
         return action if state is None else (action, after)

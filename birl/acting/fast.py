@@ -21,6 +21,7 @@ from birl.models import (
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.heads import MeanHead
 from birl.models.layers import DenseLayer, EnsembleLinear, Members
+from birl.observations import Numbers
 from birl.types import Array
 
 # The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.
@@ -107,6 +108,7 @@ class FlatPolicy:
     def __init__(self, nets: nn.Module, from_output: _FromOutput, parts: _Parts) -> None:
         self.nets, self._network, self._links = nets, parts.network, parts.links
         self._from_output = from_output
+        self._numbers = isinstance(parts.network.spec.observations, Numbers)
         last = parts.last._parameters
         self._layers = [(layer.activation, linear["weight"], linear["bias"]) for layer, linear in parts.layers]
         self._siblings = parts.siblings
@@ -171,7 +173,7 @@ class FlatPolicy:
             units: conversion of the algorithm's units.
             observation: float array in environment units.
         """
-        unscaled = observation.dtype == np.float32 and units.observation_scaler is None
+        unscaled = observation.dtype == np.float32 and units.observation_scaler is None and self._numbers
         if unscaled and len(observation) == 1 and self._arrays is not None:
             return self._one(observation[0], self._arrays)
         if unscaled and observation.flags.writeable and units.device.type == "cpu":

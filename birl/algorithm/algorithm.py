@@ -23,7 +23,6 @@ from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
-from birl.envs import environment_spec
 from birl.errors import ConfigError, NotBuiltError
 from birl.preprocessing import MinMaxActionScaler
 from birl.run import collect, offline
@@ -195,7 +194,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         """Build networks and optimisers. Untrained ones of the same shapes are kept, others replaced with a warning.
 
         Args:
-            observation_shape: such as ``(3,)``, or a tuple or dict of shapes.
+            observation_shape: such as ``(3,)``, a space of Gymnasium, or a tuple or dict of them.
             action_size: number of action dimensions (continuous) or of actions (discrete).
             discrete_action: only for algorithms that can do both.
         """
@@ -222,7 +221,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
         Fits scalers that the environment's bounds determine and that are not fitted yet.
         """
-        spec = environment_spec(env)
+        spec = building.env_spec(self, env)
         building.check_actions(self.definition(), spec.actions, "the environment")
         if not self.built and building.needs_action_scaler(self.definition(), self.config, spec.actions):
             self.replace_config(action_scaler=MinMaxActionScaler())
@@ -233,11 +232,11 @@ class Algorithm(Generic[ConfigT, NetsT]):
         if self.built:
             check(self.definition(), self.spec, spec)
         else:
-            self.create_impl(spec.observation_shape, spec.actions.size, discrete_action=spec.actions.discrete)
+            self.create_impl(spec.observations, spec.actions.size, discrete_action=spec.actions.discrete)
 
     def check_env(self, env: Any) -> None:
         """Raise `EnvironmentMismatchError` if the environment's spaces are not those of the networks."""
-        building.check_env(self.definition(), self.spec, environment_spec(env))
+        building.check_env(self.definition(), self.spec, building.env_spec(self, env))
 
     # -- learning --------------------------------------------------------------------------------------------------
 

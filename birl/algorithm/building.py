@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
+from birl.observations import Choices, as_observations, choices_in, chosen, reads, shapes_of
 from birl.run.options import ONLINE_DEFAULTS
-from birl.spaces import KINDS, Actions, Spec, as_shape
-from birl.types import ActionSpace, Array, Shape
+from birl.spaces import KINDS, Actions, Spec, environment_spec
+from birl.types import ActionSpace, Array, Shape, tree_leaves
 
 
 def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
@@ -105,8 +106,17 @@ def check_scalers(config: Any, spec: Spec) -> None:
             f"action_scaler is a {type(config.action_scaler).__name__}, but the actions are discrete: they are numbers "
             "of choices, which cannot be scaled; leave action_scaler out"
         )
+    scaler, parts = config.observation_scaler, spec.observations
+    of_parts = getattr(scaler, "observation_scalers", None)
+    several = of_parts is not None and isinstance(parts, tuple) and len(of_parts) == len(parts)
+    for each, part in zip(of_parts, parts, strict=True) if several else ((scaler, parts),):  # type: ignore[arg-type]
+        if each is not None and all(isinstance(leaf, Choices) for leaf in tree_leaves(part)):
+            raise ConfigError(
+                f"observation_scaler has a {type(each).__name__} for observations {part}: these are choices, which are "
+                "not scaled; leave it out (None for a part of a tuple)"
+            )
     _prepare(config, spec)
-    for name, shape in {"observation_scaler": spec.observation_shape, "action_scaler": spec.actions.shape}.items():
+    for name, shape in {"observation_scaler": spec.data_shape, "action_scaler": spec.actions.shape}.items():
         scaler = getattr(config, name)
         fitted: Any = getattr(scaler, "minimum", getattr(scaler, "mean", None))
         own = np.shape(fitted)
@@ -118,7 +128,7 @@ def check_scalers(config: Any, spec: Spec) -> None:
 def _prepare(config: Any, spec: Spec) -> None:
     for scaler in (config.observation_scaler, config.reward_scaler):
         if scaler is not None:
-            scaler.prepare(spec.observation_shape, config.gamma)
+            scaler.prepare(spec.data_shape, config.gamma)
 
 
 def checked_spec(kind: Definition, shape: Shape, action_size: int, discrete: bool | None) -> Spec:
@@ -134,7 +144,29 @@ def checked_spec(kind: Definition, shape: Shape, action_size: int, discrete: boo
     actions = KINDS[told](action_size)
     if told not in kind.actions:
         raise ConfigError(_other_actions(kind, actions))
-    return Spec(as_shape(shape), actions)
+    return Spec(shape, actions)
+
+
+def env_spec(algorithm: Any, env: Any) -> Spec:
+    """What the networks of an algorithm read of an environment, or are to be built for."""
+    own = algorithm.spec.observations if algorithm.built else None
+    return environment_spec(env, algorithm.config.observation_keys, own)
+
+
+def dataset_spec(dataset: ReplayBufferBase, keys: Sequence[str] | None) -> Spec:
+    """What networks for the parts of a dataset with these names (all for ``None``) are built for.
+
+    Raises:
+        ConfigError: if ``keys`` names what is no part, or frames of choices are stacked.
+    """
+    info, drawn = dataset.dataset_info, as_observations(dataset.observation_shape)
+    observations = info.observations if shapes_of(info.observations) == shapes_of(drawn) else drawn
+    if observations is drawn and any(choices_in(info.observations)):
+        raise ConfigError(
+            f"the {type(dataset.transition_picker).__name__} changes the shape of observations {info.observations}, of "
+            "which some are choices: use a picker that leaves them as they are"
+        )
+    return Spec(chosen(observations, keys), info.actions)
 
 
 def warn_of_new_networks(learner: Learner) -> None:
@@ -153,7 +185,7 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
         The dataset's shapes.
     """
     check_source("build_with_dataset", dataset)
-    spec = Spec(as_shape(dataset.observation_shape), dataset.dataset_info.actions)
+    spec = dataset_spec(dataset, config.observation_keys)
     check_actions(kind, spec.actions, "the dataset")
     check_picker(dataset, config)
     _prepare(config, spec)
@@ -171,7 +203,7 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
 def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
     """Raise `ShapeError` if a dataset's shapes are not those of the networks. It may lack the last discrete actions."""
     if not own.takes(spec):
-        raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {own}")
+        raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {own}{_more_choices(own, spec)}")
 
 
 def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Any) -> None:
@@ -191,11 +223,21 @@ def needs_action_scaler(kind: Definition, config: AlgorithmConfig, actions: Acti
 
 def check_env(kind: Definition, own: Spec, spec: Spec) -> None:
     """Raise `EnvironmentMismatchError` if an environment's shapes are not those of the networks."""
-    if spec != own:
+    if own.actions != spec.actions or not reads(own.observations, spec.observations):
         raise EnvironmentMismatchError(
             f"this {kind.name} was built for {own}, the environment has {spec}: use the environment (or the model) "
-            "that belongs to it"
+            f"that belongs to it{_more_choices(own, spec)}"
         )
+
+
+def _more_choices(own: Spec, other: Spec) -> str:
+    """A hint where data showed fewer choices than there are."""
+    if own.data_shape != other.data_shape or not any(choices_in(own.observations)):
+        return ""
+    return (
+        ". Data that do not show all choices of an observation need observation_space=, such as env.observation_space, "
+        "where they are made or read"
+    )
 
 
 def check_actions(kind: Definition, actions: Actions, source: str) -> None:

@@ -17,6 +17,7 @@ from birl.dataset.return_to_go import DiscountedReturns
 from birl.engine import Engine, Step
 from birl.errors import CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
+from birl.observations import choices_in, picked
 from birl.preprocessing.running import frozen
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
@@ -172,8 +173,9 @@ class Learner:
         self.engine = Engine(self.nets, definition.steps, config)
         if config.compile_graph is True:
             self.engine.compile()
-        self.units = Units(device, spec.actions, *(getattr(config, name) for name in SCALERS))
         scalers = {name: getattr(config, name) for name in SCALERS}
+        given = config.observation_scaler, config.action_scaler, config.reward_scaler
+        self.units = Units(device, spec.actions, *given, spec.observations)
         self.running = {name: scaler for name, scaler in scalers.items() if scaler is not None and scaler.running}
         self._frozen = frozen if self.running else contextlib.nullcontext
         self._mode: bool | None = None
@@ -271,7 +273,8 @@ class Learner:
     def see_observations(self, observation: Tree, valid: Array) -> None:
         """Move the observation scaler, if it is a running one, with the valid steps ``[..., *shape]``."""
         if "observation_scaler" in self.running:
-            self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], observation))
+            parts = picked(self.spec.observations, observation)
+            self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """Begin a run of ``count`` draws; with ``compile_graph="auto"``, compile if it is long.
@@ -355,11 +358,14 @@ def hand_back(drawn: Any, batch: Batch, engine: Any) -> None:
 def described(learner: Learner) -> dict[str, Any]:
     """Configuration and shapes in JSON form, with those of the learner whose policy is evaluated."""
     data = {
-        "observation_shape": learner.spec.observation_shape,
+        "observation_shape": learner.spec.data_shape,
         "action_size": learner.spec.actions.size,
         "discrete_action": learner.spec.actions.discrete,
         "config": learner.config.serialize(),
     }
+    choices = choices_in(learner.spec.observations)
+    if any(choices):
+        data["choices"] = choices
     return data if learner.evaluated is None else {**data, "policy": described(learner.evaluated)}
 
 

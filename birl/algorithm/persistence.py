@@ -21,10 +21,12 @@ from birl.errors import ConfigError, CorruptFileError, ForeignFileError, Unsuppo
 from birl.files import load_archive, save_archive
 from birl.files.budget import MAX_NETWORK_ARRAYS
 from birl.files.restore import all_or_nothing, damage_as_typed_errors
-from birl.spaces import Spec, example_observation
-from birl.types import State
+from birl.observations import with_choices
+from birl.spaces import Spec
+from birl.types import State, tree_map
 
 File = str | Path | BinaryIO
+_EXAMPLES = 64  # observations that exports are tried with: all choices where there are no more
 
 
 def save(learner: Learner, fname: File) -> None:
@@ -65,7 +67,7 @@ def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:
     """See `Algorithm.save_policy`."""
     policy.set_mode(True)
     module = PolicyModule(policy)
-    example = example_observation(policy.spec.observation_shape, policy.units.device)
+    example = tree_map(lambda leaf: leaf.example(_EXAMPLES, policy.units.device), policy.spec.observations)
     export_policy(module, example, fname, states=module.states(example))
 
 
@@ -105,8 +107,8 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     """
     config = AlgorithmConfig.deserialize(data["config"])
     kind: type[Any] = config.algorithm
-    shapes = data["observation_shape"], int(data["action_size"]), data.get("discrete_action")
-    spec = checked_spec(kind.definition(), *shapes)
+    observations = with_choices(data["observation_shape"], data.get("choices"))
+    spec = checked_spec(kind.definition(), observations, int(data["action_size"]), data.get("discrete_action"))
     given = (_evaluated(kind, data, device, state),) if kind.evaluates else ()
     algorithm = kind(*given, config, device)
     if spec.actions.discrete and algorithm.action_scaler is not None:
@@ -115,7 +117,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
     if state is not None and {k: x.shape for k, x in planned.items()} != {k: x.shape for k, x in state["nets"].items()}:
         raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
-    algorithm.create_impl(spec.observation_shape, spec.actions.size, discrete_action=spec.actions.discrete)
+    algorithm.create_impl(spec.observations, spec.actions.size, discrete_action=spec.actions.discrete)
     return algorithm
 
 

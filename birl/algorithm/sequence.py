@@ -33,7 +33,7 @@ from birl.metrics.evaluators import OverTransitions
 from birl.models import PositionEncodingType
 from birl.run.agent import Agent
 from birl.run.options import AgentOptions
-from birl.types import Array, State, Tree, shape_map, tree_leaves, tree_map
+from birl.types import Array, State, Tree, tree_leaves, tree_map
 
 ACTIVATION_TYPES = ("relu", "gelu", "tanh", "swish")
 
@@ -205,7 +205,8 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         late = (steps + self.config.max_timestep).unsqueeze(0)
         timestep = torch.cat((begun, late))
         count = len(timestep)
-        observation = shape_map(lambda size: torch.zeros(count, length, *size, device=device), spec.observation_shape)
+        steps_of = lambda leaf: leaf.example(count * length, device).view(count, length, *leaf.shape)  # noqa: E731
+        observation = tree_map(steps_of, spec.observations)
         drawn = spec.actions.sample(count * length, np.random.default_rng(0))
         action = torch.as_tensor(drawn, device=device).view(count, length, *spec.actions.leaf.shape)
         example = (observation, action, torch.zeros(count, length, 1, device=device), timestep)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import StrEnum
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
-from gymnasium.wrappers import FlattenObservation
 
 from birl.acting.explorers import Explorer, LinearDecayEpsilonGreedy, NormalNoise
 from birl.algorithm import Algorithm
@@ -25,8 +22,9 @@ from birl.dataset import (
     ReplayBuffer,
     create_fifo_replay_buffer,
 )
-from birl.envs import FrameStack, environment_spec
+from birl.envs import FrameStack, environment_spec, single_spaces
 from birl.errors import ConfigError
+from birl.spaces import actions_of
 from birl.types import is_shape
 
 BUFFER_SIZE = 1_000_000
@@ -48,35 +46,9 @@ class ExplorerName(StrEnum):
 
 
 def training_environment(name: str, num_envs: int | None = None, frame_stack: int = 1, **options: Any) -> Any:
-    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined.
-
-    Observations that are choices, such as the squares of FrozenLake, become one-hot vectors.
-    """
-    return make_environment(name, num_envs, partial(_wrapped, frame_stack=frame_stack), **options)
-
-
-def _wrapped(env: Any, frame_stack: int) -> Any:
-    if isinstance(env, gymnasium.Env) and _of_choices(env.observation_space):
-        env = FlattenObservation(env)
-    return env if frame_stack == 1 else FrameStack(env, frame_stack)
-
-
-def _of_choices(space: Any) -> bool:
-    parts = getattr(space, "spaces", None)
-    if parts is None:
-        return isinstance(space, spaces.Discrete)
-    return all(map(_of_choices, parts.values() if isinstance(parts, Mapping) else parts))
-
-
-def one_hot_note(env: Any) -> str:
-    """A note about observations that `training_environment` made vectors of; empty if there are none."""
-    one = getattr(env, "envs", [env])[0]
-    while isinstance(one, gymnasium.Wrapper):
-        if isinstance(one, FlattenObservation) and _of_choices(one.env.observation_space):
-            space = one.env.observation_space
-            return f"observations are {space}: the networks see one-hot vectors of {spaces.flatdim(space)} numbers"
-        one = one.env
-    return ""
+    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined."""
+    wrapper = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
+    return make_environment(name, num_envs, wrapper, **options)
 
 
 def with_defaults(
@@ -93,7 +65,7 @@ def with_defaults(
     Returns:
         Both, and a note about what was changed.
     """
-    shape = environment_spec(env).observation_shape
+    shape = environment_spec(env, config.observation_keys).observation_shape
     changed = {k: v for k, v in _VECTORS.items() if k not in chosen and getattr(config, k, None) in _ATARI[k]}
     if not is_shape(shape) or len(shape) == _IMAGE or not changed.keys() - {"batch_size"}:
         return config, given, ""
@@ -122,12 +94,13 @@ def exploration(
         ConfigError: if they do not fit together.
     """
     first = given.get("random_steps", min(_FIRST, n_steps // 10))
-    discrete = environment_spec(env).actions.discrete
+    actions = actions_of(single_spaces(env)[1])
+    discrete = actions.discrete
     usual = ExplorerName.EPSILON_GREEDY if discrete else ExplorerName.NOISE
     kind = given.get("explorer", ExplorerName.NONE if algorithm.acts.explores else usual)
     if kind not in (usual, ExplorerName.NONE):
-        actions = "discrete" if discrete else "continuous"
-        raise ConfigError(f"--explorer {kind}: the actions are {actions}, which takes --explorer {usual} or none")
+        what = "discrete" if discrete else "continuous"
+        raise ConfigError(f"--explorer {kind}: the actions are {what}, which takes --explorer {usual} or none")
     wrong = [name for name in _EPSILON_FLAGS if name in given and kind != ExplorerName.EPSILON_GREEDY]
     wrong += ["noise_std"] if "noise_std" in given and kind != ExplorerName.NOISE else []
     if wrong:
@@ -143,7 +116,7 @@ def exploration(
         explorer = LinearDecayEpsilonGreedy(start, end, duration)
         why = f"epsilon-greedy ones (from {start:g} to {end:g} in {duration} steps)"
     elif kind == ExplorerName.NOISE:
-        low, high = environment_spec(env).actions.bounds or (-1.0, 1.0)
+        low, high = actions.bounds or (-1.0, 1.0)
         std = given.get("noise_std", _NOISE * float(np.mean(np.subtract(high, low)) / 2))
         explorer = NormalNoise(std=std)
         why = f"greedy ones with noise of deviation {std:g}"
@@ -151,7 +124,7 @@ def exploration(
     return options, f"exploration: {first} random actions, then {why}"
 
 
-def replay_buffer(env: Any, gamma: float, given: dict[str, Any]) -> ReplayBuffer | None:
+def replay_buffer(env: Any, config: AlgorithmConfig, given: dict[str, Any]) -> ReplayBuffer | None:
     """The buffer that the options ask for; ``None`` for the loop's own.
 
     Frames that are stacked are stored once if they are images of one channel and steps are not added up.
@@ -159,11 +132,12 @@ def replay_buffer(env: Any, gamma: float, given: dict[str, Any]) -> ReplayBuffer
     stack, steps = given.get("frame_stack", 1), given.get("multi_step", 1)
     if "buffer_size" not in given and stack == steps == 1:
         return None
-    shape = environment_spec(env).observation_shape
+    shape = environment_spec(env, config.observation_keys).observation_shape
     picker, writer = BasicTransitionPicker(), None
     if steps > 1:
-        picker = MultiStepTransitionPicker(steps, gamma)
+        picker = MultiStepTransitionPicker(steps, config.gamma)
     elif stack > 1 and is_shape(shape) and len(shape) == _IMAGE and shape[0] == stack:
         picker, writer = FrameStackTransitionPicker(stack), LastFrameWriterPreprocess()
     limit = given.get("buffer_size", BUFFER_SIZE)
-    return create_fifo_replay_buffer(limit, transition_picker=picker, writer_preprocessor=writer, env=env)
+    parts: dict[str, Any] = {"transition_picker": picker, "writer_preprocessor": writer}
+    return create_fifo_replay_buffer(limit, env=env, observation_keys=config.observation_keys, **parts)

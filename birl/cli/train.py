@@ -23,7 +23,6 @@ from birl.cli.online import (
     BUFFER_SIZE,
     ExplorerName,
     exploration,
-    one_hot_note,
     replay_buffer,
     training_environment,
     with_defaults,
@@ -31,13 +30,14 @@ from birl.cli.online import (
 from birl.cli.options import Device, Import
 from birl.cli.settings import configure
 from birl.dataset import MultiStepTransitionPicker
-from birl.envs import Stepper, environment_spec
+from birl.envs import Stepper, environment_spec, single_spaces
 from birl.errors import ConfigError, CorruptFileError
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.checkpoint import checkpoint_step, randomness_kept
 from birl.seeding import seed as set_seed
+from birl.spaces import actions_of
 from birl.types import ActionSpace, Array
 
 _MOST_SEEDS = 1000
@@ -201,7 +201,7 @@ def train(
         picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
         source = None if dataset is None else load_dataset(dataset, picker)
         env = None if env_id is None else training_environment(env_id, num_envs, frame_stack or 1)
-        notes = [one_hot_note(env)]
+        notes = []
         if begun is None and source is None:
             config, online, why = with_defaults(config, chosen, env, online)
             notes.append(why)
@@ -238,7 +238,7 @@ def train(
         options: Any = {}
         if source is None and not algorithm.learns_from.on_policy:
             options, why = exploration(learner, env, planned, off_policy)
-            options["buffer"] = replay_buffer(env, config.gamma, {**online, **returns})
+            options["buffer"] = replay_buffer(env, config, {**online, **returns})
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
             notes.append(why)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
@@ -382,7 +382,7 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
             if source is not None:
                 acting_algorithm(probe, target_return)
             generator = np.random.Generator(np.random.PCG64(0))
-            stepper = Stepper(env, generator)
+            stepper = Stepper(env, generator, observations=probe.spec.observations)
             stepper.step(stepper.actions.sample(stepper.n, generator))
 
 
@@ -399,7 +399,7 @@ def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> 
 
 def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionScaler | None, str]:
     """A scaler for actions that do not lie in [-1, 1], and a note about it."""
-    bounds = _data_bounds(source) if env is None else environment_spec(env).actions.bounds
+    bounds = _data_bounds(source) if env is None else actions_of(single_spaces(env)[1]).bounds
     if bounds is None or algorithm.actions is ActionSpace.DISCRETE:
         return None, ""
     low, high = bounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from birl.dataset.episode import DatasetInfo, Signature
 from birl.dataset.validation import check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError
-from birl.spaces import KINDS, actions_of, single_spaces, zero_observation
+from birl.observations import as_observations, chosen, leaf_spaces, observations_of, shapes_of
+from birl.spaces import KINDS, actions_of, single_spaces
 from birl.types import ActionSpace, parts_like, tree_map
 
 
@@ -21,16 +23,22 @@ def info_of_env(
     reward: Signature,
     action_space: ActionSpace | None,
     action_size: int | None,
+    keys: Sequence[str] | None,
 ) -> DatasetInfo:
-    """The info of an environment's steps as ``writer`` stores them."""
+    """The info of an environment's steps, of observations those parts with these names, as ``writer`` stores them."""
     observation_space, env_action_space = single_spaces(env)
-    unprocessed = zero_observation(observation_space)
+    leaves = chosen(leaf_spaces(observation_space), keys)
+    observations = observations_of(leaves)
+    unprocessed = tree_map(lambda space: np.zeros(space.shape, space.dtype), leaves)
     zero = parts_like(writer.process_observation(unprocessed), unprocessed)
     actions = actions_of(env_action_space)
     if action_space not in (None, actions.kind):
         raise ConfigError(f"action_space is {action_space}; it must be None or {actions.kind}, the environment's")
     observation, size = Signature.of(tree_map(np.asarray, zero)), _size(action_size, actions.size)
-    return DatasetInfo(observation, Signature.of(actions.leaf), reward, actions.kind, size)
+    kept = observation == Signature.of(unprocessed)
+    return DatasetInfo(
+        observation, Signature.of(actions.leaf), reward, actions.kind, size, observations if kept else None
+    )
 
 
 def info_of_signatures(
@@ -39,6 +47,7 @@ def info_of_signatures(
     reward: Signature,
     action_space: ActionSpace | None,
     action_size: int | None,
+    observation_space: Any,
 ) -> DatasetInfo:
     """The info that signatures make up."""
     leaf = action.as_row().tree
@@ -47,7 +56,13 @@ def info_of_signatures(
         raise ConfigError("action_size is None; with signatures alone it must be the number of discrete actions")
     size = _size(action_size, zeros.shape[1])
     check_stored(KINDS[space](size), zeros)
-    return DatasetInfo(observation, Signature.of(zeros, skip=1), reward, space, size)
+    observations = None if observation_space is None else as_observations(observation_space)
+    if observations is not None and shapes_of(observations) != observation.tree_shape:
+        raise ConfigError(
+            f"observation_space says {observations}, but observation_signature has the shapes "
+            f"{observation.tree_shape}: give both of the same steps"
+        )
+    return DatasetInfo(observation, Signature.of(zeros, skip=1), reward, space, size, observations)
 
 
 def _size(given: int | None, found: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
@@ -20,6 +21,7 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import ConfigError, EmptyDataError, ShapeError
+from birl.observations import as_observations, observations_in, wider
 from birl.spaces import KINDS, Actions
 from birl.types import (
     ActionSpace,
@@ -108,19 +110,32 @@ class Signature:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Signatures, action space and action size of a dataset."""
+    """Signatures, action space and action size of a dataset.
+
+    Attributes:
+        observations: what observations are, see `birl.observations`; by default numbers.
+    """
 
     observation_signature: Signature
     action_signature: Signature
     reward_signature: Signature
     action_space: ActionSpace
     action_size: int
+    observations: Tree = None
+
+    def __post_init__(self) -> None:
+        if self.observations is None:
+            object.__setattr__(self, "observations", as_observations(self.observation_signature.tree_shape))
 
     @classmethod
     def from_episodes(
-        cls, episodes: Sequence[EpisodeBase], action_space: ActionSpace | None = None, action_size: int | None = None
+        cls,
+        episodes: Sequence[EpisodeBase],
+        action_space: ActionSpace | None = None,
+        action_size: int | None = None,
+        observation_space: Any = None,
     ) -> DatasetInfo:
-        """Find signatures, and action space and action size if they are not given, of episodes."""
+        """Find signatures of episodes, and what their observations and actions are if that is not given."""
         check_episodes(episodes)
         if not episodes:
             raise EmptyDataError("there are no episodes to read: give one or more")
@@ -131,7 +146,13 @@ class DatasetInfo:
             shown = episodes if KINDS[space].discrete else episodes[:1]
             action_size = max(detect_action_size(episode.actions, space) for episode in shown)
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
-        return cls(first.observation_signature, action, reward, space, int(action_size))
+        observations = as_observations(observation_space) if observation_space is not None else None
+        if observations is None:
+            finals = (getattr(episode, "final_observation", None) for episode in episodes)
+            rows = [episode.observations for episode in episodes]
+            rows += [tree_map(lambda x: np.asarray(x)[None], final) for final in finals if final is not None]
+            observations = functools.reduce(wider, map(observations_in, rows))
+        return cls(first.observation_signature, action, reward, space, int(action_size), observations)
 
     @property
     def actions(self) -> Actions:

@@ -17,6 +17,7 @@ from birl.files import atomic_write, load_archive, load_config, open_binary, par
 from birl.files.budget import MAX_JSON_BYTES
 from birl.files.reading import bytes_left, take
 from birl.files.restore import checked_array, damage_as_typed_errors
+from birl.observations import choices_in, with_choices
 from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
 
 _INDEX, _SAMPLER = "storage.json", "sampler.safetensors"
@@ -172,7 +173,11 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
         "format": "birl-storage",
         "version": _VERSION,
         "clean": clean,
-        "info": {"action_space": info.action_space.value, "action_size": info.action_size},
+        "info": {
+            "action_space": info.action_space.value,
+            "action_size": info.action_size,
+            "choices": choices_in(info.observations),
+        },
         "lanes": storage.lanes,
         "observation": storage.observation_names,
         "leaves": {name: (leaf.shape, leaf.dtype.str) for name, leaf in storage.leaves.items()},
@@ -234,7 +239,8 @@ def _attach(folder: Path, index: dict[str, Any]) -> Storage:
     observation = tree_map(leaves.__getitem__, tree_of_json(index["observation"]))
     space, size = ActionSpace(index["info"]["action_space"]), int(index["info"]["action_size"])
     action, reward = Signature.of(leaves["action"]), Signature.of(leaves["reward"])
-    info = DatasetInfo(Signature.of(observation), action, reward, space, size)
+    observations = with_choices(tree_map(lambda leaf: leaf.shape, observation), index["info"].get("choices"))
+    info = DatasetInfo(Signature.of(observation), action, reward, space, size, observations)
     lanes, capacity = index["lanes"], index["capacity"]
     if type(lanes) is not int or type(capacity) is not int or lanes != len(index["start"]) or capacity < 2:
         raise CorruptFileError(f"{folder} is damaged: {lanes!r:.30} environments of {capacity!r:.30} rows each")

@@ -34,6 +34,7 @@ from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
 from birl.files import atomic_write, open_binary, parse_json
 from birl.files.budget import MAX_JSON_BYTES, PACKED, Budget
+from birl.observations import choices_in, with_choices
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
 
 _COLUMNS = ["observations", "actions", "rewards", "terminated"]
@@ -47,7 +48,7 @@ _EPISODE = 1024  # bytes of the objects that an episode becomes, beside its arra
 
 Target = str | os.PathLike[str] | BinaryIO
 Loaded = tuple[list[Episode], ActionSpace | None, int | None]
-Serialized = tuple[list[dict[str, Any]], ActionSpace | None, int | None]
+Serialized = tuple[list[dict[str, Any]], ActionSpace | None, int | None, Any]
 
 
 def _names(name: str, episode: int, template: Tree) -> Tree:
@@ -63,7 +64,7 @@ def dump(episodes: Sequence[Episode], f: Target, info: DatasetInfo | None = None
     Args:
         episodes: episodes.
         f: path, or a file opened with ``"w+b"``. A path is replaced only when all is written.
-        info: action space and size to note down.
+        info: what observations and actions are, to note down.
 
     Raises:
         ConfigError: if ``f`` is no file.
@@ -127,6 +128,7 @@ def _write_episodes(file: Any, episodes: Sequence[Episode], info: DatasetInfo | 
         "extra": extra_names,
         "action_space": None if info is None else info.action_space.value,
         "action_size": None if info is None else info.action_size,
+        "choices": None if info is None else choices_in(info.observations),
     }
     file.create_dataset("birl", data=json.dumps(meta))
     for index, episode in enumerate(episodes):
@@ -164,6 +166,11 @@ def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSp
         ForeignFileError: if it is another kind of file.
         CorruptFileError: if it is truncated or damaged.
     """
+    return read_episodes(f, episode_cls, action_space)[:3]
+
+
+def read_episodes(f: Target, episode_cls: type[Episode], action_space: ActionSpace | None) -> tuple[Any, ...]:
+    """The results of `load`, and what observations are; ``None`` if that is not noted down."""
     check_readable(f, "load(f, episode_cls)")
     if not isinstance(episode_cls, type) or not hasattr(episode_cls, "deserialize"):
         raise ConfigError(
@@ -171,8 +178,12 @@ def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSp
             "load(f, episode_cls)"
         )
     with _opened(f) as file:
-        episodes, space, size = file.episodes(action_space)
-        return [episode_cls.deserialize(episode) for episode in episodes], space, size
+        episodes, space, size, choices = file.episodes(action_space)
+        observations = None
+        if episodes and choices is not None:
+            shape = tree_map(lambda leaf: leaf.shape[1:], episodes[0]["observations"])
+            observations = with_choices(shape, choices)
+        return [episode_cls.deserialize(episode) for episode in episodes], space, size, observations
 
 
 def check_readable(f: Any, call: str) -> None:
@@ -396,7 +407,7 @@ class _File:
             for o, a, r, t in zip(*columns, strict=True)
             if len(t)
         ]
-        return episodes, space, None
+        return episodes, space, None, None
 
     def _version_2(self, action_space: ActionSpace | None) -> Serialized:
         version = self._text("version") if "version" in self else "2.0"
@@ -422,8 +433,8 @@ class _File:
         episodes = [self._episode(index, template, meta["extra"]) for index in range(count)]
         space = None if meta["action_space"] is None else ActionSpace(meta["action_space"])
         if action_space not in (None, space):
-            return episodes, action_space, None
-        return episodes, space, meta["action_size"]
+            return episodes, action_space, None, meta.get("choices")
+        return episodes, space, meta["action_size"], meta.get("choices")
 
     def _episode(self, index: int, template: Tree, extra_names: Sequence[str]) -> dict[str, Any]:
         observations, final = (_names(name, index, template) for name in ("observations", "final_observation"))

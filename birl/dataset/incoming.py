@@ -12,6 +12,7 @@ from birl.dataset.episode import EpisodeBase
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.validation import check_finite, check_stored
 from birl.errors import EmptyDataError, ShapeError
+from birl.observations import check_leaf
 from birl.types import Array, Leaf, Tree, tree_map
 
 
@@ -52,10 +53,13 @@ def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[
     Raises:
         ShapeError, NonFiniteError: if they do not fit.
     """
-    return {
+    columns = {
         path: _fit(path.replace("observation", name, 1), np.asarray(value), storage.leaves[path])
         for path, value in _pairs(storage.observation_names, observation, name)
     }
+    for path, choices in storage.choices.items():
+        check_leaf(choices, columns[path], path.replace("observation", name, 1))
+    return columns
 
 
 def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[str, Array], dict[str, Array]]:

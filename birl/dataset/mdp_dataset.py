@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from birl.dataset.validation import (
     as_column,
     as_flags,
     as_ids,
+    as_observation,
     check_finite,
     check_length,
     check_stored,
@@ -28,6 +31,7 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
+from birl.observations import check_inside, chosen, named_map, observations_in, picked, wider
 from birl.spaces import KINDS
 from birl.types import ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
 
@@ -56,6 +60,10 @@ class MDPDataset(ReplayBuffer):
             the id changes; if its last step is not terminal, it is truncated. Its steps must follow one another.
         storage: ``"memory"``, a torch device, or the path of a new folder.
         sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
+        observation_space: what observations are: a space of Gymnasium, such as ``env.observation_space``, or a tuple or
+            dict of shapes and spaces. If ``None``, whole numbers ``[N]`` are choices counted from 0, of which the
+            largest is the last, and all else are quantities.
+        observation_keys: names of the parts of observations that are kept; all if ``None``.
 
     An end must be known: by ``terminals``, ``timeouts`` or ``episode_ids``. Without ids, steps after the last end are
     kept as a truncated episode. The last step of a truncated episode is kept, and drawn as a transition only if
@@ -89,6 +97,8 @@ class MDPDataset(ReplayBuffer):
         episode_ids: Any = None,
         storage: Place = "memory",
         sampler: Sampler | None = None,
+        observation_space: Any = None,
+        observation_keys: Sequence[str] | None = None,
     ) -> None:
         if terminals is None:  # zeros would be a guess: a forgotten termination changes what is learned
             raise DataError(
@@ -96,8 +106,8 @@ class MDPDataset(ReplayBuffer):
                 "only time limits end episodes, terminals=np.zeros(len(rewards)) with timeouts (or episode_ids)"
             )
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
-        observations = parts_as_tuple("observations", observations, len(rewards))
-        observations = tree_map(lambda leaf: as_array("observations", leaf), observations)
+        observations = chosen(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
+        observations = named_map(partial(as_observation, "observations"), observations)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         actions = as_array("actions", actions)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
@@ -110,22 +120,27 @@ class MDPDataset(ReplayBuffer):
         size = detect_action_size(actions, space) if given is None else given
         check_stored(KINDS[space](size), actions)
 
+        parts = observations_in(observations, observation_space)
+
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:
             _notice_time_limit(terminal, ends)
         flags = row_flags(terminal, ends, known=next_observations is not None)
         finals: Tree = None
         if next_observations is not None:
-            following = parts_like(next_observations, observations)
-            following = tree_map(lambda leaf: as_array("next_observations", leaf), following)
+            following = picked(observations, parts_like(next_observations, observations))
+            following = named_map(partial(as_observation, "next_observations"), following)
             _check_following(observations, following, ends)
             finals = tree_map(lambda leaf: leaf[ends], following)
             check_finite("next_observations", finals)
+            parts = parts if observation_space is not None else wider(parts, observations_in(finals))
+            check_inside(parts, finals, "next_observations")
 
         observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
-        self._make(DatasetInfo(observation, action, reward, space, size), buffer, storage, count + int(ends.sum()))
-        self._use(buffer, transition_picker, trajectory_slicer, None, sampler)
+        info = DatasetInfo(observation, action, reward, space, size, parts)
+        self._make(info, buffer, storage, count + int(ends.sum()))
+        self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys)
         names = self.storage.observation_names
         steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))

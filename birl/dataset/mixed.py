@@ -12,6 +12,7 @@ from birl.dataset.reader import Reader
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.sampling import Generators
 from birl.errors import ConfigError, ShapeError
+from birl.observations import wider
 from birl.types import Shape, State
 
 
@@ -88,9 +89,10 @@ class MixedReplayBuffer(ReplayBufferBase):
 
     @property
     def dataset_info(self) -> DatasetInfo:
-        """That of the first buffer, with the larger number of actions."""
+        """That of the first buffer, with the choices of both among observations, and the larger number of actions."""
         first, second = self.primary_replay_buffer.dataset_info, self.secondary_replay_buffer.dataset_info
-        return replace(first, action_size=max(first.action_size, second.action_size))
+        size, observations = max(first.action_size, second.action_size), wider(first.observations, second.observations)
+        return replace(first, action_size=size, observations=observations)
 
     @property
     def observation_shape(self) -> Shape:

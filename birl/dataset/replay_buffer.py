@@ -26,7 +26,7 @@ from birl.dataset.folders import (
     save_sampler,
     set_storage_state,
 )
-from birl.dataset.hdf5 import check_readable, load
+from birl.dataset.hdf5 import check_readable, read_episodes
 from birl.dataset.incoming import episode_rows, first_rows, observation_columns, step_columns
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
@@ -36,8 +36,9 @@ from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProt
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from birl.observations import picked
 from birl.spaces import check_actions
-from birl.types import ActionSpace, Array, Observation, Shape, State, parts_like, tree_map
+from birl.types import ActionSpace, Array, Observation, Shape, State, Tree, parts_like, tree_map
 
 Place = str | os.PathLike[str] | torch.device
 
@@ -62,6 +63,8 @@ class ReplayBuffer(ReplayBufferBase):
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
         lanes: number of parallel environments that write; ``None`` for the number in ``env``.
         sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
+        observation_space: what observations are where ``env`` does not tell it; see `MDPDataset`.
+        observation_keys: names of the parts of the observations of ``env`` that are stored; all if ``None``.
 
     Attributes:
         storage: the arrays.
@@ -90,6 +93,8 @@ class ReplayBuffer(ReplayBufferBase):
         storage: Place = "memory",
         lanes: int | None = None,
         sampler: Sampler | None = None,
+        observation_space: Any = None,
+        observation_keys: Sequence[str] | None = None,
     ) -> None:
         if check("write_at_termination", write_at_termination, bool):
             raise UnsupportedError(
@@ -106,18 +111,24 @@ class ReplayBuffer(ReplayBufferBase):
         reward = Signature([np.float32], [(1,)]) if reward_signature is None else reward_signature.as_row()
         if env is not None:
             check_episodes(episodes or ())
-            info = info_of_env(env, writer, reward, action_space, action_size)
+            info = info_of_env(env, writer, reward, action_space, action_size, observation_keys)
         elif episodes:
-            info = DatasetInfo.from_episodes(episodes, action_space, action_size)
+            if observation_keys is not None:
+                raise ConfigError(
+                    f"observation_keys is {observation_keys!r:.100}, but episodes are stored whole: leave it out, and "
+                    "name the parts to read in the algorithm's configuration"
+                )
+            info = DatasetInfo.from_episodes(episodes, action_space, action_size, observation_space)
         elif observation_signature is not None and action_signature is not None:
-            info = info_of_signatures(observation_signature, action_signature, reward, action_space, action_size)
+            signatures = (observation_signature, action_signature, reward)
+            info = info_of_signatures(*signatures, action_space, action_size, observation_space)
         else:
             raise ConfigError("shapes cannot be told: give env=, episodes= (at least one) or the signatures")
         if lanes is None:
             lanes = getattr(env, "num_envs", 1)
         rows = sum(episode.size() + 1 for episode in episodes or ())
         self._make(info, buffer, storage, rows, lanes)
-        self._use(buffer, transition_picker, trajectory_slicer, writer, sampler)
+        self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys)
         for episode in episodes or ():
             self.append_episode(episode)
         self.flush()
@@ -141,8 +152,10 @@ class ReplayBuffer(ReplayBufferBase):
         slicer: TrajectorySlicerProtocol | None,
         writer: WriterPreprocessProtocol | None,
         sampler: Sampler | None = None,
+        observation_keys: Sequence[str] | None = None,
     ) -> None:
         """Set the parts around the storage."""
+        self._keys = observation_keys
         see: Any = ": birl.dataset has some, and your own is called like them"
         check("transition_picker", picker, TransitionPickerProtocol, see, optional=True)  # type: ignore[type-abstract]
         check("trajectory_slicer", slicer, TrajectorySlicerProtocol, see, optional=True)  # type: ignore[type-abstract]
@@ -218,6 +231,7 @@ class ReplayBuffer(ReplayBufferBase):
                 f"{len(terminated)} steps were given, this buffer is for {count} environments: make it with lanes="
             )
         writer, names = self._writer, self.storage.observation_names
+        observation, next_observation = self._parts(observation), self._parts(next_observation)
         observation = process_observations(writer.process_observation, parts_like(observation, names))
         next_observation = process_observations(writer.process_observation, parts_like(next_observation, names))
         following = observation_columns(self.storage, next_observation, "next_observation")
@@ -278,8 +292,11 @@ class ReplayBuffer(ReplayBufferBase):
         return self._all_lanes[lane : lane + 1]
 
     def _processed(self, observation: Observation) -> Observation:
-        names = self.storage.observation_names
+        names, observation = self.storage.observation_names, self._parts(observation)
         return parts_like(self._writer.process_observation(parts_like(observation, names)), names)
+
+    def _parts(self, observation: Tree) -> Tree:
+        return observation if self._keys is None else picked(self.storage.observation_names, observation)
 
     def _before_write(self) -> None:
         if self._saved and self.storage.limit is not None:  # a ring on disk is not readable while it is overwritten
@@ -335,15 +352,18 @@ class ReplayBuffer(ReplayBufferBase):
         action_size: int | None = None,
         storage: Place = "memory",
         sampler: Sampler | None = None,
+        observation_space: Any = None,
     ) -> ReplayBuffer:
         """Read what `dump`, or d3rlpy (versions 1 and 2), wrote.
+
+        Arguments are those of the class; what `dump` noted down need not be given.
 
         Raises:
             ConfigError: if ``f`` is no file.
             CorruptFileError, ForeignFileError: if the file cannot be used.
         """
         check_readable(f, "ReplayBuffer.load(f, buffer)")
-        episodes, space, size = load(f, episode_cls, action_space)
+        episodes, space, size, observations = read_episodes(f, episode_cls, action_space)
         return ReplayBuffer(
             InfiniteBuffer() if buffer is None else buffer,
             transition_picker,
@@ -354,6 +374,7 @@ class ReplayBuffer(ReplayBufferBase):
             action_size=size if action_size is None else action_size,
             storage=storage,
             sampler=sampler,
+            observation_space=observations if observation_space is None else observation_space,
         )
 
     @classmethod

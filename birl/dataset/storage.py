@@ -21,6 +21,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import DatasetInfo
+from birl.observations import Choices
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
 T = TypeVar("T")
@@ -65,6 +66,8 @@ class Storage:
         self.info = info
         self.leaves: dict[str, Leaf] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
         self.observation_names: Tree = self._name("observation", info.observation_signature.tree)
+        kinds = zip(tree_leaves(self.observation_names), tree_leaves(info.observations), strict=True)
+        self.choices = {name: leaf for name, leaf in kinds if isinstance(leaf, Choices)}
         self.columns: dict[str, Any] = {}
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # of the contents; of the arrays they lie in

@@ -34,6 +34,20 @@ def as_array(name: str, value: Any) -> Array:
     return array
 
 
+def as_observation(name: str, value: Any, part: str) -> Array:
+    """One part of observations (``""`` for all of it) as an array of numbers or booleans.
+
+    Raises:
+        ShapeError: for ragged, text and object data, with what leaves the part out.
+    """
+    if not part:
+        return as_array(name, value)
+    try:
+        return as_array(f"{name}[{part!r}]", value)
+    except ShapeError as error:
+        raise ShapeError(f"{error}. Or leave it out by naming the other parts: observation_keys=(…)") from error
+
+
 def as_column(name: str, value: Any) -> Array:
     """One number per step: ``[N]`` or ``[N, 1]``, returned as ``[N, 1]``."""
     array = as_array(name, value)

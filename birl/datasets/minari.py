@@ -6,7 +6,7 @@ They need the extra ``minari``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import gymnasium
@@ -19,7 +19,16 @@ from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets.folders import environment_or_none, stored
 from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, is_channel_last, with_channel_first, with_goal
-from birl.errors import ConfigError, EmptyDataError, FileError, MissingExtraError, ShapeError, require
+from birl.errors import (
+    ConfigError,
+    EmptyDataError,
+    EnvironmentMismatchError,
+    FileError,
+    MissingExtraError,
+    ShapeError,
+    require,
+)
+from birl.observations import chosen, leaf_spaces, observations_of, picked
 from birl.spaces import actions_of
 from birl.types import Tree
 
@@ -38,6 +47,7 @@ def get_minari(
     *,
     download: bool = False,
     storage: Any = "memory",
+    observation_keys: Sequence[str] | None = None,
 ) -> tuple[ReplayBuffer, Any]:
     """Load a Minari dataset, one episode after the other.
 
@@ -56,6 +66,7 @@ def get_minari(
         tuple_observation: give ``(observation, goal)`` instead of one vector.
         download: whether Minari may fetch what is not there.
         storage: ``"memory"``, a torch device, or the path of a new folder.
+        observation_keys: names of the parts of Dict and Tuple observations that are read; all if ``None``.
 
     Returns:
         The dataset and its environment (``None``, with a warning, if it cannot be made here).
@@ -85,8 +96,8 @@ def get_minari(
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the Minari dataset {env_name!r} cannot be used: {error}") from error
 
-    space, goal = source.observation_space, _is_goal(source.observation_space)
-    convert = _converter(space, tuple_observation)
+    space, goal = source.observation_space, _is_goal(source.observation_space) and observation_keys is None
+    convert, observations = _converter(space, tuple_observation, goal, observation_keys)
     actions = actions_of(source.action_space)
 
     def episode(item: Any) -> Episode:
@@ -100,6 +111,7 @@ def get_minari(
         action_signature=Signature([actions.leaf.dtype], [actions.leaf.shape]),
         action_space=actions.kind,
         action_size=actions.size,
+        observation_space=observations,
         storage=storage,
     )
     if dataset is None:
@@ -121,23 +133,16 @@ def _is_goal(space: Any) -> bool:
     return isinstance(space, spaces.Dict) and set(_GOAL) <= set(space.spaces)
 
 
-def _converter(space: Any, tuple_observation: bool) -> Callable[[Any], Tree]:
-    """From observations as Minari keeps them to those that are learned from."""
-    if _is_goal(space):
-        return lambda given: with_goal(given, *_GOAL, tuple_observation)
+def _converter(
+    space: Any, tuple_observation: bool, goal: bool, keys: Sequence[str] | None
+) -> tuple[Callable[[Any], Tree], Tree]:
+    """From observations as Minari keeps them to those that are learned from, and what these are if that is known."""
+    if goal:
+        return lambda given: with_goal(given, *_GOAL, tuple_observation), None
     if is_channel_last(space):
-        return lambda given: with_channel_first(np.asarray(given), len(space.shape))
-    return lambda given: _checked(space, given)
-
-
-def _checked(space: Any, given: Any) -> Tree:
-    if isinstance(space, spaces.Dict):
-        return {key: _checked(part, given[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_checked(part, item) for part, item in zip(space.spaces, given, strict=True))
-    if not isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) or not space.shape:
-        raise ShapeError(
-            f"the observation space is {space}; it must be a Box, MultiBinary or MultiDiscrete space, or a Dict or "
-            "Tuple of them: collect the data with gymnasium.wrappers.FlattenObservation"
-        )
-    return given
+        return lambda given: with_channel_first(np.asarray(given), len(space.shape)), None
+    try:
+        observations = observations_of(chosen(leaf_spaces(space), keys))
+    except EnvironmentMismatchError as error:
+        raise ShapeError(str(error)) from error
+    return lambda given: picked(observations, given), observations

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from birl.errors import EnvironmentMismatchError, NonFiniteError, WorkerError
+from birl.errors import EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
+from birl.observations import Choices, leaf_spaces, picked
 from birl.spaces import actions_of, all_finite, number_of_environments, single_spaces
 from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
 
@@ -64,6 +64,7 @@ class Stepper:
         env: environment or vector environment.
         generator: source of reset seeds, used for nothing else.
         resumable: whether actions are kept for `get_state`; else there is no state, and nothing is cut short.
+        observations: what is read of the environment's observations, see `birl.observations`; all if ``None``.
 
     Attributes:
         n: number of environments.
@@ -75,11 +76,15 @@ class Stepper:
         lost: set by `set_state` if the environment could not be restored and new episodes began.
     """
 
-    def __init__(self, env: Any, generator: np.random.Generator, *, resumable: bool = True) -> None:
+    def __init__(
+        self, env: Any, generator: np.random.Generator, *, resumable: bool = True, observations: Tree = None
+    ) -> None:
         self.n = number_of_environments(env)
         _, self.action_space = single_spaces(env)
+        self._observations = observations
+        self._choices = [leaf if isinstance(leaf, Choices) else None for leaf in tree_leaves(observations)]
         self._solo = not isinstance(env, VectorEnv)
-        self._env: Any = _Solo(env) if self._solo else env
+        self._env: Any = _Solo(env, observations) if self._solo else env
         self._mode = _autoreset_mode(self._env)
         self._generator = generator
         self.actions = actions_of(self.action_space)
@@ -103,7 +108,7 @@ class Stepper:
         self._origin = self._generator.bit_generator.state
         self._log.clear()
         observation, _ = _parts(self._ask("reset", seed=self._seed()), "reset")
-        self.observation: Tree = _copied(observation)
+        self.observation: Tree = self._read(observation)
         self._check(self.observation)
         self.is_first = np.ones(self.n, dtype=bool)
         self.reward = np.zeros(self.n, dtype=np.float32)
@@ -184,7 +189,7 @@ class Stepper:
     def _arrived(self, answer: Any) -> Step:
         """The environments' answer to a step; resets those whose episodes ended."""
         result, reward, terminated, truncated, info = _parts(answer, "step")
-        observation: Tree = _copied(result)
+        observation: Tree = self._read(result)
         reward = np.asarray(reward)
         if reward.shape != (self.n,) or reward.dtype.kind not in "biuf":
             raise EnvironmentMismatchError(f"rewards are {reward!r:.80}; they must be {self.n} numbers")
@@ -224,7 +229,7 @@ class Stepper:
         else:
             self.is_first = done
             if ended and self._mode is AutoresetMode.SAME_STEP:
-                observation = _with_final(observation, info, done)
+                observation = _with_final(observation, self._observations, info, done)
                 self._check(observation)
             elif ended:
                 following = self._reset_where(done)
@@ -243,9 +248,13 @@ class Stepper:
             self._origin = self._generator.bit_generator.state
             self._log.clear()
         observation, _ = _parts(self._ask("reset", seed=self._seed(), options=options), "reset")
-        following = _copied(observation)
+        following = self._read(observation)
         self._check(following)
         return following
+
+    def _read(self, observation: Any) -> Tree:
+        """The parts of an observation that are read, in arrays of their own."""
+        return _copied(picked(self._observations, observation))
 
     def _check(self, observation: Tree, reward: Array | None = None) -> None:
         rewards = () if reward is None else (("reward", reward),)
@@ -257,6 +266,13 @@ class Stepper:
                     f"environment {index} gave the {what} {array[index].tolist()!s:.100} after "
                     f"{len(self._log) // self._logged.nbytes} steps since its last recorded reset; only numbers that "
                     "are finite in float32 can be learned from: mend the environment"
+                )
+        for choices, rows in zip(self._choices, tree_leaves(observation), strict=False):
+            wrong = None if choices is None else choices.outside(rows)
+            if wrong is not None:
+                raise EnvironmentMismatchError(
+                    f"environment {wrong} gave the observation {rows[wrong].tolist()!s:.100}, which is not in its "
+                    f"space {choices}: mend the environment"
                 )
 
     def get_state(self) -> State:
@@ -301,10 +317,10 @@ def _copied(observation: Tree) -> Tree:
 class _Solo:
     """A plain environment behind the interface of a vector environment of one that does not reset itself."""
 
-    def __init__(self, env: Any) -> None:
-        self._env = env
+    def __init__(self, env: Any, observations: Tree) -> None:
+        self._env, self._observations = env, observations
         self._space, _ = single_spaces(env)
-        self._leaves = _leaf_spaces(self._space)
+        self._leaves = picked(observations, leaf_spaces(self._space))
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
 
     def reset(self, *, seed: int, options: Any = None) -> tuple[Tree, dict[str, Any]]:
@@ -318,8 +334,8 @@ class _Solo:
 
     def _tree(self, observation: Any) -> Tree:
         try:
-            return tree_map(_lifted, self._leaves, observation)
-        except (LookupError, TypeError, ValueError) as error:
+            return tree_map(_lifted, self._leaves, picked(self._observations, observation))
+        except (ShapeError, LookupError, TypeError, ValueError) as error:
             raise EnvironmentMismatchError(
                 f"the environment gave the observation {observation!r:.200}, which does not fit its observation space "
                 f"{self._space}"
@@ -391,13 +407,6 @@ def _of_gymnasium(error: Exception) -> bool:
     return modules[last][:2] == ["gymnasium", "vector"] and (not passed_on or "unpack" in str(error))
 
 
-def _leaf_spaces(space: Any) -> Tree:
-    """The space's spaces in a tree like its observations, dicts in the order of the space."""
-    if isinstance(space, spaces.Dict):
-        return {name: _leaf_spaces(part) for name, part in space.items()}
-    return tuple(map(_leaf_spaces, space)) if isinstance(space, spaces.Tuple) else space
-
-
 def _lifted(space: Any, given: Any) -> Array:
     array = np.asarray(given)
     if array.shape != space.shape:
@@ -415,7 +424,7 @@ def _autoreset_mode(env: Any) -> AutoresetMode:
         ) from error
 
 
-def _with_final(observation: Tree, info: dict[str, Any], done: Array) -> Tree:
+def _with_final(observation: Tree, observations: Tree, info: dict[str, Any], done: Array) -> Tree:
     """``observation`` with the true final observations where episodes are done (`AutoresetMode.SAME_STEP`)."""
     if "final_obs" not in info:
         raise EnvironmentMismatchError(
@@ -423,7 +432,10 @@ def _with_final(observation: Tree, info: dict[str, Any], done: Array) -> Tree:
             "of each episode would be lost. Use another autoreset mode"
         )
     final = tree_map(np.array, observation)
+    finals = info["final_obs"]
     for index in np.flatnonzero(done).tolist():
-        source = tree_map(lambda leaf, i=index: leaf[i], info["final_obs"])
+        one = isinstance(finals, np.ndarray) and finals.dtype == object  # an observation of each environment
+        source = finals[index] if one else tree_map(lambda leaf, i=index: leaf[i], picked(observations, finals))
+        source = picked(observations, source)
         tree_map(lambda target, value, i=index: target.__setitem__(i, value), final, source)
     return final

@@ -50,7 +50,8 @@ def evaluate(
     if hasattr(learner, "check_env"):
         learner.check_env(env)
     generator = reset_generator(env, seed)
-    stepper = Stepper(env, generator, resumable=False)
+    observations = getattr(getattr(learner, "spec", None), "observations", None)
+    stepper = Stepper(env, generator, resumable=False, observations=observations)
     if actor is None:
         actor = learner.actor(greedy=True, n=stepper.n)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from birl.errors import ConfigError
 from birl.models.layers import DenseLayer, activation_named, layer_norm
-from birl.spaces import is_channels_last
+from birl.spaces import MOST_CHANNELS, is_channels_last
 from birl.types import Tree, tree_leaves
 
 
@@ -117,13 +117,19 @@ def _joined(observation: Tensor, action: Tensor | None) -> Tensor:
     return x if action is None else torch.cat((x, action), -1)
 
 
+def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape ``(channels, height, width)`` in which an image is read."""
+    last = is_channels_last(shape) and shape[2] <= MOST_CHANNELS
+    return (shape[2], *shape[:2]) if last else shape
+
+
 class PixelEncoder(nn.Module):
     """Convolutions and one dense layer over an image ``[C, H, W]`` (Mnih et al. 2015, doi:10.1038/nature14236).
 
-    An action joins before the dense layer.
+    Images ``[H, W, C]`` with at most 4 channels are turned first. An action joins before the dense layer.
 
     Args:
-        observation_shape: ``(channels, height, width)``.
+        observation_shape: ``(channels, height, width)``, or ``(height, width, channels)``.
         filters: ``(channels, kernel size, stride)`` of each convolution.
         feature_size: size of the dense layer.
         activation: of every layer but the last.
@@ -132,7 +138,8 @@ class PixelEncoder(nn.Module):
         use_batch_norm, dropout_rate: after every layer.
 
     Raises:
-        ConfigError: if the image is not three-dimensional, has its channels last or is too small for the filters.
+        ConfigError: if the image is not three-dimensional, may have many channels last, or is too small for the
+            filters.
     """
 
     def __init__(
@@ -152,7 +159,9 @@ class PixelEncoder(nn.Module):
             raise ConfigError(
                 f"observation_shape is {observation_shape!r}; a pixel encoder needs (channels, height, width)"
             )
-        if is_channels_last(observation_shape):
+        first = channels_first(observation_shape)
+        self._last = first != tuple(observation_shape)
+        if is_channels_last(observation_shape) and not self._last:
             height, width, channels = observation_shape
             raise ConfigError(
                 f"observations of shape {tuple(observation_shape)} look like images with their channels last; image "
@@ -162,7 +171,7 @@ class PixelEncoder(nn.Module):
             )
         self.activation = activation_named(activation)
         self.feature_size = feature_size
-        channels, height, width = observation_shape
+        channels, height, width = first
         self.convolutions, self.after = nn.ModuleList(), nn.ModuleList()
         for out_channels, kernel, stride in filters:
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
@@ -187,7 +196,7 @@ class PixelEncoder(nn.Module):
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``."""
-        x = observation
+        x = observation.movedim(-1, -3) if self._last else observation
         for convolution, after in zip(self.convolutions, self.after, strict=True):
             x = after(self.activation(convolution(x)))
         x = x.flatten(1)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from birl.checks import Allowed, check
 from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.files.named import Serializable
-from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder
+from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder, channels_first
 from birl.models.layers import Members, activation_named
 from birl.spaces import Actions
 from birl.types import Shape, is_shape, leaf_shapes, shape_map
@@ -272,7 +272,7 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
                 "any shape"
             )
         if len(shape) == 3:
-            return PixelEncoderFactory(filters=_filters_for(min(shape[1:])), **options)
+            return PixelEncoderFactory(filters=_filters_for(min(channels_first(shape)[1:])), **options)
         return VectorEncoderFactory(**options)
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from birl.observations import Choices, picked
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 from birl.spaces import Actions
-from birl.types import Array, Tree, tree_map
+from birl.types import Array, Tree, tree_leaves, tree_map
 
 _DOUBLE = np.dtype(np.float64)
 
@@ -20,6 +21,7 @@ class Units:
         device: training device.
         actions: what actions are.
         observation_scaler, action_scaler, reward_scaler: fitted scalers or ``None``.
+        observations: what observations are, if any of them is more than numbers; see `birl.observations`.
     """
 
     def __init__(
@@ -29,8 +31,10 @@ class Units:
         observation_scaler: ObservationScaler | None,
         action_scaler: ActionScaler | None,
         reward_scaler: RewardScaler | None,
+        observations: Tree = None,
     ) -> None:
-        self.device, self.actions = device, actions
+        self.device, self.actions, self.observations = device, actions, observations
+        self._chooses = any(isinstance(leaf, Choices) for leaf in tree_leaves(observations))
         self.observation_scaler, self.action_scaler = observation_scaler, action_scaler
         self.reward_scaler = reward_scaler
 
@@ -53,11 +57,19 @@ class Units:
         return array.to(self.device, non_blocking=True)
 
     def observation(self, observation: Tree) -> Tree:
-        """Observations as float tensors, scaled."""
-        tree = tree_map(self.tensor, observation)
-        if self.observation_scaler is not None:
-            return self.observation_scaler.transform(tree)
-        return tree_map(to_float, tree)
+        """Observations as float tensors, scaled, choices as one-hot vectors. Further parts of dicts are left out."""
+        return self.as_input(tree_map(self.tensor, picked(self.observations, observation)))
+
+    def as_input(self, tensors: Tree) -> Tree:
+        """Observations that are tensors on the device already, as `observation` gives them."""
+        scaler = self.observation_scaler
+        numbers = tree_map(to_float, tensors) if scaler is None else scaler.transform(tensors)
+        if not self._chooses:
+            return numbers
+        return tree_map(
+            lambda leaf, raw, number: leaf.as_input(raw) if isinstance(leaf, Choices) else number,
+            *(self.observations, tensors, numbers),
+        )
 
     def action(self, action: Array | Tensor) -> Tensor:
         """Stored actions ``[..., *actions.leaf.shape]`` as the policy gives them, in its range."""

@@ -17,6 +17,7 @@ from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, 
 from birl.files.atomic import write_error
 from birl.files.restore import checked_array
 from birl.logging.averages import Averages
+from birl.observations import check_inside, leaf_spaces, part_names, picked
 from birl.run.checkpoint import (
     check_folder,
     checkpoint_path,
@@ -30,7 +31,7 @@ from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_setting
 from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
 from birl.run.session import CHECK_INTERVAL, SamplerPart
-from birl.spaces import all_finite, zero_observation
+from birl.spaces import all_finite
 from birl.types import Array, State, Tree, parts_like, tree_map
 
 
@@ -80,7 +81,7 @@ class Agent:
     ) -> None:
         self.algorithm, self.step = algorithm, 0
         self._env, self._settings = env, {**settings, ACTIONS: algorithm.describe()["action_size"]}
-        self._example = _example(env, player.n)
+        self._example = _example(algorithm, env, player.n)
         self._training = self._now = _Episodes.begin(player)
         self._averages = Averages()
         self._parts = {"learner": algorithm, **parts, "agent": self}
@@ -307,7 +308,10 @@ class Agent:
     def _batch(self, what: str, given: Tree) -> Tree:
         """A copy ``[n, …]`` of an observation in the dtypes of the observation space."""
         try:
-            return tree_map(lambda like, x: self._leaf(what, like, x), self._example, parts_like(given, self._example))
+            given = picked(self._example, parts_like(given, self._example))
+            batch = tree_map(lambda like, x: self._leaf(what, like, x), self._example, given)
+            check_inside(self.algorithm.spec.observations, batch, what)
+            return batch
         except BirlError:
             raise
         except (LookupError, TypeError, ValueError) as error:
@@ -375,7 +379,8 @@ def replay_agent(
     )
     algorithm.build_with_env(env)
     if buffer is None and learns:
-        buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env, lanes=n)
+        keys = part_names(algorithm.spec.observations)
+        buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env, lanes=n, observation_keys=keys)
     lanes = getattr(getattr(buffer, "storage", None), "lanes", n)
     if lanes != n:
         raise ShapeError(f"the buffer has {lanes} lanes, the agent {n} environments: make the buffer with lanes={n}")
@@ -389,7 +394,7 @@ def replay_agent(
     _, random = reset_generator(env, given["seed"]).spawn(2)
     player = ReplayPlayer(
         algorithm,
-        _example(env, n),
+        _example(algorithm, env, n),
         single_spaces(env)[1],
         buffer,
         explorer,
@@ -407,8 +412,11 @@ def rollout_agent(algorithm: Trainable, env: Environment, n: int) -> Agent:
     settings = run_settings(algorithm, "agent", environments=n)
     algorithm.build_with_env(env)
     algorithm.learner.begin_run(None, 0)
-    return Agent(algorithm, RolloutPlayer(algorithm, _example(env, n), single_spaces(env)[1]), env, {}, settings)
+    player = RolloutPlayer(algorithm, _example(algorithm, env, n), single_spaces(env)[1])
+    return Agent(algorithm, player, env, {}, settings)
 
 
-def _example(env: Environment, n: int) -> Tree:
-    return tree_map(lambda x: np.zeros((n, *x.shape), x.dtype), zero_observation(single_spaces(env)[0]))
+def _example(algorithm: Trainable, env: Environment, n: int) -> Tree:
+    """Zeros in the shapes and dtypes of what is read of an environment's observations."""
+    leaves = picked(algorithm.spec.observations, leaf_spaces(single_spaces(env)[0]))
+    return tree_map(lambda space: np.zeros((n, *space.shape), space.dtype), leaves)

@@ -8,6 +8,7 @@ from typing import Any
 from birl.checks import check
 from birl.dataset import create_infinite_replay_buffer
 from birl.envs import Stepper, as_environment, reset_generator
+from birl.observations import part_names
 from birl.run.collector import Collector
 from birl.run.player import ReplayPlayer, check_parts
 from birl.run.progress import Progress
@@ -45,9 +46,10 @@ def collect(
     env = as_environment(env)
     algorithm.build_with_env(env)
     if buffer is None:
-        buffer = create_infinite_replay_buffer(env=env)
+        keys = part_names(algorithm.spec.observations)
+        buffer = create_infinite_replay_buffer(env=env, observation_keys=keys)
     resets, random = reset_generator(env, seed).spawn(2)
-    stepper = Stepper(env, resets)
+    stepper = Stepper(env, resets, observations=algorithm.spec.observations)
     parts = (algorithm, stepper.observation, stepper.action_space, buffer, explorer)
     collector = Collector(stepper, ReplayPlayer(*parts, greedy=deterministic, generator=random))
     with contextlib.closing(Progress(n_steps, 0, show_progress)) as progress:

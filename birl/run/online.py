@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from birl.dataset import create_fifo_replay_buffer
 from birl.envs import Stepper, reset_generator
 from birl.errors import ConfigError
+from birl.observations import part_names
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import DIGEST, digest, environment_settings, part_settings, run_settings
@@ -62,7 +63,8 @@ def online_fitter(
     )
     algorithm.build_with_env(env)
     if buffer is None:
-        buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env)
+        keys = part_names(algorithm.spec.observations)
+        buffer = create_fifo_replay_buffer(DEFAULT_BUFFER_LIMIT, env=env, observation_keys=keys)
     if buffer.transition_count + n_steps < batch_size:
         warnings.warn(
             f"nothing will be learned in n_steps={n_steps}: updates begin when the buffer holds a minibatch, that is, "
@@ -73,7 +75,7 @@ def online_fitter(
     schedule = begun_schedule(algorithm, buffer, given, n_steps)
     settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
     resets, random = reset_generator(env, seed).spawn(2)
-    stepper = Stepper(env, resets)
+    stepper = Stepper(env, resets, observations=algorithm.spec.observations)
     if overlap and not stepper.divisible:
         raise ConfigError(
             f"overlap=True was given with a {type(env.unwrapped).__name__}; only environments that run in "

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
+from birl.spaces import Spec
 from birl.types import Array, State, Tree
 
 Environment: TypeAlias = Any  # gymnasium.Env or gymnasium.vector.VectorEnv
@@ -111,6 +112,10 @@ class Trainable(Protocol):
     @property
     def learner(self) -> Learner:
         """Its learner, once the networks are built."""
+
+    @property
+    def spec(self) -> Spec:
+        """What the networks read and give, once they are built."""
 
     def describe(self) -> dict[str, Any]:
         """Shapes and configuration in JSON form, as in ``params.json``."""

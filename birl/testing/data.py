@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from birl.dataset import MDPDataset
+from birl.observations import Choices, as_observations
 from birl.seeding import seed as seed_everything
 from birl.spaces import Actions, Continuous, Discrete
-from birl.types import Batch, Tree, shape_map, tree_map
+from birl.types import Array, Batch, Tree, tree_map
 
 
 def build_algorithm(
@@ -26,7 +27,7 @@ def build_algorithm(
 
     Args:
         config: its configuration.
-        observation_shape: shape of the observations.
+        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
         action_size: number of action dimensions or of discrete actions.
         discrete_action: only for algorithms that handle both kinds of actions.
         seed: of the parameters.
@@ -71,7 +72,7 @@ def random_dataset(
     """Random episodes of equal length. Every second one is truncated, and its last transition is kept.
 
     Args:
-        observation_shape: shape of the observations.
+        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
         action_size: number of action dimensions or of discrete actions.
         discrete_action: the kind of actions.
         episodes: number of episodes.
@@ -91,13 +92,20 @@ def random_dataset(
         columns["truncated"].astype(np.float32),
         action_space=actions.kind,
         action_size=action_size,
-        **{"next_observations": columns["next_observation"], **options},
+        **{"next_observations": columns["next_observation"], "observation_space": observation_shape, **options},
     )
 
 
 def random_observations(generator: np.random.Generator, shape: Any, count: int) -> Tree:
-    """A tree of normal numbers ``[count, *shape]``."""
-    return shape_map(lambda leaf: generator.normal(size=(count, *leaf)).astype(np.float32), shape)
+    """A tree of normal numbers ``[count, *shape]``, and of values of choices where there are some."""
+
+    def draw(leaf: Any) -> Array:
+        if isinstance(leaf, Choices):
+            low, sizes = np.reshape(leaf.starts, leaf.shape), np.reshape(leaf.sizes, leaf.shape)
+            return generator.integers(low, low + sizes, (count, *leaf.shape))
+        return generator.normal(size=(count, *leaf.shape)).astype(np.float32)
+
+    return tree_map(draw, as_observations(shape))
 
 
 def random_columns(

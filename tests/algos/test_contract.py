@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from birl import algos
 from birl.acting.export import PolicyModule
@@ -90,6 +91,21 @@ def test_contract_with_other_observations(shape: Any) -> None:
         "save_load_continue",
     ]
     assert check_algorithm(config, observation_shape=shape, checks=names) == names
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        algos.DiscreteBCConfig(batch_size=8),
+        algos.DiscreteCQLConfig(batch_size=8, encoder_factory="gru", sequence_length=4),
+        algos.DecisionTransformerConfig(batch_size=4, context_size=3, num_heads=1, num_layers=1),
+    ],
+    ids=lambda config: type(config).__name__,
+)
+def test_contract_with_choices(config: Any) -> None:
+    parts = {"gear": spaces.Discrete(4, start=1), "pair": (spaces.MultiDiscrete([2, 3]), (2,))}
+    names = ["save_load_continue", "actions_in_bounds", "export_torchscript"]
+    assert check_algorithm(config, observation_shape=parts, checks=names) == names
 
 
 def test_an_unknown_check_is_refused() -> None:

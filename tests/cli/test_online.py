@@ -15,7 +15,7 @@ import birl
 from birl.acting.explorers import LinearDecayEpsilonGreedy, NormalNoise
 from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
 from birl.cli import main
-from birl.cli.online import exploration, one_hot_note, replay_buffer, training_environment, with_defaults
+from birl.cli.online import exploration, replay_buffer, training_environment, with_defaults
 from birl.dataset import FrameStackTransitionPicker, MultiStepTransitionPicker
 from birl.errors import ConfigError
 from birl.files import load_archive
@@ -121,13 +121,13 @@ def images(shape: tuple[int, ...]) -> Any:
 
 def test_buffers() -> None:
     pole = birl.envs.make_env("CartPole-v1")
-    assert replay_buffer(pole, 0.9, {}) is None
-    found = replay_buffer(pole, 0.9, {"multi_step": 3, "buffer_size": 7})
+    assert replay_buffer(pole, DQNConfig(gamma=0.9), {}) is None
+    found = replay_buffer(pole, DQNConfig(gamma=0.9), {"multi_step": 3, "buffer_size": 7})
     assert found is not None and found.buffer.limit == 7
     picker = found.transition_picker
     assert isinstance(picker, MultiStepTransitionPicker) and (picker.n_steps, picker.gamma) == (3, 0.9)
     stacked = birl.envs.FrameStack(images((1, 40, 40)), 4)
-    found = replay_buffer(stacked, 0.9, {"frame_stack": 4})
+    found = replay_buffer(stacked, DQNConfig(gamma=0.9), {"frame_stack": 4})
     assert found is not None and isinstance(found.transition_picker, FrameStackTransitionPicker)
     algorithm = DQNConfig(batch_size=4).create()
     algorithm.fit_online(stacked, found, n_steps=20, logger_adapter=birl.logging.NoopAdapterFactory())
@@ -264,18 +264,6 @@ def test_best_models_and_ends_at_a_score(birl_: Any, tmp_path: Path) -> None:
     birl_(*offline, "--out", tmp_path / "off")
     assert "has no model_best.d3" in birl_("evaluate", tmp_path / "off", "--best", status=1)
     assert "is no folder of a run" in birl_("evaluate", out / "model_300.d3", "--best", status=1)
-
-
-def test_observations_that_are_choices_are_one_hot_in_every_command(birl_: Any, tmp_path: Path) -> None:
-    out = tmp_path / "lake"
-    words = ["train", "DQN", "--env-id", "FrozenLake-v1", "--n-steps", 30, *SMALL, "--out"]
-    birl_(*words, out)
-    assert "observations are Discrete(16): the networks see one-hot vectors of 16 numbers\n" in birl_.notes
-    assert birl.load_learnable(out / "model_30.d3").observation_shape == (16,)
-    assert birl_("evaluate", out, "--n-episodes", 1).startswith("return ")
-    both = training_environment("Blackjack-v1", 2, 2)
-    assert both.single_observation_space.shape == (2 * (32 + 11 + 2),) and "of 45 numbers" in one_hot_note(both)
-    assert one_hot_note(training_environment("CartPole-v1")) == one_hot_note(None) == ""
 
 
 def test_wrappers_for_python_are_put_into_a_function_for_the_command_line(

@@ -38,6 +38,7 @@ from birl.errors import (
     CorruptFileError,
     DataError,
     EmptyDataError,
+    EnvironmentMismatchError,
     ForeignFileError,
     NonFiniteError,
     ShapeError,
@@ -106,7 +107,7 @@ def test_spaces() -> None:
     for space in (gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.Discrete(3, start=1)):
         with pytest.raises(ActionError, match="wrap"):
             create_fifo_replay_buffer(10, env=Env(BOX, space))
-    with pytest.raises(ShapeError, match="fixed shape"):
+    with pytest.raises(EnvironmentMismatchError, match="the observation space is Text"):
         create_fifo_replay_buffer(10, env=Env(gymnasium.spaces.Text(3), gymnasium.spaces.Discrete(2)))
 
 

@@ -22,7 +22,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
             "grey": spaces.Box(0, 255, (6, 8), np.uint8),
             "goal": spaces.Dict({"observation": box, "achieved_goal": goals, "desired_goal": goals}),
             "dict": spaces.Dict({"left": box, "right": spaces.Tuple((box, spaces.MultiBinary(2)))}),
-            "number": spaces.Discrete(200),
+            "number": spaces.Discrete(300),
         }[kind]
         continuous = kind in ("vector", "goal")
         self.action_space = spaces.Box(-2.0, 2.0, (1,)) if continuous else spaces.Discrete(5)

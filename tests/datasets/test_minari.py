@@ -17,7 +17,8 @@ import recorded_envs  # registers its environments
 from birl.dataset import FrameStackTransitionPicker, ReplayBuffer
 from birl.datasets import get_dataset, get_minari
 from birl.envs import environment_spec
-from birl.errors import ConfigError, FileError, MissingExtraError, ShapeError
+from birl.errors import ConfigError, FileError, MissingExtraError
+from birl.observations import Choices
 from birl.types import ActionSpace, tree_map
 
 assert recorded_envs
@@ -119,9 +120,17 @@ def test_an_environment_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     check(dataset, lambda x: x[0])
 
 
-def test_observations_that_cannot_be_learned_from() -> None:
-    with pytest.raises(ShapeError, match="Discrete.*FlattenObservation"):
-        get_minari("recorded/number-v0")
+def test_integers_are_choices() -> None:
+    dataset, env = get_minari("recorded/number-v0")
+    own = dataset.dataset_info.observations
+    assert isinstance(own, Choices) and own == environment_spec(env).observations and dataset.observation_shape == ()
+
+
+def test_parts_that_are_named() -> None:
+    dataset, _ = get_minari("recorded/dict-v0", observation_keys=["right"])
+    assert set(dataset.observation_shape) == {"right"}
+    with pytest.raises(ConfigError, match="no part of the observation is called; there are 'left'"):
+        get_minari("recorded/dict-v0", observation_keys=["top"])
 
 
 def test_missing_data_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:

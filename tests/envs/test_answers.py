@@ -7,7 +7,6 @@ import signal
 import warnings
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -251,39 +250,6 @@ def test_without_a_log_nothing_is_kept_or_cut() -> None:
     for _ in range(50):
         assert not stepper.step(np.zeros(1, np.int64)).truncated
     assert len(stepper._log) == 0
-
-
-# -- discrete observations -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "says", "size"),
-    [
-        ("FrozenLake-v1", r"the space of observation is Discrete\(16\)", 16),
-        ("Taxi-v4", r"the space of observation is Discrete\(500\)", 500),
-        ("Blackjack-v1", r"the space of observation\[0\] is Discrete\(32\)", 45),
-    ],
-)
-def test_discrete_observations_name_their_part_and_a_wrapper_that_works(name: str, says: str, size: int) -> None:
-    env = gymnasium.make(name)
-    with pytest.raises(EnvironmentMismatchError, match=rf"{says}; .*gymnasium\.wrappers\.FlattenObservation"):
-        small_dqn().fit_online(env, n_steps=20, **QUIET)
-    flat: Any = gymnasium.wrappers.FlattenObservation(env)
-    dqn = small_dqn()
-    dqn.fit_online(flat, n_steps=20, n_steps_per_epoch=20, update_start_step=10, **QUIET)
-    assert dqn.observation_shape == (size,) and dqn.grad_step > 0
-    several = gymnasium.wrappers.vector.FlattenObservation(gymnasium.make_vec(name, num_envs=2))
-    assert environment_spec(several).observation_shape == (size,)
-
-
-def test_parts_are_named_by_their_keys() -> None:
-    env = Drift()
-    env.observation_space = spaces.Dict({"a": spaces.Tuple((spaces.Box(0, 1, (2,)), spaces.Text(3)))})
-    with pytest.raises(EnvironmentMismatchError, match=r"observation\['a'\]\[1\] is Text.*FlattenObservation"):
-        environment_spec(env)
-    env.observation_space = spaces.Sequence(spaces.Discrete(2))
-    with pytest.raises(EnvironmentMismatchError, match=r"observation is Sequence.*TransformObservation"):
-        environment_spec(env)
 
 
 # -- the old library gym ---------------------------------------------------------------------------------------

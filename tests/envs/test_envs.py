@@ -72,8 +72,8 @@ def test_unsupported_action_spaces(space: Any) -> None:
 
 def test_unsupported_observation_space_and_foreign_object() -> None:
     env = Drift()
-    env.observation_space = spaces.Discrete(4)
-    with pytest.raises(EnvironmentMismatchError, match="FlattenObservation"):
+    env.observation_space = spaces.Text(4)
+    with pytest.raises(EnvironmentMismatchError, match="TransformObservation"):
         environment_spec(env)
     with pytest.raises(EnvironmentMismatchError, match="not an environment"):
         environment_spec(object())

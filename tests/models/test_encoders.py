@@ -143,9 +143,19 @@ def test_default_encoder_fits_images_of_every_size(channels: int, width: int | N
         assert DefaultEncoderFactory().create(shape)(torch.rand(2, *shape)).shape == (2, 512)
 
 
-@pytest.mark.parametrize("shape", [(96, 96, 3), (7, 7, 3), (10, 10, 1), (210, 160, 3), (384, 96, 3), (84, 84, 12)])
+@pytest.mark.parametrize("shape", [(96, 96, 3), (7, 7, 3), (10, 10, 1), (21, 16, 4)])
+def test_images_with_few_channels_last_are_turned(shape: Any) -> None:
+    first = (shape[2], *shape[:2])
+    for factory in (DefaultEncoderFactory(), PixelEncoderFactory([[8, 3, 1]])):
+        encoder, other = factory.create(shape), factory.create(first)
+        other.load_state_dict(encoder.state_dict())
+        x = torch.rand(2, *shape)
+        assert torch.allclose(encoder(x), other(x.movedim(-1, -3)), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(84, 84, 12), (16, 16, 8)])
 @pytest.mark.parametrize("factory", [DefaultEncoderFactory(), PixelEncoderFactory(), PixelEncoderFactory([[8, 3, 1]])])
-def test_channels_last_are_refused_with_the_way_out(shape: Any, factory: EncoderFactory) -> None:
+def test_many_channels_last_are_refused_with_the_way_out(shape: Any, factory: EncoderFactory) -> None:
     first = re.escape(str((shape[2], *shape[:2])))
     with pytest.raises(ConfigError, match=rf"channels last.*here {first}.*ChannelFirst.*moveaxis"):
         factory.create(shape)

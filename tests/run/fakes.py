@@ -45,6 +45,35 @@ class Drift(gymnasium.Env):
         return self._observation(), self.position, terminated, self.steps >= self.limit, {}
 
 
+class Told(gymnasium.Env):  # type: ignore[type-arg]
+    """Like a grid world: an image with channels last, a direction, a pair, and what to do in words."""
+
+    observation_space = spaces.Dict(
+        {
+            "direction": spaces.Discrete(4, start=1),
+            "image": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+            "mission": spaces.Text(20),
+            "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (), np.float32))),
+        }
+    )
+    action_space = spaces.Discrete(3)
+
+    def _observation(self) -> Any:
+        rng = self.np_random
+        pair = rng.integers([2, 3]), np.float32(rng.random())
+        image = rng.integers(0, 256, (7, 7, 3)).astype(np.uint8)
+        return {"mission": "go", "image": image, "direction": np.int64(self.steps + 1), "pair": pair}  # out of order
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self._observation(), float(action == 1), False, self.steps == 3, {}
+
+
 class FakeConfig:
     batch_size = 4
     gamma = 0.9

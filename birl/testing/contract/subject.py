@@ -31,7 +31,7 @@ class Subject:
 
     Attributes:
         config: configuration of the algorithm.
-        observation_shape: shape of the observations.
+        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
         action_size: number of action dimensions or of discrete actions.
         discrete_action: only for algorithms that handle both kinds of actions, which are continuous by default.
         seed: of parameters and data.
@@ -171,13 +171,15 @@ class Subject:
             0 * ends,
             action_space=actions.kind,
             action_size=actions.size,
+            observation_space=self.observation_shape,
         )
         return lambda: algorithm.sample_minibatch(dataset)
 
     def observations(self, count: int, size: float = 1.0) -> Tree:
         """Random observations ``[count, …]``."""
         generator = np.random.default_rng(self.seed + 1)
-        return tree_map(lambda x: x * np.float32(size), random_observations(generator, self.observation_shape, count))
+        drawn = random_observations(generator, self.observation_shape, count)
+        return tree_map(lambda x: x * np.float32(size) if x.dtype.kind == "f" else x, drawn)
 
     def contexts(self, algorithm: Any, count: int) -> tuple[Tree, Array, Array, Array]:
         """Contexts of a sequence model, from episodes of random data."""

@@ -1,0 +1,25 @@
+"""Parts of observations on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.conftest import Shell
+
+import birl
+
+
+def test_parts_of_observations_are_named_with_set(birl_: Shell, tmp_path: Path) -> None:
+    words = ["train", "DQN", "--env-id", "run.fakes:Told", "--n-steps", 20, "--out", tmp_path / "run"]
+    assert "the part 'mission' of the observation is Text" in birl_(*words, status=1)
+    birl_(*words, "--set", 'observation_keys=["direction", "image"]', "--set", "batch_size=4")
+    assert "episodes" in birl_("evaluate", tmp_path / "run", "--env-id", "run.fakes:Told", "--n-episodes", 2)
+
+
+def test_observations_that_are_choices_need_nothing(birl_: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "lake"
+    words = ["train", "DQN", "--env-id", "FrozenLake-v1", "--n-steps", 30, "--set", "batch_size=4", "--n-trials", 1]
+    birl_(*words, "--out", out)
+    model = birl.load_learnable(out / "model_30.d3")
+    assert model.observation_shape == (16,) and model.spec.data_shape == ()
+    assert birl_("evaluate", out, "--n-episodes", 1).startswith("return ")
