@@ -308,8 +308,10 @@ class Agent:
     def _batch(self, what: str, given: Tree) -> Tree:
         """A copy ``[n, …]`` of an observation in the dtypes of the observation space."""
         try:
-            given = picked(self._example, parts_like(given, self._example))
-            batch = tree_map(lambda like, x: self._leaf(what, like, x), self._example, given)
+            parts = parts_like(given, self._example)
+            with contextlib.suppress(ShapeError):  # parts that are missing are told below
+                parts = picked(self._example, parts)
+            batch = tree_map(lambda like, x: self._leaf(what, like, x), self._example, parts)
             check_inside(self.algorithm.spec.observations, batch, what)
             return batch
         except BirlError:
