@@ -30,7 +30,7 @@ from birl.cli.online import (
 from birl.cli.options import Device, Import
 from birl.cli.settings import configure
 from birl.dataset import MultiStepTransitionPicker
-from birl.envs import Stepper, environment_spec, single_spaces
+from birl.envs import Stepper, single_spaces
 from birl.errors import ConfigError, CorruptFileError
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator

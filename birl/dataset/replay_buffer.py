@@ -120,8 +120,8 @@ class ReplayBuffer(ReplayBufferBase):
                 )
             info = DatasetInfo.from_episodes(episodes, action_space, action_size, observation_space)
         elif observation_signature is not None and action_signature is not None:
-            signatures = (observation_signature, action_signature, reward)
-            info = info_of_signatures(*signatures, action_space, action_size, observation_space)
+            stored = (observation_signature, action_signature, reward)
+            info = info_of_signatures(*stored, action_space, action_size, observation_space)
         else:
             raise ConfigError("shapes cannot be told: give env=, episodes= (at least one) or the signatures")
         if lanes is None:

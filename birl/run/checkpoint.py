@@ -118,8 +118,6 @@ def differences(saved: Any, given: Any, name: str = "") -> list[str]:
     or move with them, and come with the checkpoint. Nor does a field that one build of birl has and another has not, as
     long as it is ``None`` or ``False``.
     """
-    if saved is _ABSENT and given is None and name.startswith("algorithm.params."):
-        return []
     if "_scaler.params" in name and name.endswith(".statistics"):
         return []
     if isinstance(saved, dict) and isinstance(given, dict):
