@@ -27,7 +27,7 @@ from torch import Tensor
 
 from birl.errors import ActionError, EnvironmentMismatchError, ShapeError
 from birl.observations import as_observations, chosen, leaf_spaces, observations_of, picked, reads, shapes_of
-from birl.types import FLOAT32_MAX, ActionSpace, Array, Leaf, Shape, Tree, tree_map
+from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Leaf, Shape, Tree, tree_map, without_mask
 
 _ROUNDING: Final = 1e-5
 """How far beyond a bound an action may lie, relative to the bound (or to 1)."""
@@ -125,7 +125,7 @@ class Continuous:
         """The action ``[..., *shape]`` that a network's output ``[..., size]`` stands for."""
         return output
 
-    def sample(self, n: int, generator: np.random.Generator) -> Array:
+    def sample(self, n: int, generator: np.random.Generator, allowed: Array | None = None) -> Array:
         """Uniformly random actions ``[n, size]``; standard normal where there are no bounds."""
         bounded = np.isfinite(self.low) & np.isfinite(self.high)
         low, high = np.where(bounded, self.low, 0.0), np.where(bounded, self.high, 0.0)
@@ -213,9 +213,11 @@ class Discrete:
         """The choice with the largest output, the first of several."""
         return output.argmax(-1)
 
-    def sample(self, n: int, generator: np.random.Generator) -> Array:
-        """Uniformly random int64 ``[n]``."""
-        return generator.integers(self.size, size=n)
+    def sample(self, n: int, generator: np.random.Generator, allowed: Array | None = None) -> Array:
+        """Uniformly random int64 ``[n]``, of those that are ``allowed`` ``[n, size]``."""
+        if allowed is None:
+            return generator.integers(self.size, size=n)
+        return np.where(allowed, generator.random((n, self.size)), -1.0).argmax(-1)
 
     def clip(self, action: Array) -> Array:
         """The choices themselves."""
@@ -252,6 +254,28 @@ class Spec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observations", as_observations(self.observations))
+        mask = self.data_shape[MASK] if self.masked else (self.actions.size,)
+        if mask != (self.actions.size,):
+            raise ShapeError(
+                f"the mask of actions, {MASK!r} of the observations, has shape {mask}; it must have "
+                f"{(self.actions.size,)}, a number for each action"
+            )
+        if self.encoder_shape == {}:
+            raise ShapeError(f"the observations hold nothing but {MASK!r}: give something to choose actions by")
+
+    @functools.cached_property
+    def masked(self) -> bool:
+        """Whether observations say which actions are allowed; see `birl.types.MASK`."""
+        return self.actions.discrete and isinstance(self.observations, dict) and MASK in self.observations
+
+    @functools.cached_property
+    def encoder_shape(self) -> Shape:
+        """Shape of what encoders see of an observation: all but the mask of actions."""
+        return self.encoded(self.observation_shape)
+
+    def encoded(self, observation: Tree) -> Tree:
+        """What encoders see of an observation."""
+        return without_mask(observation) if self.masked else observation
 
     def __str__(self) -> str:
         return f"observations {self.observations} and {self.actions}"
@@ -411,15 +435,34 @@ def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) ->
     return actions_of(space).sample(n, generator)
 
 
-def check_actions(actions: Actions, given: Any) -> None:
+def allowed_actions(actions: Actions, observation: Tree) -> Array | None:
+    """Bool ``[n, A]``: the discrete actions that observations ``[n, …]`` allow; ``None`` if they have no mask.
+
+    Raises:
+        EnvironmentMismatchError: if an observation allows none.
+    """
+    if not (actions.discrete and isinstance(observation, dict) and MASK in observation):
+        return None
+    allowed: Array = np.asarray(observation[MASK]) != 0
+    index = _first(allowed.any(-1))
+    if index is not None:
+        raise EnvironmentMismatchError(
+            f"environment {index} allows no action: its {MASK!r} is {observation[MASK][index].tolist()!s:.80}, but the "
+            "episode goes on; a mask must have at least one 1 unless the episode has ended"
+        )
+    return allowed
+
+
+def check_actions(actions: Actions, given: Any, allowed: Array | None = None) -> None:
     """Check that actions lie in an environment's space, up to rounding.
 
     Args:
         actions: what the environment takes.
         given: ``[n, *actions.shape]``.
+        allowed: bool ``[n, A]``, of discrete actions; ``None`` if all are.
 
     Raises:
-        ActionError: naming the first action that is NaN or outside of the space.
+        ActionError: naming the first action that is NaN, outside of the space or not allowed.
     """
     values = np.asarray(given)
     index = actions.outside(values)
@@ -429,3 +472,11 @@ def check_actions(actions: Actions, given: Any) -> None:
             f"the action {values[index].tolist()!s:.100} for environment {index} is not in its action space; allowed "
             f"are {actions.allowed}: {scaler}use an explorer whose actions are allowed"
         )
+    if allowed is not None:
+        index = _first(np.take_along_axis(allowed, values.reshape(-1, 1), 1)[:, 0])
+        if index is not None:
+            raise ActionError(
+                f"the action {values[index]} for environment {index} is masked; allowed are "
+                f"{np.flatnonzero(allowed[index]).tolist()!s:.80}: use an explorer that reads the mask of actions, "
+                f"observation[{MASK!r}]"
+            )

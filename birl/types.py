@@ -19,6 +19,7 @@ from torch import Tensor
 __all__ = [
     "FLOAT32_MAX",
     "GRADIENT_STATISTICS",
+    "MASK",
     "ActionSpace",
     "Array",
     "Batch",
@@ -38,6 +39,7 @@ __all__ = [
     "Tree",
     "UInt8NDArray",
     "as_parts",
+    "beside_mask",
     "is_shape",
     "leaf_shapes",
     "parts_like",
@@ -46,6 +48,7 @@ __all__ = [
     "tree_map",
     "tree_of_json",
     "weighted_mean",
+    "without_mask",
 ]
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
@@ -66,6 +69,9 @@ GymEnv: TypeAlias = Any
 
 GRADIENT_STATISTICS: Final = ("min", "max", "mean", "std")
 """The statistics that are logged for a gradient, in order."""
+
+MASK: Final = "action_mask"
+"""The leaf of a dict observation that says which discrete actions are allowed: ``[A]``, 0 for those that are not."""
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 """The largest float32."""
@@ -156,6 +162,24 @@ def leaf_shapes(shape: Shape) -> Iterator[tuple[int, ...]]:
             yield from leaf_shapes(value)
 
 
+def without_mask(tree: Tree) -> Tree:
+    """An observation, or its shape, without its `MASK`. If then only ``observation`` is left, it is that leaf alone."""
+    if not isinstance(tree, dict) or MASK not in tree:
+        return tree
+    rest = {name: part for name, part in tree.items() if name != MASK}
+    return rest["observation"] if rest.keys() == {"observation"} else rest
+
+
+def beside_mask(function: Callable[[Tree], Tree], observation: Tree) -> Tree:
+    """Apply ``function`` to what an observation has beside its `MASK`."""
+    rest = without_mask(observation)
+    if rest is observation:
+        return function(observation)
+    changed = function(rest)
+    own = {"observation": changed} if observation.keys() == {"observation", MASK} else changed
+    return {name: observation[name] if name == MASK else own[name] for name in observation}
+
+
 class Inputs(NamedTuple):
     """Inputs of a network: observations and, for recurrent networks, their history.
 
@@ -177,6 +201,18 @@ class Inputs(NamedTuple):
     is_first: Tensor | None = None
     following: Tree = None
     state_out: dict[str, Tensor] | None = None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Bool ``[..., A]``: the actions that are allowed where networks are evaluated; ``None`` if all are.
+
+        Where none is, as in observations after the end of an episode, all are.
+        """
+        observation = self.observation if self.following is None else self.following
+        if not isinstance(observation, dict) or MASK not in observation:
+            return None
+        allowed = observation[MASK] != 0
+        return allowed | ~allowed.any(-1, keepdim=True)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from gymnasium import Space, spaces
 
 from birl.checks import check
 from birl.seeding import new_generator
+from birl.spaces import Discrete, allowed_actions
 from birl.types import Array, State, Tree
 
 
@@ -77,7 +78,8 @@ class LinearDecayEpsilonGreedy(Explorer):
 
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))
-        random = self.generator.integers(algo.action_size, size=greedy.shape)
+        actions = Discrete(algo.action_size)
+        random = actions.sample(len(greedy), self.generator, allowed_actions(actions, x))
         explore = self.generator.random(greedy.shape) < self.compute_epsilon(step)
         return np.where(explore, random, greedy)
 

@@ -106,7 +106,7 @@ def check_scalers(config: Any, spec: Spec) -> None:
             f"action_scaler is a {type(config.action_scaler).__name__}, but the actions are discrete: they are numbers "
             "of choices, which cannot be scaled; leave action_scaler out"
         )
-    scaler, parts = config.observation_scaler, spec.observations
+    scaler, parts = config.observation_scaler, spec.encoded(spec.observations)
     of_parts = getattr(scaler, "observation_scalers", None)
     several = of_parts is not None and isinstance(parts, tuple) and len(of_parts) == len(parts)
     for each, part in zip(of_parts, parts, strict=True) if several else ((scaler, parts),):  # type: ignore[arg-type]
@@ -116,7 +116,8 @@ def check_scalers(config: Any, spec: Spec) -> None:
                 "not scaled; leave it out (None for a part of a tuple)"
             )
     _prepare(config, spec)
-    for name, shape in {"observation_scaler": spec.data_shape, "action_scaler": spec.actions.shape}.items():
+    own_shape = spec.encoded(spec.data_shape)
+    for name, shape in {"observation_scaler": own_shape, "action_scaler": spec.actions.shape}.items():
         scaler = getattr(config, name)
         fitted: Any = getattr(scaler, "minimum", getattr(scaler, "mean", None))
         own = np.shape(fitted)
@@ -128,7 +129,7 @@ def check_scalers(config: Any, spec: Spec) -> None:
 def _prepare(config: Any, spec: Spec) -> None:
     for scaler in (config.observation_scaler, config.reward_scaler):
         if scaler is not None:
-            scaler.prepare(spec.data_shape, config.gamma)
+            scaler.prepare(spec.encoded(spec.data_shape), config.gamma)
 
 
 def checked_spec(kind: Definition, shape: Shape, action_size: int, discrete: bool | None) -> Spec:

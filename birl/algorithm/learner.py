@@ -273,7 +273,7 @@ class Learner:
     def see_observations(self, observation: Tree, valid: Array) -> None:
         """Move the observation scaler, if it is a running one, with the valid steps ``[..., *shape]``."""
         if "observation_scaler" in self.running:
-            parts = picked(self.spec.observations, observation)
+            parts = self.spec.encoded(picked(self.spec.observations, observation))
             self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:

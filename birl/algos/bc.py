@@ -107,7 +107,7 @@ def cross_entropy(nets: DiscreteBCNets, batch: Batch, cfg: DiscreteBCConfig) -> 
     """``-E[log pi(a|s)] + beta * E[mean over actions of logits^2]``."""
     policy = nets.actor(batch.inputs)
     imitation = -weighted_mean(policy.log_prob(batch.action), batch.weight)
-    penalty = weighted_mean(policy.logits.square().mean(-1), batch.weight)
+    penalty = weighted_mean(policy.mean_square(), batch.weight)
     metrics = {"imitation_loss": imitation, "regularization_loss": cfg.beta * penalty}
     return Loss(imitation + cfg.beta * penalty, metrics)
 

@@ -176,9 +176,9 @@ class ImitatorHead(nn.Module):
         super().__init__()
         self.linear = nn.Linear(feature_size, action_size)
 
-    def forward(self, features: Tensor) -> Categorical:
-        """Distribution over actions for features ``[..., feature_size]``."""
-        return Categorical(self.linear(features))
+    def forward(self, features: Tensor, allowed: Tensor | None) -> Categorical:
+        """Distribution over the ``allowed`` actions for features ``[..., feature_size]``."""
+        return Categorical(self.linear(features), allowed)
 
 
 class DiscreteBCQNets(DQNNets):
@@ -200,14 +200,16 @@ def judged(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]
         return nets.critic(inputs), nets.imitator(inputs)
     features = nets.critic.encode(inputs)
     features = features.unsqueeze(0) if nets.critic.share_encoder else features
-    return nets.critic.head(features), nets.imitator(features[0])
+    allowed = inputs.mask if nets.critic.spec.masked else None
+    return nets.critic.head(features).among(allowed), nets.imitator(features[0], allowed)
 
 
 def constrained_action(nets: DiscreteBCQNets, inputs: Inputs) -> Tensor:
     """The action with the highest Q-value among those with ``G(a|s) / max G(·|s)`` at or above the threshold."""
     returns, imitator = judged(nets, inputs)
-    ratio = (imitator.logits - imitator.logits.amax(-1, keepdim=True)).exp()
-    return returns.mean().mean(0).masked_fill(ratio < nets.action_flexibility, -math.inf).argmax(-1)
+    logits = imitator.masked_logits
+    ratio = (logits - logits.amax(-1, keepdim=True)).exp()
+    return returns.scores().mean(0).masked_fill(ratio < nets.action_flexibility, -math.inf).argmax(-1)
 
 
 def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -> Loss:
@@ -221,7 +223,7 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
         target = nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
     returns, imitator = judged(nets, batch.inputs)
     td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
-    penalty = cfg.beta * imitator.logits.square().mean(-1)
+    penalty = cfg.beta * imitator.mean_square()
     imitation = weighted_mean(penalty - imitator.log_prob(batch.action), batch.weight)
     return Loss(td.value + imitation, {"td_loss": td.value, "imitator_loss": imitation}, priority=td.priority)
 

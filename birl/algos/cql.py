@@ -179,7 +179,7 @@ def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
     td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
     value = returns.mean()  # [N, B, A]
     taken = value.gather(-1, batch.action.unsqueeze(-1).expand(*value.shape[:-1], 1)).squeeze(-1)
-    gap = weighted_mean(torch.logsumexp(value, -1) - taken, batch.weight).sum()
+    gap = weighted_mean(torch.logsumexp(returns.scores(), -1) - taken, batch.weight).sum()
     return Loss(td.value + cfg.alpha * gap, {"td_loss": td.value, "conservative_loss": gap}, priority=td.priority)
 
 

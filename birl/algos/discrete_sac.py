@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch import nn
@@ -50,6 +50,10 @@ class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
     target_update_interval: int = field(8000, like=SharedFields)
 
 
+TARGET: Final = 0.98
+"""Share of the largest possible entropy that the temperature aims at."""
+
+
 class DiscreteSACNets(nn.Module):
     """Every tensor that discrete SAC learns."""
 
@@ -59,7 +63,7 @@ class DiscreteSACNets(nn.Module):
         self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
         self.temperature = Scalar(cfg.initial_temperature)
-        self.target_entropy = 0.98 * math.log(spec.actions.size)
+        self.target_entropy = TARGET * math.log(spec.actions.size)
 
 
 def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
@@ -79,7 +83,10 @@ def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     log_probs = policy.log_probs
     probs = log_probs.exp()
     value = (probs * (nets.temperature().detach() * log_probs - value)).sum(-1)
-    return Loss(weighted_mean(value, batch.weight), share={"policy_entropy": -(probs * log_probs).sum(-1)})
+    entropy = -(probs * log_probs).sum(-1)
+    if policy.allowed is not None:  # so that the target is the same share of what is possible in every state
+        entropy = entropy + TARGET * (math.log(policy.allowed.shape[-1]) - policy.allowed.sum(-1).log())
+    return Loss(weighted_mean(value, batch.weight), share={"policy_entropy": entropy})
 
 
 @final

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.algorithm import ActionSpace, Algorithm, AlgorithmConfig, Inputs, Nothing, Policy, Spec, config, field
+from birl.models.distributions import Categorical
 from birl.types import leaf_shapes, tree_leaves
 
 
@@ -53,7 +54,10 @@ def random_action(nets: NoNets, inputs: Inputs) -> Tensor:
 
 
 def random_choice(nets: NoNets, inputs: Inputs) -> Tensor:
-    """Integers below the number of actions."""
+    """Integers below the number of actions, of those that are allowed."""
+    if nets.spec.masked:
+        logits = torch.zeros(*nets.lead(inputs), nets.spec.actions.size, device=nets.action_size.device)
+        return Categorical(logits, inputs.mask).sample()[0]
     return torch.randint(nets.spec.actions.size, nets.lead(inputs), device=nets.action_size.device)
 
 

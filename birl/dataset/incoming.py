@@ -10,7 +10,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.episode import EpisodeBase
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
-from birl.dataset.validation import check_finite, check_stored
+from birl.dataset.validation import check_allowed, check_finite, check_stored
 from birl.errors import EmptyDataError, ShapeError
 from birl.observations import check_leaf
 from birl.types import Array, Leaf, Tree, tree_map
@@ -36,6 +36,8 @@ def step_columns(
             raise ShapeError(f"{name} has shape {given.shape}; it must have {(count, *leaf.shape)}")
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
     check_stored(storage.info.actions, values["action"])
+    if storage.info.actions.discrete:
+        check_allowed(observation, values["action"])
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
         if len(value) != count:

@@ -23,6 +23,7 @@ from birl.dataset.validation import (
     as_flags,
     as_ids,
     as_observation,
+    check_allowed,
     check_finite,
     check_length,
     check_stored,
@@ -31,9 +32,9 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
-from birl.observations import check_inside, chosen, named_map, observations_in, picked, wider
-from birl.spaces import KINDS
-from birl.types import ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
+from birl.observations import as_observations, check_inside, chosen, named_map, observations_in, picked, wider
+from birl.spaces import KINDS, Spec
+from birl.types import MASK, ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536
 _LIMIT = (20, 10)  # a time limit is suspected from so many steps on, and so many episodes of this length
@@ -58,6 +59,9 @@ class MDPDataset(ReplayBuffer):
             episode is a transition too.
         episode_ids: ``[N]``, numbers or text: the episode of each step, as in a log's column. An episode ends where
             the id changes; if its last step is not terminal, it is truncated. Its steps must follow one another.
+        action_masks: ``[N, A]``, 1 for each discrete action that could be taken at a step, else 0. Observations become
+            ``{"observation": …, "action_mask": …}`` (or get this leaf, if they are dicts), which algorithms understand;
+            ``next_observations``, if they are given, must have it.
         storage: ``"memory"``, a torch device, or the path of a new folder.
         sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
         observation_space: what observations are: a space of Gymnasium, such as ``env.observation_space``, or a tuple or
@@ -95,6 +99,7 @@ class MDPDataset(ReplayBuffer):
         *,
         next_observations: Tree = None,
         episode_ids: Any = None,
+        action_masks: Any = None,
         storage: Place = "memory",
         sampler: Sampler | None = None,
         observation_space: Any = None,
@@ -108,6 +113,12 @@ class MDPDataset(ReplayBuffer):
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
         observations = chosen(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
         observations = named_map(partial(as_observation, "observations"), observations)
+        if action_masks is not None:
+            masks = as_array("action_masks", action_masks)
+            observations = {**named_parts(observations), MASK: masks.astype(np.uint8)}
+            if observation_space is not None:
+                space_of = named_parts(as_observations(observation_space))
+                observation_space = {**space_of, MASK: masks.shape[1:]}
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         actions = as_array("actions", actions)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
@@ -117,10 +128,14 @@ class MDPDataset(ReplayBuffer):
         check_finite("rewards", rewards)
         actions, space = prepare_actions(actions, action_space)
         given = check("action_size", action_size, int, ": None finds it in the data", optional=True, low=1)
-        size = detect_action_size(actions, space) if given is None else given
-        check_stored(KINDS[space](size), actions)
-
+        width = np.shape(observations[MASK])[1:] if isinstance(observations, dict) and MASK in observations else ()
+        known = width[0] if len(width) == 1 and space is ActionSpace.DISCRETE else None
+        size = given or known or detect_action_size(actions, space)
         parts = observations_in(observations, observation_space)
+        spec = Spec(parts, KINDS[space](size))
+        check_stored(spec.actions, actions)
+        if spec.masked:
+            check_allowed(observations, actions)
 
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:
@@ -146,6 +161,11 @@ class MDPDataset(ReplayBuffer):
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
         self.storage.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
         self.flush()
+
+
+def named_parts(tree: Tree) -> dict[str, Tree]:
+    """A dict as it is; anything else as its only part, ``observation``."""
+    return tree if isinstance(tree, dict) else {"observation": tree}
 
 
 def _episode_ends(terminal: Array, timeout: Array, ids: Any) -> Array:

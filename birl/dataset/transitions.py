@@ -19,7 +19,7 @@ from birl.dataset.episode import EpisodeBase, Transition, create_zero_observatio
 from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import FINAL, HEAD, NO_NEXT, Storage
-from birl.types import Array, Observation, Shape, Tree, shape_map, tree_leaves, tree_map
+from birl.types import MASK, Array, Observation, Shape, Tree, beside_mask, shape_map, tree_leaves, tree_map
 
 
 @runtime_checkable
@@ -48,7 +48,13 @@ def stack_frames(episode: EpisodeBase, index: int, n_frames: int) -> Observation
     """The last ``n_frames`` observations up to ``index``, oldest first, joined on their first axis; zeros at first."""
     frames = [observation_at(episode, step) for step in range(max(index + 1 - n_frames, 0), index + 1)]
     missing = [create_zero_observation(frames[0])] * (n_frames - len(frames))
-    return tree_map(lambda *leaves: np.concatenate(leaves), *missing, *frames)
+    stacked = tree_map(lambda *leaves: np.concatenate(leaves), *missing, *frames)
+    return newest_mask(stacked, frames[-1], lambda mask: mask)
+
+
+def newest_mask(stacked: Tree, frame: Tree, read: Callable[[Any], Any]) -> Tree:
+    """Stacked observations, of whose masks of actions only that of the newest ``frame`` counts."""
+    return {**stacked, MASK: read(frame[MASK])} if isinstance(frame, dict) and MASK in frame else stacked
 
 
 class BasicTransitionPicker(TransitionPickerProtocol):
@@ -130,7 +136,9 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
             lead, (channels, *rest) = window.shape[:-1], storage.leaves[name].shape
             return storage.place.to_network(frames.reshape(*lead, self.n_frames * channels, *rest))
 
-        return tree_map(stack, storage.observation_names)
+        names = storage.observation_names
+        stacked = beside_mask(lambda rest: tree_map(stack, rest), names)
+        return newest_mask(stacked, names, lambda name: storage.place.to_network(storage.take(name, rows)))
 
     def complete(self, storage: Storage, rows: Any) -> Any:
         """For ``rows`` ``[...]`` whether no frame of their stacks was evicted: bool ``[...]``."""
@@ -138,7 +146,8 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         return alive[..., 0] | ~(storage.take_flags(window, HEAD) & alive).any(-1)
 
     def observation_shape(self, shape: Shape) -> Shape:
-        return shape_map(lambda leaf: (self.n_frames * leaf[0], *leaf[1:]), shape)
+        stacked = shape_map(lambda leaf: (self.n_frames * leaf[0], *leaf[1:]), shape)
+        return newest_mask(stacked, shape, lambda leaf: leaf)
 
 
 class MultiStepTransitionPicker(BasicTransitionPicker):

@@ -8,7 +8,7 @@ import numpy as np
 
 from birl.errors import ActionError, DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.spaces import KINDS, Actions
-from birl.types import FLOAT32_MAX, ActionSpace, Array, Tree, tree_leaves
+from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Tree, tree_leaves
 
 
 def as_array(name: str, value: Any) -> Array:
@@ -46,6 +46,24 @@ def as_observation(name: str, value: Any, part: str) -> Array:
         return as_array(f"{name}[{part!r}]", value)
     except ShapeError as error:
         raise ShapeError(f"{error}. Or leave it out by naming the other parts: observation_keys=(…)") from error
+
+
+def check_allowed(observations: Tree, actions: Array) -> None:
+    """Check that the masks in ``observations`` ``[N, …]``, if they have any, allow discrete ``actions`` ``[N, 1]``.
+
+    Raises:
+        ActionError: naming the first that is not.
+    """
+    if not isinstance(observations, dict) or MASK not in observations:
+        return
+    masks = observations[MASK]
+    wrong = np.flatnonzero(np.take_along_axis(masks, actions, 1)[:, 0] == 0)
+    if wrong.size:
+        step = int(wrong[0])
+        raise ActionError(
+            f"the action {actions[step, 0]} of step {step} is not allowed by its {MASK} {masks[step].tolist()!s:.80}: "
+            "a mask has 1 for each action that could have been taken"
+        )
 
 
 def as_column(name: str, value: Any) -> Array:

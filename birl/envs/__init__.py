@@ -5,10 +5,11 @@ from birl.envs.checker import check_environment
 from birl.envs.elsewhere import Elsewhere
 from birl.envs.making import as_environment, make_env, reset_generator, seed_env
 from birl.envs.stepper import Step, Stepper
-from birl.envs.wrappers import ChannelFirst, FrameStack, GoalConcatWrapper
+from birl.envs.wrappers import ActionMask, ChannelFirst, FrameStack, GoalConcatWrapper
 from birl.spaces import environment_spec, number_of_environments, sample_actions, single_spaces
 
 __all__ = [
+    "ActionMask",
     "Atari",
     "AtariPreprocessing",
     "ChannelFirst",

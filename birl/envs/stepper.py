@@ -6,6 +6,7 @@ A plain environment is a vector environment of one. The three autoreset modes of
 
 from __future__ import annotations
 
+import functools
 import multiprocessing.connection
 import signal
 import sys
@@ -20,7 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from birl.errors import EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
 from birl.observations import Choices, leaf_spaces, picked
 from birl.spaces import actions_of, all_finite, number_of_environments, single_spaces
-from birl.types import FLOAT32_MAX, Array, State, Tree, tree_leaves, tree_map
+from birl.types import FLOAT32_MAX, MASK, Array, State, Tree, tree_leaves, tree_map
 
 _LOG_BYTES: Final = 2**26
 _LEAST_STEPS: Final = 100_000
@@ -107,8 +108,10 @@ class Stepper:
         """
         self._origin = self._generator.bit_generator.state
         self._log.clear()
-        observation, _ = _parts(self._ask("reset", seed=self._seed()), "reset")
+        observation, info = _parts(self._ask("reset", seed=self._seed()), "reset")
         self.observation: Tree = self._read(observation)
+        if MASK in info and self.actions.discrete and not (isinstance(observation, dict) and MASK in observation):
+            _warn_of_mask()
         self._check(self.observation)
         self.is_first = np.ones(self.n, dtype=bool)
         self.reward = np.zeros(self.n, dtype=np.float32)
@@ -307,6 +310,16 @@ class Stepper:
             )
             self._generator.bit_generator.state = state["generator"]
             self.reset()
+
+
+@functools.cache  # once
+def _warn_of_mask() -> None:
+    warnings.warn(
+        f"the environment says in info[{MASK!r}] which actions are allowed, which is not used: wrap it, "
+        "birl.envs.ActionMask(env), so that none of the others is ever taken",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _copied(observation: Tree) -> Tree:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from birl.checks import check
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.spaces import is_channels_last
-from birl.types import Array, Tree, tree_leaves, tree_map
+from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
 
 def is_channel_last(space: Any) -> bool:
@@ -99,6 +99,52 @@ def _channel_first_space(space: Any, dimensions: Tree) -> Any:
         return space
     low, high = (with_channel_first(bound, dimensions) for bound in (space.low, space.high))
     return spaces.Box(low, high, dtype=space.dtype.type)
+
+
+class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """Observations with the mask of actions from ``info["action_mask"]``, which algorithms then honour.
+
+    They become ``{"observation": …, "action_mask": …}``, or get this leaf if they are dicts. Put it around other
+    wrappers of observations.
+
+    Args:
+        env: environment with discrete actions whose ``info`` has ``action_mask`` ``[A]``: 1 for each action that is
+            allowed, else 0.
+
+    Raises:
+        EnvironmentMismatchError: if actions are not discrete, or an observation comes without a mask that fits.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(wrappable(env, self))
+        actions, space = env.action_space, env.observation_space
+        if not isinstance(actions, spaces.Discrete):
+            raise EnvironmentMismatchError(f"ActionMask is for Discrete actions, the action space is {actions}")
+        self._size, self._joins = int(actions.n), isinstance(space, spaces.Dict)
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
+        self.observation_space = spaces.Dict({**parts, MASK: spaces.MultiBinary(self._size)})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._with_mask(observation, info, ended=False), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Make a step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_mask(observation, info, bool(terminated)), reward, terminated, truncated, info
+
+    def _with_mask(self, observation: Any, info: dict[str, Any], ended: bool) -> dict[str, Any]:
+        mask = np.asarray(info.get(MASK, np.ones(self._size) if ended else ()))
+        if mask.shape != (self._size,):
+            given = f"one of shape {mask.shape}" if MASK in info else "none"
+            raise EnvironmentMismatchError(
+                f"info[{MASK!r}] must have shape ({self._size},), a number for each action, at every step; the "
+                f"environment gave {given}"
+            )
+        parts = observation if self._joins else {"observation": observation}
+        return {**parts, MASK: (mask != 0).astype(np.int8)}
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):

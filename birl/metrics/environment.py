@@ -9,6 +9,7 @@ import numpy as np
 from birl.checks import check
 from birl.envs import Stepper, as_environment, reset_generator
 from birl.errors import CorruptFileError
+from birl.spaces import allowed_actions
 from birl.types import State
 
 
@@ -63,7 +64,8 @@ def evaluate(
             episode[index], started = started, started + 1
         action = actor(stepper.observation, stepper.is_first, stepper.reward)
         if epsilon > 0:
-            other = stepper.actions.sample(stepper.n, generator)
+            allowed = allowed_actions(stepper.actions, stepper.observation)
+            other = stepper.actions.sample(stepper.n, generator, allowed)
             chosen = generator.random(stepper.n) < epsilon
             action = np.where(chosen.reshape(-1, *[1] * (other.ndim - 1)), other, action)
         for index, value in stepper.step(action).returns.items():

@@ -18,6 +18,9 @@ from torch import Tensor
 ATANH_LIMIT = 1.0 - 1e-6
 """Actions are clamped to ``[-ATANH_LIMIT, ATANH_LIMIT]`` before ``atanh``: at 1 the density has no finite value."""
 
+NEVER = -1e9
+"""Logit or value of an action that is not allowed: finite, so that its probability times its logarithm is 0."""
+
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
 
@@ -100,19 +103,26 @@ class Categorical:
 
     Attributes:
         logits: unnormalised log-probabilities ``[..., action_size]``.
+        allowed: bool ``[..., action_size]``: the others have probability 0; ``None`` if all are allowed.
     """
 
     logits: Tensor
+    allowed: Tensor | None = None
+
+    @property
+    def masked_logits(self) -> Tensor:
+        """The logits, very low for actions that are not allowed."""
+        return masked(self.logits, self.allowed)
 
     @property
     def log_probs(self) -> Tensor:
         """Log-probabilities ``[..., action_size]``."""
-        return self.logits.log_softmax(-1)
+        return self.masked_logits.log_softmax(-1)
 
     @property
     def probs(self) -> Tensor:
         """Probabilities ``[..., action_size]``."""
-        return self.logits.softmax(-1)
+        return self.masked_logits.softmax(-1)
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Actions, int64 ``[(n,) ...]``, and their log-probabilities.
@@ -121,7 +131,7 @@ class Categorical:
         """
         shape = self.logits.shape if n is None else (n, *self.logits.shape)
         gumbel = -self.logits.new_empty(shape).exponential_().log()
-        action = (self.logits.detach() + gumbel).argmax(-1)
+        action = (self.masked_logits.detach() + gumbel).argmax(-1)
         return action, self.log_prob(action)
 
     def log_prob(self, action: Tensor) -> Tensor:
@@ -131,9 +141,14 @@ class Categorical:
             log_probs = log_probs.expand(*action.shape, -1)
         return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
+    def mean_square(self) -> Tensor:
+        """Mean ``[...]`` of the squared logits of allowed actions."""
+        squares = self.logits.square()
+        return squares.mean(-1) if self.allowed is None else (squares * self.allowed).sum(-1) / self.allowed.sum(-1)
+
     def mode(self) -> Tensor:
         """The most probable action, int64 ``[...]``."""
-        return self.logits.argmax(-1)
+        return self.masked_logits.argmax(-1)
 
     def entropy(self) -> Tensor:
         """Entropy in nats ``[...]``."""
@@ -144,6 +159,11 @@ class Categorical:
         """``KL(self || other)`` in nats ``[...]``."""
         log_probs = self.log_probs
         return (log_probs.exp() * (log_probs - other.log_probs)).sum(-1)
+
+
+def masked(values: Tensor, allowed: Tensor | None) -> Tensor:
+    """``values`` ``[..., A]``, very low where an action is not allowed."""
+    return values if allowed is None else values.masked_fill(~allowed, NEVER)
 
 
 def _noise(mean: Tensor, n: int | None) -> Tensor:

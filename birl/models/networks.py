@@ -30,9 +30,9 @@ class Network(nn.Module):
         self.spec = spec
         self.encoder = encoder
         self.state_key = ""
-        self.feature_size = feature_size_of(encoder, spec.observation_shape, spec.actions.size if with_action else None)
+        self.feature_size = feature_size_of(encoder, spec.encoder_shape, spec.actions.size if with_action else None)
         self.state_size: int = getattr(encoder, "state_size", 0)
-        self._ranks = shape_map(len, spec.observation_shape)
+        self._ranks = shape_map(len, spec.encoder_shape)
 
     def encode(self, inputs: Inputs, action: Tensor | None = None) -> Tensor:
         """Features ``[..., F]``, or ``[N, ..., F]`` of an ensemble encoder.
@@ -46,7 +46,7 @@ class Network(nn.Module):
             action = self.spec.actions.as_input(action)
         if isinstance(self.encoder, Recurrent):
             return self._unroll(self.encoder, inputs, action)
-        observation = inputs.observation if inputs.following is None else inputs.following
+        observation = self.spec.encoded(inputs.observation if inputs.following is None else inputs.following)
         leading = self._leading(observation)
         # compare the numbers of dimensions first: torch.export would take a comparison of sizes for a condition
         if action is not None and (action.dim() - 1 != len(leading) or action.shape[:-1] != leading):
@@ -58,16 +58,17 @@ class Network(nn.Module):
         return features if len(leading) == 1 else _unflatten(features, leading)
 
     def _unroll(self, encoder: Recurrent, inputs: Inputs, action: Tensor | None) -> Tensor:
-        leading = self._leading(inputs.observation)
+        observation = self.spec.encoded(inputs.observation)
+        leading = self._leading(observation)
         state = self._start_state(inputs, leading[-1])
         is_first = inputs.is_first
         if len(leading) == 1 and is_first is not None:
             is_first = is_first.unsqueeze(0)
         shape = leading if len(leading) == 2 else torch.Size((1, *leading))
-        sequence = _unflatten(encoder.embed(self._flatten(inputs.observation)), shape)
+        sequence = _unflatten(encoder.embed(self._flatten(observation)), shape)
         following = None
         if inputs.following is not None:
-            following = _unflatten(encoder.embed(self._flatten(inputs.following)), shape)
+            following = _unflatten(encoder.embed(self._flatten(self.spec.encoded(inputs.following))), shape)
         features, final = encoder.unroll(sequence, state, is_first, following)
         if inputs.state_out is not None:
             inputs.state_out[self.state_key] = final
@@ -107,7 +108,7 @@ class LinearNetwork(Network):
     def __init__(
         self, spec: Spec, encoder_factory: EncoderFactory, size: int | None = None, *, with_action: bool = False
     ) -> None:
-        encoder = encoder_factory.build(spec.observation_shape, spec.actions if with_action else None)
+        encoder = encoder_factory.build(spec.encoder_shape, spec.actions if with_action else None)
         super().__init__(spec, encoder, with_action=with_action)
         self.linear = nn.Linear(self.feature_size, spec.actions.size if size is None else size)
 

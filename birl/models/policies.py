@@ -126,7 +126,7 @@ class CategoricalPolicy(LinearNetwork):
 
     def forward(self, inputs: Inputs) -> Categorical:
         """Distribution with logits ``[..., action_size]``."""
-        return Categorical(self.linear(self.encode(inputs)))
+        return Categorical(self.linear(self.encode(inputs)), inputs.mask if self.spec.masked else None)
 
 
 def policy_of(spec: Spec, encoder_factory: EncoderFactory, **gaussian: Any) -> CategoricalPolicy | NormalPolicy:

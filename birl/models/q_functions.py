@@ -155,7 +155,7 @@ class _QFunction(Network):
     ) -> None:
         share = q_func_factory.share_encoder
         actions, n_actions = (spec.actions, None) if self._reads_action else (None, spec.actions.size)
-        encoder = encoder_factory.build(spec.observation_shape, actions, None if share else n_ensembles)
+        encoder = encoder_factory.build(spec.encoder_shape, actions, None if share else n_ensembles)
         super().__init__(spec, encoder, with_action=self._reads_action)
         self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions)
         self.share_encoder, self.n_ensembles = share, n_ensembles
@@ -183,7 +183,9 @@ class DiscreteQFunction(_QFunction):
     def forward(self, inputs: Inputs, action: Tensor | None = None) -> Returns:
         """Returns ``[N, …, A]`` of every action, or ``[N, …]`` of int64 ``action`` ``[…]``."""
         returns = self._returns(inputs, None)
-        return returns if action is None else returns.gather(action)
+        if action is not None:
+            return returns.gather(action)
+        return returns.among(inputs.mask) if self.spec.masked else returns
 
 
 class ContinuousQFunction(_QFunction):

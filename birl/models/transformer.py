@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
+from birl.models.distributions import masked
 from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.layers import Dropout, activation_named, dense
 from birl.models.networks import Network
@@ -168,13 +169,13 @@ class DecisionTransformerNetwork(Network):
         embed_activation: str = "none",
         **options: Any,
     ) -> None:
-        encoder = encoder_factory.build(spec.observation_shape)
+        encoder = encoder_factory.build(spec.encoder_shape)
         if isinstance(encoder, Recurrent):
             raise ConfigError(
                 f"encoder_factory is {type(encoder_factory).__name__}; a transformer takes encoders without memory: "
                 "use VectorEncoderFactory, PixelEncoderFactory or DefaultEncoderFactory"
             )
-        size = feature_size_of(encoder, spec.observation_shape)
+        size = feature_size_of(encoder, spec.encoder_shape)
         transformer = CausalTransformer(size, num_heads, num_layers, **options)
         super().__init__(spec, encoder)
         self.context_size = context_size
@@ -222,7 +223,8 @@ class DecisionTransformerNetwork(Network):
         tokens = self.dropout(self.after_positions(tokens))
         valid = None if mask is None else (mask > 0).repeat_interleave(3, 1)
         behind_observations = slice(1, None, 3)
-        return self.output(self.transformer(tokens, valid, behind_observations))
+        output = self.output(self.transformer(tokens, valid, behind_observations))
+        return masked(output, Inputs(observations).mask) if self.spec.masked else output
 
     def make_layers(self, size: int, action_size: int) -> None:
         """Make the layers that embed actions and give the output, for tokens of ``size`` features."""

@@ -8,23 +8,41 @@ dimension comes last, before the quantiles or atoms.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from birl.models.distributions import masked
+
 
 class Returns(Protocol):
-    """A critic's output. ``A`` below stands for the action dimension, which only discrete critics have."""
+    """A critic's output. ``A`` below stands for the action dimension, which only discrete critics have.
+
+    Attributes:
+        allowed: bool ``[…, A]``: the actions that may be taken; ``None`` if all may.
+    """
+
+    @property
+    def allowed(self) -> Tensor | None:
+        """See above."""
+
+    def among(self, allowed: Tensor | None) -> Self:
+        """The same returns, where only some actions may be taken."""
+        return replace(self, allowed=allowed)  # type: ignore[type-var]
 
     def mean(self) -> Tensor:
         """Expected return ``[N, …, A]``."""
 
+    def scores(self) -> Tensor:
+        """Expected returns ``[N, …, A]``, very low for actions that are not allowed: what choices are made by."""
+        return masked(self.mean(), self.allowed)
+
     def best(self) -> Tensor:
         """The action ``[…]`` of the highest expected return, averaged over the ensemble: the greedy action."""
-        return self.mean().mean(0).argmax(-1)
+        return self.scores().mean(0).argmax(-1)
 
     def gather(self, action: Tensor) -> Self:
         """The returns of int64 ``action`` ``[…]``: removes ``A``."""
@@ -72,9 +90,11 @@ class MeanReturns(Returns):
 
     Attributes:
         values: ``[N, …]`` or ``[N, …, A]``.
+        allowed: see `Returns`.
     """
 
     values: Tensor
+    allowed: Tensor | None = None
 
     def mean(self) -> Tensor:
         return self.values
@@ -84,15 +104,16 @@ class MeanReturns(Returns):
         return MeanReturns(self.values.gather(-1, index).squeeze(-1))
 
     def min(self) -> MeanReturns:
-        return MeanReturns(self.values.squeeze(0) if self.values.shape[0] == 1 else self.values.min(0).values)
+        lowest = self.values.squeeze(0) if self.values.shape[0] == 1 else self.values.min(0).values
+        return MeanReturns(lowest, self.allowed)
 
     def blend(self, share: float) -> MeanReturns:
         if self.values.shape[0] == 1:
             return self.min()
-        return MeanReturns(share * self.values.min(0).values + (1 - share) * self.values.max(0).values)
+        return MeanReturns(share * self.values.min(0).values + (1 - share) * self.values.max(0).values, self.allowed)
 
     def average(self) -> MeanReturns:
-        return MeanReturns(self.values.mean(0))
+        return MeanReturns(self.values.mean(0), self.allowed)
 
     def mix(self, probs: Tensor) -> MeanReturns:
         return MeanReturns((self.values * probs).sum(-1))
@@ -132,7 +153,7 @@ class _RowReturns(Returns):
             index = action[..., None, None].expand(*rows.shape[:-2], 1, rows.shape[-1])
             return rows.gather(-2, index).squeeze(-2)
 
-        return self._picked(at_action)
+        return self._picked(at_action).among(None)
 
     def min(self) -> Self:
         def lowest(rows: Tensor) -> Tensor:
@@ -153,7 +174,7 @@ class _RowReturns(Returns):
 
     def mix(self, probs: Tensor) -> Self:
         """Row by row. Averaged quantiles have the mixture's mean, but not its shape."""
-        return self._of((self._rows() * probs.unsqueeze(-1)).sum(-2))
+        return self._of((self._rows() * probs.unsqueeze(-1)).sum(-2)).among(None)
 
 
 @dataclass(frozen=True)
@@ -163,16 +184,18 @@ class QuantileReturns(_RowReturns):
     Attributes:
         values: ``[N, …, Q]`` or ``[N, …, A, Q]``.
         taus: quantile levels in [0, 1], ``[Q]`` or ``[…, Q]`` (without ``N`` and ``A``).
+        allowed: see `Returns`.
     """
 
     values: Tensor
     taus: Tensor
+    allowed: Tensor | None = None
 
     def _rows(self) -> Tensor:
         return self.values
 
     def _of(self, rows: Tensor) -> QuantileReturns:
-        return QuantileReturns(rows, self.taus)
+        return QuantileReturns(rows, self.taus, self.allowed)
 
     def mean(self) -> Tensor:
         return self.values.mean(-1)
@@ -207,11 +230,13 @@ class CategoricalReturns(_RowReturns):
         support: evenly spaced, increasing returns of the atoms ``[Z]``.
         logits: ``[N, …, Z]`` or ``[N, …, A, Z]``.
         probabilities: likewise.
+        allowed: see `Returns`.
     """
 
     support: Tensor
     logits: Tensor | None = None
     probabilities: Tensor | None = None
+    allowed: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
@@ -222,11 +247,11 @@ class CategoricalReturns(_RowReturns):
         return self.probs
 
     def _of(self, rows: Tensor) -> CategoricalReturns:
-        return CategoricalReturns(self.support, probabilities=rows)
+        return CategoricalReturns(self.support, probabilities=rows, allowed=self.allowed)
 
     def _picked(self, pick: Callable[[Tensor], Tensor]) -> CategoricalReturns:
         if self.probabilities is None:
-            return CategoricalReturns(self.support, logits=pick(cast(Tensor, self.logits)))
+            return CategoricalReturns(self.support, logits=pick(cast(Tensor, self.logits)), allowed=self.allowed)
         return self._of(pick(self.probabilities))
 
     def mean(self) -> Tensor:

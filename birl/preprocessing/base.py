@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from birl.checks import check
@@ -24,7 +25,7 @@ from birl.errors import (
 )
 from birl.files.named import decode
 from birl.spaces import single_spaces
-from birl.types import Array, Shape, State, as_parts, tree_map
+from birl.types import MASK, Array, Shape, State, as_parts, tree_map, without_mask
 
 _NUMBERS_AT_ONCE: Final = 2**20  # 8 MB in float64
 _UNBOUNDED: Final = 1e30  # environments also write "no bound" as the largest float
@@ -157,14 +158,14 @@ class Scaler:
         if values is None:
             name = type(self).__name__
             raise ConfigError(f"{name} is fitted with episodes, got {episode!r:.80}: give dataset.episodes")
-        return values
+        return without_mask(values)  # type: ignore[no-any-return]
 
     def _space(self, env: Any) -> Any:
         """The (single) environment's space of these values."""
         space = getattr(env, f"single_{self._scaled}_space", getattr(env, f"{self._scaled}_space", None))
         if space is None:
             single_spaces(env)  # says what is wrong
-        return space
+        return without_mask(space.spaces) if isinstance(space, spaces.Dict) and MASK in space.spaces else space
 
 
 class Fitted(Scaler):

@@ -11,7 +11,7 @@ from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
 from birl.preprocessing.base import Affine, MinMax, Scaler, as_float
-from birl.types import Array, tree_map
+from birl.types import Array, tree_map, without_mask
 
 
 class ObservationScaler(Scaler, Serializable):
@@ -125,6 +125,7 @@ class TupleObservationScaler(ObservationScaler, type="tuple"):
                 scaler.fit_with_episodes(self._part(episode.observations, index) for episode in sequence)
 
     def _part(self, observations: Any, index: int) -> Any:
+        observations = without_mask(observations)
         self._check(observations)
         return SimpleNamespace(observations=observations[index])
 

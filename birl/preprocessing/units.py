@@ -9,7 +9,7 @@ from torch import Tensor
 from birl.observations import Choices, picked
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 from birl.spaces import Actions
-from birl.types import Array, Tree, tree_leaves, tree_map
+from birl.types import Array, Tree, beside_mask, tree_leaves, tree_map
 
 _DOUBLE = np.dtype(np.float64)
 
@@ -61,9 +61,12 @@ class Units:
         return self.as_input(tree_map(self.tensor, picked(self.observations, observation)))
 
     def as_input(self, tensors: Tree) -> Tree:
-        """Observations that are tensors on the device already, as `observation` gives them."""
-        scaler = self.observation_scaler
-        numbers = tree_map(to_float, tensors) if scaler is None else scaler.transform(tensors)
+        """Observations that are tensors on the device already, as `observation` gives them. Masks are not scaled."""
+        if self.observation_scaler is None:
+            numbers = tree_map(to_float, tensors)
+        else:
+            scale = self.observation_scaler.transform
+            numbers = beside_mask(scale, tensors) if self.actions.discrete else scale(tensors)
         if not self._chooses:
             return numbers
         return tree_map(

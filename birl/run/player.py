@@ -16,7 +16,7 @@ from birl.envs import Step
 from birl.errors import ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import checked_array
 from birl.run.protocols import ExplorerProtocol, Rollout, Trainable
-from birl.spaces import actions_of, check_actions
+from birl.spaces import actions_of, allowed_actions, check_actions
 from birl.types import Array, State, Tree, tree_leaves, tree_map
 
 Measure = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -117,7 +117,7 @@ class Player:
         """
         chosen = self._actor(observation, is_first, reward)
         action, given = self._taken(chosen, observation, step)
-        check_actions(self.actions, given)
+        check_actions(self.actions, given, allowed_actions(self.actions, observation))
         self.choice = Choice(observation, is_first, action, self._actor.extra)
         return given
 
@@ -246,7 +246,7 @@ class ReplayPlayer(Player):
     def _taken(self, chosen: Array, observation: Tree, step: int) -> tuple[Array, Array]:
         action, _ = super()._taken(chosen, observation, step)
         if step < self._random_steps:
-            action = self.actions.sample(self.n, self._generator)
+            action = self.actions.sample(self.n, self._generator, allowed_actions(self.actions, observation))
         elif self._explorer is not None:
             action = self._explorer.sample(_WithGreedyActions(self._algorithm, action), observation, step)
         return action, action

@@ -1,0 +1,265 @@
+"""Masks of actions, over all algorithms for discrete actions: what is masked is never taken and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import birl
+from birl import algos
+from birl.dataset import FrameStackTransitionPicker, MDPDataset, create_fifo_replay_buffer
+from birl.envs import ActionMask, Stepper, make_env
+from birl.errors import ActionError, EnvironmentMismatchError, ShapeError
+from birl.logging import NoopAdapterFactory
+from birl.metrics import evaluate
+from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
+from birl.ope import DiscreteFQE, FQEConfig
+from birl.preprocessing import StandardObservationScaler
+from birl.testing import build_algorithm
+from tests.algorithms import CONTRACT_RUNS, Run
+
+A, ATOMS = 4, 7
+QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+SMALL = VectorEncoderFactory([8])
+
+
+def masks(count: int, random: np.random.Generator, never: tuple[int, ...] = ()) -> Any:
+    allowed = random.random((count, A)) < 0.5
+    allowed[:, list(never)] = False
+    free = [action for action in range(A) if action not in never]
+    allowed[np.arange(count), random.choice(free, count)] = True
+    return allowed
+
+
+def data(count: int = 120, never: tuple[int, ...] = (), **options: Any) -> MDPDataset:
+    random = np.random.default_rng(0)
+    allowed = masks(count, random, never)
+    action = np.where(allowed, random.random((count, A)), -1).argmax(1)
+    reward = random.normal(size=count)
+    ends = np.arange(count) % 6 == 5
+    return MDPDataset(
+        random.normal(size=(count, 3)).astype(np.float32),
+        action,
+        reward,
+        ends,
+        action_masks=allowed,
+        **options,
+    )
+
+
+DISCRETE = [run for run in CONTRACT_RUNS if run.discrete]
+LEARNING = [run for run in DISCRETE if "fit" in run.config.algorithm.learns_from.loops]
+
+
+def built(run: Run, dataset: Any) -> Any:
+    birl.seed(0)
+    algorithm = run.config.create()
+    algorithm.build_with_dataset(dataset)
+    return algorithm
+
+
+def observations(count: int, seed: int, never: tuple[int, ...] = ()) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {
+        "observation": random.normal(size=(count, 3)).astype(np.float32),
+        "action_mask": masks(count, random, never).astype(np.uint8),
+    }
+
+
+@pytest.mark.parametrize("run", DISCRETE, ids=lambda run: run.name)
+def test_a_masked_action_is_never_taken(run: Run) -> None:
+    algorithm = built(run, data())
+    for n in (1, 50):
+        for greedy in (True, False):
+            actor = algorithm.actor(greedy=greedy, n=n) if not algorithm.learns_from.contexts else None
+            if actor is None:
+                actor = algorithm.as_stateful_wrapper(1.0).actor(n=n)
+            for seed in range(20 if n == 1 else 5):
+                x = observations(n, seed)
+                action = actor(x, np.full(n, seed == 0), np.zeros(n, np.float32))
+                assert np.take_along_axis(x["action_mask"], np.asarray(action)[:, None], 1).all()
+    if not algorithm.learns_from.contexts:
+        x = observations(200, 3)
+        for act in (algorithm.predict, algorithm.sample_action):
+            assert np.take_along_axis(x["action_mask"], act(x)[:, None], 1).all()
+
+
+def favour(algorithm: Any, action: int) -> None:
+    """Make an action look better than anything, in all networks."""
+    for name, module in algorithm.learner.nets.named_modules():
+        bias = getattr(module, "bias", None)
+        if name.rpartition(".")[2] != "linear" or "encoder" in name or bias is None or bias.numel() % A:
+            continue
+        rows = bias.view(bias.shape[0] if bias.dim() > 1 else 1, A, -1)[:, action]
+        with torch.no_grad():
+            rows[..., -1 if "head" in name and rows.shape[-1] == ATOMS else slice(None)] += 1000.0
+
+
+@pytest.mark.parametrize("run", LEARNING, ids=lambda run: run.name)
+def test_a_masked_action_is_never_bootstrapped_from(run: Run) -> None:
+    """What networks say of an action that is always masked changes no update."""
+    results = []
+    for favoured in (False, True):
+        birl.seed(0)
+        dataset = data(never=(2,))
+        algorithm = built(run, dataset)
+        if favoured:
+            favour(algorithm, 2)
+        birl.seed(1)
+        for _ in range(3):
+            algorithm.update(algorithm.sample_minibatch(dataset))
+        results.append(algorithm.learner.nets.state_dict())
+    plain, favoured_state = results
+    for name, value in plain.items():
+        same = torch.isclose(value, favoured_state[name], rtol=1e-4, atol=1e-6)
+        if not same.all():  # the bias that was made large
+            difference = (favoured_state[name] - value)[~same]
+            assert name.endswith("linear.bias") or "target" in name, name
+            torch.testing.assert_close(difference, torch.full_like(difference, 1000.0), rtol=1e-3, atol=0.1)
+
+
+HEADS = (
+    QRQFunctionFactory(n_quantiles=5),
+    IQNQFunctionFactory(n_quantiles=5, embed_size=4),
+    C51QFunctionFactory(n_atoms=ATOMS),
+)
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: type(head).__name__)
+@pytest.mark.parametrize("config", [algos.DQNConfig, algos.MunchausenDQNConfig, algos.DiscreteCQLConfig])
+def test_every_head_honours_masks(head: Any, config: Any) -> None:
+    run = Run("", config(q_func_factory=head, encoder_factory=SMALL, batch_size=16), None)
+    algorithm = built(run, data())
+    favour(algorithm, 1)
+    x = observations(100, 0, never=(1,))
+    assert not (algorithm.predict(x) == 1).any()
+    assert (algorithm.predict({**x, "action_mask": np.ones((100, A))}) == 1).all()
+
+
+class Doors(gymnasium.Env[Any, Any]):
+    """At each step one of four doors is open; the others end the episode without a reward."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(A)
+
+    def __init__(self, breaks: str = "") -> None:
+        self.breaks, self.taken = breaks, list[int]()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._next()
+
+    def _next(self) -> tuple[Any, dict[str, Any]]:
+        self.mask = np.zeros(A, np.int8)
+        if self.breaks != "closed":
+            self.mask[self.np_random.integers(A)] = 1
+        mask: Any = self.mask[:2] if self.breaks == "short" else self.mask
+        return np.zeros(2, np.float32), {} if self.breaks == "none" else {"action_mask": mask}
+
+    def step(self, action: Any) -> Any:
+        self.taken.append(int(action))
+        right = bool(self.mask[action])
+        self.count += 1
+        observation, info = self._next()
+        return observation, float(right), not right, self.count == 10, info
+
+
+@pytest.mark.parametrize("algorithm", ["DQN", "PPO", "DiscreteSAC"])
+def test_a_task_that_cannot_be_solved_without_the_mask(algorithm: str) -> None:
+    """The observation says nothing: whoever does not know the mask opens one right door of four."""
+    birl.seed(0)
+    fields = {"DQN": {}, "PPO": {"rollout_length": 32}, "DiscreteSAC": {}}[algorithm]
+    config: Any = getattr(algos, f"{algorithm}Config")(batch_size=16, **fields)
+    env = ActionMask(Doors())
+    agent = config.create()
+    options: Any = {} if algorithm == "PPO" else {"random_steps": 20, "explorer": None}
+    if algorithm == "DQN":
+        options["explorer"] = algos.ConstantEpsilonGreedy(0.5)
+    agent.fit_online(env, n_steps=100, seed=1, **options, **QUIET)
+    assert evaluate(agent, ActionMask(Doors()), 5, seed=3) == [10.0] * 5
+    assert evaluate(agent, ActionMask(Doors()), 5, epsilon=0.5, seed=3) == [10.0] * 5
+    assert env.unwrapped.count <= 10 and len(env.unwrapped.taken) == 100
+    with pytest.raises(EnvironmentMismatchError, match="was built for"):
+        agent.evaluate(Doors()) if hasattr(agent, "evaluate") else evaluate(agent, Doors(), 1)
+
+
+def test_fqe_bootstraps_from_allowed_actions() -> None:
+    dataset = data(never=(2,))
+    shape = {"observation": (3,), "action_mask": (A,)}
+    policy = build_algorithm(algos.DQNConfig(encoder_factory=SMALL, batch_size=16), shape, A)
+    favour(policy, 2)
+    fqe = DiscreteFQE(policy, FQEConfig(encoder_factory=SMALL, batch_size=16, target_update_interval=1, gamma=0.1))
+    fqe.fit(dataset, n_steps=3, **QUIET)
+    assert np.isfinite(fqe.predict_value(observations(5, 0), np.zeros(5, int))).all()
+
+
+def test_masks_travel_with_scalers_frames_files_and_exports(tmp_path: Path) -> None:
+    scaler = StandardObservationScaler()
+    dataset = data(transition_picker=FrameStackTransitionPicker(2))
+    assert dataset.observation_shape == {"observation": (6,), "action_mask": (A,)}
+    batch = dataset.sample_transition_batch(20)
+    assert batch.observations["action_mask"].shape == (20, A)
+    dataset = data()
+    algorithm = algos.DQNConfig(encoder_factory=SMALL, batch_size=16, observation_scaler=scaler).create()
+    algorithm.fit(dataset, n_steps=3, **QUIET)
+    assert np.shape(algorithm.config.observation_scaler.mean) == (3,)
+    algorithm.save(tmp_path / "model.d3")
+    x = observations(30, 0)
+    np.testing.assert_array_equal(birl.load_learnable(tmp_path / "model.d3").predict(x), algorithm.predict(x))
+    algorithm.save_policy(tmp_path / "policy.pt2")
+    given = [torch.as_tensor(x[name], dtype=torch.float32) for name in ("observation", "action_mask")]
+    exported = torch.export.load(tmp_path / "policy.pt2").module()(*given)
+    np.testing.assert_array_equal(exported.numpy().reshape(-1), algorithm.predict(x))
+    dataset.dump(tmp_path / "data.h5")
+    again = birl.dataset.ReplayBuffer.load(tmp_path / "data.h5")
+    assert again.observation_shape == dataset.observation_shape
+
+
+def test_masks_that_cannot_be_are_refused() -> None:
+    ones = np.ones((6, A))
+    steps: Any = (np.zeros((6, 3), np.float32), np.arange(6) % A, np.zeros(6), np.arange(6) == 5)
+    closed = ones.copy()
+    closed[3] = [1, 1, 1, 0]
+    with pytest.raises(ActionError, match=r"action 3 of step 3 is not allowed by its action_mask \[1, 1, 1, 0\]"):
+        MDPDataset(*steps, action_masks=closed)
+    with pytest.raises(ShapeError, match=r"has shape \(4,\); it must have \(7,\), a number for each action"):
+        MDPDataset(*steps, action_masks=ones, action_size=7)
+    assert MDPDataset(*steps, action_masks=ones).dataset_info.action_size == A
+    with pytest.raises(EnvironmentMismatchError, match="environment 0 allows no action"):
+        algos.DQNConfig(batch_size=4).create().fit_online(ActionMask(Doors("closed")), n_steps=10, **QUIET)
+    for breaks, given in (("none", "none"), ("short", r"one of shape \(2,\)")):
+        with pytest.raises(EnvironmentMismatchError, match=f"the environment gave {given}"):
+            ActionMask(Doors(breaks)).reset()
+    with pytest.raises(EnvironmentMismatchError, match="ActionMask is for Discrete actions"):
+        ActionMask(make_env("Pendulum-v1"))
+    algorithm = built(Run("", algos.DQNConfig(batch_size=4), None), data())
+    with pytest.raises(ShapeError):
+        algorithm.predict(np.zeros((2, 3), np.float32))
+    with pytest.raises(ShapeError):
+        algorithm.predict({"observation": np.zeros((2, 3), np.float32), "action_mask": np.ones((2, 3))})
+
+
+def test_an_unused_mask_is_noticed() -> None:
+    from birl.envs import stepper
+
+    stepper._warn_of_mask.cache_clear()
+    with pytest.warns(UserWarning, match=r"birl.envs.ActionMask\(env\)"):
+        Stepper(Doors(), np.random.default_rng(0))
+
+
+def test_an_explorer_that_takes_masked_actions_is_refused() -> None:
+    class Always(algos.Explorer if hasattr(algos, "Explorer") else object):  # type: ignore[misc]
+        def sample(self, algo: Any, x: Any, step: int) -> Any:
+            return 1 - np.asarray(algo.predict(x)).clip(0, 1)
+
+    env = ActionMask(Doors())
+    with pytest.raises(ActionError, match="is masked; allowed are"):
+        algos.DQNConfig(batch_size=4).create().fit_online(
+            env, create_fifo_replay_buffer(100, env=env), Always(), n_steps=50, seed=0, **QUIET
+        )
