@@ -444,7 +444,8 @@ def allowed_actions(actions: Actions, observation: Tree) -> Array | None:
     if not (actions.discrete and isinstance(observation, dict) and MASK in observation):
         return None
     allowed: Array = np.asarray(observation[MASK]) != 0
-    index = _first(allowed.any(-1))
+    some: Array = np.asarray(allowed.any(-1))
+    index = _first(some)
     if index is not None:
         raise EnvironmentMismatchError(
             f"environment {index} allows no action: its {MASK!r} is {observation[MASK][index].tolist()!s:.80}, but the "
