@@ -52,6 +52,7 @@ def test_frozen_lake_is_learned_in_seconds() -> None:
     assert evaluate(dqn, lake, 3, seed=0) == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.filterwarnings("ignore:the environment says in info:UserWarning")  # Taxi has masks
 @pytest.mark.parametrize("kind", [DQNConfig, PPOConfig])
 @pytest.mark.parametrize(
     ("name", "shape", "raw"),
