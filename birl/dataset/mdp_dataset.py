@@ -22,6 +22,7 @@ from birl.dataset.validation import (
     as_column,
     as_flags,
     as_ids,
+    as_masks,
     as_observation,
     check_allowed,
     check_finite,
@@ -114,8 +115,8 @@ class MDPDataset(ReplayBuffer):
         observations = chosen(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
         observations = named_map(partial(as_observation, "observations"), observations)
         if action_masks is not None:
-            masks = as_array("action_masks", action_masks)
-            observations = {**named_parts(observations), MASK: masks.astype(np.uint8)}
+            masks = as_masks("action_masks", action_masks)
+            observations = {**named_parts(observations), MASK: masks}
             if observation_space is not None:
                 space_of = named_parts(as_observations(observation_space))
                 observation_space = {**space_of, MASK: masks.shape[1:]}

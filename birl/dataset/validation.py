@@ -85,6 +85,16 @@ def as_flags(name: str, value: Any) -> Array:
     return column.astype(bool)
 
 
+def as_masks(name: str, value: Any) -> Array:
+    """Zeros and ones ``[N, A]`` as bytes."""
+    array = as_array(name, value)
+    wrong = array[(array != 0) & (array != 1)]
+    if array.ndim != 2 or wrong.size:
+        given = f"has the shape {array.shape}" if array.ndim != 2 else f"holds {wrong[0]}"
+        raise DataError(f"{name} {given}; it must be zeros and ones of shape (N, A): 1 for each action that is allowed")
+    return array.astype(np.uint8)
+
+
 def as_ids(ids: Any) -> Array:
     """Ids of episodes as an array of numbers, texts or objects.
 

@@ -14,7 +14,7 @@ import birl
 from birl import algos
 from birl.dataset import FrameStackTransitionPicker, MDPDataset, create_fifo_replay_buffer
 from birl.envs import ActionMask, Stepper, make_env
-from birl.errors import ActionError, EnvironmentMismatchError, ShapeError
+from birl.errors import ActionError, DataError, EnvironmentMismatchError, ShapeError
 from birl.logging import NoopAdapterFactory
 from birl.metrics import evaluate
 from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
@@ -230,6 +230,9 @@ def test_masks_that_cannot_be_are_refused() -> None:
         MDPDataset(*steps, action_masks=closed)
     with pytest.raises(ShapeError, match=r"has shape \(4,\); it must have \(7,\), a number for each action"):
         MDPDataset(*steps, action_masks=ones, action_size=7)
+    for wrong, given in ((ones[0], r"has the shape \(4,\)"), (2 * ones, "holds 2.0"), (ones * np.nan, "holds nan")):
+        with pytest.raises(DataError, match=f"action_masks {given}; it must be zeros and ones"):
+            MDPDataset(*steps, action_masks=wrong)
     assert MDPDataset(*steps, action_masks=ones).dataset_info.action_size == A
     with pytest.raises(EnvironmentMismatchError, match="environment 0 allows no action"):
         algos.DQNConfig(batch_size=4).create().fit_online(ActionMask(Doors("closed")), n_steps=10, **QUIET)
