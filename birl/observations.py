@@ -43,6 +43,11 @@ class Numbers:
         """Shape that networks read."""
         return self.shape
 
+    @property
+    def space(self) -> Space[Any]:
+        """A space of Gymnasium for such leaves, without bounds."""
+        return spaces.Box(-np.inf, np.inf, self.shape, np.float32)
+
     def as_input(self, x: Tensor) -> Tensor:
         """``[..., *shape]`` as floats."""
         return x.to(torch.float32)
@@ -100,6 +105,14 @@ class Choices:
     def input_shape(self) -> tuple[int, ...]:
         """Shape that networks read."""
         return (sum(self.sizes),)
+
+    @property
+    def space(self) -> Space[Any]:
+        """A space of Gymnasium for such leaves."""
+        if not self.shape:
+            return spaces.Discrete(self.sizes[0], start=self.starts[0])
+        sizes, starts = np.reshape(self.sizes, self.shape), np.reshape(self.starts, self.shape)
+        return spaces.MultiDiscrete(sizes, start=starts)
 
     def as_input(self, x: Tensor) -> Tensor:
         """One-hot vectors ``[..., sum(sizes)]``; zeros where a number names no value."""
@@ -335,11 +348,14 @@ def picked(observations: Tree, given: Tree) -> Tree:
 
 def reads(own: Tree, other: Tree) -> bool:
     """Whether networks that read ``own`` observations can read ``other`` ones, which may have further parts."""
+    if not isinstance(own, dict | tuple):
+        return isinstance(other, Leaf) and own.takes(other)
     try:
-        leaves = tree_leaves(picked(own, other))
-        return all(isinstance(b, Leaf) and a.takes(b) for a, b in zip(tree_leaves(own), leaves, strict=True))
-    except (ShapeError, ValueError):
+        found = picked(own, other)
+    except ShapeError:
         return False
+    pairs = zip(own.values(), found.values(), strict=True) if isinstance(own, dict) else zip(own, found, strict=True)
+    return all(reads(*pair) for pair in pairs)
 
 
 # -- data ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from birl.run.options import (
     check_options,
     checked_agent_options,
 )
-from birl.types import shape_map
+from birl.types import tree_map
 
 
 def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: int, run: OnlineOptions) -> None:
@@ -61,13 +61,13 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
 def known_space(algorithm: Any) -> Elsewhere:
     """The environment that an algorithm's networks tell of.
 
-    Observations are float32. Actions have the bounds of the action scaler; without one, those of the policy.
+    Observations are float32, or choices. Actions have the bounds of the action scaler; without one, those of the policy.
 
     Raises:
         NotBuiltError: if there are no networks yet.
     """
-    shape, actions = algorithm.spec.observation_shape, algorithm.spec.actions
-    observations = shape_map(lambda leaf: spaces.Box(-np.inf, np.inf, leaf, np.float32), shape)
+    actions = algorithm.spec.actions
+    observations = tree_map(lambda leaf: leaf.space, algorithm.spec.observations)
     if actions.discrete:
         return Elsewhere(_space(observations), spaces.Discrete(actions.size))
     scaler = algorithm.config.action_scaler

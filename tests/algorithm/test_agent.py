@@ -234,6 +234,21 @@ def test_spaces_that_networks_tell_of() -> None:
         algorithm.agent(env=tree)
 
 
+def test_agents_read_choices_and_masks() -> None:
+    """The spaces that networks tell of are those of the data, not those of the networks' inputs."""
+    shape = {"place": spaces.Discrete(5, start=2), "dice": spaces.MultiDiscrete([2, 3]), "action_mask": (3,)}
+    algorithm = DQNConfig(batch_size=4, compile_graph=False).create()
+    algorithm.create_impl(shape, 3)
+    agent = algorithm.agent(explorer=birl.algos.ConstantEpsilonGreedy(0.5), update_start_step=4)
+    for step in range(20):
+        mask = np.arange(3) == step % 3
+        seen = {"place": 2 + step % 5, "dice": np.array([step % 2, step % 3]), "action_mask": mask}
+        assert agent.act(seen) == step % 3
+        after = {**seen, "action_mask": np.arange(3) == (step + 1) % 3}
+        agent.observe(after, 1.0, step % 7 == 6)
+    assert algorithm.grad_step > 10
+
+
 def test_options_that_are_of_no_use() -> None:
     env = Drift()
     ppo = PPOConfig().create()
