@@ -61,7 +61,7 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
 def known_space(algorithm: Any) -> Elsewhere:
     """The environment that an algorithm's networks tell of.
 
-    Observations are float32, or choices. Actions have the bounds of the action scaler; without one, those of the policy.
+    Observations are float32, or choices. Actions have the bounds of the action scaler; else those of the policy.
 
     Raises:
         NotBuiltError: if there are no networks yet.
