@@ -56,7 +56,8 @@ def only_run(folder: str | Path) -> Iterator[None]:
             "logger_adapter="
         ) from error
     try:
-        remove_torn(path, _OURS)
+        for place in (path, *path.glob("seed_*")):  # those of many seeds are written under this lock
+            remove_torn(place, _OURS)
         since = datetime.now(UTC).isoformat("T", "seconds")
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
         atomic_write(path / _HOLDER, json.dumps(holder).encode())

@@ -124,6 +124,15 @@ def test_what_killed_runs_left_half_written_is_removed(tmp_path: Path) -> None:
     assert set(os.listdir(folder)) == {*others, "checkpoint.d3c", LOCK}
 
 
+def test_what_killed_runs_of_many_seeds_left_is_removed(tmp_path: Path) -> None:
+    ours, others = tmp_path / "seed_3", tmp_path / "other"
+    for folder in (ours, others):
+        folder.mkdir()
+        (folder / ".model_20.d3.0123456789ab.tmp").touch()
+    with only_run(tmp_path):
+        assert not any(ours.iterdir()) and any(others.iterdir())
+
+
 def test_nothing_is_removed_beside_a_run_at_work(holder: subprocess.Popen[str], tmp_path: Path) -> None:
     half = tmp_path / "run/.checkpoint.d3c.0123456789ab.tmp"
     half.write_bytes(b"half")
