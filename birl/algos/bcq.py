@@ -176,9 +176,9 @@ class ImitatorHead(nn.Module):
         super().__init__()
         self.linear = nn.Linear(feature_size, action_size)
 
-    def forward(self, features: Tensor, allowed: Tensor | None) -> Categorical:
-        """Distribution over the ``allowed`` actions for features ``[..., feature_size]``."""
-        return Categorical(self.linear(features), allowed)
+    def forward(self, features: Tensor) -> Categorical:
+        """Distribution over actions for features ``[..., feature_size]``."""
+        return Categorical(self.linear(features))
 
 
 class DiscreteBCQNets(DQNNets):
@@ -200,8 +200,8 @@ def judged(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]
         return nets.critic(inputs), nets.imitator(inputs)
     features = nets.critic.encode(inputs)
     features = features.unsqueeze(0) if nets.critic.share_encoder else features
-    allowed = inputs.mask if nets.critic.spec.masked else None
-    return nets.critic.head(features).among(allowed), nets.imitator(features[0], allowed)
+    returns, imitator = nets.critic.head(features), nets.imitator(features[0])
+    return (returns, imitator) if inputs.mask is None else (returns.among(inputs.mask), imitator.among(inputs.mask))
 
 
 def constrained_action(nets: DiscreteBCQNets, inputs: Inputs) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import re
 import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
@@ -24,6 +25,9 @@ BACKEND = "inductor"
 
 INDUCTOR: dict[str, Any] = {"fallback_random": True, "size_asserts": False}
 """Options of the backend."""
+
+_TORN = re.compile(r"(/[^:\n]+\.so): (?:file too short|invalid ELF header|.*past end of file|cannot read file)")
+"""What the system says of a library that is not whole."""
 
 _serial = itertools.count()
 
@@ -102,16 +106,19 @@ class _Compiled:
     def __call__(self, *args: Any) -> Any:
         if self._shell is not None:
             return self._shell(*args)
-        own: Any = _own_code(self._function)
-        guards: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         with compilers_folder(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler, about its own code
-            try:
-                shell: Any = torch.compile(own, fullgraph=True, backend=self._backend, options=guards)
-                with torch._dynamo.config.patch(trace_autograd_ops=True):
-                    result = shell(*args)
-            except Exception as error:
-                raise CompileError(_why(error)) from error
+            while True:
+                own: Any = _own_code(self._function)
+                guards: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+                try:
+                    shell: Any = torch.compile(own, fullgraph=True, backend=self._backend, options=guards)
+                    with torch._dynamo.config.patch(trace_autograd_ops=True):
+                        result = shell(*args)
+                    break
+                except Exception as error:
+                    if not _remove_torn_library(error):
+                        raise CompileError(_why(error)) from error
         self._shell = shell
         return result
 
@@ -270,6 +277,21 @@ def check_compiler(device: torch.device) -> None:
     if not has_compiler(device):
         what = "a C++ compiler (g++ or clang++)" if device.type == "cpu" else "the package triton"
         raise CompileError(f"compile_graph=True needs {what} on this machine: install it, or leave compile_graph out")
+
+
+def _remove_torn_library(error: Exception) -> bool:
+    """Remove the compiled library that an error is about, if a killed process left it half written.
+
+    The compiler writes libraries in place and does not look whether those that are there are whole.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    found = _TORN.search(str(error))
+    path = Path(found[1]) if found else None
+    if path is None or not path.is_relative_to(cache_dir()) or not path.is_file():
+        return False
+    path.unlink()
+    return True
 
 
 def _why(error: Exception) -> str:

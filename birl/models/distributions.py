@@ -141,6 +141,10 @@ class Categorical:
             log_probs = log_probs.expand(*action.shape, -1)
         return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
+    def among(self, allowed: Tensor | None) -> Categorical:
+        """The distribution over some of the actions."""
+        return Categorical(self.logits, allowed)
+
     def mean_square(self) -> Tensor:
         """Mean ``[...]`` of the squared logits of allowed actions."""
         squares = self.logits.square()

@@ -375,3 +375,30 @@ def test_a_resumed_run_goes_on_as_it_was(was: bool) -> None:
     del state["compiled"]  # from an earlier version
     resumed.learner.set_state(state)
     assert resumed.compiled is was
+
+
+TORN = """
+import torch
+from birl.algos import DQNConfig
+from birl.models import VectorEncoderFactory
+from birl.types import Batch
+
+algorithm = DQNConfig(compile_graph=True, encoder_factory=VectorEncoderFactory([4])).create()
+algorithm.create_impl((2,), 2)
+one = torch.ones(4)
+algorithm.update(Batch(torch.randn(4, 2), torch.tensor([0, 1, 1, 0]), one, torch.randn(4, 2), one, one))
+"""
+
+
+def test_libraries_that_a_killed_compiler_left_half_written_are_made_anew(tmp_path: Path) -> None:
+    places = {"BIRL_CACHE_DIR": str(tmp_path / "own"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiler")}
+    for attempt in range(2):
+        run = [sys.executable, "-W", "ignore", "-c", TORN]
+        done = subprocess.run(run, env={**os.environ, **places}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        if attempt == 0:
+            shutil.rmtree(tmp_path / "own")
+            libraries = list((tmp_path / "compiler").rglob("*.main.so"))
+            assert libraries
+            for library in libraries:
+                library.write_bytes(b"")
