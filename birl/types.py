@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
+from enum import Flag
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -77,15 +77,22 @@ FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 """The largest float32."""
 
 
-class ActionSpace(Enum):
+class ActionSpace(Flag):
     """The kind of actions that a dataset has, or the kinds that an algorithm takes: ``kind in kinds``."""
 
     CONTINUOUS = 1
     DISCRETE = 2
     BOTH = 3
+    MULTI_DISCRETE = 4
+    COMPOSITE = 8
+    CHOICES = DISCRETE | MULTI_DISCRETE
+    ANY = BOTH | MULTI_DISCRETE | COMPOSITE
 
-    def __contains__(self, kind: ActionSpace) -> bool:
-        return kind.value & self.value == kind.value
+    @property
+    def words(self) -> str:
+        """The kinds in words."""
+        *most, last = (str(kind.name).lower().replace("_", "-") for kind in self)
+        return f"{', '.join(most)} or {last}" if most else last
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from birl import algos, ope
 from birl.algorithm import Algorithm
 from birl.engine import Gradient, TargetUpdate
 from birl.files.named import Serializable
-from birl.types import ActionSpace
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -25,7 +24,6 @@ from benchmarks.scores import EPISODES, RESULTS, SIDES, TASKS, Outcome, draw, ou
 
 PAGES = ROOT / "docs" / "algorithms"
 STUB = ROOT / "birl" / "algos" / "__init__.pyi"
-KINDS = {ActionSpace.CONTINUOUS: "continuous", ActionSpace.DISCRETE: "discrete", ActionSpace.BOTH: "both"}
 FINDINGS = """\
 ### How to read this
 
@@ -189,7 +187,7 @@ def page(cls: type[Algorithm[Any, Any]], tasks: Scores | None = None) -> str:
     config = cls.config_class
     lines = [f"# {cls.__name__}", "", "<!-- written by scripts/make_algorithm_pages.py -->", ""]
     lines += [markdown(config.__doc__ or ""), ""]
-    lines += [f"- actions: {KINDS[cls.actions]}", f"- learns from: {cls.learns_from.description}", ""]
+    lines += [f"- actions: {cls.actions.words}", f"- learns from: {cls.learns_from.description}", ""]
     if tasks:
         lines += measurements(cls.__name__, tasks)
     steps = [step for step in cls.steps if step.when.holds(config())]
@@ -229,7 +227,7 @@ def pages() -> dict[str, str]:
     made = {f"{cls.__name__}.md": page(cls, scores.get(cls.__name__)) for cls in algorithms()}
     index = ["# Algorithms", "", "| algorithm | actions | learns from |", "|---|---|---|"]
     for cls in algorithms():
-        index += [f"| [{cls.__name__}]({cls.__name__}.md) | {KINDS[cls.actions]} | {cls.learns_from.description} |"]
+        index += [f"| [{cls.__name__}]({cls.__name__}.md) | {cls.actions.words} | {cls.learns_from.description} |"]
     return {"README.md": "\n".join([*index, "", *results(scores)]), **made}
 
 

@@ -117,7 +117,7 @@ class Run:
     def discrete(self) -> bool:
         """Whether actions are discrete."""
         space = self.config.algorithm.actions
-        return bool(self.variant.discrete) if space is ActionSpace.BOTH else space is ActionSpace.DISCRETE
+        return bool(self.variant.discrete) if ActionSpace.BOTH in space else ActionSpace.DISCRETE in space
 
     @property
     def action_size(self) -> int:

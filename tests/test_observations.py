@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from birl.actions import Discrete
 from birl.dataset import InfiniteBuffer, MDPDataset, ReplayBuffer, create_infinite_replay_buffer
 from birl.errors import ConfigError, EnvironmentMismatchError, ShapeError
 from birl.observations import (
@@ -26,7 +27,7 @@ from birl.observations import (
     wider,
     with_choices,
 )
-from birl.spaces import Discrete, Spec
+from birl.spaces import Spec
 
 MIXED: Any = spaces.Dict(
     {

@@ -15,7 +15,7 @@ from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, Un
 from birl.observations import check_inside, picked
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
-from birl.types import Array, Inputs, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves
+from birl.types import ActionSpace, Array, Inputs, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves
 
 
 class BuiltPolicy:
@@ -37,7 +37,7 @@ class BuiltPolicy:
         self.set_mode = set_mode
         # an unbounded policy acts in the environment's own units, unless a scaler maps [-1, 1] to them
         ranged = policy.bounded or units.action_scaler is not None
-        self._clips = policy.clipped and ranged and not spec.actions.discrete
+        self._clips = policy.clipped and ranged
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
 
     def function(self, greedy: bool) -> PolicyFunction:
@@ -61,7 +61,7 @@ class BuiltPolicy:
 
     def environment_tensor(self, action: Tensor) -> Tensor:
         """The policy's actions in environment units, clipped to the policy's range where they may leave it."""
-        return self.units.environment_action(action.clamp(-1, 1) if self._clips else action)
+        return self.units.environment_action(self.spec.actions.within(action) if self._clips else action)
 
     def to_environment(self, action: Tensor) -> Array:
         """The policy's actions as an array in environment units."""
@@ -119,7 +119,7 @@ class BuiltPolicy:
         if action.shape not in (expected, stored) or action.dtype.kind not in "biuf":
             given = f"{action.dtype} of shape {action.shape}"
             raise ShapeError(f"actions are {given}; they must be numbers of shape {expected}")
-        if actions.discrete and actions.outside(action) is not None:
+        if actions.kind is not ActionSpace.CONTINUOUS and actions.outside(action) is not None:
             raise ActionError(
                 f"actions from {action.min()} to {action.max()} were given; they must be {actions.allowed}"
             )

@@ -8,9 +8,9 @@ from typing import Any, Self
 import numpy as np
 from gymnasium import Space, spaces
 
+from birl.actions import Discrete, actions_of, allowed_actions
 from birl.checks import check
 from birl.seeding import new_generator
-from birl.spaces import Discrete, allowed_actions
 from birl.types import Array, State, Tree
 
 
@@ -78,10 +78,17 @@ class LinearDecayEpsilonGreedy(Explorer):
 
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))
-        actions = Discrete(algo.action_size)
+        actions = self._actions(algo)
         random = actions.sample(len(greedy), self.generator, allowed_actions(actions, x))
-        explore = self.generator.random(greedy.shape) < self.compute_epsilon(step)
-        return np.where(explore, random, greedy)
+        explore = self.generator.random(len(greedy)) < self.compute_epsilon(step)
+        return np.where(explore.reshape(-1, *(1,) * (greedy.ndim - 1)), random, greedy)
+
+
+    def _actions(self, algo: Any) -> Any:
+        if self.action_space is not None:
+            return actions_of(self.action_space)
+        spec = getattr(algo, "spec", None)  # only birl's algorithms have one
+        return Discrete(algo.action_size) if spec is None else spec.actions
 
 
 class ConstantEpsilonGreedy(LinearDecayEpsilonGreedy):

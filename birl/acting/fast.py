@@ -22,7 +22,7 @@ from birl.models.encoder_modules import VectorEncoder
 from birl.models.heads import MeanHead
 from birl.models.layers import DenseLayer, EnsembleLinear, Members
 from birl.observations import Numbers
-from birl.types import Array
+from birl.types import ActionSpace, Array
 
 # The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.
 # `FlatPolicy` needs nothing else: it makes no distribution and computes no log-probability. ``ops`` is torch for
@@ -141,6 +141,8 @@ class FlatPolicy:
         network: Any = nets._modules.get(name)
         from_output = None if network is None else _FROM_OUTPUT.get((function, type(network)))
         if from_output is None:
+            return None
+        if network.spec.actions.kind not in ActionSpace.BOTH:
             return None
         shape = network.spec.observation_shape
         parts = _Parts(nets, name)

@@ -15,6 +15,7 @@ from birl.acting.policy import (
     q_value,
     sampled_action,
 )
+from birl.actions import Continuous
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import (
     Iterations,
@@ -43,7 +44,7 @@ from birl.config import (
     rate,
 )
 from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, When
-from birl.spaces import Continuous, Spec
+from birl.spaces import Spec
 from birl.types import ActionSpace, Batch, Inputs, Loss, weighted_mean
 
 __all__ = [

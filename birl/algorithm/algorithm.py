@@ -190,12 +190,12 @@ class Algorithm(Generic[ConfigT, NetsT]):
 
     # -- building --------------------------------------------------------------------------------------------------
 
-    def create_impl(self, observation_shape: Shape, action_size: int, *, discrete_action: bool | None = None) -> None:
+    def create_impl(self, observation_shape: Shape, action_size: Any, *, discrete_action: bool | None = None) -> None:
         """Build networks and optimisers. Untrained ones of the same shapes are kept, others replaced with a warning.
 
         Args:
             observation_shape: such as ``(3,)``, a space of Gymnasium, or a tuple or dict of them.
-            action_size: number of action dimensions (continuous) or of actions (discrete).
+            action_size: number of action dimensions or of choices, a list of numbers of options, or an action space.
             discrete_action: only for algorithms that can do both.
         """
         spec = building.checked_spec(self.definition(), observation_shape, action_size, discrete_action)
@@ -232,7 +232,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         if self.built:
             check(self.definition(), self.spec, spec)
         else:
-            self.create_impl(spec.observations, spec.actions.size, discrete_action=spec.actions.discrete)
+            self.create_impl(spec.observations, spec.actions)
 
     def check_env(self, env: Any) -> None:
         """Raise `EnvironmentMismatchError` if the environment's spaces are not those of the networks."""

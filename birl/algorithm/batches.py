@@ -59,14 +59,17 @@ def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tens
         The batch, with weight 0 where a row is not a real step, and float ``[T, N]``: 1 where a recursion over time
         stops.
     """
-    action = rollout.extra.get("policy_action", rollout.action)  # what the policy chose, before any clipping
-    action = units.tensor(action).reshape(*rollout.valid.shape, *units.actions.leaf.shape)
+    chosen, lead = rollout.extra.get("policy_action"), rollout.valid.shape  # before any clipping
+    if chosen is None:
+        action = units.actions.from_stored(units.tensor(rollout.action).reshape(*lead, *units.actions.leaf.shape))
+    else:
+        action = units.tensor(chosen).reshape(*lead, *units.actions.shape)
     valid = units.tensor(rollout.valid).to(torch.float32)
     terminated = units.tensor(rollout.terminated).to(torch.float32)
     ended = torch.maximum(torch.maximum(terminated, units.tensor(rollout.truncated).to(torch.float32)), 1 - valid)
     batch = Batch(
         observation=units.observation(rollout.observation),
-        action=units.actions.from_stored(action),
+        action=action,
         reward=units.reward(rollout.reward[..., None]),
         next_observation=units.observation(rollout.next_observation),
         discount=gamma * (1 - terminated),

@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+from birl.actions import Actions, Composite, actions_told
 from birl.algorithm.learner import KNOWN, Definition, Learner
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
+from birl.envs import Elsewhere
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
 from birl.observations import Choices, as_observations, choices_in, chosen, reads, shapes_of
 from birl.run.options import ONLINE_DEFAULTS
-from birl.spaces import KINDS, Actions, Spec, environment_spec
+from birl.spaces import Spec, environment_spec
 from birl.types import ActionSpace, Array, Shape, tree_leaves
 
 
@@ -132,18 +135,24 @@ def _prepare(config: Any, spec: Spec) -> None:
             scaler.prepare(spec.encoded(spec.data_shape), config.gamma)
 
 
-def checked_spec(kind: Definition, shape: Shape, action_size: int, discrete: bool | None) -> Spec:
+def checked_spec(kind: Definition, shape: Shape, action_size: Any, discrete: bool | None) -> Spec:
     """The spec that an algorithm's networks are built for.
 
     Raises:
         ConfigError: if the sizes are impossible, or the actions are not those that it takes.
     """
-    action_size = check("action_size", action_size, int, low=1)
-    told = kind.actions if discrete is None else ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS
-    if told not in KINDS:
-        raise ConfigError(f"{kind.name} handles both kinds of actions: say discrete_action=True or False")
-    actions = KINDS[told](action_size)
-    if told not in kind.actions:
+    said = ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS
+    if isinstance(action_size, int | np.integer | float):  # of what, it does not say
+        action_size = check("action_size", action_size, int, low=1)
+        own = [each for each in (ActionSpace.CONTINUOUS, ActionSpace.DISCRETE) if each in kind.actions]
+        if discrete is None and len(own) != 1:
+            raise ConfigError(f"{kind.name} handles both kinds of actions: say discrete_action=True or False")
+        actions = actions_told(action_size, own[0] if discrete is None else said)
+    else:
+        actions = actions_told(action_size)
+        if discrete is not None and actions.discrete != discrete:
+            raise ConfigError(f"discrete_action is {discrete}, but action_size={action_size!s:.100} says {actions}")
+    if actions.kind not in kind.actions:
         raise ConfigError(_other_actions(kind, actions))
     return Spec(shape, actions)
 
@@ -191,6 +200,8 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
     check_picker(dataset, config)
     _prepare(config, spec)
     action_scaler = None if spec.actions.discrete else config.action_scaler
+    if isinstance(spec.actions, Composite) and action_scaler is not None and not action_scaler.built:
+        action_scaler.fit_with_env(_boxed(*dataset.action_bounds()))  # its choices are not scaled
     for scaler in (config.observation_scaler, action_scaler, config.reward_scaler):
         if scaler is not None and not scaler.built:
             scaler.fit_with_dataset(dataset)
@@ -209,11 +220,17 @@ def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
 
 def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Any) -> None:
     """Fit the scalers that an environment's bounds determine and that are not fitted."""
-    for scaler in (config.observation_scaler, None if spec.actions.discrete else config.action_scaler):
-        if scaler is not None and not scaler.built:
-            scaler.fit_with_env(env)
+    if config.observation_scaler is not None and not config.observation_scaler.built:
+        config.observation_scaler.fit_with_env(env)
+    if config.action_scaler is not None and not (spec.actions.discrete or config.action_scaler.built):
+        config.action_scaler.fit_with_env(env if spec.actions.bounds is None else _boxed(*spec.actions.bounds))
     if spec.actions.bounds is not None and config.action_scaler is None:
         _warn_of_range(kind, *spec.actions.bounds, "the environment")
+
+
+def _boxed(low: Array, high: Array) -> Elsewhere:
+    """Stands for an environment whose actions are rows with these bounds."""
+    return Elsewhere(spaces.Box(-1.0, 1.0, (1,)), spaces.Box(low, high, dtype=low.dtype.type))
 
 
 def needs_action_scaler(kind: Definition, config: AlgorithmConfig, actions: Actions) -> bool:
@@ -244,7 +261,7 @@ def _more_choices(own: Spec, other: Spec) -> str:
 def check_actions(kind: Definition, actions: Actions, source: str) -> None:
     """Raise `ConfigError` if an algorithm does not take the kind of actions that ``source`` has."""
     if actions.kind not in kind.actions:
-        raise ConfigError(f"{source} has {actions.kind.name.lower()} actions: {_other_actions(kind, actions)}")
+        raise ConfigError(f"{source} has {actions.kind.words} actions: {_other_actions(kind, actions)}")
 
 
 def _warn_of_range(kind: Definition, low: Array, high: Array, source: str) -> None:
@@ -259,12 +276,13 @@ def _warn_of_range(kind: Definition, low: Array, high: Array, source: str) -> No
 
 def _other_actions(kind: Definition, given: Actions) -> str:
     """The message for other actions: names the sibling that takes them, or algorithms that learn in the same loops."""
-    own, takers = kind.learns_from, [each for each in KNOWN.values() if each.actions is given.kind]
+    own, takers = kind.learns_from, [each for each in KNOWN.values() if given.kind in each.actions]
     names = {f"Discrete{kind.name}", kind.name.removeprefix("Discrete")}
     fitting = [each.name for each in takers if each.name in names] or sorted(
         each.name
         for each in takers
         if not each.evaluates and (each.learns_from.loops, each.learns_from.contexts) == (own.loops, own.contexts)
     )
+    fitting = fitting or sorted(each.name for each in takers if not each.evaluates)
     sibling = fitting[0] if len(fitting) == 1 else f"one of {', '.join(fitting)}"
-    return f"{kind.name} takes {kind.actions.name.lower()} actions only; use {sibling}"
+    return f"{kind.name} takes {kind.actions.words} actions only; use {sibling}"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from birl.actions import space_of
 from birl.algorithm import building
 from birl.envs import Elsewhere, as_environment
 from birl.errors import UnsupportedError
@@ -68,13 +69,10 @@ def known_space(algorithm: Any) -> Elsewhere:
     """
     actions = algorithm.spec.actions
     observations = tree_map(lambda leaf: leaf.space, algorithm.spec.observations)
-    if actions.discrete:
-        return Elsewhere(_space(observations), spaces.Discrete(actions.size))
     scaler = algorithm.config.action_scaler
     own = 1.0 if algorithm.acts.bounded else np.inf
     low, high = (-own, own) if getattr(scaler, "minimum", None) is None else (scaler.minimum, scaler.maximum)
-    low, high = (np.broadcast_to(np.asarray(each, np.float32), actions.shape) for each in (low, high))
-    return Elsewhere(_space(observations), spaces.Box(low, high, dtype=np.float32))
+    return Elsewhere(_space(observations), space_of(actions, low, high))
 
 
 def _space(tree: Any) -> Any:

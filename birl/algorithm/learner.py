@@ -359,7 +359,7 @@ def described(learner: Learner) -> dict[str, Any]:
     """Configuration and shapes in JSON form, with those of the learner whose policy is evaluated."""
     data = {
         "observation_shape": learner.spec.data_shape,
-        "action_size": learner.spec.actions.size,
+        "action_size": learner.spec.actions.told,
         "discrete_action": learner.spec.actions.discrete,
         "config": learner.config.serialize(),
     }

@@ -108,7 +108,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     config = AlgorithmConfig.deserialize(data["config"])
     kind: type[Any] = config.algorithm
     observations = with_choices(data["observation_shape"], data.get("choices"))
-    spec = checked_spec(kind.definition(), observations, int(data["action_size"]), data.get("discrete_action"))
+    spec = checked_spec(kind.definition(), observations, data["action_size"], data.get("discrete_action"))
     given = (_evaluated(kind, data, device, state),) if kind.evaluates else ()
     algorithm = kind(*given, config, device)
     if spec.actions.discrete and algorithm.action_scaler is not None:
@@ -117,7 +117,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
     if state is not None and {k: x.shape for k, x in planned.items()} != {k: x.shape for k, x in state["nets"].items()}:
         raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
-    algorithm.create_impl(spec.observations, spec.actions.size, discrete_action=spec.actions.discrete)
+    algorithm.create_impl(spec.observations, spec.actions)
     return algorithm
 
 

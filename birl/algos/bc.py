@@ -22,7 +22,7 @@ from birl.algorithm import (
     field,
     weighted_mean,
 )
-from birl.models import CategoricalPolicy, DeterministicPolicy, SquashedNormalPolicy
+from birl.models import CategoricalPolicy, DeterministicPolicy, SquashedNormalPolicy, policy_of
 
 
 @config
@@ -30,7 +30,8 @@ class BCConfig(NetworkConfig):
     """Behaviour cloning for continuous actions (Pomerleau 1988).
 
     ``policy_type="deterministic"`` minimises the squared error, ``"stochastic"`` the negative log-likelihood under a
-    squashed Gaussian.
+    squashed Gaussian. In action spaces of several parts, some of which are choices, it is always the negative
+    log-likelihood, of quantities under a Gaussian.
 
     Logs ``loss``.
 
@@ -47,14 +48,15 @@ class BCNets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: BCConfig) -> None:
         super().__init__()
-        policy = DeterministicPolicy if cfg.policy_type == "deterministic" else SquashedNormalPolicy
-        self.actor = policy(spec, cfg.encoder_factory)
+        kind = DeterministicPolicy if cfg.policy_type == "deterministic" else SquashedNormalPolicy
+        composite = spec.actions.kind is ActionSpace.COMPOSITE
+        self.actor = (policy_of if composite else kind)(spec, cfg.encoder_factory)
 
 
 def imitation_loss(nets: BCNets, batch: Batch, cfg: BCConfig) -> Loss:
     """``E[mean over dimensions of (a - pi(s))^2]``, or ``-E[log pi(a|s)]`` with a stochastic policy."""
     policy = nets.actor(batch.inputs)
-    if cfg.policy_type == "deterministic":
+    if isinstance(policy, Tensor):
         return Loss(weighted_mean((policy - batch.action).square().mean(-1), batch.weight))
     return Loss(-weighted_mean(policy.log_prob(batch.action), batch.weight))
 
@@ -75,7 +77,7 @@ def sample(nets: BCNets, inputs: Inputs) -> Tensor:
 class BC(Algorithm[BCConfig, BCNets]):
     """See `BCConfig`."""
 
-    actions = ActionSpace.CONTINUOUS
+    actions = ActionSpace.CONTINUOUS | ActionSpace.COMPOSITE
     learns_from = Transitions(online=False)
     acts = Policy(greedy, sample)
     steps = (Gradient("actor", imitation_loss, optimizer="", metric="loss"),)
@@ -116,7 +118,7 @@ def cross_entropy(nets: DiscreteBCNets, batch: Batch, cfg: DiscreteBCConfig) -> 
 class DiscreteBC(Algorithm[DiscreteBCConfig, DiscreteBCNets]):
     """See `DiscreteBCConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions(online=False)
     acts = StochasticActor()
     steps = (Gradient("actor", cross_entropy, optimizer="", metric="loss"),)

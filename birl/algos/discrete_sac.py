@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from copy import deepcopy
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import torch
 from torch import nn
@@ -36,7 +35,8 @@ from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFacto
 class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
     """Soft Actor-Critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
-    Expectations over all actions take the place of sampled ones. The target entropy is ``0.98 * log|A|``.
+    Expectations over all actions take the place of sampled ones. The target entropy is ``0.98 * log|A|``. In
+    ``MultiDiscrete`` action spaces each choice has a distribution of its own, and critics branch as those of `DQN`.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
@@ -63,7 +63,7 @@ class DiscreteSACNets(nn.Module):
         self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
         self.temperature = Scalar(cfg.initial_temperature)
-        self.target_entropy = TARGET * math.log(spec.actions.size)
+        self.target_entropy = TARGET * cast(Any, spec.actions).log_count
 
 
 def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
@@ -80,12 +80,10 @@ def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     policy = nets.actor(batch.inputs)
     with torch.no_grad():
         value = nets.critic(batch.inputs).min().mean()
-    log_probs = policy.log_probs
-    probs = log_probs.exp()
-    value = (probs * (nets.temperature().detach() * log_probs - value)).sum(-1)
-    entropy = -(probs * log_probs).sum(-1)
+    value = policy.expectation(nets.temperature().detach() * policy.log_probs - value)
+    entropy = policy.entropy()
     if policy.allowed is not None:  # so that the target is the same share of what is possible in every state
-        entropy = entropy + TARGET * (math.log(policy.allowed.shape[-1]) - policy.allowed.sum(-1).log())
+        entropy = entropy + nets.target_entropy - TARGET * policy.log_count()
     return Loss(weighted_mean(value, batch.weight), share={"policy_entropy": entropy})
 
 
@@ -93,7 +91,7 @@ def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
 class DiscreteSAC(Algorithm[DiscreteSACConfig, DiscreteSACNets]):
     """See `DiscreteSACConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = StochasticActor(value=q_value)
     steps = (

@@ -32,7 +32,8 @@ class DQNConfig(ValueConfig):
     """Deep Q-Network (Mnih et al. 2015, doi:10.1038/nature14236).
 
     With ``QRQFunctionFactory`` this is QR-DQN (arXiv:1710.10044), with ``IQNQFunctionFactory`` IQN (arXiv:1806.06923),
-    with ``C51QFunctionFactory`` categorical DQN (arXiv:1707.06887).
+    with ``C51QFunctionFactory`` categorical DQN (arXiv:1707.06887). In ``MultiDiscrete`` action spaces it is branching
+    DQN (Tavakoli et al. 2018, arXiv:1711.08946): the value of the state and an advantage of each option of each choice.
 
     Logs ``loss``.
 
@@ -90,7 +91,7 @@ def double_q_loss(nets: DQNNets, batch: Batch, cfg: DoubleDQNConfig) -> Loss:
 class DQN(Algorithm[DQNConfig, DQNNets]):
     """See `DQNConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
     steps = (Gradient("critic", q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
@@ -100,7 +101,7 @@ class DQN(Algorithm[DQNConfig, DQNNets]):
 class DoubleDQN(Algorithm[DoubleDQNConfig, DQNNets]):
     """See `DoubleDQNConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
     steps = (Gradient("critic", double_q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))

@@ -131,7 +131,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
 class PPO(Algorithm[PPOConfig, PPONets]):
     """See `PPOConfig`."""
 
-    actions = ActionSpace.BOTH
+    actions = ActionSpace.ANY
     learns_from = Rollouts(prepare, limit=("approximate_kl", "target_kl"))
     acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)

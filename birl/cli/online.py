@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from birl.acting.explorers import Explorer, LinearDecayEpsilonGreedy, NormalNoise
+from birl.actions import actions_of
 from birl.algorithm import Algorithm
 from birl.cli.common import flags, make_environment
 from birl.config import AlgorithmConfig
@@ -24,7 +25,6 @@ from birl.dataset import (
 )
 from birl.envs import FrameStack, environment_spec, single_spaces
 from birl.errors import ConfigError
-from birl.spaces import actions_of
 from birl.types import is_shape
 
 BUFFER_SIZE = 1_000_000

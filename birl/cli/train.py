@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from birl.actions import actions_of
 from birl.algorithm import Algorithm
 from birl.algorithm.population import check_many, checked_seeds, fit_many
 from birl.cli.common import algorithm_class, flags, import_own, load_dataset, load_model, note
@@ -37,7 +38,6 @@ from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.checkpoint import checkpoint_step, randomness_kept
 from birl.seeding import seed as set_seed
-from birl.spaces import actions_of
 from birl.types import ActionSpace, Array
 
 _MOST_SEEDS = 1000
@@ -400,7 +400,7 @@ def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> 
 def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionScaler | None, str]:
     """A scaler for actions that do not lie in [-1, 1], and a note about it."""
     bounds = _data_bounds(source) if env is None else actions_of(single_spaces(env)[1]).bounds
-    if bounds is None or algorithm.actions is ActionSpace.DISCRETE:
+    if bounds is None or ActionSpace.CONTINUOUS not in algorithm.actions:
         return None, ""
     low, high = bounds
     if (low == -1).all() and (high == 1).all():

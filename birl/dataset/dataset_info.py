@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from birl.checks import check
+from birl.actions import actions_of, actions_told
 from birl.dataset.episode import DatasetInfo, Signature
 from birl.dataset.validation import check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError
 from birl.observations import as_observations, chosen, leaf_spaces, observations_of, shapes_of
-from birl.spaces import KINDS, actions_of, single_spaces
+from birl.spaces import single_spaces
 from birl.types import ActionSpace, parts_like, tree_map
 
 
@@ -22,7 +22,7 @@ def info_of_env(
     writer: WriterPreprocessProtocol,
     reward: Signature,
     action_space: ActionSpace | None,
-    action_size: int | None,
+    action_size: Any,
     keys: Sequence[str] | None,
 ) -> DatasetInfo:
     """The info of an environment's steps, of observations those parts with these names, as ``writer`` stores them."""
@@ -34,10 +34,12 @@ def info_of_env(
     actions = actions_of(env_action_space)
     if action_space not in (None, actions.kind):
         raise ConfigError(f"action_space is {action_space}; it must be None or {actions.kind}, the environment's")
-    observation, size = Signature.of(tree_map(np.asarray, zero)), _size(action_size, actions.size)
+    if action_size is not None:
+        actions = actions_told(action_size, actions.kind)
+    observation = Signature.of(tree_map(np.asarray, zero))
     kept = observation == Signature.of(unprocessed)
     return DatasetInfo(
-        observation, Signature.of(actions.leaf), reward, actions.kind, size, observations if kept else None
+        observation, Signature.of(actions.leaf), reward, actions.kind, actions.told, observations if kept else None
     )
 
 
@@ -46,24 +48,20 @@ def info_of_signatures(
     action: Signature,
     reward: Signature,
     action_space: ActionSpace | None,
-    action_size: int | None,
+    action_size: Any,
     observation_space: Any,
 ) -> DatasetInfo:
     """The info that signatures make up."""
     leaf = action.as_row().tree
-    zeros, space = prepare_actions(np.zeros((1, *leaf.shape), leaf.dtype), action_space)
-    if KINDS[space].discrete and action_size is None:
+    zeros, actions = prepare_actions(np.zeros((1, *leaf.shape), leaf.dtype), action_space, action_size)
+    if actions.discrete and action_size is None:
         raise ConfigError("action_size is None; with signatures alone it must be the number of discrete actions")
-    size = _size(action_size, zeros.shape[1])
-    check_stored(KINDS[space](size), zeros)
+    if zeros.shape[1:] != actions.leaf.shape:
+        check_stored(actions, zeros)
     observations = None if observation_space is None else as_observations(observation_space)
     if observations is not None and shapes_of(observations) != observation.tree_shape:
         raise ConfigError(
             f"observation_space says {observations}, but observation_signature has the shapes "
             f"{observation.tree_shape}: give both of the same steps"
         )
-    return DatasetInfo(observation, Signature.of(zeros, skip=1), reward, space, size, observations)
-
-
-def _size(given: int | None, found: int) -> int:
-    return found if given is None else check("action_size", given, int, low=1)
+    return DatasetInfo(observation, Signature.of(zeros, skip=1), reward, actions.kind, actions.told, observations)

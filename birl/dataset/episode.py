@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from birl.actions import Actions, actions_in, actions_told
 from birl.checks import check
 from birl.dataset.validation import (
     as_array,
@@ -17,12 +18,10 @@ from birl.dataset.validation import (
     as_flags,
     check_finite,
     check_length,
-    detect_action_size,
     prepare_actions,
 )
 from birl.errors import ConfigError, EmptyDataError, ShapeError
 from birl.observations import as_observations, observations_in, wider
-from birl.spaces import KINDS, Actions
 from birl.types import (
     ActionSpace,
     Array,
@@ -120,7 +119,7 @@ class DatasetInfo:
     action_signature: Signature
     reward_signature: Signature
     action_space: ActionSpace
-    action_size: int
+    action_size: Any
     observations: Tree = None
 
     def __post_init__(self) -> None:
@@ -132,19 +131,18 @@ class DatasetInfo:
         cls,
         episodes: Sequence[EpisodeBase],
         action_space: ActionSpace | None = None,
-        action_size: int | None = None,
+        action_size: Any = None,
         observation_space: Any = None,
     ) -> DatasetInfo:
         """Find signatures of episodes, and what their observations and actions are if that is not given."""
         check_episodes(episodes)
         if not episodes:
             raise EmptyDataError("there are no episodes to read: give one or more")
-        check("action_size", action_size, int, optional=True, low=1)
         first = episodes[0]
-        actions, space = prepare_actions(first.actions, action_space)
-        if action_size is None:  # all of them may be needed to see every discrete action
-            shown = episodes if KINDS[space].discrete else episodes[:1]
-            action_size = max(detect_action_size(episode.actions, space) for episode in shown)
+        actions, what = prepare_actions(first.actions, action_space, action_size)
+        if action_size is None and what.discrete:  # all of them may be needed to see every discrete action
+            found = (actions_in(as_array("actions", episode.actions), what.kind) for episode in episodes)
+            what = functools.reduce(lambda own, other: own.wider(other), found)
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
         observations = as_observations(observation_space) if observation_space is not None else None
         if observations is None:
@@ -152,12 +150,12 @@ class DatasetInfo:
             rows = [episode.observations for episode in episodes]
             rows += [tree_map(lambda x: np.asarray(x)[None], final) for final in finals if final is not None]
             observations = functools.reduce(wider, map(observations_in, rows))
-        return cls(first.observation_signature, action, reward, space, int(action_size), observations)
+        return cls(first.observation_signature, action, reward, what.kind, what.told, observations)
 
-    @property
+    @functools.cached_property
     def actions(self) -> Actions:
         """What actions are."""
-        return KINDS[self.action_space](self.action_size)
+        return actions_told(self.action_size, self.action_space)
 
 
 @runtime_checkable

@@ -237,7 +237,7 @@ def _attach(folder: Path, index: dict[str, Any]) -> Storage:
     """The storage of a folder. Sizes are those of files that are there before a storage is made."""
     leaves = {name: Leaf(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in index["leaves"].items()}
     observation = tree_map(leaves.__getitem__, tree_of_json(index["observation"]))
-    space, size = ActionSpace(index["info"]["action_space"]), int(index["info"]["action_size"])
+    space, size = ActionSpace(index["info"]["action_space"]), index["info"]["action_size"]
     action, reward = Signature.of(leaves["action"]), Signature.of(leaves["reward"])
     observations = with_choices(tree_map(lambda leaf: leaf.shape, observation), index["info"].get("choices"))
     info = DatasetInfo(Signature.of(observation), action, reward, space, size, observations)

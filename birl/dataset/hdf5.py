@@ -29,6 +29,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from birl.actions import actions_told
 from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
@@ -421,17 +422,20 @@ class _File:
             if meta["version"] != 1:
                 raise ForeignFileError(f"{self.name} was written by a newer birl: install that")
         size = meta["action_size"]
-        if (size is not None and (type(size) is not int or size < 1)) or not isinstance(meta["extra"], list):
-            raise CorruptFileError(
-                f"{self.name} has action_size {size!r:.30} and extra columns {meta['extra']!r:.60}: use another copy"
-            )
+        space = None if meta["action_space"] is None else ActionSpace(meta["action_space"])
+        try:
+            if size is not None:
+                actions_told(size, space)
+        except ConfigError as error:
+            raise CorruptFileError(f"{self.name}: {error!s:.200}: use another copy") from error
+        if not isinstance(meta["extra"], list):
+            raise CorruptFileError(f"{self.name} has extra columns {meta['extra']!r:.60}: use another copy")
         template = tree_of_json(meta["observation"])
         if template is None:  # d3rlpy's
             template = tuple(itertools.takewhile(lambda leaf: f"observations_0_{leaf}" in self, itertools.count())) or 0
         count = self._count()
         self.budget.spend(count * (_EPISODE + len(meta["extra"])), f"{count} episodes")
         episodes = [self._episode(index, template, meta["extra"]) for index in range(count)]
-        space = None if meta["action_space"] is None else ActionSpace(meta["action_space"])
         if action_space not in (None, space):
             return episodes, action_space, None, meta.get("choices")
         return episodes, space, meta["action_size"], meta.get("choices")

@@ -36,8 +36,7 @@ def step_columns(
             raise ShapeError(f"{name} has shape {given.shape}; it must have {(count, *leaf.shape)}")
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
     check_stored(storage.info.actions, values["action"])
-    if storage.info.actions.discrete:
-        check_allowed(observation, values["action"])
+    check_allowed(observation, values["action"], storage.info.actions)
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
         if len(value) != count:

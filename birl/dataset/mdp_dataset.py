@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from birl.checks import check
+from birl.actions import actions_told
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
 from birl.dataset.incoming import row_flags
@@ -18,7 +18,6 @@ from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import (
-    as_array,
     as_column,
     as_flags,
     as_ids,
@@ -28,13 +27,12 @@ from birl.dataset.validation import (
     check_finite,
     check_length,
     check_stored,
-    detect_action_size,
     last_steps,
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
 from birl.observations import as_observations, check_inside, chosen, named_map, observations_in, picked, wider
-from birl.spaces import KINDS, Spec
+from birl.spaces import Spec
 from birl.types import MASK, ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536
@@ -47,7 +45,8 @@ class MDPDataset(ReplayBuffer):
     Args:
         observations: tree of arrays ``[N, …]``; any numeric dtype, which is kept. The parts of a tuple may be given as
             a list.
-        actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions.
+        actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions, ``[N, D]`` for several
+            choices at once; as a dict or tuple of arrays if ``action_size`` is a Dict or Tuple space.
         rewards: ``[N]`` or ``[N, 1]``.
         terminals: ``[N]``, 1 where the environment ended the episode with this step. Must be given: all zeros, with
             ``timeouts`` or ``episode_ids``, say that no episode terminates.
@@ -55,7 +54,8 @@ class MDPDataset(ReplayBuffer):
         transition_picker: `birl.dataset.BasicTransitionPicker` if ``None``.
         trajectory_slicer: `birl.dataset.BasicTrajectorySlicer` if ``None``.
         action_space: kind of actions; ``None`` to tell it from their dtype.
-        action_size: number of discrete actions; ``None`` for the largest one plus one.
+        action_size: number of discrete actions, or list of numbers of options of several choices; ``None`` for the
+            largest one plus one. Or the action space, such as ``env.action_space``, which says the kind, too.
         next_observations: tree ``[N, …]``: observations after each step. With them the last step of a truncated
             episode is a transition too.
         episode_ids: ``[N]``, numbers or text: the episode of each step, as in a log's column. An episode ends where
@@ -96,7 +96,7 @@ class MDPDataset(ReplayBuffer):
         transition_picker: TransitionPickerProtocol | None = None,
         trajectory_slicer: TrajectorySlicerProtocol | None = None,
         action_space: ActionSpace | None = None,
-        action_size: int | None = None,
+        action_size: Any = None,
         *,
         next_observations: Tree = None,
         episode_ids: Any = None,
@@ -121,22 +121,20 @@ class MDPDataset(ReplayBuffer):
                 space_of = named_parts(as_observations(observation_space))
                 observation_space = {**space_of, MASK: masks.shape[1:]}
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
-        actions = as_array("actions", actions)
+        actions, what = prepare_actions(actions, action_space, action_size)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
         ids = {} if episode_ids is None else {"episode_ids": as_ids(episode_ids)}
         count = check_length(**arrays, terminals=terminal, timeouts=timeout, **ids)
         check_finite("observations", observations)
         check_finite("rewards", rewards)
-        actions, space = prepare_actions(actions, action_space)
-        given = check("action_size", action_size, int, ": None finds it in the data", optional=True, low=1)
         width = np.shape(observations[MASK])[1:] if isinstance(observations, dict) and MASK in observations else ()
-        known = width[0] if len(width) == 1 and space is ActionSpace.DISCRETE else None
-        size = given or known or detect_action_size(actions, space)
+        if action_size is None and len(width) == 1 and what.kind is ActionSpace.DISCRETE:
+            what = actions_told(int(width[0]), what.kind)
         parts = observations_in(observations, observation_space)
-        spec = Spec(parts, KINDS[space](size))
+        spec = Spec(parts, what)
         check_stored(spec.actions, actions)
         if spec.masked:
-            check_allowed(observations, actions)
+            check_allowed(observations, actions, what)
 
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:
@@ -154,7 +152,7 @@ class MDPDataset(ReplayBuffer):
 
         observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
-        info = DatasetInfo(observation, action, reward, space, size, parts)
+        info = DatasetInfo(observation, action, reward, what.kind, what.told, parts)
         self._make(info, buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys)
         names = self.storage.observation_names

@@ -91,7 +91,7 @@ class MixedReplayBuffer(ReplayBufferBase):
     def dataset_info(self) -> DatasetInfo:
         """That of the first buffer, with the choices of both among observations, and the larger number of actions."""
         first, second = self.primary_replay_buffer.dataset_info, self.secondary_replay_buffer.dataset_info
-        size, observations = max(first.action_size, second.action_size), wider(first.observations, second.observations)
+        size, observations = first.actions.wider(second.actions).told, wider(first.observations, second.observations)
         return replace(first, action_size=size, observations=observations)
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from birl.actions import check_actions
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.base import ReplayBufferBase
@@ -37,7 +38,6 @@ from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from birl.observations import picked
-from birl.spaces import check_actions
 from birl.types import ActionSpace, Array, Observation, Shape, State, Tree, parts_like, tree_map
 
 Place = str | os.PathLike[str] | torch.device
@@ -57,7 +57,7 @@ class ReplayBuffer(ReplayBufferBase):
         env: environment, or vector environment: then each of its environments is a lane.
         observation_signature, action_signature, reward_signature: what is stored. Rewards are one float32 if ``None``.
         action_space: ``None`` to find it from the environment, or from the dtype of the actions.
-        action_size: number of action dimensions, or of discrete actions; ``None`` to find it.
+        action_size: number of action dimensions, or of discrete actions; or an action space; ``None`` to find it.
         cache_size: ignored, kept for code written for d3rlpy: episodes may have any length.
         write_at_termination: kept for code written for d3rlpy; only ``False`` is possible: steps are stored one by one.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
@@ -86,7 +86,7 @@ class ReplayBuffer(ReplayBufferBase):
         action_signature: Signature | None = None,
         reward_signature: Signature | None = None,
         action_space: ActionSpace | None = None,
-        action_size: int | None = None,
+        action_size: Any = None,
         cache_size: int = 10000,
         write_at_termination: bool = False,
         *,
@@ -349,7 +349,7 @@ class ReplayBuffer(ReplayBufferBase):
         writer_preprocessor: WriterPreprocessProtocol | None = None,
         *,
         action_space: ActionSpace | None = None,
-        action_size: int | None = None,
+        action_size: Any = None,
         storage: Place = "memory",
         sampler: Sampler | None = None,
         observation_space: Any = None,
@@ -432,7 +432,7 @@ class ReplayBuffer(ReplayBufferBase):
         """Go back to a state; what is drawn next is what was drawn next then."""
         self.reader.set_state(state)
         if "storage" in state:
-            info = replace(self.storage.info, action_size=int(state["action_size"]))
+            info = replace(self.storage.info, action_size=state["action_size"])
             if info.actions.discrete and "columns" in state["storage"]:
                 check_actions(info.actions, np.asarray(state["storage"]["columns"]["action"]))
             self._before_write()

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from birl.actions import Composite
 from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import DatasetInfo
@@ -415,6 +416,8 @@ class Storage:
                 if len(rows):
                     actions = self.place.host(self.take("action", rows))
                     low, high = np.minimum(low, actions.min(axis=0)), np.maximum(high, actions.max(axis=0))
+            if isinstance(self.info.actions, Composite):  # choices have none
+                low[self.info.actions.choices], high[self.info.actions.choices] = -1.0, 1.0
             return low, high
 
         return self.cached("action_bounds", make)

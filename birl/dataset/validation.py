@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from gymnasium import Space
 
+from birl.actions import KINDS, Actions, Discrete, MultiDiscrete, actions_in, actions_told, as_rows
 from birl.errors import ActionError, DataError, EmptyDataError, NonFiniteError, ShapeError
-from birl.spaces import KINDS, Actions
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Tree, tree_leaves
 
 
@@ -48,21 +49,21 @@ def as_observation(name: str, value: Any, part: str) -> Array:
         raise ShapeError(f"{error}. Or leave it out by naming the other parts: observation_keys=(…)") from error
 
 
-def check_allowed(observations: Tree, actions: Array) -> None:
-    """Check that the masks in ``observations`` ``[N, …]``, if they have any, allow discrete ``actions`` ``[N, 1]``.
+def check_allowed(observations: Tree, actions: Array, what: Actions) -> None:
+    """Check that the masks in ``observations`` ``[N, …]``, if they have any, allow what is stored as ``actions``.
 
     Raises:
         ActionError: naming the first that is not.
     """
-    if not isinstance(observations, dict) or MASK not in observations:
+    if not isinstance(observations, dict) or MASK not in observations or not isinstance(what, Discrete | MultiDiscrete):
         return
     masks = observations[MASK]
-    wrong = np.flatnonzero(np.take_along_axis(masks, actions, 1)[:, 0] == 0)
-    if wrong.size:
-        step = int(wrong[0])
+    step = what.masked_out(actions, masks != 0)
+    if step is not None:
+        wrong = actions[step].tolist()
         raise ActionError(
-            f"the action {actions[step, 0]} of step {step} is not allowed by its {MASK} {masks[step].tolist()!s:.80}: "
-            "a mask has 1 for each action that could have been taken"
+            f"the action {wrong if what.shape else wrong[0]} of step {step} is not allowed by its {MASK} "
+            f"{masks[step].tolist()!s:.80}: a mask has 1 for each action that could have been taken"
         )
 
 
@@ -194,8 +195,9 @@ def detect_action_space(actions: Any) -> ActionSpace:
         if array.ndim == 1 or array.shape[1:] == (1,):
             return ActionSpace.DISCRETE
         raise ActionError(
-            f"actions are integers of shape {array.shape}; discrete actions have one number per step: for continuous "
-            "ones give floats or action_space=ActionSpace.CONTINUOUS"
+            f"actions are integers of shape {array.shape}: for several choices per step give "
+            "action_space=ActionSpace.MULTI_DISCRETE (or action_size= the environment's action space), for quantities "
+            "floats or action_space=ActionSpace.CONTINUOUS"
         )
     if array.ndim == 1 and array.size and bool(np.all((array >= 0) & (array == np.floor(array)))):
         raise ActionError(
@@ -215,46 +217,61 @@ def detect_action_size(actions: Any, action_space: ActionSpace) -> int:
     """
     array = as_array("actions", actions)
     check_length(actions=array)
-    return KINDS[_one_kind(action_space)].size_in(array)
+    return actions_in(array, _one_kind(action_space)).size
 
 
 def _one_kind(space: Any) -> ActionSpace:
     if not isinstance(space, ActionSpace) or space not in KINDS:
-        raise ActionError(
-            f"action_space is {space!r:.80}; it must be ActionSpace.DISCRETE or CONTINUOUS: data have one kind"
-        )
+        known = ", ".join(str(each.name) for each in KINDS)
+        raise ActionError(f"action_space is {space!r:.80}; it must be an ActionSpace of {known}: data have one kind")
     return space
 
 
-def prepare_actions(actions: Any, action_space: ActionSpace | None) -> tuple[Array, ActionSpace]:
-    """Actions as they are stored: integers ``[N, 1]`` or floats ``[N, A]``; and their kind.
+def prepare_actions(actions: Any, action_space: ActionSpace | None, action_size: Any = None) -> tuple[Array, Actions]:
+    """Actions as they are stored, ``[N, *leaf.shape]``, and what they are; the size is found in them if not given.
 
-    Integers are converted to float32 only if ``action_space`` says continuous, whole floats to int64 only if it
-    says discrete.
+    Integers are converted to float32 only if they are said to be continuous, whole floats to int64 only if they are
+    said to be discrete.
+
+    Args:
+        actions: logged ones; in parts, if ``action_size`` is a Dict or Tuple space.
+        action_space: their kind; ``None`` to find it.
+        action_size: see `birl.actions.actions_told`.
     """
+    kind = None if action_space is None else _one_kind(action_space)
+    if isinstance(action_size, Space):
+        actions = as_rows(action_size, actions)
     array = as_array("actions", actions)
     check_finite("actions", array)
     if array.ndim == 0 or array.ndim > 2:
         raise ShapeError(f"the shape of actions is {array.shape}; it must be (N,) or (N, A): flatten each action")
-    space = detect_action_space(array) if action_space is None else _one_kind(action_space)
-    if array.ndim == 1:
-        array = array[:, None]
-    return KINDS[space].stored(array), space
+    if kind is None and (action_size is None or isinstance(action_size, int | np.integer)):
+        kind = detect_action_space(array)
+    array = array[:, None] if array.ndim == 1 else array
+    found = actions_in(array, cast(ActionSpace, kind)) if action_size is None else actions_told(action_size, kind)
+    return found.stored(array), found
 
 
 def check_stored(actions: Actions, stored: Array) -> None:
     """Raise `ShapeError` or `ActionError` unless what is stored ``[N, A]`` are such actions."""
     if stored.shape[1:] != actions.leaf.shape:
-        raise ShapeError(f"action_size={actions.size}, but actions have {stored.shape[1]} dimensions: omit action_size")
-    index = actions.outside(stored) if actions.discrete else None
-    if index is not None:
-        renumber = "renumber the actions from 0, np.unique(actions, return_inverse=True)[1], or give"
-        if stored[index, 0] < 0:
-            raise ActionError(
-                f"action {stored[index, 0]} at step {index} is negative, but discrete actions are counted from 0: "
-                f"{renumber} floats (N, 1) if they are quantities"
-            )
-        raise ActionError(
-            f"action {stored[index, 0]} at step {index} is outside 0 … {actions.size - 1}: {renumber} action_size= the "
-            "number of actions"
+        raise ShapeError(
+            f"action_size={actions.told}, but actions have {stored.shape[1]} dimensions: omit action_size"
         )
+    # quantities have no bounds here
+    index = None if actions.kind is ActionSpace.CONTINUOUS else actions.outside(stored)
+    if index is None:
+        return
+    wrong = stored[index].tolist()
+    wrong = wrong[0] if actions.kind is ActionSpace.DISCRETE else wrong
+    renumber = "renumber the actions from 0, np.unique(actions, return_inverse=True)[1], or give"
+    if actions == Discrete(actions.size) and stored[index, 0] < 0:
+        raise ActionError(
+            f"action {wrong} at step {index} is negative, but discrete actions are counted from 0: {renumber} floats "
+            "(N, 1) if they are quantities, or action_size= the environment's action space"
+        )
+    told = f"outside 0 … {actions.size - 1}" if actions == Discrete(actions.size) else f"none of {actions.allowed}"
+    raise ActionError(
+        f"action {wrong} at step {index} is {told}: {renumber} action_size= the number of actions, or the "
+        "environment's action space"
+    )

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from birl.actions import actions_of
 from birl.checks import check
 from birl.dataset import Episode, ReplayBuffer, Signature
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -29,7 +30,6 @@ from birl.errors import (
     require,
 )
 from birl.observations import chosen, leaf_spaces, observations_of, picked
-from birl.spaces import actions_of
 from birl.types import Tree
 
 PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
@@ -110,7 +110,7 @@ def get_minari(
         trajectory_slicer=trajectory_slicer,
         action_signature=Signature([actions.leaf.dtype], [actions.leaf.shape]),
         action_space=actions.kind,
-        action_size=actions.size,
+        action_size=actions.told,
         observation_space=observations,
         storage=storage,
     )

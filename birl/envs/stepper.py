@@ -18,10 +18,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from birl.actions import Discrete, actions_of, all_finite, environment_actions, one_of
 from birl.errors import EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
 from birl.observations import Choices, leaf_spaces, picked
-from birl.spaces import actions_of, all_finite, number_of_environments, single_spaces
-from birl.types import FLOAT32_MAX, MASK, Array, State, Tree, tree_leaves, tree_map
+from birl.spaces import number_of_environments, single_spaces
+from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, State, Tree, tree_leaves, tree_map
 
 _LOG_BYTES: Final = 2**26
 _LEAST_STEPS: Final = 100_000
@@ -89,10 +90,11 @@ class Stepper:
         self._mode = _autoreset_mode(self._env)
         self._generator = generator
         self.actions = actions_of(self.action_space)
-        own: Any = self.action_space.dtype
-        usual = np.dtype(np.int64 if self.actions.discrete else np.float32)
-        self._kind = usual if self.actions.discrete or own.kind != "f" else own
-        kind = np.min_scalar_type(self.actions.size - 1) if self.actions.discrete else self._kind
+        self._kind = self.actions.leaf.dtype
+        # as environments of Gymnasium take rows themselves
+        self._plain = self.actions.kind in ActionSpace.BOTH and not self.actions.whole
+        self._plain &= self.action_space.shape == self.actions.shape
+        kind = np.min_scalar_type(self.actions.size - 1) if self.actions == Discrete(self.actions.size) else self._kind
         self._logged = np.empty((self.n, *self.actions.shape), kind)  # the newest row of the log
         self._log = bytearray()  # actions, small in memory
         fitting = min(max(_LOG_BYTES // self._logged.nbytes, _LEAST_STEPS), _MOST_STEPS)
@@ -135,7 +137,7 @@ class Stepper:
         """
         action = self._taken(action)
         self._record(action)
-        return self._arrived(self._ask("step", action))
+        return self._arrived(self._ask("step", self._given(action)))
 
     def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the environment. What Gymnasium's vector environments cannot use is told as it is."""
@@ -169,7 +171,7 @@ class Stepper:
         Until then everything here, `get_state` included, is as if it had not begun.
         """
         self._begun = self._taken(action)
-        self._ask("step_async", self._begun)
+        self._ask("step_async", self._given(self._begun))
 
     def finish(self) -> Step:
         """The result of the step that was begun; see `step`."""
@@ -183,6 +185,10 @@ class Stepper:
     def _taken(self, action: Array) -> Array:
         """The actions as environments are given them, the first time and when they are repeated."""
         return np.asarray(action, self._kind)
+
+    def _given(self, action: Array) -> Any:
+        """The actions in the form that environments take."""
+        return action if self._plain else environment_actions(self.action_space, action)
 
     def _record(self, action: Array) -> None:
         if self._log_limit:
@@ -332,7 +338,7 @@ class _Solo:
 
     def __init__(self, env: Any, observations: Tree) -> None:
         self._env, self._observations = env, observations
-        self._space, _ = single_spaces(env)
+        self._space, self._action_space = single_spaces(env)
         self._leaves = picked(observations, leaf_spaces(self._space))
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
 
@@ -340,8 +346,8 @@ class _Solo:
         observation, info = _parts(self._env.reset(seed=seed), "reset")
         return self._tree(observation), info
 
-    def step(self, action: Array) -> tuple[Tree, Array, list[Any], list[Any], dict[str, Any]]:
-        chosen = int(action[0]) if np.ndim(action) == 1 else action[0]
+    def step(self, action: Any) -> tuple[Tree, Array, list[Any], list[Any], dict[str, Any]]:
+        chosen = one_of(self._action_space, action, 0)
         observation, reward, terminated, truncated, info = _parts(self._env.step(chosen), "step")
         return self._tree(observation), np.array([_number(reward)]), [terminated], [truncated], info
 

@@ -75,8 +75,8 @@ class OverTransitions(EvaluatorProtocol):
         for what, given in (("dataset", info and info.action_space), ("algorithm", ask and ask())):
             if isinstance(given, ActionSpace) and kind not in given:
                 raise ConfigError(
-                    f"the {what} has {given.name.lower()} actions, {type(self).__name__} takes "
-                    f"{kind.name.lower()} ones: use {self._sibling}"
+                    f"the {what} has {given.words} actions, {type(self).__name__} takes "
+                    f"{kind.words} ones: use {self._sibling}"
                 )
 
     @abc.abstractmethod

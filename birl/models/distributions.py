@@ -9,11 +9,14 @@ entropies and divergences, which therefore have the leading dimensions only.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from birl.actions import Composite
 
 ATANH_LIMIT = 1.0 - 1e-6
 """Actions are clamped to ``[-ATANH_LIMIT, ATANH_LIMIT]`` before ``atanh``: at 1 the density has no finite value."""
@@ -99,15 +102,18 @@ class SquashedNormal:
 
 @dataclass(frozen=True)
 class Categorical:
-    """Distribution over ``action_size`` discrete actions.
+    """Distribution over ``action_size`` discrete actions, or of several independent choices.
 
     Attributes:
-        logits: unnormalised log-probabilities ``[..., action_size]``.
-        allowed: bool ``[..., action_size]``: the others have probability 0; ``None`` if all are allowed.
+        logits: unnormalised log-probabilities ``[..., action_size]``; of several choices ``[..., D, action_size]``.
+        allowed: bool, like ``logits``: the others have probability 0; ``None`` if all are allowed.
+        several: whether there are several choices: actions are ``[..., D]``, and `log_prob`, `entropy`, `expectation`
+            and `kl` sums over them.
     """
 
     logits: Tensor
     allowed: Tensor | None = None
+    several: bool = False
 
     @property
     def masked_logits(self) -> Tensor:
@@ -139,16 +145,29 @@ class Categorical:
         log_probs = self.log_probs
         if action.dim() >= log_probs.dim():
             log_probs = log_probs.expand(*action.shape, -1)
-        return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return self._sum(log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1))
+
+    def _sum(self, of_choices: Tensor) -> Tensor:
+        return of_choices.sum(-1) if self.several else of_choices
 
     def among(self, allowed: Tensor | None) -> Categorical:
         """The distribution over some of the actions."""
-        return Categorical(self.logits, allowed)
+        return replace(self, allowed=allowed)
+
+    def expectation(self, values: Tensor) -> Tensor:
+        """Expectation ``[...]`` of ``values`` of each action, shaped like ``logits``."""
+        return self._sum((self.log_probs.exp() * values).sum(-1))
+
+    def log_count(self) -> Tensor:
+        """Logarithm ``[...]`` of the number of actions that are allowed; only where there is ``allowed``."""
+        return self._sum(cast(Tensor, self.allowed).sum(-1).log())
 
     def mean_square(self) -> Tensor:
         """Mean ``[...]`` of the squared logits of allowed actions."""
         squares = self.logits.square()
-        return squares.mean(-1) if self.allowed is None else (squares * self.allowed).sum(-1) / self.allowed.sum(-1)
+        if self.allowed is None:
+            return squares.flatten(-2).mean(-1) if self.several else squares.mean(-1)
+        return self._sum((squares * self.allowed).sum(-1)) / self._sum(self.allowed.sum(-1))
 
     def mode(self) -> Tensor:
         """The most probable action, int64 ``[...]``."""
@@ -157,12 +176,51 @@ class Categorical:
     def entropy(self) -> Tensor:
         """Entropy in nats ``[...]``."""
         log_probs = self.log_probs
-        return -(log_probs.exp() * log_probs).sum(-1)
+        return self._sum(-(log_probs.exp() * log_probs).sum(-1))
 
     def kl(self, other: Categorical) -> Tensor:
         """``KL(self || other)`` in nats ``[...]``."""
         log_probs = self.log_probs
-        return (log_probs.exp() * (log_probs - other.log_probs)).sum(-1)
+        return self._sum((log_probs.exp() * (log_probs - other.log_probs)).sum(-1))
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Independent distributions of the parts of an action; see `birl.actions.Composite`.
+
+    Attributes:
+        parts: a distribution for each part.
+        actions: splits actions ``[..., W]`` into parts and joins them.
+    """
+
+    parts: tuple[Normal | Categorical, ...]
+    actions: Composite
+
+    def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Actions ``[(n,) ..., W]`` and log-probabilities ``[(n,) ...]``."""
+        drawn = [part.sample(n) for part in self.parts]
+        return self.actions.joined([action for action, _ in drawn]), self._total([log_prob for _, log_prob in drawn])
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Sum ``[...]`` over the parts; extra leading dimensions of ``action`` broadcast."""
+        pairs = zip(self.parts, self.actions.read(action), strict=True)
+        return self._total([part.log_prob(each) for part, each in pairs])
+
+    def mode(self) -> Tensor:
+        """The modes of all parts."""
+        return self.actions.joined([part.mode() for part in self.parts])
+
+    def entropy(self) -> Tensor:
+        """Sum ``[...]`` in nats."""
+        return self._total([part.entropy() for part in self.parts])
+
+    def kl(self, other: Joint) -> Tensor:
+        """``KL(self || other)`` in nats ``[...]``."""
+        return self._total([own.kl(each) for own, each in zip(self.parts, other.parts, strict=True)])  # type: ignore[arg-type]
+
+    @staticmethod
+    def _total(values: list[Tensor]) -> Tensor:
+        return sum(values[1:], start=values[0])
 
 
 def masked(values: Tensor, allowed: Tensor | None) -> Tensor:

@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from birl.actions import Actions
 from birl.checks import Allowed, check
 from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.files.named import Serializable
 from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder, channels_first
 from birl.models.layers import Members, activation_named
-from birl.spaces import Actions
 from birl.types import Shape, is_shape, leaf_shapes, shape_map
 
 SIZE = Allowed(int, low=1)

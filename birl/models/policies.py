@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
-from birl.models.distributions import Categorical, Normal, SquashedNormal
+from birl.actions import Composite
+from birl.models.distributions import Categorical, Joint, Normal, SquashedNormal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork
 from birl.spaces import Spec
@@ -125,18 +126,66 @@ class CategoricalPolicy(LinearNetwork):
     """
 
     def forward(self, inputs: Inputs) -> Categorical:
-        """Distribution with logits ``[..., action_size]``."""
-        return Categorical(self.linear(self.encode(inputs)), inputs.mask if self.spec.masked else None)
+        """Distribution with logits ``[..., action_size]``; of several choices ``[..., D, most options]``."""
+        mask = inputs.mask if self.spec.masked else None
+        return _categorical(self.spec.actions, self.linear(self.encode(inputs)), mask)
 
 
-def policy_of(spec: Spec, encoder_factory: EncoderFactory, **gaussian: Any) -> CategoricalPolicy | NormalPolicy:
+class JointPolicy(LinearNetwork):
+    """Independent distributions of the parts of an action.
+
+    Quantities have a standard deviation that is the same for all observations, as in `NormalPolicy`.
+
+    Args:
+        spec: shapes of observations and actions; these are `birl.actions.Composite`.
+        encoder_factory, tanh_mean, log_std_range, initial_log_std: see `NormalPolicy`.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        encoder_factory: EncoderFactory,
+        tanh_mean: bool = True,
+        log_std_range: tuple[float, float] = (-20.0, 2.0),
+        initial_log_std: float = 0.0,
+    ) -> None:
+        super().__init__(spec, encoder_factory)
+        self.actions = cast(Composite, spec.actions)
+        self._sizes = [part.size for part in self.actions.parts]
+        quantities = sum(part.size for part in self.actions.parts if not part.discrete)
+        self.log_std = nn.Parameter(torch.full((quantities,), initial_log_std))
+        self.tanh_mean, self.log_std_range = tanh_mean, log_std_range
+
+    def forward(self, inputs: Inputs) -> Joint:
+        """Distribution of actions ``[..., W]``."""
+        log_std, parts = self.log_std.clamp(*self.log_std_range), list[Normal | Categorical]()
+        outputs = self.linear(self.encode(inputs)).split(self._sizes, -1)
+        for part, output in zip(self.actions.parts, outputs, strict=True):
+            if part.discrete:
+                parts.append(_categorical(part, output, None))
+                continue
+            own, log_std = log_std[: part.size], log_std[part.size :]
+            parts.append(Normal(output.tanh() if self.tanh_mean else output, own))
+        return Joint(tuple(parts), self.actions)
+
+
+def _categorical(actions: Any, logits: Tensor, mask: Tensor | None) -> Categorical:
+    """The distribution of one choice or several with logits ``[..., size]``."""
+    return Categorical(actions.branched(logits), actions.branched_mask(mask, logits), bool(actions.shape))
+
+
+def policy_of(spec: Spec, encoder_factory: EncoderFactory, **gaussian: Any) -> _StochasticPolicy:
     """A stochastic policy of any kind of actions.
 
     Args:
         spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
-        **gaussian: further arguments of a `NormalPolicy`, if actions are continuous.
+        **gaussian: further arguments of a `NormalPolicy` or `JointPolicy`, if there are quantities.
     """
     if spec.actions.discrete:
         return CategoricalPolicy(spec, encoder_factory)
-    return NormalPolicy(spec, encoder_factory, **gaussian)
+    kind = JointPolicy if isinstance(spec.actions, Composite) else NormalPolicy
+    return kind(spec, encoder_factory, **gaussian)
+
+
+_StochasticPolicy: TypeAlias = CategoricalPolicy | NormalPolicy | JointPolicy

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from birl.actions import MultiDiscrete
 from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
+from birl.models.branches import BranchReturns
 from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
 from birl.models.encoders import EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
@@ -155,6 +157,8 @@ class _QFunction(Network):
     ) -> None:
         share = q_func_factory.share_encoder
         actions, n_actions = (spec.actions, None) if self._reads_action else (None, spec.actions.size)
+        if n_actions is not None and isinstance(spec.actions, MultiDiscrete):
+            n_actions += 1  # the value of the state; see `BranchReturns`
         encoder = encoder_factory.build(spec.encoder_shape, actions, None if share else n_ensembles)
         super().__init__(spec, encoder, with_action=self._reads_action)
         self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions)
@@ -181,11 +185,17 @@ class DiscreteQFunction(_QFunction):
     _reads_action = False
 
     def forward(self, inputs: Inputs, action: Tensor | None = None) -> Returns:
-        """Returns ``[N, …, A]`` of every action, or ``[N, …]`` of int64 ``action`` ``[…]``."""
-        returns = self._returns(inputs, None)
-        if action is not None:
-            return returns.gather(action)
-        return returns.among(inputs.mask) if self.spec.masked else returns
+        """Returns ``[N, …, A]`` of every action, or ``[N, …]`` of int64 ``action`` ``[…]``.
+
+        Of several choices, `BranchReturns` ``[N, …, D, A]``, or those of ``action`` ``[…, D]``.
+        """
+        returns, actions = self._returns(inputs, None), self.spec.actions
+        mask = inputs.mask if self.spec.masked and action is None else None
+        if isinstance(actions, MultiDiscrete):
+            returns = BranchReturns.of(returns, actions, mask)
+        elif mask is not None:
+            returns = returns.among(mask)
+        return returns if action is None else returns.gather(action)
 
 
 class ContinuousQFunction(_QFunction):

@@ -83,6 +83,14 @@ class Returns(Protocol):
         """Size ``[N, …]`` of the TD error, by which steps are prioritised: of distributions it is the ``loss``."""
         return loss
 
+    def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> Self:
+        """The same kind of returns, of other rows.
+
+        Args:
+            function: takes rows ``[…, A, Q]`` (of expectations, which are one number: ``[…, A, 1]``) and gives others.
+            branches: 1 if it adds a dimension before ``A``, -1 if it removes the one it takes for ``A``.
+        """
+
 
 @dataclass(frozen=True)
 class MeanReturns(Returns):
@@ -132,6 +140,9 @@ class MeanReturns(Returns):
         """``|delta|``."""
         return (self.values - target.values).abs()
 
+    def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> MeanReturns:
+        return MeanReturns(function(self.values.unsqueeze(-1)).squeeze(-1))
+
 
 class _RowReturns(Returns):
     """Base of returns that are rows of numbers: quantiles or probabilities, in the last dimension."""
@@ -176,6 +187,10 @@ class _RowReturns(Returns):
         """Row by row. Averaged quantiles have the mixture's mean, but not its shape."""
         return self._of((self._rows() * probs.unsqueeze(-1)).sum(-2)).among(None)
 
+    def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> Self:
+        # what is averaged must be linear in the distribution, as logits are not
+        return (self._picked(function) if branches > 0 else self._of(function(self._rows()))).among(None)
+
 
 @dataclass(frozen=True)
 class QuantileReturns(_RowReturns):
@@ -199,6 +214,12 @@ class QuantileReturns(_RowReturns):
 
     def mean(self) -> Tensor:
         return self.values.mean(-1)
+
+    def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> QuantileReturns:
+        taus = self.taus
+        if taus.dim() > 1:  # levels of each element are those of all branches
+            taus = taus.unsqueeze(-2) if branches > 0 else taus.squeeze(-2)
+        return QuantileReturns(function(self.values), taus)
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> QuantileReturns:
         next_returns = self.values if bonus is None else self.values + bonus.unsqueeze(-1)

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from birl.actions import Actions
 from birl.observations import Choices, picked
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
-from birl.spaces import Actions
 from birl.types import Array, Tree, beside_mask, tree_leaves, tree_map
 
 _DOUBLE = np.dtype(np.float64)
@@ -85,7 +85,8 @@ class Units:
 
     def environment_action(self, action: Tensor) -> Tensor:
         """Inverse of `action`."""
-        return action if self.action_scaler is None else self.action_scaler.reverse_transform(action)
+        action = action if self.action_scaler is None else self.action_scaler.reverse_transform(action)
+        return self.actions.given(action)
 
     def reward(self, reward: Array | Tensor) -> Tensor:
         """Rewards ``[..., 1]`` as scaled floats ``[...]``."""

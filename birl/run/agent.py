@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from birl.actions import all_finite, environment_actions, one_of
 from birl.checks import check
 from birl.dataset import create_fifo_replay_buffer
 from birl.envs import Step, reset_generator, single_spaces
@@ -31,7 +32,6 @@ from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_setting
 from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
 from birl.run.session import CHECK_INTERVAL, SamplerPart
-from birl.spaces import all_finite
 from birl.types import Array, State, Tree, parts_like, tree_map
 
 
@@ -98,8 +98,8 @@ class Agent:
             observation: tree of arrays ``[*shape]``, or ``[n, *shape]`` with several environments.
 
         Returns:
-            The action in the environment's units, float ``[A]`` or an int; with several environments, float ``[n, A]``
-            or int64 ``[n]``.
+            The action as the environment takes it: float ``[A]`` or an int, for example; with several environments,
+            float ``[n, A]`` or int64 ``[n]``.
 
         Raises:
             OrderError: if the actions chosen before still wait for `observe`.
@@ -113,10 +113,9 @@ class Agent:
                 "terminated, truncated), or begin new episodes with reset()"
             )
         given = now.player.choose(self._batch("observation", observation), now.is_first, now.reward, self.step)
-        action = np.array(given, now.player.actions.leaf.dtype)
-        if self.n > 1:
-            return action
-        return int(action[0]) if now.player.actions.discrete else action[0]
+        space = single_spaces(self._env)[1]
+        action = environment_actions(space, np.array(given, now.player.actions.leaf.dtype))
+        return action if self.n > 1 else one_of(space, action, 0)
 
     def observe(
         self, next_observation: Tree, reward: Any, terminated: Any, truncated: Any = None, *, valid: Any = None

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from gymnasium import Space
 
+from birl.actions import actions_of, allowed_actions, check_actions
 from birl.checks import check
 from birl.dataset import ReplayBuffer
 from birl.envs import Step
 from birl.errors import ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import checked_array
 from birl.run.protocols import ExplorerProtocol, Rollout, Trainable
-from birl.spaces import actions_of, allowed_actions, check_actions
 from birl.types import Array, State, Tree, tree_leaves, tree_map
 
 Measure = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -123,7 +124,7 @@ class Player:
 
     def _taken(self, chosen: Array, observation: Tree, step: int) -> tuple[Array, Array]:
         """The actor's actions as they are stored, and as environments may take them."""
-        action = self.actions.clip(chosen) if self._unbounded else chosen
+        action = self.actions.clip(chosen) if self._unbounded or self.actions.whole else chosen
         return action, action
 
     def store(self, step: Step, most: int | None = None) -> None:
@@ -192,7 +193,8 @@ class Player:
                     f"{name!r:.80} of shape {shape}: restore it from a copy"
                 )
             if name in ("action", "policy_action") and self.actions.discrete:
-                check_actions(self.actions, np.asarray(column))
+                given = self.actions.given(torch.as_tensor(column)).numpy() if name != "action" else np.asarray(column)
+                check_actions(self.actions, given)
 
 
 class Schedule(NamedTuple):
@@ -249,6 +251,7 @@ class ReplayPlayer(Player):
             action = self.actions.sample(self.n, self._generator, allowed_actions(self.actions, observation))
         elif self._explorer is not None:
             action = self._explorer.sample(_WithGreedyActions(self._algorithm, action), observation, step)
+            action = self.actions.clip(action) if self.actions.whole else action
         return action, action
 
     def _keep(self, choice: Choice, step: Step) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from birl.actions import Actions, Continuous, Discrete
 from birl.dataset import MDPDataset
 from birl.observations import Choices, as_observations
 from birl.seeding import seed as seed_everything
-from birl.spaces import Actions, Continuous, Discrete
 from birl.types import Array, Batch, Tree, tree_map
 
 

@@ -75,7 +75,7 @@ def buffer(name: str, picker: Any = None) -> ReplayBuffer:
 
 
 def data_for(config: Any) -> ReplayBuffer:
-    discrete_actions = config.algorithm.actions is birl.ActionSpace.DISCRETE
+    discrete_actions = birl.ActionSpace.CONTINUOUS not in config.algorithm.actions
     return buffer("cartpole-random" if discrete_actions else "pendulum-random")
 
 

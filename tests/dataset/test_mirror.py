@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import birl.dataset.mirror
+from birl.actions import Continuous
 from birl.algorithm.batches import to_batch
 from birl.dataset import (
     BasicTransitionPicker,
@@ -32,7 +33,6 @@ from birl.dataset.mirror import Mirror
 from birl.dataset.views import SequenceView, TrajectoryView, TransitionView
 from birl.preprocessing.units import Units
 from birl.seeding import seed
-from birl.spaces import Continuous
 from birl.types import tree_leaves
 
 CPU = torch.device("cpu")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from birl.actions import Discrete
 from birl.algorithm.algorithm import Algorithm
 from birl.algos import DQN, DQNConfig
 from birl.algos.dqn import DQNNets, q_loss
@@ -18,7 +19,7 @@ from birl.engine.compiled import Program
 from birl.engine.steps import Step, check_networks
 from birl.errors import ConfigError
 from birl.models import VectorEncoderFactory
-from birl.spaces import Discrete, Spec
+from birl.spaces import Spec
 from birl.types import Batch
 
 ALWAYS = When()

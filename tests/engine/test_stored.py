@@ -58,7 +58,7 @@ def sac() -> Any:
 def trained(algorithm: Any) -> str:
     """Makes five updates, with new moments in between. Returns every parameter, moment and random number to come."""
     torch.set_num_threads(1)
-    continuous = algorithm.actions is birl.ActionSpace.CONTINUOUS
+    continuous = birl.ActionSpace.CONTINUOUS in algorithm.actions
     for step in range(5):
         algorithm.update(batch(step, continuous))
         if step == 2:

@@ -14,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from run.fakes import Drift
 
 import birl.seeding
+from birl.actions import Continuous, Discrete
 from birl.envs import (
     Stepper,
     check_environment,
@@ -25,7 +26,7 @@ from birl.envs import (
     seed_env,
 )
 from birl.errors import ConfigError, EnvironmentMismatchError, NonFiniteError
-from birl.spaces import Continuous, Discrete, Spec
+from birl.spaces import Spec
 from birl.types import tree_leaves
 
 MODES = list(AutoresetMode)

@@ -49,7 +49,7 @@ def build(config: Any, discrete: bool | None = None) -> Any:
     """An algorithm in float64. Targets are moved away from their sources, so that mixing them up shows."""
     torch.manual_seed(3)
     algorithm = config.create()
-    choosing = discrete or config.algorithm.actions is ActionSpace.DISCRETE
+    choosing = discrete or ActionSpace.CONTINUOUS not in config.algorithm.actions
     algorithm.create_impl((OBSERVATION,), CHOICES if choosing else ACTIONS, discrete_action=discrete)
     with torch.no_grad():
         for target in algorithm.engine.targets:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from birl.actions import Continuous, Discrete
 from birl.algos import DecisionTransformerConfig, DQNConfig, SACConfig
 from birl.errors import ConfigError, UnsupportedError
 from birl.files.named import decode, encode
@@ -31,7 +32,7 @@ from birl.models import (
 )
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.layers import EnsembleLinear, Members
-from birl.spaces import Continuous, Discrete, Spec
+from birl.spaces import Spec
 from birl.types import Inputs
 
 SMALL_FILTERS = [[4, 3, 2], [8, 2, 1]]

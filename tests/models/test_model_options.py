@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from birl import models
+from birl.actions import Continuous
 from birl.errors import ConfigError, ShapeError
 from birl.models.transformer import ContinuousDecisionTransformer
-from birl.spaces import Continuous, Spec
+from birl.spaces import Spec
 
 NAN = float("nan")
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from birl.actions import Continuous, Discrete
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import decode, encode
 from birl.models import (
@@ -36,7 +37,7 @@ from birl.models import (
 )
 from birl.models.distributions import Categorical, Normal, SquashedNormal
 from birl.models.heads import ImplicitQuantileHead
-from birl.spaces import Continuous, Discrete, Spec
+from birl.spaces import Spec
 from birl.types import Inputs
 
 HEADS: list[QFunctionFactory] = [

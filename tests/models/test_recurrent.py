@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from birl.actions import Continuous, Discrete
 from birl.models import (
     CategoricalPolicy,
     ContinuousQFunction,
@@ -20,7 +21,7 @@ from birl.models import (
     ValueFunction,
     is_recurrent,
 )
-from birl.spaces import Continuous, Discrete, Spec
+from birl.spaces import Spec
 from birl.types import Inputs
 
 STEPS, BATCH = 6, 3

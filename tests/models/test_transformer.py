@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from birl.actions import Continuous, Discrete
 from birl.errors import ConfigError
 from birl.models import (
     CausalTransformer,
@@ -14,7 +15,7 @@ from birl.models import (
     PositionEncodingType,
     VectorEncoderFactory,
 )
-from birl.spaces import Continuous, Discrete, Spec
+from birl.spaces import Spec
 
 B, L, A = 3, 5, 2
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from birl.actions import Actions
 from birl.algorithm.building import checked_spec
 from birl.dataset import MDPDataset
 from birl.engine.steps import Gradient, Gradients
 from birl.run.protocols import Rollout
-from birl.spaces import Actions
 from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
 from birl.testing.learning import greedy_actor
 from birl.types import ActionSpace, Array, Batch, Tree, tree_leaves, tree_map
@@ -47,7 +47,7 @@ class Subject:
     def actions(self) -> Actions:
         """What actions are."""
         definition = self.config.algorithm.definition()
-        either = definition.actions is ActionSpace.BOTH and self.discrete_action is None
+        either = ActionSpace.BOTH in definition.actions and self.discrete_action is None
         told = False if either else self.discrete_action
         return checked_spec(definition, self.observation_shape, self.action_size, told).actions
 
@@ -170,7 +170,7 @@ class Subject:
             ends,
             0 * ends,
             action_space=actions.kind,
-            action_size=actions.size,
+            action_size=actions.told,
             observation_space=self.observation_shape,
         )
         return lambda: algorithm.sample_minibatch(dataset)
