@@ -111,7 +111,7 @@ PAGES = Path(__file__).parents[1] / "docs" / "algorithms"
 def algorithms(actions: str) -> list[str]:
     """Algorithms in birl/algos that learn from single steps of logged data, by their pages: birl need not be there."""
     pages = {page.stem: page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md"))}
-    wanted = (f"- actions: {actions}\n- learns from: logged data", "Code: [birl/algos/")
+    wanted = (f"- actions: {actions}", "- learns from: logged data", "Code: [birl/algos/")
     apart = ("rest of their episodes", "| `context_size` |")  # whose steps are iterations, or sequences
     found = [name for name, text in pages.items() if all(words in text for words in wanted)]
     return [name for name in found if not any(words in pages[name] for words in apart)]

@@ -723,7 +723,7 @@ def one_of(space: Any, batch: Any, index: int) -> Any:
         return {name: one_of(part, batch[name], index) for name, part in parts.items()}
     if parts is not None:
         return tuple(one_of(part, each, index) for part, each in zip(parts, batch, strict=True))
-    return int(batch[index]) if "Discrete" in _names(space) else batch[index]
+    return int(batch[index]) if "Discrete" in _names(space) else np.asarray(batch[index])
 
 
 def as_rows(space: Any, actions: Any) -> Array:

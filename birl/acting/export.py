@@ -179,16 +179,18 @@ def _exporting(policy: nn.Module) -> Iterator[None]:
     """
     modes = [(module, module.training) for module in policy.modules()]
     learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
     policy.eval().requires_grad_(False)
-    logger.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         for module, mode in modes:
             module.training = mode
         for parameter in learned:

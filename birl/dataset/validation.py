@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -241,6 +242,8 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None, action_size:
     kind = None if action_space is None else _one_kind(action_space)
     if isinstance(action_size, Space):
         actions = as_rows(action_size, actions)
+    elif isinstance(actions, Mapping):
+        raise ShapeError(f"actions have the parts {list(actions)!s:.100}: give action_size= the action space, too")
     array = as_array("actions", actions)
     check_finite("actions", array)
     if array.ndim == 0 or array.ndim > 2:
@@ -262,16 +265,18 @@ def check_stored(actions: Actions, stored: Array) -> None:
     index = None if actions.kind is ActionSpace.CONTINUOUS else actions.outside(stored)
     if index is None:
         return
-    wrong = stored[index].tolist()
-    wrong = wrong[0] if actions.kind is ActionSpace.DISCRETE else wrong
-    renumber = "renumber the actions from 0, np.unique(actions, return_inverse=True)[1], or give"
-    if actions == Discrete(actions.size) and stored[index, 0] < 0:
+    if actions != Discrete(actions.size):
         raise ActionError(
-            f"action {wrong} at step {index} is negative, but discrete actions are counted from 0: {renumber} floats "
-            "(N, 1) if they are quantities, or action_size= the environment's action space"
+            f"action {stored[index].tolist()} at step {index} is none of {actions.allowed}: give action_size= the "
+            "action space of the environment that the steps are from"
         )
-    told = f"outside 0 … {actions.size - 1}" if actions == Discrete(actions.size) else f"none of {actions.allowed}"
+    renumber = "renumber the actions from 0, np.unique(actions, return_inverse=True)[1], or give"
+    if stored[index, 0] < 0:
+        raise ActionError(
+            f"action {stored[index, 0]} at step {index} is negative, but discrete actions are counted from 0: "
+            f"{renumber} floats (N, 1) if they are quantities, or action_size= the environment's action space"
+        )
     raise ActionError(
-        f"action {wrong} at step {index} is {told}: {renumber} action_size= the number of actions, or the "
-        "environment's action space"
+        f"action {stored[index, 0]} at step {index} is outside 0 … {actions.size - 1}: {renumber} action_size= the "
+        "number of actions"
     )
