@@ -11,6 +11,7 @@ import typer
 from birl.cli.common import load_dataset, print_table
 from birl.cli.curves import in_order, read_curve
 from birl.errors import ForeignFileError
+from birl.types import ActionSpace
 
 _OTHERS = {".d3": "model", ".d3c": "checkpoint"}
 
@@ -62,12 +63,13 @@ def _dataset(name: str) -> None:
     rewards = np.concatenate([np.reshape(episode.rewards, -1) for episode in episodes])
     ended = sum(bool(episode.terminated) for episode in episodes)
     info, size = data.dataset_info, data.dataset_info.action_size
+    words = {ActionSpace.DISCRETE: f"{size} discrete", ActionSpace.CONTINUOUS: f"continuous, {size} dimensions"}
     rows: dict[str, Any] = {
         "FILE NAME" if Path(name).is_file() else "DATASET": name,
         "EPISODES": f"{len(episodes)}, {ended} of them terminated",
         "TRANSITIONS": data.transition_count,
         "OBSERVATIONS": f"shape {data.observation_shape}",
-        "ACTIONS": f"{size} discrete" if info.actions.discrete else f"continuous, {size} dimensions",
+        "ACTIONS": words.get(info.action_space, str(info.actions)),
         "RETURN": _summary(returns),
         "LENGTH": _summary(lengths),
         "REWARD": _summary(rewards),

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from birl.actions import actions_of
 from birl.checks import check
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.spaces import is_channels_last
@@ -109,7 +110,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
 
     Args:
         env: environment with discrete actions whose ``info`` has ``action_mask`` ``[A]``: 1 for each action that is
-            allowed, else 0.
+            allowed, else 0. Of several choices, the options of each, one after the other.
 
     Raises:
         EnvironmentMismatchError: if actions are not discrete, or an observation comes without a mask that fits.
@@ -119,9 +120,9 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(wrappable(env, self))
         actions, space = env.action_space, env.observation_space
-        if not isinstance(actions, spaces.Discrete):
-            raise EnvironmentMismatchError(f"ActionMask is for Discrete actions, the action space is {actions}")
-        self._size, self._joins = int(actions.n), isinstance(space, spaces.Dict)
+        if not isinstance(actions, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            raise EnvironmentMismatchError(f"ActionMask is for discrete actions, the action space is {actions}")
+        self._size, self._joins = actions_of(actions).size, isinstance(space, spaces.Dict)
         parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
         self.observation_space = spaces.Dict({**parts, MASK: spaces.MultiBinary(self._size)})
 

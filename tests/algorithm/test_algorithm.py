@@ -544,7 +544,7 @@ def group(state):
         lambda config, state: config.pop("config"),
         lambda config, state: config.update(observation_shape="abc"),
         lambda config, state: config.update(observation_shape=[10**12]),
-        lambda config, state: config.update(action_size=[1]),
+        lambda config, state: config.update(action_size=[0]),
         lambda config, state: config["config"]["params"]["encoder_factory"]["params"].update(hidden_units=[10**7]),
         lambda config, state: state.update(nets=None),
         lambda config, state: state.update(grad_step=-7),
@@ -604,7 +604,7 @@ def test_what_learns_from_no_dataset_draws_from_none():
 
 
 def test_the_wrong_actions_name_another_algorithm():
-    with pytest.raises(ConfigError, match="takes discrete actions only; use one of .*SAC, TD3"):
+    with pytest.raises(ConfigError, match="takes discrete or multi-discrete actions only; use one of .*SAC, TD3"):
         small_dqn().build_with_env(gymnasium.make("Pendulum-v1"))
 
 

@@ -104,7 +104,7 @@ def test_spaces() -> None:
     buffer.append(observation, np.int64(3), 1)
     buffer.clip_episode(False, final_observation=nested.sample())
     np.testing.assert_array_equal(buffer.sample_transition().observation["a"], observation["a"])
-    for space in (gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.Discrete(3, start=1)):
+    for space in (gymnasium.spaces.Text(3), gymnasium.spaces.Tuple((BOX, gymnasium.spaces.Text(3)))):
         with pytest.raises(ActionError, match="wrap"):
             create_fifo_replay_buffer(10, env=Env(BOX, space))
     with pytest.raises(EnvironmentMismatchError, match="the observation space is Text"):

@@ -58,10 +58,10 @@ def test_specs() -> None:
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Discrete(3, start=1),
-        spaces.MultiDiscrete([2, 2]),
-        spaces.Box(0, 1, (2, 2)),
-        spaces.Box(0, 9, (2,), np.int64),
+        spaces.Text(3),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Box(0, 1, (0,)),
+        spaces.Dict(move=spaces.Discrete(3), say=spaces.Text(3)),
     ],
 )
 def test_unsupported_action_spaces(space: Any) -> None:

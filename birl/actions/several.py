@@ -1,0 +1,309 @@
+"""Several choices, and choices and quantities together."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from birl.actions.kinds import Continuous, Discrete, first_false, whole_numbers
+from birl.types import ActionSpace, Array, Leaf
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once, of ``sizes`` options each, counted from ``starts``.
+
+    Networks have an output for every option of each choice, not one for every combination.
+    """
+
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...] = ()
+
+    kind: ClassVar = ActionSpace.MULTI_DISCRETE
+    discrete: ClassVar = True
+    whole: ClassVar = False
+    bounds: ClassVar = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "starts", tuple(self.starts) if any(self.starts) else (0,) * len(self.sizes))
+
+    def __str__(self) -> str:
+        first = f" from {list(self.starts)}" if any(self.starts) else ""
+        return f"{len(self.sizes)} choices of {list(self.sizes)} options{first}"
+
+    @property
+    def told(self) -> Any:
+        """See `Continuous.told`."""
+        sizes, starts = list(self.sizes), list(self.starts)
+        return {"size": sizes, "start": starts} if any(starts) else sizes
+
+    @functools.cached_property
+    def parts(self) -> tuple[Discrete, ...]:
+        """Each of the choices."""
+        return tuple(map(Discrete, self.sizes, self.starts))
+
+    @property
+    def size(self) -> int:
+        """Number of options of all choices."""
+        return sum(self.sizes)
+
+    @property
+    def log_count(self) -> float:
+        """Logarithm of the number of different actions."""
+        return sum(map(math.log, self.sizes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an action as policies give it."""
+        return (len(self.sizes),)
+
+    @property
+    def leaf(self) -> Leaf:
+        """Shape and dtype of a stored action."""
+        return Leaf(self.shape, np.dtype(np.int64))
+
+    def takes(self, other: Actions) -> bool:
+        """See `Continuous.takes`."""
+        same = isinstance(other, MultiDiscrete) and len(other.parts) == len(self.parts)
+        return same and all(map(Discrete.takes, self.parts, other.parts))  # type: ignore[union-attr]
+
+    def wider(self, other: Actions) -> Actions:
+        """See `Continuous.wider`."""
+        if not isinstance(other, MultiDiscrete) or other.starts != self.starts:
+            return self
+        return MultiDiscrete(tuple(map(max, self.sizes, other.sizes)), self.starts)
+
+    def stored(self, logged: Array) -> Array:
+        """Whole numbers ``[N, D]`` as integers."""
+        return whole_numbers(logged)
+
+    def from_stored(self, stored: Tensor) -> Tensor:
+        """See `Continuous.from_stored`."""
+        return self._moved(stored.to(torch.int64), -1)
+
+    def given(self, action: Tensor) -> Tensor:
+        """See `Continuous.given`."""
+        return self._moved(action, 1)
+
+    def _moved(self, action: Tensor, sign: int) -> Tensor:
+        if not any(self.starts):
+            return action
+        columns = zip(action.unbind(-1), self.starts, strict=True)
+        return torch.stack([column + sign * start for column, start in columns], -1)
+
+    def within(self, action: Tensor) -> Tensor:
+        """Choices have no range."""
+        return action
+
+    def as_input(self, action: Tensor) -> Tensor:
+        """One-hot vectors, one after another."""
+        return torch.cat([part.as_input(each) for part, each in zip(self.parts, action.unbind(-1), strict=True)], -1)
+
+    def greedy(self, output: Any) -> Any:
+        """See `Continuous.greedy`."""
+        return torch.stack([each.argmax(-1) for each in output.split(self.sizes, -1)], -1)
+
+    def branched(self, values: Tensor) -> Tensor:
+        """Outputs ``[..., size]`` by choice: ``[..., D, A]`` for at most ``A`` options, 0 beyond those of a choice."""
+        if len(set(self.sizes)) == 1:
+            return values.unflatten(-1, (len(self.sizes), self.sizes[0]))
+        most = max(self.sizes)
+        return torch.stack([F.pad(each, (0, most - each.shape[-1])) for each in values.split(self.sizes, -1)], -2)
+
+    def branched_mask(self, mask: Tensor | None, like: Tensor) -> Tensor | None:
+        """A mask ``[..., size]`` by choice: ``[..., D, A]``, bool.
+
+        Args:
+            mask: ``None`` if all options are allowed. That is the answer, too, if no choice has fewer than others.
+            like: any tensor on the device.
+        """
+        if mask is None and len(set(self.sizes)) == 1:
+            return None
+        return self.branched(torch.ones(self.size, dtype=torch.bool, device=like.device) if mask is None else mask)
+
+    def sample(self, n: int, generator: np.random.Generator, allowed: Array | None = None) -> Array:
+        """Uniformly random int64 ``[n, D]``, of the options that are ``allowed`` ``[n, size]``."""
+        masks = [None] * len(self.parts) if allowed is None else self.split_mask(allowed)
+        return np.stack([part.sample(n, generator, each) for part, each in zip(self.parts, masks, strict=True)], -1)
+
+    def split_mask(self, allowed: Array) -> list[Any]:
+        """The mask of each choice."""
+        return np.split(allowed, np.cumsum(self.sizes)[:-1], -1)
+
+    def clip(self, action: Array) -> Array:
+        """The choices themselves."""
+        return action
+
+    def outside(self, action: Array) -> int | None:
+        """Index of the first action of which a number is no choice."""
+        start = np.asarray(self.starts)
+        return first_false((action >= start) & (action < start + self.sizes))
+
+    def masked_out(self, action: Array, allowed: Array) -> int | None:
+        """Index of the first of ``action`` ``[n, D]`` that is not ``allowed`` ``[n, size]``."""
+        parts = zip(self.parts, action.T, self.split_mask(allowed), strict=True)
+        found = [each for each in (part.masked_out(column, own) for part, column, own in parts) if each is not None]
+        return min(found, default=None)
+
+    @property
+    def allowed(self) -> str:
+        """The actions that are not `outside`, in words."""
+        last = [start + size - 1 for start, size in zip(self.starts, self.sizes, strict=True)]
+        return f"integers from {list(self.starts)} to {last}"
+
+
+@dataclass(frozen=True)
+class Composite:
+    """Choices and quantities at once: those of ``parts``, one after another.
+
+    Stored and given in one row of floats, which holds the number of each choice.
+    """
+
+    parts: tuple[Continuous | Discrete, ...]
+
+    kind: ClassVar = ActionSpace.COMPOSITE
+    discrete: ClassVar = False
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.parts))
+
+    @property
+    def told(self) -> Any:
+        """See `Continuous.told`."""
+        return {"parts": [{"kind": part.kind.value, "size": part.told} for part in self.parts]}
+
+    @property
+    def size(self) -> int:
+        """Number of outputs of all parts."""
+        return sum(part.size for part in self.parts)
+
+    @functools.cached_property
+    def widths(self) -> list[int]:
+        """Number of columns of each part."""
+        return [math.prod(part.shape) for part in self.parts]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an action as policies give it."""
+        return (sum(self.widths),)
+
+    @property
+    def leaf(self) -> Leaf:
+        """Shape and dtype of a stored action."""
+        return Leaf(self.shape, np.dtype(np.float32))
+
+    @property
+    def bounds(self) -> tuple[Array, Array] | None:
+        """Least and greatest action. Choices, and parts without bounds, are as in the policy: not to be scaled."""
+        low, high = -np.ones(self.shape, np.float32), np.ones(self.shape, np.float32)
+        for part, least, greatest in zip(self.parts, self.columns(low), self.columns(high), strict=True):
+            if part.bounds is not None:
+                least[...], greatest[...] = part.bounds
+        return low, high
+
+    @functools.cached_property
+    def choices(self) -> Array:
+        """Bool ``[W]``: the columns that hold numbers of choices."""
+        return np.repeat([part.discrete for part in self.parts], self.widths)
+
+    @property
+    def whole(self) -> bool:
+        """Whether an environment takes integers as quantities."""
+        return any(part.whole for part in self.parts)
+
+    def columns(self, rows: Array) -> list[Array]:
+        """The columns of each part."""
+        return np.split(rows, np.cumsum(self.widths)[:-1], -1)
+
+    def read(self, action: Tensor) -> list[Tensor]:
+        """The action of each part, ``[..., *part.shape]``, in those ``[..., W]`` of all."""
+        columns = action.split(self.widths, -1)
+        return [
+            (each if part.shape else each.squeeze(-1)).to(torch.int64 if part.discrete else each.dtype)
+            for part, each in zip(self.parts, columns, strict=True)
+        ]
+
+    def joined(self, actions: Sequence[Tensor]) -> Tensor:
+        """Inverse of `read`."""
+        pairs = zip(self.parts, actions, strict=True)
+        return torch.cat([(each if part.shape else each.unsqueeze(-1)).to(torch.float32) for part, each in pairs], -1)
+
+    def takes(self, other: Actions) -> bool:
+        """See `Continuous.takes`."""
+        same = isinstance(other, Composite) and len(other.parts) == len(self.parts)
+        return same and all(own.takes(each) for own, each in zip(self.parts, other.parts, strict=True))  # type: ignore[union-attr]
+
+    def wider(self, other: Actions) -> Actions:
+        """See `Continuous.wider`."""
+        if not isinstance(other, Composite) or len(other.parts) != len(self.parts):
+            return self
+        return Composite(tuple(own.wider(each) for own, each in zip(self.parts, other.parts, strict=True)))  # type: ignore[misc]
+
+    def stored(self, logged: Array) -> Array:
+        """Rows ``[N, W]`` as floats.
+
+        Raises:
+            ActionError: for choices that are not whole numbers.
+        """
+        if logged.shape[1:] == self.shape:  # others are told by who checks shapes
+            for part, column in zip(self.parts, self.columns(logged), strict=True):
+                if part.discrete:
+                    whole_numbers(column)
+        return logged.astype(np.float32)
+
+    def from_stored(self, stored: Tensor) -> Tensor:
+        """See `Continuous.from_stored`."""
+        return self._moved(stored.to(torch.float32), -1)
+
+    def given(self, action: Tensor) -> Tensor:
+        """See `Continuous.given`."""
+        return self._moved(action, 1)
+
+    def _moved(self, action: Tensor, sign: int) -> Tensor:
+        starts = [start for part in self.parts for start in part.starts]
+        return action + sign * action.new_tensor(starts) if any(starts) else action
+
+    def within(self, action: Tensor) -> Tensor:
+        """See `Continuous.within`."""
+        columns = action.split(self.widths, -1)
+        return torch.cat([part.within(each) for part, each in zip(self.parts, columns, strict=True)], -1)
+
+    def as_input(self, action: Tensor) -> Tensor:
+        """See `Continuous.as_input`."""
+        return torch.cat([part.as_input(each) for part, each in zip(self.parts, self.read(action), strict=True)], -1)
+
+    def greedy(self, output: Any) -> Any:
+        """See `Continuous.greedy`."""
+        outputs = output.split([part.size for part in self.parts], -1)
+        return self.joined([part.greedy(each) for part, each in zip(self.parts, outputs, strict=True)])
+
+    def sample(self, n: int, generator: np.random.Generator, allowed: Array | None = None) -> Array:
+        """Uniformly random rows ``[n, W]``; standard normal where there are no bounds."""
+        drawn = [part.sample(n, generator).reshape(n, -1) for part in self.parts]
+        return np.concatenate(drawn, -1, dtype=np.float32)
+
+    def clip(self, action: Array) -> Array:
+        """See `Continuous.clip`."""
+        columns = self.columns(action)
+        return np.concatenate([part.clip(each) for part, each in zip(self.parts, columns, strict=True)], -1)
+
+    def outside(self, action: Array) -> int | None:
+        """See `Continuous.outside`."""
+        found = [part.outside(each) for part, each in zip(self.parts, self.columns(action), strict=True)]
+        return min((each for each in found if each is not None), default=None)
+
+    @property
+    def allowed(self) -> str:
+        """The actions that are not `outside`, in words."""
+        return "; ".join(part.allowed for part in self.parts)
+
+
+Actions: TypeAlias = Continuous | Discrete | MultiDiscrete | Composite
