@@ -34,7 +34,7 @@ def actions_of(space: Any) -> Actions:
 
 
 def _names(space: Any) -> frozenset[str]:
-    return _class_names(type(space))
+    return _class_names(cast(Hashable, type(space)))
 
 
 @functools.cache

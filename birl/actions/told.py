@@ -33,7 +33,7 @@ def actions_told(size: Any, kind: ActionSpace | None = None) -> Actions:
         ConfigError: if it stands for no actions, or for those of another kind.
         ActionError: for spaces that no algorithm supports.
     """
-    wanted = "a positive number, a list of numbers of options, or an action space of Gymnasium"
+    wanted = "a positive number, a list of numbers of options, or an action space: give env.action_space, for example"
     try:
         found = _read(size, kind)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:

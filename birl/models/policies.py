@@ -158,7 +158,8 @@ class JointPolicy(LinearNetwork):
 
     def forward(self, inputs: Inputs) -> Joint:
         """Distribution of actions ``[..., W]``."""
-        log_std, parts = self.log_std.clamp(*self.log_std_range), list[Normal | Categorical]()
+        log_std = self.log_std.clamp(*self.log_std_range)
+        parts: list[Normal | Categorical] = []
         outputs = self.linear(self.encode(inputs)).split(self._sizes, -1)
         for part, output in zip(self.actions.parts, outputs, strict=True):
             if part.discrete:
