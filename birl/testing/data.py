@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from birl.actions import Actions, Continuous, Discrete
+from birl.actions import Actions, actions_told
 from birl.dataset import MDPDataset
 from birl.observations import Choices, as_observations
 from birl.seeding import seed as seed_everything
-from birl.types import Array, Batch, Tree, tree_map
+from birl.types import ActionSpace, Array, Batch, Tree, tree_map
 
 
 def build_algorithm(
     config: Any,
     observation_shape: Any = (3,),
-    action_size: int = 2,
+    action_size: Any = 2,
     *,
     discrete_action: bool | None = None,
     seed: int = 0,
@@ -28,7 +28,7 @@ def build_algorithm(
     Args:
         config: its configuration.
         observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
-        action_size: number of action dimensions or of discrete actions.
+        action_size: number of action dimensions or of discrete actions; see `birl.actions.actions_told`.
         discrete_action: only for algorithms that handle both kinds of actions.
         seed: of the parameters.
     """
@@ -59,7 +59,7 @@ def random_batch(size: int = 6, *, action_size: int = 2, seed: int = 0, **extra:
 
 def random_dataset(
     observation_shape: Any = (3,),
-    action_size: int = 2,
+    action_size: Any = 2,
     *,
     discrete_action: bool = False,
     episodes: int = 12,
@@ -73,7 +73,7 @@ def random_dataset(
 
     Args:
         observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
-        action_size: number of action dimensions or of discrete actions.
+        action_size: number of action dimensions or of discrete actions; see `birl.actions.actions_told`.
         discrete_action: the kind of actions.
         episodes: number of episodes.
         episode_length: number of steps in each.
@@ -82,7 +82,8 @@ def random_dataset(
         seed: of the numbers.
         options: passed to `birl.dataset.MDPDataset`; ``next_observations=None`` forgets what follows a truncation.
     """
-    actions = Discrete(action_size) if discrete_action else Continuous(action_size)
+    kind = ActionSpace.DISCRETE if discrete_action else ActionSpace.CONTINUOUS
+    actions = actions_told(action_size, kind if isinstance(action_size, int) else None)
     columns = random_columns(seed, observation_shape, actions, episodes, episode_length, action_scale, marked)
     return MDPDataset(
         columns["observation"],
@@ -91,7 +92,7 @@ def random_dataset(
         columns["terminated"].astype(np.float32),
         columns["truncated"].astype(np.float32),
         action_space=actions.kind,
-        action_size=action_size,
+        action_size=actions.told,
         **{"next_observations": columns["next_observation"], "observation_space": observation_shape, **options},
     )
 

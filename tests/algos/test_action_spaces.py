@@ -32,6 +32,8 @@ from birl.actions import (
 from birl.algos import bc, discrete_sac, dqn, ppo
 from birl.errors import ActionError, BirlError, ConfigError, ShapeError
 from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
+from birl.testing import check_algorithm
+from birl.testing.contract import SLOW_CHECKS
 from birl.types import MASK, ActionSpace, Batch
 
 QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
@@ -652,3 +654,43 @@ def test_branches_learn_their_own_digits_in_seconds() -> None:
     explorer = algos.ConstantEpsilonGreedy(0.3)
     algorithm.fit_online(env, n_steps=1200, n_steps_per_epoch=1200, explorer=explorer, random_steps=200, **QUIET)
     assert np.mean(birl.metrics.evaluate(algorithm, env, n_episodes=5)) > 8.5  # random: 5
+
+
+SMALL = {
+    "DQN": algos.DQNConfig(batch_size=8, encoder_factory=ENCODER, target_update_interval=2),
+    "DoubleDQN": algos.DoubleDQNConfig(batch_size=8, encoder_factory=ENCODER, n_critics=2, target_update_interval=2),
+    "DiscreteSAC": algos.DiscreteSACConfig(
+        batch_size=8, actor_encoder_factory=ENCODER, critic_encoder_factory=ENCODER, target_update_interval=2
+    ),
+    "DiscreteBC": algos.DiscreteBCConfig(batch_size=8, encoder_factory=ENCODER),
+    "PPO": algos.PPOConfig(
+        batch_size=8, n_epochs=2, actor_encoder_factory=ENCODER, value_encoder_factory=ENCODER, rollout_length=20
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_contract_holds_for_several_choices(name: str) -> None:
+    check_algorithm(SMALL[name], action_size=[3, 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_the_slow_contract_holds_for_several_choices(name: str) -> None:
+    check_algorithm(SMALL[name], action_size=[3, 2], checks=list(SLOW_CHECKS))
+
+
+@pytest.mark.slow
+def test_compiled_updates_of_choices_and_quantities_are_the_eager_ones() -> None:
+    space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,))))
+    rows = np.column_stack([np.arange(30) % 3, np.random.default_rng(0).uniform(-1, 1, (30, 2))]).astype(np.float32)
+    dataset = birl.dataset.MDPDataset(actions=rows, action_size=space, **logged())
+    found = []
+    for compiled in (False, True):
+        birl.seed(0)
+        algorithm = algos.BCConfig(
+            batch_size=8, encoder_factory=ENCODER, optim_factory=birl.optimizers.SGDFactory(), compile_graph=compiled
+        ).create()
+        algorithm.fit(dataset, n_steps=6, n_steps_per_epoch=6, **QUIET)
+        found.append([parameter.detach().clone() for parameter in algorithm.nets.parameters()])
+    torch.testing.assert_close(*found)

@@ -71,7 +71,7 @@ def check_algorithm(
     config: Any,
     *,
     observation_shape: Any = (3,),
-    action_size: int = 2,
+    action_size: Any = 2,
     discrete_action: bool | None = None,
     checks: Sequence[str] | None = None,
     seed: int = 0,
@@ -82,7 +82,7 @@ def check_algorithm(
         config: configuration, with small networks and a small ``batch_size`` to be quick, and without dropout or batch
             norm (their randomness and their statistics depend on the batch).
         observation_shape: shape of the observations.
-        action_size: number of action dimensions or of discrete actions.
+        action_size: number of action dimensions or of discrete actions, or a list of numbers of options.
         discrete_action: only for algorithms that handle both kinds of actions.
         checks: names from `CHECKS` and `SLOW_CHECKS`; all of `CHECKS` by default.
         seed: of parameters and data.

@@ -23,7 +23,7 @@ from birl.types import Array, Tree, tree_leaves, tree_map
 def actions_in_bounds(subject: Subject) -> None:
     """Greedy and sampled actions are within the bounds of the action scaler."""
     actions = subject.actions
-    low, high = (0.0, actions.size - 1.0) if actions.discrete else (-3.0, 5.0)
+    low, high = (0.0, _last(actions)) if actions.discrete else (-3.0, 5.0)
     expected = actions.leaf.dtype.kind, (64, *actions.shape)
     if not actions.discrete:
         bounds = (np.full(actions.shape, bound, np.float32) for bound in (low, high))
@@ -38,6 +38,11 @@ def actions_in_bounds(subject: Subject) -> None:
             assert (action.dtype.kind, action.shape) == expected, f"actions are {action.dtype}{action.shape}"
             inside = (action >= low - 1e-5) & (action <= high + 1e-5)
             assert inside.all(), f"an action is out of bounds: {action[~inside][:3]}"
+
+
+def _last(actions: Any) -> Any:
+    """The last choice, of each where there are several."""
+    return np.subtract(actions.sizes if actions.shape else actions.size, 1.0)
 
 
 def greedy_is_greedy(subject: Subject) -> None:

@@ -32,14 +32,14 @@ class Subject:
     Attributes:
         config: configuration of the algorithm.
         observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
-        action_size: number of action dimensions or of discrete actions.
+        action_size: number of action dimensions or of discrete actions, or a list of numbers of options.
         discrete_action: only for algorithms that handle both kinds of actions, which are continuous by default.
         seed: of parameters and data.
     """
 
     config: Any
     observation_shape: Any = (3,)
-    action_size: int = 2
+    action_size: Any = 2
     discrete_action: bool | None = None
     seed: int = 0
 
@@ -47,7 +47,8 @@ class Subject:
     def actions(self) -> Actions:
         """What actions are."""
         definition = self.config.algorithm.definition()
-        either = ActionSpace.BOTH in definition.actions and self.discrete_action is None
+        number = isinstance(self.action_size, int)
+        either = number and ActionSpace.BOTH in definition.actions and self.discrete_action is None
         told = False if either else self.discrete_action
         return checked_spec(definition, self.observation_shape, self.action_size, told).actions
 
@@ -66,8 +67,7 @@ class Subject:
         return build_algorithm(
             self.config,
             self.observation_shape,
-            self.action_size,
-            discrete_action=self.actions.discrete,
+            self.actions,
             seed=self.seed if seed is None else seed,
         )
 
@@ -104,8 +104,7 @@ class Subject:
     def _dataset(self, marked: bool) -> MDPDataset:
         return random_dataset(
             self.observation_shape,
-            self.action_size,
-            discrete_action=self.actions.discrete,
+            self.actions,
             episode_length=EPISODE,
             marked=marked,
             seed=self.seed,
@@ -127,7 +126,8 @@ class Subject:
     def goodness(self, action: Array) -> Array:
         """How good actions of a `bandit` are: 1 for the best, about 0 in the mean."""
         if self.actions.discrete:
-            return np.where(np.asarray(action) == 0, 1.0, -0.5).astype(np.float32)
+            good = np.where(np.asarray(action) == 0, 1.0, -0.5).astype(np.float32)
+            return good.mean(-1) if self.actions.shape else good
         return np.asarray(action)[..., 0].astype(np.float32) / np.float32(0.9)
 
     def bandit_action(self, count: int, best: bool) -> Array:
