@@ -684,10 +684,10 @@ def test_the_slow_contract_holds_for_several_choices(name: str) -> None:
 def test_compiled_updates_of_choices_and_quantities_are_the_eager_ones() -> None:
     space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,))))
     rows = np.column_stack([np.arange(30) % 3, np.random.default_rng(0).uniform(-1, 1, (30, 2))]).astype(np.float32)
-    dataset = birl.dataset.MDPDataset(actions=rows, action_size=space, **logged())
     found = []
     for compiled in (False, True):
         birl.seed(0)
+        dataset = birl.dataset.MDPDataset(actions=rows, action_size=space, **logged())
         algorithm = algos.BCConfig(
             batch_size=8, encoder_factory=ENCODER, optim_factory=birl.optimizers.SGDFactory(), compile_graph=compiled
         ).create()
