@@ -371,7 +371,7 @@ SINGLE = sorted(
 @pytest.mark.parametrize("samples", [0, 1])
 @pytest.mark.parametrize("name", SINGLE)
 def test_any_policy_is_evaluated_and_left_as_it_is(name: str, samples: int) -> None:
-    discrete = getattr(algos, name).actions is not ActionSpace.CONTINUOUS
+    discrete = ActionSpace.DISCRETE in getattr(algos, name).actions
     policy, data = policy_of(name, discrete, hidden_units=[6]), dataset_of(discrete)
     before = {key: x.clone() for key, x in policy.nets.state_dict().items()}
     fqe = fqe_of(policy, n_action_samples=samples)
