@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from birl.dataset.episode import stack_trees
-from birl.types import Array, Observation, Tree, as_parts, parts_like, tree_leaves, tree_map
+from birl.types import Array, Observation, Tree, as_parts, beside_mask, parts_like, tree_leaves, tree_map
 
 
 @runtime_checkable
@@ -33,14 +33,18 @@ class BasicWriterPreprocess(WriterPreprocessProtocol):
 
 
 class LastFrameWriterPreprocess(BasicWriterPreprocess):
-    """Stores only the newest frame of stacked observations ``[n, …]``, as ``[1, …]``.
+    """Stores only the newest frame of stacked observations ``[n, …]``, as ``[1, …]``; a mask of actions stays whole.
 
     With `birl.dataset.FrameStackTransitionPicker` the stack is made again when it is sampled: a frame is stored once.
     """
 
     def process_observation(self, observation: Observation) -> Observation:
         """The last item of the first axis, axis kept."""
-        return tree_map(lambda leaf: np.asarray(leaf)[-1:], as_parts(observation))
+        return _last_frames(np.s_[-1:], as_parts(observation))
+
+
+def _last_frames(where: Any, observation: Tree) -> Tree:
+    return beside_mask(lambda frames: tree_map(lambda leaf: np.asarray(leaf)[where], frames), observation)
 
 
 def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> Tree:
@@ -49,7 +53,7 @@ def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> 
         return observations
     observations = tree_map(np.asarray, observations)
     if getattr(method, "__func__", method) is LastFrameWriterPreprocess.process_observation:
-        return tree_map(lambda leaf: leaf[:, -1:], observations)
+        return _last_frames(np.s_[:, -1:], observations)
 
     def process(index: int) -> Tree:
         one = tree_map(lambda leaf: leaf[index], observations)

@@ -208,6 +208,28 @@ def test_last_frames_are_stored_once() -> None:
     assert batch.next_observations[full][:, -1, 0, 0].tolist() == [r + 1 for r in batch.rewards[full, 0]]
 
 
+def test_masks_of_actions_beside_last_frames_stay_whole() -> None:
+    frames = gymnasium.spaces.Box(0, 255, (4, 2, 2), np.uint8)
+    space = gymnasium.spaces.Dict({"observation": frames, "action_mask": gymnasium.spaces.MultiBinary(3)})
+    buffer = create_fifo_replay_buffer(
+        50,
+        transition_picker=FrameStackTransitionPicker(4),
+        writer_preprocessor=LastFrameWriterPreprocess(),
+        env=Env(space, gymnasium.spaces.Discrete(3)),
+    )
+    masks = np.eye(3, dtype=np.int8)[[0, 2, 1]]
+    seen = [{"observation": np.full((4, 2, 2), step, np.uint8), "action_mask": mask} for step, mask in enumerate(masks)]
+    buffer.append(seen[0], 0, 0.0)
+    rows = [{name: part[None] for name, part in each.items()} for each in seen[1:]]
+    buffer.append_batch(rows[0], [2], [0.0], [False], [True], rows[1])
+    assert buffer.episodes[0].observations["observation"].shape == (2, 1, 2, 2)
+    np.testing.assert_array_equal(buffer.episodes[0].observations["action_mask"], masks[:2])
+    batch = buffer.sample_transition_batch(20)
+    assert batch.observations["observation"].shape == (20, 4, 2, 2)
+    newest = batch.next_observations["observation"][:, -1, 0, 0].astype(int)
+    np.testing.assert_array_equal(batch.next_observations["action_mask"], masks[newest])
+
+
 def test_custom_writers_see_every_step() -> None:
     class Halved(BasicWriterPreprocess):
         def process_observation(self, observation: Any) -> Any:
