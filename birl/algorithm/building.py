@@ -215,7 +215,8 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
 def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
     """Raise `ShapeError` if a dataset's shapes are not those of the networks. It may lack the last discrete actions."""
     if not own.takes(spec):
-        raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {own}{_more_choices(own, spec)}")
+        more = _more_choices(own, spec) or _masks(own, spec, "give the data their action_masks=")
+        raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {own}{more}")
 
 
 def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Any) -> None:
@@ -242,9 +243,10 @@ def needs_action_scaler(kind: Definition, config: AlgorithmConfig, actions: Acti
 def check_env(kind: Definition, own: Spec, spec: Spec) -> None:
     """Raise `EnvironmentMismatchError` if an environment's shapes are not those of the networks."""
     if own.actions != spec.actions or not reads(own.observations, spec.observations):
+        more = _more_choices(own, spec) or _masks(own, spec, "wrap the environment in birl.envs.ActionMask")
         raise EnvironmentMismatchError(
             f"this {kind.name} was built for {own}, the environment has {spec}: use the environment (or the model) "
-            f"that belongs to it{_more_choices(own, spec)}"
+            f"that belongs to it{more}"
         )
 
 
@@ -256,6 +258,11 @@ def _more_choices(own: Spec, other: Spec) -> str:
         ". Data that do not show all choices of an observation need observation_space=, such as env.observation_space, "
         "where they are made or read"
     )
+
+
+def _masks(own: Spec, other: Spec, remedy: str) -> str:
+    """A hint where masks of actions are missing."""
+    return f". It was built with masks of actions, which are missing here: {remedy}" * (own.masked and not other.masked)
 
 
 def check_actions(kind: Definition, actions: Actions, source: str) -> None:

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
-    warnings.formatwarning = lambda message, *rest: f"birl: warning: {message}\n"
+    warnings.formatwarning = lambda message, *rest: f"birl: warning: {_in_options(str(message))}\n"
     logging.getLogger("birl").addHandler(logging.NullHandler())  # what it says is said here in options' words
     try:
         with _ended_by_sigterm():
@@ -154,7 +154,21 @@ def _one_line(error: Exception, usage: bool) -> str:
         command = context.command_path if context is not None else "birl"
         return f"{text} (see `{command} --help`)" if text else f"see `{command} --help`"
     if isinstance(error, BirlError):
-        text = text.replace("import the module that defines it first", "name its module: --import MODULE")
+        text = _in_options(text)
         wrapped = "wrap the environment in " in text  # in Python
         return text + ("; here in a function that makes it: --env-id module:function" if wrapped else "")
     return f"unexpected {type(error).__name__}: {text} (with --debug: where)"
+
+
+_OPTIONS = {
+    "import the module that defines it first": "name its module: --import MODULE",
+    "wrap it, birl.envs.ActionMask(env),": "train with --action-mask,",
+    "wrap the environment in birl.envs.ActionMask": "give --action-mask",
+}
+
+
+def _in_options(text: str) -> str:
+    """What a message says to do in Python, in options."""
+    for code, words in _OPTIONS.items():
+        text = text.replace(code, words)
+    return text

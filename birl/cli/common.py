@@ -200,20 +200,22 @@ def load_dataset(name: str, picker: Any = None) -> Any:
         raise ConfigError(f"there is no file {name!r}, and {error}") from error
 
 
-def make_environment(name: str, num_envs: int | None = None, wrapper: Any = None, **options: Any) -> Any:
+def make_environment(
+    name: str, num_envs: int | None = None, wrapper: Any = None, action_mask: bool = False, **options: Any
+) -> Any:
     """Call `birl.envs.make_env`, which then finds ``module:factory`` in the working folder, too.
 
     Args:
-        name, num_envs, wrapper: see `birl.envs.make_env`.
+        name, num_envs, wrapper, action_mask: see `birl.envs.make_env`.
         **options: passed to the environment; a factory that does not take them is called without.
     """
     if ":" in name:
         _find_modules_here()
     try:
-        return make_env(name, num_envs, wrapper=wrapper, **options)
+        return make_env(name, num_envs, wrapper=wrapper, action_mask=action_mask, **options)
     except TypeError as error:
         if not any(option in str(error) for option in options):
             raise
         if ":" not in name:
             raise ConfigError(f"the environment {name} cannot be made with {options}: {error}") from error
-        return make_env(name, num_envs, wrapper=wrapper)
+        return make_env(name, num_envs, wrapper=wrapper, action_mask=action_mask)

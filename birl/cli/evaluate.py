@@ -12,8 +12,10 @@ from birl import metrics
 from birl.cli.common import load_model, note
 from birl.cli.folder import environment_of, target_of
 from birl.cli.options import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn
+from birl.envs import ActionMask, single_spaces
 from birl.errors import ConfigError
 from birl.seeding import seed as set_seed
+from birl.types import MASK
 
 
 def evaluate(
@@ -34,6 +36,7 @@ def evaluate(
     """
     file, algorithm = load_model(model, device, own, best)
     env_id, env = environment_of(model, env_id)
+    env = with_masks(env, algorithm)
     set_seed(seed)
     acting = acting_algorithm(algorithm, target_of(model, target_return))
     returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)
@@ -49,6 +52,12 @@ def evaluate(
         f"return {summary['mean']:.2f} ± {summary['std']:.2f} over {n_episodes} episodes "
         f"(min {summary['min']:.2f}, max {summary['max']:.2f})"
     )
+
+
+def with_masks(env: Any, algorithm: Any) -> Any:
+    """``env``, wrapped in `ActionMask` if the policy reads masks that are no part of its observations."""
+    parts = getattr(single_spaces(env)[0], "spaces", ())
+    return ActionMask(env) if algorithm.spec.masked and MASK not in parts else env
 
 
 def acting_algorithm(algorithm: Any, target_return: float | None) -> Any:

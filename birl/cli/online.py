@@ -45,10 +45,12 @@ class ExplorerName(StrEnum):
     NONE = "none"
 
 
-def training_environment(name: str, num_envs: int | None = None, frame_stack: int = 1, **options: Any) -> Any:
-    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined."""
+def training_environment(
+    name: str, num_envs: int | None = None, frame_stack: int = 1, action_mask: bool = False, **options: Any
+) -> Any:
+    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined, masks of actions beside them."""
     wrapper = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
-    return make_environment(name, num_envs, wrapper, **options)
+    return make_environment(name, num_envs, wrapper, action_mask, **options)
 
 
 def with_defaults(
@@ -65,7 +67,7 @@ def with_defaults(
     Returns:
         Both, and a note about what was changed.
     """
-    shape = environment_spec(env, config.observation_keys).observation_shape
+    shape = environment_spec(env, config.observation_keys).encoder_shape
     changed = {k: v for k, v in _VECTORS.items() if k not in chosen and getattr(config, k, None) in _ATARI[k]}
     if not is_shape(shape) or len(shape) == _IMAGE or not changed.keys() - {"batch_size"}:
         return config, given, ""
@@ -132,7 +134,7 @@ def replay_buffer(env: Any, config: AlgorithmConfig, given: dict[str, Any]) -> R
     stack, steps = given.get("frame_stack", 1), given.get("multi_step", 1)
     if "buffer_size" not in given and stack == steps == 1:
         return None
-    shape = environment_spec(env, config.observation_keys).observation_shape
+    shape = environment_spec(env, config.observation_keys).encoder_shape
     picker, writer = BasicTransitionPicker(), None
     if steps > 1:
         picker = MultiStepTransitionPicker(steps, config.gamma)

@@ -9,7 +9,7 @@ import numpy as np
 
 from birl import metrics
 from birl.cli.common import load_model, note
-from birl.cli.evaluate import acting_algorithm
+from birl.cli.evaluate import acting_algorithm, with_masks
 from birl.cli.folder import environment_of, target_of
 from birl.errors import ConfigError
 from birl.seeding import seed as set_seed
@@ -63,6 +63,7 @@ def play_episodes(
         file, algorithm = load_model(model, device, own, best)
         name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
         note(f"{file} in {name}, seed {seed}")
+        env = with_masks(env, algorithm)
         set_seed(seed)
         acting = acting_algorithm(algorithm, target_of(model, target_return))
         returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)

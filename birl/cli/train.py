@@ -102,6 +102,12 @@ def train(
     frame_stack: Annotated[
         int | None, typer.Option(min=1, help="Online: last observations that are joined to one.  [default: 1]")
     ] = None,
+    action_mask: Annotated[
+        bool,
+        typer.Option(
+            "--action-mask", help="Honour the environment's masks of actions, info[action_mask]: no other action is taken."
+        ),
+    ] = False,
     explorer: Annotated[
         ExplorerName | None,
         typer.Option(
@@ -155,7 +161,7 @@ def train(
     """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
 
     Off-policy algorithms learn online from a buffer of their own steps: see --explorer and what follows it. On-policy
-    ones (PPO) take none of that but --num-envs and --frame-stack.
+    ones (PPO) take none of that but --num-envs, --frame-stack and --action-mask.
     """
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
@@ -177,6 +183,8 @@ def train(
         raise ConfigError(f"{flags(ends)}: not with --seeds, whose runs go on together to their end; leave one out")
     if stop_at is not None and env_id is None:
         raise ConfigError("--stop-at is about returns in an environment: give --env-id, too")
+    if action_mask and env_id is None:
+        raise ConfigError("--action-mask is about an environment: give --env-id, too, or leave it out")
     if own is not None:
         import_own(own)
     algorithm = algorithm_class(algo)
@@ -200,7 +208,7 @@ def train(
     with _stopping(out):
         picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
         source = None if dataset is None else load_dataset(dataset, picker)
-        env = None if env_id is None else training_environment(env_id, num_envs, frame_stack or 1)
+        env = None if env_id is None else training_environment(env_id, num_envs, frame_stack or 1, action_mask)
         notes = []
         if begun is None and source is None:
             config, online, why = with_defaults(config, chosen, env, online)
@@ -224,6 +232,7 @@ def train(
             **logging,
             **online,
             **returns,
+            **({"action_mask": True} if action_mask else {}),
             **({} if several is None else {"seeds": several}),
             **({} if init_from is None else {"init_from": str(init_from)}),
             **({} if stop_at is None else {"stop_at": stop_at}),
@@ -266,7 +275,7 @@ def train(
         if begun is not None:
             _begin_with(learner, begun, source, env)
         if source is None:
-            eval_env = training_environment(str(env_id), None, frame_stack or 1)
+            eval_env = training_environment(str(env_id), None, frame_stack or 1, action_mask)
             learner.fit_online(env, seed=seed, eval_env=eval_env, eval_n_trials=n_trials, **options)
         elif several is None:
             learner.fit(source, evaluators=_evaluators(env, seed, n_trials, target_return), **options)
@@ -371,14 +380,16 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
 
     The global random state is restored.
     """
-    with randomness_kept(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are given when the run begins
-        if source is not None:
-            probe.build_with_dataset(source)
-        else:
-            probe.build_with_env(env)
+    with randomness_kept():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are given when the run begins
+            if source is not None:
+                probe.build_with_dataset(source)
+            else:
+                probe.build_with_env(env)
+            if env is not None:
+                probe.check_env(env)
         if env is not None:
-            probe.check_env(env)
             if source is not None:
                 acting_algorithm(probe, target_return)
             generator = np.random.Generator(np.random.PCG64(0))

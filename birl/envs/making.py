@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from birl.checks import check
+from birl.envs.wrappers import ActionMask
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.seeding import new_generator
 from birl.spaces import number_of_environments, single_spaces
@@ -25,6 +26,7 @@ def make_env(
     num_envs: int | None = None,
     asynchronous: bool = False,
     wrapper: Callable[[Any], Any] | None = None,
+    action_mask: bool = False,
     **options: Any,
 ) -> Any:
     """Make an environment, or a vector of them.
@@ -39,17 +41,21 @@ def make_env(
             birl (`AutoresetMode.DISABLED`), so no step is lost to resets.
         asynchronous: whether each parallel environment runs in its own process.
         wrapper: called with each environment; what it returns is used instead.
+        action_mask: whether that is wrapped in `ActionMask`, for environments that say in ``info["action_mask"]`` which
+            actions are allowed.
         **options: passed to the environment.
 
     Raises:
         ConfigError: if there is no such environment.
-        EnvironmentMismatchError: if a factory makes something else.
+        EnvironmentMismatchError: if a factory makes something else, or `ActionMask` does not fit it.
     """
+    check("action_mask", action_mask, bool)
     check("num_envs", num_envs, int, optional=True, low=1)
 
     def make() -> Any:
         env = _make(name, options)
-        return env if wrapper is None else wrapper(env)
+        env = env if wrapper is None else wrapper(env)
+        return ActionMask(env) if action_mask else env
 
     if num_envs is None:
         return make()

@@ -113,7 +113,8 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
             allowed, else 0. Of several choices, the options of each, one after the other.
 
     Raises:
-        EnvironmentMismatchError: if actions are not discrete, or an observation comes without a mask that fits.
+        EnvironmentMismatchError: if actions are not discrete, observations have such a part already, or one comes
+            without a mask that fits.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -124,6 +125,10 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
             raise EnvironmentMismatchError(f"ActionMask is for discrete actions, the action space is {actions}")
         self._size, self._joins = actions_of(actions).size, isinstance(space, spaces.Dict)
         parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
+        if MASK in parts:
+            raise EnvironmentMismatchError(
+                f"the observations have a part {MASK!r} already, which is honoured without a wrapper: leave ActionMask out"
+            )
         self.observation_space = spaces.Dict({**parts, MASK: spaces.MultiBinary(self._size)})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

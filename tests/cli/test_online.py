@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from birl.acting.explorers import LinearDecayEpsilonGreedy, NormalNoise
 from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
 from birl.cli import main
 from birl.cli.online import exploration, replay_buffer, training_environment, with_defaults
+from birl.cli.playing import play_episodes
 from birl.dataset import FrameStackTransitionPicker, MultiStepTransitionPicker
 from birl.errors import ConfigError
 from birl.files import load_archive
@@ -277,6 +279,103 @@ def test_wrappers_for_python_are_put_into_a_function_for_the_command_line(
     )
     message = birl_("train", "DQN", "--env-id", "odd_actions:Odd", status=1)
     assert message.endswith("TransformAction; here in a function that makes it: --env-id module:function")
+
+
+# -- masks of actions --------------------------------------------------------------------------------------------------
+
+DOORS = """
+import gymnasium
+import numpy as np
+
+
+class Doors(gymnasium.Env):
+    '''One of four doors is open at each step; another one ends the episode. Only the mask tells.'''
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(4)
+    render_mode = None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.seen()
+
+    def seen(self):
+        self.mask = np.arange(4) == self.np_random.integers(4)
+        return np.zeros(2, np.float32), {"action_mask": self.mask}
+
+    def step(self, action):
+        right, self.steps = bool(self.mask[action]), self.steps + 1
+        seen, info = self.seen()
+        return seen, float(right), not right, self.steps == 10, info
+
+
+class Told(Doors):
+    observation_space = gymnasium.spaces.Dict(
+        {"hand": Doors.observation_space, "action_mask": gymnasium.spaces.MultiBinary(4)}
+    )
+
+    def seen(self):
+        seen, info = super().seen()
+        return {"hand": seen, **info}, {}
+"""
+
+
+@pytest.fixture
+def doors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    from birl.envs import stepper
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    stepper._warn_of_mask.cache_clear()
+    Path("own_doors.py").write_text(DOORS)
+    return "own_doors:Doors"
+
+
+def test_masks_are_honoured_and_remembered(birl_: Any, doors: str) -> None:
+    words = ["train", "DQN", "--env-id", doors, "--n-steps", 60, "--n-trials", 2, "batch_size=8"]
+    with pytest.warns(UserWarning, match="which is not used") as told:
+        birl_(*words, "--out", "unmasked")
+    said: Any = warnings.formatwarning  # as main has set it
+    assert [said(each.message) for each in told] == [
+        "birl: warning: the environment says in info['action_mask'] which actions are allowed, which is not used: train "
+        "with --action-mask, so that none of the others is ever taken\n"
+    ]
+    masked = [*words, "--out", "run", "--action-mask", "--num-envs", 2, "--multi-step", 2]
+    birl_(*masked)
+    assert "set here: learning_rate=0.001" in birl_.notes  # masks make no image of a vector
+    assert {row.split(",")[2] for row in Path("run/evaluation.csv").read_text().splitlines()} == {"10.0"}
+    assert json.loads(Path("run/run.json").read_text())["action_mask"] is True
+    assert "action_mask" not in json.loads(Path("unmasked/run.json").read_text())
+    unmasked = [word for word in masked if word != "--action-mask"]
+    assert "action_mask was True, now" in birl_(*unmasked, "--n-steps", 80, "--extend", status=1)
+    birl_(*masked, "--n-steps", 80, "--extend")
+    assert "resuming at step 60" in birl_.notes
+    for model, env in (("run", doors), ("run/model_80.d3", doors)):  # a policy that reads masks says so itself
+        assert birl_("evaluate", model, "--env-id", env, "--n-episodes", 3).startswith("return 10.00 ± 0.00")
+    played = play_episodes(Path("run"), birl.envs.make_env(doors), 2, 0.5, None, 0, "cpu", None, best=False)
+    assert played.startswith("return 10.00 ± 0.00")
+
+
+def test_masks_that_observations_have_need_no_option(birl_: Any, doors: str) -> None:
+    words = ["train", "PPO", "--env-id", "own_doors:Told", "--n-steps", 32, "--n-trials", 1, "rollout_length=16"]
+    birl_(*words, "--out", "run")
+    assert birl_("evaluate", "run", "--env-id", "own_doors:Told", "--n-episodes", 2).startswith("return 10.00")
+    assert "have a part 'action_mask' already" in birl_(*words, "--out", "x", "--action-mask", status=1)
+
+
+def test_masks_in_evaluations_of_what_is_learned_from_logs(birl_: Any, doors: str) -> None:
+    masks = np.random.default_rng(0).random((40, 4)) < 0.5
+    masks[:, 1] = True
+    logged = (np.zeros((40, 2), np.float32), np.ones(40, int), np.ones(40), np.arange(40) % 10 == 9)
+    birl.dataset.MDPDataset(*logged, action_masks=masks).dump("masked.h5")
+    words = ["train", "DiscreteCQL", "--dataset", "masked.h5", "--n-steps", 5, "--n-trials", 1, "batch_size=4"]
+    assert "--action-mask is about an environment" in birl_(*words, "--action-mask", "--out", "a", status=1)
+    told = birl_(*words, "--env-id", doors, "--out", "a", status=1)
+    assert told.endswith("It was built with masks of actions, which are missing here: give --action-mask")
+    assert not Path("a").exists()
+    birl_(*words, "--env-id", doors, "--out", "a", "--action-mask")
+    assert Path("a/environment.csv").read_text().endswith(",10.0\n")
 
 
 # -- own code ----------------------------------------------------------------------------------------------------------

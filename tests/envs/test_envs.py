@@ -16,6 +16,7 @@ from run.fakes import Drift
 import birl.seeding
 from birl.actions import Continuous, Discrete
 from birl.envs import (
+    ActionMask,
     Stepper,
     check_environment,
     environment_spec,
@@ -99,6 +100,13 @@ def test_make_env() -> None:
     several = make_env("run.fakes:Drift", num_envs=2)
     assert several.num_envs == 2
     assert several.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    masked = make_env("Taxi-v4", num_envs=2, action_mask=True)
+    assert masked.single_observation_space["action_mask"].shape == (6,)
+    assert masked.reset(seed=0)[0]["action_mask"].shape == (2, 6)
+    with pytest.raises(EnvironmentMismatchError, match="a part 'action_mask' already, .*: leave ActionMask out"):
+        make_env("Taxi-v4", wrapper=ActionMask, action_mask=True)
+    with pytest.raises(ConfigError, match="action_mask is 1"):
+        make_env("Taxi-v4", action_mask=1)  # type: ignore[arg-type]
     for name in ("NoSuchEnv-v0", "no.such.module:Thing"):
         with pytest.raises(ConfigError, match="module:factory"):
             make_env(name)
