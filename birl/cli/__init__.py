@@ -161,6 +161,8 @@ def _one_line(error: Exception, usage: bool) -> str:
 
 
 _OPTIONS = {
+    "make the dataset or buffer without sampler=": "leave out --prioritized",
+    "make the dataset without sampler=": "leave out --prioritized",
     "import the module that defines it first": "name its module: --import MODULE",
     "wrap it, birl.envs.ActionMask(env),": "train with --action-mask,",
     "wrap the environment in birl.envs.ActionMask": "give --action-mask",

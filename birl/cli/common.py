@@ -177,12 +177,13 @@ def load_model(path: Path, device: str, own: str | None = None, best: bool = Fal
         raise ConfigError(f"{file}: {error}") from error
 
 
-def load_dataset(name: str, picker: Any = None) -> Any:
+def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
     """Load an h5 file, or a dataset by the name that `birl.datasets.get_dataset` knows.
 
     Args:
         name: file or name.
         picker: makes transitions of steps; by default the dataset's own.
+        sampler: chooses the steps of minibatches; uniformly by default.
 
     Raises:
         ConfigError, FileError: if neither exists.
@@ -191,9 +192,9 @@ def load_dataset(name: str, picker: Any = None) -> Any:
     if path.suffix in (".h5", ".hdf5") and not path.exists():
         raise FileError(f"there is no file {name!r}: give the path of an .h5 file or the name of a dataset")
     if name not in datasets.NAMES and path.is_file():
-        return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer(), transition_picker=picker)
+        return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer(), transition_picker=picker, sampler=sampler)
     try:
-        return datasets.get_dataset(name, transition_picker=picker)[0]
+        return datasets.get_dataset(name, transition_picker=picker, sampler=sampler)[0]
     except ConfigError as error:
         if path.is_dir():
             raise FileError(f"{name!r} is a folder: give the path of an .h5 file or the name of a dataset") from error

@@ -20,6 +20,7 @@ from birl.dataset import (
     FrameStackTransitionPicker,
     LastFrameWriterPreprocess,
     MultiStepTransitionPicker,
+    PrioritizedSampler,
     ReplayBuffer,
     create_fifo_replay_buffer,
 )
@@ -30,7 +31,7 @@ from birl.types import is_shape
 BUFFER_SIZE = 1_000_000
 _FIRST, _EPSILON, _NOISE = 1000, (1.0, 0.05), 0.1
 _EPSILON_FLAGS = ("epsilon_start", "epsilon_end", "epsilon_steps")
-_IMAGE = 3
+_IMAGE, _PRIORITY = 3, "priority_"
 # The Atari papers' numbers, which some algorithms have as defaults, and what learns where observations are vectors.
 _ATARI: dict[str, Any] = {"batch_size": [32], "learning_rate": [5e-5, 6.25e-5], "target_update_interval": [8000]}
 _VECTORS: dict[str, Any] = {"batch_size": 64, "learning_rate": 1e-3, "target_update_interval": 100}
@@ -126,13 +127,30 @@ def exploration(
     return options, f"exploration: {first} random actions, then {why}"
 
 
-def replay_buffer(env: Any, config: AlgorithmConfig, given: dict[str, Any]) -> ReplayBuffer | None:
+def prioritized_sampler(given: dict[str, Any], n_minibatches: int) -> PrioritizedSampler | None:
+    """The sampler that the options ask for, whose ``beta`` rises to 1 over a run of so many minibatches.
+
+    Raises:
+        ConfigError: for options of a sampler that is not asked for.
+    """
+    chosen = {name: value for name, value in given.items() if name.startswith(_PRIORITY)}
+    if "prioritized" in given:
+        own = {name.removeprefix(_PRIORITY): value for name, value in chosen.items()}
+        return PrioritizedSampler(**own, beta_steps=max(1, n_minibatches))
+    if chosen:
+        raise ConfigError(f"{flags(chosen)}: for prioritised replay only; give --prioritized, too")
+    return None
+
+
+def replay_buffer(
+    env: Any, config: AlgorithmConfig, given: dict[str, Any], sampler: PrioritizedSampler | None = None
+) -> ReplayBuffer | None:
     """The buffer that the options ask for; ``None`` for the loop's own.
 
     Frames that are stacked are stored once if they are images of one channel and steps are not added up.
     """
     stack, steps = given.get("frame_stack", 1), given.get("multi_step", 1)
-    if "buffer_size" not in given and stack == steps == 1:
+    if "buffer_size" not in given and sampler is None and stack == steps == 1:
         return None
     shape = environment_spec(env, config.observation_keys).encoder_shape
     picker, writer = BasicTransitionPicker(), None
@@ -141,5 +159,5 @@ def replay_buffer(env: Any, config: AlgorithmConfig, given: dict[str, Any]) -> R
     elif stack > 1 and is_shape(shape) and len(shape) == _IMAGE and shape[0] == stack:
         picker, writer = FrameStackTransitionPicker(stack), LastFrameWriterPreprocess()
     limit = given.get("buffer_size", BUFFER_SIZE)
-    parts: dict[str, Any] = {"transition_picker": picker, "writer_preprocessor": writer}
+    parts: dict[str, Any] = {"transition_picker": picker, "writer_preprocessor": writer, "sampler": sampler}
     return create_fifo_replay_buffer(limit, env=env, observation_keys=config.observation_keys, **parts)

@@ -24,6 +24,7 @@ from birl.cli.online import (
     BUFFER_SIZE,
     ExplorerName,
     exploration,
+    prioritized_sampler,
     replay_buffer,
     training_environment,
     with_defaults,
@@ -95,6 +96,18 @@ def train(
     ] = None,
     multi_step: Annotated[
         int | None, typer.Option(min=1, help="Steps whose rewards a transition adds up (n-step returns).  [default: 1]")
+    ] = None,
+    prioritized: Annotated[
+        bool, typer.Option("--prioritized", help="Draw steps by their errors (prioritised replay), not uniformly.")
+    ] = False,
+    priority_alpha: Annotated[
+        float | None, typer.Option(min=0, max=1, help="How much errors count; 0 is uniform.  [default: 0.6]")
+    ] = None,
+    priority_beta: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Share of the bias that is corrected at first; it rises to 1.  [default: 0.4]"
+        ),
     ] = None,
     num_envs: Annotated[
         int | None, typer.Option(min=1, help="Online: number of environments to train in at once.  [default: 1]")
@@ -171,7 +184,9 @@ def train(
     # Only what is given: settings of older runs have none.
     off_policy = {name: value for name, value in learning.items() if value is not None}
     online = {**off_policy, **({} if frame_stack is None else {"frame_stack": frame_stack})}
-    returns = {} if multi_step is None else {"multi_step": multi_step}
+    drawing = {"multi_step": multi_step, "prioritized": prioritized or None}
+    drawing |= {"priority_alpha": priority_alpha, "priority_beta": priority_beta}
+    drawing = {name: value for name, value in drawing.items() if value is not None}
     online_only = [*([] if num_envs is None else ["num_envs"]), *online]
     if dataset is not None and online_only:
         raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
@@ -189,9 +204,9 @@ def train(
         import_own(own)
     algorithm = algorithm_class(algo)
     _check_source(algorithm, dataset)
-    if algorithm.learns_from.on_policy and (off_policy or returns):
+    if algorithm.learns_from.on_policy and (off_policy or drawing):
         raise ConfigError(
-            f"{flags([*off_policy, *returns])}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
+            f"{flags([*off_policy, *drawing])}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
         )
     if target_return is not None:
         check_target(algorithm, target_return)
@@ -207,7 +222,7 @@ def train(
     set_seed(seed)
     with _stopping(out):
         picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
-        source = None if dataset is None else load_dataset(dataset, picker)
+        source = None if dataset is None else load_dataset(dataset, picker, prioritized_sampler(drawing, planned))
         env = None if env_id is None else training_environment(env_id, num_envs, frame_stack or 1, action_mask)
         notes = []
         if begun is None and source is None:
@@ -231,7 +246,7 @@ def train(
             "target_return": target_return,
             **logging,
             **online,
-            **returns,
+            **drawing,
             **({"action_mask": True} if action_mask else {}),
             **({} if several is None else {"seeds": several}),
             **({} if init_from is None else {"init_from": str(init_from)}),
@@ -247,8 +262,10 @@ def train(
         options: Any = {}
         if source is None and not algorithm.learns_from.on_policy:
             options, why = exploration(learner, env, planned, off_policy)
-            options["buffer"] = replay_buffer(env, config, {**online, **returns})
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
+            updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * (n_updates or 1)
+            sampler = prioritized_sampler(drawing, updates)
+            options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
             notes.append(why)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
         before = checkpoint_step(out) if resumed else 0

@@ -22,6 +22,7 @@ from birl.dataset import (
     FrameStackTrajectorySlicer,
     FrameStackTransitionPicker,
     ReplayBuffer,
+    Sampler,
     Signature,
 )
 from birl.dataset.validation import as_flags
@@ -61,6 +62,7 @@ def get_atari(
     *,
     path: Where = None,
     storage: Any = "memory",
+    sampler: Sampler | None = None,
 ) -> tuple[ReplayBuffer, Any]:
     """Read one epoch of a game. Nothing is downloaded: if files are missing, the error says which.
 
@@ -75,6 +77,7 @@ def get_atari(
             ``<Game>/<run>/replay_logs/$store$_observation_ckpt.<epoch>.gz`` (the original); ``None`` for
             ``BIRL_DATA_DIR`` (else ``~/.birl/datasets``) and ``~/.d4rl/datasets``.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
+        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
 
     Returns:
         The dataset, and its environment (``None``, with a warning, without the extra ``atari``).
@@ -94,7 +97,7 @@ def get_atari(
     epoch = _EPOCHS.get(kind) or int(kind.removeprefix("epoch-"))
     epochs = [_Epoch(game, int(version), epoch, path)]
     env = _environment(game, num_stack, sticky_action, render_mode)
-    return _load(epochs, env, num_stack, storage, None), env
+    return _load(epochs, env, num_stack, storage, sampler, None), env
 
 
 def get_atari_transitions(
@@ -109,6 +112,7 @@ def get_atari_transitions(
     epochs: Sequence[int] = range(1, 51),
     path: Where = None,
     storage: Any = "memory",
+    sampler: Sampler | None = None,
 ) -> tuple[ReplayBuffer, Any]:
     """Draw a share of the steps of every epoch of a game: whole episodes, the last one cut to fit.
 
@@ -116,7 +120,7 @@ def get_atari_transitions(
         game_name: such as ``"breakout"``.
         fraction: share of each epoch, in (0, 1].
         index: version, 0 … 4, as in `get_atari`.
-        num_stack, sticky_action, pre_stack, render_mode, path, storage: see `get_atari`.
+        num_stack, sticky_action, pre_stack, render_mode, path, storage, sampler: see `get_atari`.
         epochs: which ones, 1 … 50.
 
     Returns:
@@ -130,7 +134,7 @@ def get_atari_transitions(
     if not files:
         raise ConfigError("epochs is empty: give at least one of 1 … 50")
     env = _environment(game_name, num_stack, sticky_action, render_mode)
-    return _load(files, env, num_stack, storage, fraction), env
+    return _load(files, env, num_stack, storage, sampler, fraction), env
 
 
 def _environment(game: str, num_stack: int | None, sticky_action: bool, render_mode: str | None) -> Any:
@@ -142,7 +146,12 @@ def _environment(game: str, num_stack: int | None, sticky_action: bool, render_m
 
 
 def _load(
-    epochs: Sequence[_Epoch], env: Any, num_stack: int | None, storage: Any, fraction: float | None
+    epochs: Sequence[_Epoch],
+    env: Any,
+    num_stack: int | None,
+    storage: Any,
+    sampler: Sampler | None,
+    fraction: float | None,
 ) -> ReplayBuffer:
     if env is None:
         action_size = 1 + max(int(epoch.column("action").max()) for epoch in epochs)
@@ -158,6 +167,7 @@ def _load(
         action_space=ActionSpace.DISCRETE,
         action_size=action_size,
         storage=storage,
+        sampler=sampler,
     )
     assert dataset is not None
     return dataset

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from birl.checks import check
-from birl.dataset import MDPDataset, ReplayBuffer
+from birl.dataset import MDPDataset, ReplayBuffer, Sampler
 from birl.dataset.hdf5 import read_arrays
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
@@ -62,6 +62,7 @@ def get_d4rl(
     *,
     path: Where = None,
     storage: Any = "memory",
+    sampler: Sampler | None = None,
 ) -> tuple[ReplayBuffer, Any]:
     """Read a dataset of D4RL from its HDF5 file. Nothing is downloaded: if the file is missing, the error says which.
 
@@ -81,6 +82,7 @@ def get_d4rl(
         path: the file, or a folder that holds it; ``None`` for ``BIRL_DATA_DIR`` (else ``~/.birl/datasets``) and
             ``~/.d4rl/datasets``.
         storage: ``"memory"``, a torch device, or the path of a new folder.
+        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
 
     Returns:
         The dataset, and its environment in today's Gymnasium (``None``, with a warning, if it is not available:
@@ -121,6 +123,7 @@ def get_d4rl(
         ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS,
         next_observations=following,
         storage=storage,
+        sampler=sampler,
     )
     return dataset, env
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from birl.actions import actions_of
 from birl.checks import check
-from birl.dataset import Episode, ReplayBuffer, Signature
+from birl.dataset import Episode, ReplayBuffer, Sampler, Signature
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets.folders import environment_or_none, stored
@@ -47,6 +47,7 @@ def get_minari(
     *,
     download: bool = False,
     storage: Any = "memory",
+    sampler: Sampler | None = None,
     observation_keys: Sequence[str] | None = None,
 ) -> tuple[ReplayBuffer, Any]:
     """Load a Minari dataset, one episode after the other.
@@ -66,6 +67,7 @@ def get_minari(
         tuple_observation: give ``(observation, goal)`` instead of one vector.
         download: whether Minari may fetch what is not there.
         storage: ``"memory"``, a torch device, or the path of a new folder.
+        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
         observation_keys: names of the parts of Dict and Tuple observations that are read; all if ``None``.
 
     Returns:
@@ -113,6 +115,7 @@ def get_minari(
         action_size=actions.told,
         observation_space=observations,
         storage=storage,
+        sampler=sampler,
     )
     if dataset is None:
         raise EmptyDataError(f"the Minari dataset {env_name!r} holds no step: collect some")

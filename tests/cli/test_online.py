@@ -16,7 +16,7 @@ import birl
 from birl.acting.explorers import LinearDecayEpsilonGreedy, NormalNoise
 from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
 from birl.cli import main
-from birl.cli.online import exploration, replay_buffer, training_environment, with_defaults
+from birl.cli.online import exploration, prioritized_sampler, replay_buffer, training_environment, with_defaults
 from birl.cli.playing import play_episodes
 from birl.dataset import FrameStackTransitionPicker, MultiStepTransitionPicker
 from birl.errors import ConfigError
@@ -114,6 +114,41 @@ def test_options_reach_the_run(birl_: Any, tmp_path: Path) -> None:
     assert birl_("evaluate", out, "--n-episodes", 1).startswith("return ")  # the run's environment, its frames stacked
 
 
+def test_priorities(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler: Any = prioritized_sampler({"prioritized": True, "priority_alpha": 0.5, "multi_step": 3}, 90)
+    assert (sampler.alpha, sampler.beta, sampler.beta_steps) == (0.5, 0.4, 90)
+    assert prioritized_sampler({"multi_step": 3}, 90) is None
+    asked: list[Any] = []
+
+
+    def spied(given: dict[str, Any], n_minibatches: int) -> Any:
+        asked.append((given, n_minibatches))
+        return prioritized_sampler(given, n_minibatches)
+
+    monkeypatch.setattr(sys.modules["birl.cli.train"], "prioritized_sampler", spied)
+    out, given = tmp_path / "run", {"prioritized": True, "priority_alpha": 0.5}
+    words = [*DQN_WORDS, "--out", out, "--n-steps", 100, "--random-steps", 20, "--update-interval", 4]
+    words += ["--prioritized", "--priority-alpha", 0.5, "--n-updates", 2]
+    birl_(*words)
+    assert json.loads((out / "run.json").read_text()).items() >= given.items()
+    state = load_archive(out / "checkpoint.d3c", "checkpoint")[1]["parts"]["sampler"]["sampler"]
+    assert state["draws"] == 40 and len(np.unique(state["priority"])) > 20
+    assert "priority_alpha was 0.5, now 0.6" in birl_(*words, "--priority-alpha", 0.6, status=1)
+    birl_(*words, "--n-steps", 120, "--extend")
+    assert asked == [(given, 40), ({**given, "priority_alpha": 0.6}, 40), (given, 40)]  # the schedule stays
+
+
+def test_priorities_of_logged_data(birl_: Any, tmp_path: Path) -> None:
+    words = ["--n-steps", 5, "--prioritized", "batch_size=4", "--out"]
+    birl_("train", "DiscreteCQL", "--dataset", "cartpole-random", *words, tmp_path / "a", "--seeds", 2)
+    assert (tmp_path / "a" / "seed_1" / "model_5.d3").exists()
+    told = birl_("train", "BC", "--dataset", "pendulum-random", *words, tmp_path / "b", status=1)
+    assert told.endswith("draws by TD errors, which BC does not have: leave out --prioritized")
+    small = ["context_size=2", "num_layers=1"]
+    told = birl_("train", "TACR", "--dataset", "pendulum-random", *words, tmp_path / "c", *small, status=1)
+    assert told.endswith("windows of trajectories have none: leave out --prioritized")
+
+
 def images(shape: tuple[int, ...]) -> Any:
     """CartPole whose observations are images."""
     space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
@@ -147,6 +182,7 @@ def test_buffers() -> None:
         (["--epsilon-end", 2], "--epsilon-end 2: "),
         (["--explorer", "greedy"], "epsilon-greedy"),
         (["--extend"], "holds no run"),
+        (["--priority-beta", 0.5], "--priority-beta: for prioritised replay only; give --prioritized, too"),
         (["--alpha", "4"], "--set alpha=4"),
         (["--learning-rate=0.1"], "--set learning_rate=0.1"),
         (["--nonsense", "4"], "No such option: --nonsense"),
@@ -171,7 +207,7 @@ def test_the_limit_of_seeds_holds_however_it_is_written(birl_: Any, tmp_path: Pa
 
 def test_on_policy_algorithms_take_no_buffer(birl_: Any, tmp_path: Path) -> None:
     words = ["train", "PPO", "--env-id", "CartPole-v1", "--n-steps", 20, "--out", tmp_path / "run"]
-    for option in (["--buffer-size", 9], ["--explorer", "none"], ["--multi-step", 2]):
+    for option in (["--buffer-size", 9], ["--explorer", "none"], ["--multi-step", 2], ["--prioritized"]):
         assert f"{option[0]}: PPO updates after each rollout" in birl_(*words, *option, status=1)
     birl_(*words, "--set", "rollout_length=8", "--num-envs", 2, "--frame-stack", 3, "--n-trials", 1)
     assert birl.load_learnable(tmp_path / "run" / "model_20.d3").observation_shape == (12,)

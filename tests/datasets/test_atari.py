@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from birl.dataset import ReplayBuffer
+from birl.dataset import PrioritizedSampler, ReplayBuffer
 from birl.datasets import get_atari, get_atari_transitions, get_dataset
 from birl.errors import ConfigError, CorruptFileError, FileError
 from birl.types import ActionSpace
@@ -83,7 +83,9 @@ def test_stacks(pre_stack: bool, tmp_path: Path) -> None:
 def test_the_original_names(tmp_path: Path) -> None:
     folder = tmp_path / "data" / "Pong" / "3" / "replay_logs"
     write(folder, "$store$_{}_ckpt.50.gz", **columns())
-    dataset, _ = get_atari("pong-expert-v2")
+    sampler = PrioritizedSampler()
+    dataset, _ = get_atari("pong-expert-v2", sampler=sampler)
+    assert dataset.reader.sources[0].sampler is sampler
     assert dataset.step_count == COUNT
 
 

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import birl.datasets.d4rl
-from birl.dataset import MultiStepTransitionPicker, ReplayBuffer
+from birl.dataset import MultiStepTransitionPicker, PrioritizedSampler, ReplayBuffer
 from birl.datasets import get_d4rl, get_dataset
 from birl.errors import ConfigError, CorruptFileError, EnvironmentMismatchError, FileError, ForeignFileError
 from birl.types import ActionSpace
@@ -162,7 +162,10 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_discrete_minigrid(tmp_path: Path) -> None:
     path = write(tmp_path / "x.hdf5", arrays() | {"actions": np.arange(STEPS) % 4})
-    info = get_d4rl("minigrid-fourrooms-v0", path=path)[0].dataset_info
+    sampler = PrioritizedSampler()
+    data = get_d4rl("minigrid-fourrooms-v0", path=path, sampler=sampler)[0]
+    assert data.reader.sources[0].sampler is sampler
+    info = data.dataset_info
     assert (info.action_space, info.action_size) == (ActionSpace.DISCRETE, 4)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import recorded_envs  # registers its environments
 
-from birl.dataset import FrameStackTransitionPicker, ReplayBuffer
+from birl.dataset import FrameStackTransitionPicker, PrioritizedSampler, ReplayBuffer
 from birl.datasets import get_dataset, get_minari
 from birl.envs import environment_spec
 from birl.errors import ConfigError, FileError, MissingExtraError
@@ -76,7 +76,9 @@ def test_images_come_channels_first() -> None:
 
 
 def test_images_without_channels_get_one() -> None:
-    dataset, env = get_minari("recorded/grey-v0")
+    sampler = PrioritizedSampler()
+    dataset, env = get_minari("recorded/grey-v0", sampler=sampler)
+    assert dataset.reader.sources[0].sampler is sampler
     check(dataset, lambda x: int(x[0, 0, 1]))
     assert dataset.observation_shape == env.observation_space.shape == (1, 6, 8)
 
