@@ -21,7 +21,7 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from birl.errors import ConfigError, EnvironmentMismatchError, ShapeError
-from birl.types import Array, Shape, Tree, tree_leaves, tree_map
+from birl.types import MASK, Array, Shape, Tree, tree_leaves, tree_map
 
 _MOST_VALUES: Final = 1_000_000
 """Choices of more values are likely ids or times: a network needs an input for each."""
@@ -293,6 +293,8 @@ def part_names(tree: Tree) -> tuple[str, ...] | None:
 def chosen(tree: Tree, keys: Sequence[str] | None) -> Tree:
     """The parts of a tree with these names, in the tree's order; all of it for ``None``.
 
+    A mask of actions (`birl.types.MASK`) is always kept: without it, actions that are not allowed would be taken.
+
     Raises:
         ConfigError: if a name is none of a part.
     """
@@ -311,7 +313,7 @@ def chosen(tree: Tree, keys: Sequence[str] | None) -> Tree:
         for key, item in _entries(part) or []:
             whole = f"{name}{key}"
             inner = parts(item, f"{whole}.")
-            if whole in keys:
+            if whole in keys or whole == MASK:
                 missing.discard(whole)
                 found[key] = item
             elif inner:

@@ -99,6 +99,12 @@ def test_parts_are_chosen_by_name_in_the_order_of_the_tree() -> None:
         chosen(1, ["b"])
 
 
+def test_masks_of_actions_are_always_kept() -> None:
+    tree = {"b": 1, "action_mask": 2, "c": {"action_mask": 3, "d": 4}}
+    assert chosen(tree, ["b"]) == chosen(tree, ["action_mask", "b"]) == {"b": 1, "action_mask": 2}
+    assert chosen(tree, ["c.d"]) == {"action_mask": 2, "c": {"d": 4}}
+
+
 def test_what_cannot_be_read_is_named_with_the_option_that_leaves_it_out() -> None:
     space = spaces.Dict({"a": spaces.Box(0, 1, (2,)), "b": spaces.Tuple((spaces.Text(5), spaces.Discrete(3)))})
     with pytest.raises(EnvironmentMismatchError, match=r"'b.0' of the .* is Text.*observation_keys=\('a', 'b.1'"):

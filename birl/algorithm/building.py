@@ -217,6 +217,13 @@ def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
     if not own.takes(spec):
         more = _more_choices(own, spec) or _masks(own, spec, "give the data their action_masks=")
         raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {own}{more}")
+    if spec.masked and not own.masked:
+        warnings.warn(
+            f"the dataset has masks of actions, but this {kind.name} was built without: it learns as if all were "
+            "allowed. Build it from these data, or leave the masks out of them",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Any) -> None:

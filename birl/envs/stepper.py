@@ -82,7 +82,8 @@ class Stepper:
         self, env: Any, generator: np.random.Generator, *, resumable: bool = True, observations: Tree = None
     ) -> None:
         self.n = number_of_environments(env)
-        _, self.action_space = single_spaces(env)
+        space, self.action_space = single_spaces(env)
+        self._offers_mask = MASK in getattr(space, "spaces", ())
         self._observations = observations
         self._choices = [leaf if isinstance(leaf, Choices) else None for leaf in tree_leaves(observations)]
         self._solo = not isinstance(env, VectorEnv)
@@ -112,8 +113,9 @@ class Stepper:
         self._log.clear()
         observation, info = _parts(self._ask("reset", seed=self._seed()), "reset")
         self.observation: Tree = self._read(observation)
-        if MASK in info and self.actions.discrete and not (isinstance(observation, dict) and MASK in observation):
-            _warn_of_mask()
+        reads = isinstance(self.observation, dict) and MASK in self.observation
+        if (self._offers_mask or MASK in info) and self.actions.discrete and not reads:
+            _warn_of_mask("observations" if self._offers_mask else "info")
         self._check(self.observation)
         self.is_first = np.ones(self.n, dtype=bool)
         self.reward = np.zeros(self.n, dtype=np.float32)
@@ -319,10 +321,11 @@ class Stepper:
 
 
 @functools.cache  # once
-def _warn_of_mask() -> None:
+def _warn_of_mask(where: str) -> None:
+    mend = "wrap it, birl.envs.ActionMask(env)," if where == "info" else "act with networks that were built for it,"
     warnings.warn(
-        f"the environment says in info[{MASK!r}] which actions are allowed, which is not used: wrap it, "
-        "birl.envs.ActionMask(env), so that none of the others is ever taken",
+        f"the environment says in {where}[{MASK!r}] which actions are allowed, which is not used: {mend} so that none of "
+        "the others is ever taken",
         UserWarning,
         stacklevel=4,
     )

@@ -252,8 +252,49 @@ def test_an_unused_mask_is_noticed() -> None:
     from birl.envs import stepper
 
     stepper._warn_of_mask.cache_clear()
-    with pytest.warns(UserWarning, match=r"birl.envs.ActionMask\(env\)"):
+    with pytest.warns(UserWarning, match=r"in info\['action_mask'\] .* birl.envs.ActionMask\(env\)"):
         Stepper(Doors(), np.random.default_rng(0))
+    blind = build_algorithm(algos.DQNConfig(batch_size=8), {"observation": (2,)}, A)
+    with pytest.warns(UserWarning, match=r"in observations\['action_mask'\] .* act with networks that were built for"):
+        evaluate(blind, ActionMask(Doors()), 1, seed=0)
+    blind = build_algorithm(algos.DQNConfig(batch_size=8), {"observation": (3,)}, A)
+    with pytest.warns(UserWarning, match="the dataset has masks of actions, but this DQN was built without"):
+        blind.build_with_dataset(data())
+
+
+def test_chosen_parts_do_not_leave_masks_out(tmp_path: Path) -> None:
+    """``observation_keys`` names what to choose by; what is allowed is known wherever it is said."""
+    random = np.random.default_rng(0)
+    seen = {"hand": random.normal(size=(40, 2)), "clock": np.arange(40.0)[:, None], "action_mask": masks(40, random)}
+    action, keys = seen["action_mask"].argmax(1), ("hand",)
+    config = algos.DQNConfig(batch_size=8, observation_keys=keys)
+    kept = {"hand": (2,), "action_mask": (A,)}
+    steps: Any = (action, np.zeros(40), np.arange(40) % 8 == 7)
+    for dataset in (MDPDataset(seen, *steps), MDPDataset(seen, *steps, observation_keys=keys)):
+        algorithm = config.create()
+        algorithm.build_with_dataset(dataset)
+        assert algorithm.observation_shape == kept
+        np.testing.assert_array_equal(np.take_along_axis(seen["action_mask"], algorithm.predict(seen)[:, None], 1), 1)
+    algorithm.save_policy(tmp_path / "policy.pt2")
+    names = [torch.as_tensor(seen[name], dtype=torch.float32) for name in kept]
+    exported = torch.export.load(tmp_path / "policy.pt2").module()(*names)
+    np.testing.assert_array_equal(exported.numpy().reshape(-1), algorithm.predict(seen))
+
+    class Clocked(gymnasium.ObservationWrapper[Any, Any, Any]):
+        observation_space = gymnasium.spaces.Dict(
+            {"hand": Doors.observation_space, "clock": gymnasium.spaces.Box(0, 99, (1,))}
+        )
+
+        def observation(self, observation: Any) -> Any:
+            return {"hand": observation, "clock": np.ones(1, np.float32)}
+
+    env = ActionMask(Clocked(Doors()))
+    buffer = create_fifo_replay_buffer(100, env=env, observation_keys=keys)
+    assert buffer.observation_shape == kept
+    online = config.create()
+    online.fit_online(env, buffer, algos.ConstantEpsilonGreedy(0.5), n_steps=12, random_steps=6, **QUIET)
+    assert online.observation_shape == kept
+    assert evaluate(online, env, 3, seed=3) == [10.0] * 3
 
 
 def test_an_explorer_that_takes_masked_actions_is_refused() -> None:
