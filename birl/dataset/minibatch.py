@@ -12,7 +12,7 @@ import torch
 from birl.dataset.arrays import HOST
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
 from birl.dataset.return_to_go import DiscountedReturns
-from birl.errors import UnsupportedError
+from birl.errors import ShapeError, UnsupportedError
 from birl.types import Array, Shape, Tree, tree_map
 
 
@@ -111,9 +111,22 @@ class MiniBatch:
         """Hand new priorities ``[B]`` of the elements to the samplers that drew them.
 
         Those of steps that are gone by now are left out, as are all where steps were drawn uniformly.
+
+        Raises:
+            ShapeError: if there is not one number for each element.
+            NonFiniteError: if a priority is negative or not finite.
         """
-        values, begin = np.asarray(torch.as_tensor(priority).detach().cpu()), 0
-        for source, rows in self.rows or ():
+        rows_of = self.rows or ()
+        count, begin = sum(len(rows.index) for _, rows in rows_of), 0
+        try:
+            values = np.asarray(torch.as_tensor(priority).detach().cpu())
+        except (TypeError, ValueError, RuntimeError):
+            values = np.empty(())
+        if rows_of and values.shape != (count,):
+            raise ShapeError(
+                f"priorities are {priority!r:.100}; they must be {count} numbers, one for each element of the minibatch"
+            )
+        for source, rows in rows_of:
             end = begin + len(rows.index)
             source.update(rows, values[begin:end])
             begin = end

@@ -23,7 +23,15 @@ from birl.dataset import (
 )
 from birl.dataset.prioritized import SumTree
 from birl.dataset.views import SequenceView, TailView, TransitionView
-from birl.errors import BirlError, ConfigError, CorruptFileError, EmptyDataError, NonFiniteError, UnsupportedError
+from birl.errors import (
+    BirlError,
+    ConfigError,
+    CorruptFileError,
+    EmptyDataError,
+    NonFiniteError,
+    ShapeError,
+    UnsupportedError,
+)
 from birl.files import load_archive, save_archive
 from birl.types import ActionSpace
 
@@ -297,6 +305,13 @@ def test_wrong_priorities_are_refused_and_nothing_changes(value: float) -> None:
     with pytest.raises(NonFiniteError, match=f"priority of a step is {value}; it must be finite and at least 0"):
         batch.hand_back([1.0, 2.0, value, 3.0])
     assert repr(source(buffer).sampler.get_state()) == before
+
+
+@pytest.mark.parametrize("given", [[1.0, 2.0], np.ones((4, 1)), "abcd", None, [1.0, "x", 2.0, 3.0]])
+def test_priorities_of_another_size_are_refused(given: Any) -> None:
+    batch = data(sampler=PrioritizedSampler()).reader.draw(TransitionView(), 4)
+    with pytest.raises(ShapeError, match=r"priorities are (?s:.*); they must be 4 numbers, one for each element"):
+        batch.hand_back(given)
 
 
 @pytest.mark.parametrize(
