@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.storage import FINAL, UNKNOWN, Storage
 from birl.envs import number_of_environments
 from birl.run.protocols import Environment, Trainable
@@ -38,6 +40,21 @@ def part_settings(part: Any) -> dict[str, Any] | None:
     return {"type": type(part).__name__, **values}
 
 
+def sampler_settings(dataset: Any) -> dict[str, Any]:
+    """The identity of a dataset's samplers in `run_settings`: what they were made with; nothing of uniform ones."""
+    sources = getattr(getattr(dataset, "reader", None), "sources", ())
+    samplers = [source.sampler for source in sources]
+    if all(isinstance(sampler, Uniform) for sampler in samplers):
+        return {}
+    return {"sampler": [_made_with(sampler) for sampler in samplers]}
+
+
+def _made_with(sampler: Sampler) -> dict[str, Any]:
+    plain, names = bool | int | float | str | None, inspect.signature(type(sampler)).parameters
+    values = {name: getattr(sampler, name) for name in names if isinstance(getattr(sampler, name, ...), plain)}
+    return {"type": type(sampler).__name__, **values}
+
+
 def environment_settings(env: Environment, seed: int | None) -> dict[str, Any]:
     """The identity of a training environment in `run_settings`."""
     specification = getattr(env, "spec", None)
@@ -51,6 +68,7 @@ def dataset_settings(dataset: Any) -> dict[str, Any]:
         "transitions": dataset.transition_count,
         "picker": part_settings(getattr(dataset, "transition_picker", None)),
         "slicer": part_settings(getattr(dataset, "trajectory_slicer", None)),
+        **sampler_settings(dataset),
         DIGEST: digest(dataset.reader.storages),
     }
 

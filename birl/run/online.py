@@ -12,7 +12,7 @@ from birl.errors import ConfigError
 from birl.observations import part_names
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.identity import DIGEST, digest, environment_settings, part_settings, run_settings
+from birl.run.identity import DIGEST, digest, environment_settings, part_settings, run_settings, sampler_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.player import ReplayPlayer, Schedule, check_parts
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
@@ -119,8 +119,9 @@ def replay_settings(given: Mapping[str, Any], explorer: ExplorerProtocol | None)
 
 
 def buffer_settings(buffer: Any, digested: bool) -> dict[str, Any]:
-    """Those of the buffer: its picker and, with ``digested``, the data beside it, which are only read."""
+    """Those of the buffer: its picker, its sampler and, with ``digested``, the data beside it, which are only read."""
     settings: dict[str, Any] = {"picker": part_settings(getattr(buffer, "transition_picker", None))}
+    settings |= sampler_settings(buffer)
     beside = getattr(buffer, "secondary_replay_buffer", None)  # a checkpoint does not hold it
     return settings if beside is None or not digested else {**settings, DIGEST: digest(beside.reader.storages)}
 

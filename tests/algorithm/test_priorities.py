@@ -20,9 +20,10 @@ from birl.dataset import (
     create_fifo_replay_buffer,
 )
 from birl.envs import make_env
-from birl.errors import UnsupportedError
+from birl.errors import ResumeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import C51QFunctionFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
+from birl.run.online import buffer_settings
 from birl.testing import build_algorithm, random_dataset
 from tests.algorithms import CONTRACT_RUNS, Run
 
@@ -165,6 +166,24 @@ def test_a_resumed_run_ends_as_one_without_a_break(tmp_path: Path, online: bool)
     own, other = (each.reader.get_state()["sampler"] for each in (all_data, part_data))
     for name, value in own.items():
         np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+def test_a_run_does_not_go_on_with_another_sampler(tmp_path: Path) -> None:
+    def run(sampler: Any, n_steps: int = 2) -> None:
+        dataset = random_dataset(action_size=3, discrete_action=True, sampler=sampler)
+        options: Any = {"n_steps_per_epoch": 1, "logger_adapter": NoopAdapterFactory(), "show_progress": False}
+        dqn().fit(dataset, n_steps=n_steps, checkpoint=tmp_path / "run", **options)
+
+    run(PrioritizedSampler(0.6))
+    for other in (None, PrioritizedSampler(0.5)):
+        with pytest.raises(ResumeError, match="sampler was .*alpha.: 0.6"):
+            run(other)
+    run(PrioritizedSampler(0.6), 3)
+    env = make_env("CartPole-v1")
+    settings = buffer_settings(create_fifo_replay_buffer(9, env=env, sampler=PrioritizedSampler()), digested=True)
+    given = {"alpha": 0.6, "beta": 0.4, "beta_steps": None, "epsilon": 1e-6}
+    assert settings["sampler"] == [{"type": "PrioritizedSampler", **given}]
+    assert "sampler" not in buffer_settings(create_fifo_replay_buffer(9, env=env), digested=True)
 
 
 def test_mixtures_take_priorities_in_either_part() -> None:
