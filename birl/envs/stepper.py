@@ -237,6 +237,7 @@ class Stepper:
         following = observation
         if self._mode is AutoresetMode.NEXT_STEP:
             self.is_first = ~valid
+            following = _all_allowed(observation, done) if ended else observation
         else:
             self.is_first = done
             if ended and self._mode is AutoresetMode.SAME_STEP:
@@ -324,11 +325,18 @@ class Stepper:
 def _warn_of_mask(where: str) -> None:
     mend = "wrap it, birl.envs.ActionMask(env)," if where == "info" else "act with networks that were built for it,"
     warnings.warn(
-        f"the environment says in {where}[{MASK!r}] which actions are allowed, which is not used: {mend} so that none of "
-        "the others is ever taken",
+        f"the environment says in {where}[{MASK!r}] which actions are allowed, which is not used: {mend} so that none "
+        "of the others is ever taken",
         UserWarning,
         stacklevel=4,
     )
+
+
+def _all_allowed(observation: Tree, done: Array) -> Tree:
+    """``observation`` without masks where ``done``: an action that only resets may be any."""
+    if not isinstance(observation, dict) or MASK not in observation:
+        return observation
+    return {**observation, MASK: np.where(done[:, None], 1, observation[MASK])}
 
 
 def _copied(observation: Tree) -> Tree:

@@ -44,7 +44,7 @@ def evaluate(
 
     Raises:
         ConfigError: if ``n_episodes`` or ``epsilon`` is out of range.
-        EnvironmentMismatchError: if the networks do not fit the environment.
+        EnvironmentMismatchError: if the networks do not fit the environment, or it allows no action.
     """
     _check("n_episodes", n_episodes, epsilon)
     env = as_environment(env)
@@ -63,8 +63,8 @@ def evaluate(
         for index in np.flatnonzero(stepper.is_first).tolist():
             episode[index], started = started, started + 1
         action = actor(stepper.observation, stepper.is_first, stepper.reward)
+        allowed = allowed_actions(stepper.actions, stepper.observation)
         if epsilon > 0:
-            allowed = allowed_actions(stepper.actions, stepper.observation)
             other = stepper.actions.sample(stepper.n, generator, allowed)
             chosen = generator.random(stepper.n) < epsilon
             action = np.where(chosen.reshape(-1, *[1] * (other.ndim - 1)), other, action)

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
 from birl import algos
@@ -18,8 +19,9 @@ from birl.errors import ActionError, DataError, EnvironmentMismatchError, ShapeE
 from birl.logging import NoopAdapterFactory
 from birl.metrics import evaluate
 from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
-from birl.ope import DiscreteFQE, FQEConfig
+from birl.ope import DiscreteFQE, DiscreteFQEConfig
 from birl.preprocessing import StandardObservationScaler
+from birl.spaces import allowed_actions
 from birl.testing import build_algorithm
 from tests.algorithms import CONTRACT_RUNS, Run
 
@@ -114,7 +116,10 @@ def test_a_masked_action_is_never_bootstrapped_from(run: Run) -> None:
         for _ in range(3):
             algorithm.update(algorithm.sample_minibatch(dataset))
         results.append(algorithm.learner.nets.state_dict())
-    plain, favoured_state = results
+    check_same_but_favoured(*results)
+
+
+def check_same_but_favoured(plain: dict[str, Any], favoured_state: dict[str, Any]) -> None:
     for name, value in plain.items():
         same = torch.isclose(value, favoured_state[name], rtol=1e-4, atol=1e-6)
         if not same.all():  # the bias that was made large
@@ -185,18 +190,30 @@ def test_a_task_that_cannot_be_solved_without_the_mask(algorithm: str) -> None:
     assert evaluate(agent, ActionMask(Doors()), 5, seed=3) == [10.0] * 5
     assert evaluate(agent, ActionMask(Doors()), 5, epsilon=0.5, seed=3) == [10.0] * 5
     assert env.unwrapped.count <= 10 and len(env.unwrapped.taken) == 100
-    with pytest.raises(EnvironmentMismatchError, match="was built for"):
+    with pytest.raises(EnvironmentMismatchError, match="was built for .* missing here: wrap .*ActionMask"):
         agent.evaluate(Doors()) if hasattr(agent, "evaluate") else evaluate(agent, Doors(), 1)
 
 
-def test_fqe_bootstraps_from_allowed_actions() -> None:
-    dataset = data(never=(2,))
-    shape = {"observation": (3,), "action_mask": (A,)}
-    policy = build_algorithm(algos.DQNConfig(encoder_factory=SMALL, batch_size=16), shape, A)
-    favour(policy, 2)
-    fqe = DiscreteFQE(policy, FQEConfig(encoder_factory=SMALL, batch_size=16, target_update_interval=1, gamma=0.1))
-    fqe.fit(dataset, n_steps=3, **QUIET)
-    assert np.isfinite(fqe.predict_value(observations(5, 0), np.zeros(5, int))).all()
+@pytest.mark.parametrize("samples", [0, 3])
+def test_fqe_bootstraps_from_allowed_actions(samples: int) -> None:
+    """What the policy and the evaluation say of an action that is always masked changes no update."""
+    small: Any = {"batch_size": 16, "target_update_interval": 1, "gamma": 0.9}
+    kinds: Any = {0: algos.DQNConfig(encoder_factory=SMALL), 3: algos.DiscreteSACConfig(actor_encoder_factory=SMALL)}
+    results = []
+    for favoured in (False, True):
+        dataset = data(never=(2,))
+        policy = built(Run("", kinds[samples], None), dataset)
+        fqe = DiscreteFQE(policy, DiscreteFQEConfig(encoder_factory=SMALL, n_action_samples=samples, **small))
+        fqe.build_with_dataset(dataset)
+        if favoured:
+            favour(policy, 2)
+            favour(fqe, 2)
+        birl.seed(1)
+        for _ in range(3):
+            fqe.update(fqe.sample_minibatch(dataset))
+        results.append(fqe.learner.nets.state_dict())
+    assert not torch.equal(results[0]["critic.head.linear.bias"], results[1]["critic.head.linear.bias"])
+    check_same_but_favoured(*results)
 
 
 def test_masks_travel_with_scalers_frames_files_and_exports(tmp_path: Path) -> None:
@@ -242,6 +259,12 @@ def test_masks_that_cannot_be_are_refused() -> None:
     with pytest.raises(EnvironmentMismatchError, match="ActionMask is for Discrete actions"):
         ActionMask(make_env("Pendulum-v1"))
     algorithm = built(Run("", algos.DQNConfig(batch_size=4), None), data())
+    with pytest.raises(ShapeError, match="missing here: give the data their action_masks="):
+        algorithm.build_with_dataset(MDPDataset(*steps, action_size=A))
+    shape = {"observation": (2,), "action_mask": (A,)}
+    other = build_algorithm(algos.DQNConfig(encoder_factory=SMALL, batch_size=4), shape, A)
+    with pytest.raises(EnvironmentMismatchError, match="environment 0 allows no action"):
+        evaluate(other, ActionMask(Doors("closed")), 1)
     with pytest.raises(ShapeError):
         algorithm.predict(np.zeros((2, 3), np.float32))
     with pytest.raises(ShapeError):
@@ -295,6 +318,27 @@ def test_chosen_parts_do_not_leave_masks_out(tmp_path: Path) -> None:
     online.fit_online(env, buffer, algos.ConstantEpsilonGreedy(0.5), n_steps=12, random_steps=6, **QUIET)
     assert online.observation_shape == kept
     assert evaluate(online, env, 3, seed=3) == [10.0] * 3
+
+
+def test_masks_may_allow_nothing_where_an_episode_has_ended() -> None:
+    """Also where the vector environment resets in the step after: its action is not used."""
+
+    class Shut(Doors):
+        def _next(self) -> tuple[Any, dict[str, Any]]:
+            observation, info = super()._next()
+            return observation, {"action_mask": info["action_mask"] * (self.count < 10)}
+
+    env = SyncVectorEnv([lambda: ActionMask(Shut())] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    random = np.random.default_rng(0)
+    stepper, closed = Stepper(env, random), 0
+    for _ in range(25):
+        allowed = allowed_actions(stepper.actions, stepper.observation)
+        step = stepper.step(stepper.actions.sample(2, random, allowed))
+        assert not step.terminated.any()
+        shut = ~step.next_observation["action_mask"].any(1)
+        np.testing.assert_array_equal(shut, step.truncated)
+        closed += shut.sum()
+    assert closed == 4
 
 
 def test_an_explorer_that_takes_masked_actions_is_refused() -> None:
