@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from run.fakes import Drift
 
 import birl
@@ -26,7 +27,7 @@ from birl.algos import (
     TD3Config,
 )
 from birl.dataset import create_fifo_replay_buffer
-from birl.envs import Elsewhere, reset_generator
+from birl.envs import Elsewhere, reset_generator, single_spaces
 from birl.errors import ConfigError, NotBuiltError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
@@ -41,8 +42,17 @@ WINDOW: dict[str, Any] = {"context_size": 3, "num_layers": 1, "batch_size": 4, "
 N_STEPS = 40
 
 
+def drift(n: int, discrete: bool, **options: Any) -> Any:
+    """One environment, or ``n`` at once."""
+    makers = [lambda: Drift(discrete, **options)] * n
+    return makers[0]() if n == 1 else SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+
+
 def own_loop(agent: Any, env: Any, resets: np.random.Generator, n_steps: int = N_STEPS) -> None:
     """The loop of the guide, with the seeds of resets that birl's loops draw."""
+    if agent.n > 1:
+        own_loop_of_several(agent, env, resets, n_steps)
+        return
     observation, _ = env.reset(seed=int(resets.integers(2**31 - 1)))
     for _ in range(n_steps):
         action = agent.act(observation)
@@ -51,6 +61,20 @@ def own_loop(agent: Any, env: Any, resets: np.random.Generator, n_steps: int = N
         agent.observe(observation, reward, terminated, truncated)
         if terminated or truncated:
             observation, _ = env.reset(seed=int(resets.integers(2**31 - 1)))
+    agent.reset()
+
+
+def own_loop_of_several(agent: Any, env: Any, resets: np.random.Generator, n_steps: int) -> None:
+    def seed() -> int:
+        return int(resets.integers(2**31 - agent.n))
+
+    observation, _ = env.reset(seed=seed())
+    for _ in range(n_steps // agent.n):
+        observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
+        agent.observe(observation, reward, terminated, truncated)
+        done = terminated | truncated
+        if done.any():
+            observation, _ = env.reset(seed=seed(), options=None if done.all() else {"reset_mask": done})
     agent.reset()
 
 
@@ -91,19 +115,20 @@ KINDS: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("name", KINDS)
-def test_off_policy(name: str) -> None:
+def test_off_policy(name: str, n: int) -> None:
     config, explorer, schedule = KINDS[name]
     discrete = isinstance(config, DQNConfig)
 
     def made() -> tuple[Any, Any, Any]:
         birl.seed(0)
-        env = Drift(discrete)
+        env = drift(n, discrete)
         return config.create(), env, create_fifo_replay_buffer(30, env=env)
 
     algorithm, env, buffer = made()
-    known = Elsewhere(env.observation_space, env.action_space)
-    agent = algorithm.agent(1, buffer, explorer(), env=known, seed=3, **schedule)
+    known = Elsewhere(*single_spaces(env))
+    agent = algorithm.agent(n, buffer, explorer(), env=known, seed=3, **schedule)
     own_loop(agent, env, reset_generator(env, 3).spawn(2)[0])
     found = bits(algorithm, buffer)
     assert algorithm.grad_step > 5
@@ -114,26 +139,28 @@ def test_off_policy(name: str) -> None:
     assert same(found, bits(algorithm, buffer))
 
 
+@pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("encoder", [SMALL, GRU])
-def test_on_policy(encoder: Any) -> None:
+def test_on_policy(encoder: Any, n: int) -> None:
     parts = {"actor_encoder_factory": encoder, "value_encoder_factory": encoder, "sequence_length": 4}
     config = PPOConfig(rollout_length=8, batch_size=8, n_epochs=2, **parts)  # type: ignore[arg-type]
     birl.seed(0)
-    algorithm, env = config.create(), Drift(discrete=False)
-    own_loop(algorithm.agent(env=env), env, reset_generator(env, 3))
+    algorithm, env = config.create(), drift(n, discrete=False)
+    own_loop(algorithm.agent(n, env=env), env, reset_generator(env, 3))
     found = bits(algorithm, None)
     assert algorithm.grad_step > 5
 
     birl.seed(0)
-    algorithm, env = config.create(), Drift(discrete=False)
+    algorithm, env = config.create(), drift(n, discrete=False)
     algorithm.fit_online(env, n_steps=N_STEPS, logger_adapter=NoopAdapterFactory(), show_progress=False, seed=3)
     assert same(found, bits(algorithm, None))
 
 
+@pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("discrete", [True, False])
-def test_sequence_models_aim_at_a_return(discrete: bool) -> None:
+def test_sequence_models_aim_at_a_return(discrete: bool, n: int) -> None:
     birl.seed(0)
-    env = Drift(discrete, end=0.0)
+    env = drift(n, discrete, end=0.0)
     config: Any = (DiscreteDecisionTransformerConfig if discrete else DecisionTransformerConfig)(**WINDOW)
     algorithm = config.create()
     algorithm.build_with_env(env)
@@ -142,7 +169,7 @@ def test_sequence_models_aim_at_a_return(discrete: bool) -> None:
         birl.seed(1)
         buffer = create_fifo_replay_buffer(100, env=env)
         if own:
-            agent = algorithm.agent(buffer=buffer, target_return=5.0, env=env)
+            agent = algorithm.agent(n, buffer=buffer, target_return=5.0, env=env)
             own_loop(agent, env, reset_generator(env, 3).spawn(2)[0], 20)
         else:
             aiming = algorithm.as_stateful_wrapper(5.0)
