@@ -10,11 +10,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import learning
+from benchmarks import cliff_walk, learning
 from benchmarks.__main__ import chosen, measure_row
 from benchmarks.report import (
     Comparison,
@@ -30,6 +31,7 @@ from benchmarks.report import (
 )
 from benchmarks.rows import Row, rows
 from benchmarks.workers import Job, Worker, WorkerError, serve
+from birl.dataset import Uniform
 
 ROW = Row("update/X", "one update", "update", ("birl", "birl-compiled"), ("sb3",), asked=2.5, warm_up=3)
 
@@ -229,3 +231,16 @@ def test_a_figure_is_not_timed(fake: list[str]) -> None:
 def test_an_interpreter_that_is_not_there_is_named() -> None:
     with pytest.raises(WorkerError, match="/nowhere/python cannot be started"):
         Worker(["/nowhere/python"])
+
+
+# ---------------------------------------------------------------------------------------------------------- cliff walk
+
+
+def test_a_cliff_walk_has_one_step_with_a_reward_and_is_learned_sooner_by_priority() -> None:
+    data = cliff_walk.walks(4, np.random.default_rng(0), Uniform())
+    assert (data.step_count, data.size()) == (30, 16)
+    assert sorted(episode.compute_return() for episode in data.episodes) == [0.0] * 15 + [1.0]
+    assert all(episode.terminated for episode in data.episodes)
+    assert cliff_walk.updates_until_learned(4, False, 0, limit=20) is None
+    sums = [sum(cliff_walk.updates_until_learned(5, kind, seed) or 0 for seed in range(3)) for kind in (True, False)]
+    assert 0 < sums[0] < 0.7 * sums[1]
