@@ -49,7 +49,7 @@ class ExplorerName(StrEnum):
 def training_environment(
     name: str, num_envs: int | None = None, frame_stack: int = 1, action_mask: bool = False, **options: Any
 ) -> Any:
-    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined, masks of actions beside them."""
+    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined, with masks of actions."""
     wrapper = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
     return make_environment(name, num_envs, wrapper, action_mask, **options)
 

@@ -118,7 +118,7 @@ def train(
     action_mask: Annotated[
         bool,
         typer.Option(
-            "--action-mask", help="Honour the environment's masks of actions, info[action_mask]: no other action is taken."
+            "--action-mask", help="Take only actions that the environment allows by its masks, info[action_mask]."
         ),
     ] = False,
     explorer: Annotated[

@@ -127,7 +127,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
         if MASK in parts:
             raise EnvironmentMismatchError(
-                f"the observations have a part {MASK!r} already, which is honoured without a wrapper: leave ActionMask out"
+                f"the observations have a part {MASK!r} already, which needs no wrapper: leave ActionMask out"
             )
         self.observation_space = spaces.Dict({**parts, MASK: spaces.MultiBinary(self._size)})
 

@@ -374,8 +374,8 @@ def test_masks_are_honoured_and_remembered(birl_: Any, doors: str) -> None:
         birl_(*words, "--out", "unmasked")
     said: Any = warnings.formatwarning  # as main has set it
     assert [said(each.message) for each in told] == [
-        "birl: warning: the environment says in info['action_mask'] which actions are allowed, which is not used: train "
-        "with --action-mask, so that none of the others is ever taken\n"
+        "birl: warning: the environment says in info['action_mask'] which actions are allowed, which is not used: "
+        "train with --action-mask, so that none of the others is ever taken\n"
     ]
     masked = [*words, "--out", "run", "--action-mask", "--num-envs", 2, "--multi-step", 2]
     birl_(*masked)
