@@ -177,7 +177,7 @@ def test_sequence_models_aim_at_a_return(discrete: bool, n: int) -> None:
         found.append(bits(algorithm, buffer))
     assert same(*found)
     assert buffer.transition_count == 20
-    other = algorithm.agent(target_return=-5.0)
+    other = algorithm.agent(n, target_return=-5.0)
     assert not np.array_equal(*(_outputs(algorithm, each) for each in (agent, other)))
     with pytest.raises(UnsupportedError, match="learns only from logged data"):
         algorithm.agent(target_return=5.0, update_interval=1)
@@ -185,7 +185,7 @@ def test_sequence_models_aim_at_a_return(discrete: bool, n: int) -> None:
 
 def _outputs(algorithm: Any, agent: Any) -> Any:
     """What a sequence model puts out for the first observation of an episode."""
-    agent.act(np.zeros(2, np.float32))
+    agent.act(np.zeros((2,) if agent.n == 1 else (agent.n, 2), np.float32))
     actor = agent._now.player._actor._context
     return algorithm.predict_context(actor["observation"], actor["action"], actor["return"], actor["step"])
 
