@@ -139,6 +139,10 @@ def test_off_policy(name: str, n: int) -> None:
     assert same(found, bits(algorithm, buffer))
 
 
+WHOLE = 32
+"""Steps of whole rollouts: at its end, a loop also learns from the rest of one."""
+
+
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("encoder", [SMALL, GRU])
 def test_on_policy(encoder: Any, n: int) -> None:
@@ -146,13 +150,13 @@ def test_on_policy(encoder: Any, n: int) -> None:
     config = PPOConfig(rollout_length=8, batch_size=8, n_epochs=2, **parts)  # type: ignore[arg-type]
     birl.seed(0)
     algorithm, env = config.create(), drift(n, discrete=False)
-    own_loop(algorithm.agent(n, env=env), env, reset_generator(env, 3))
+    own_loop(algorithm.agent(n, env=env), env, reset_generator(env, 3), WHOLE)
     found = bits(algorithm, None)
     assert algorithm.grad_step > 5
 
     birl.seed(0)
     algorithm, env = config.create(), drift(n, discrete=False)
-    algorithm.fit_online(env, n_steps=N_STEPS, logger_adapter=NoopAdapterFactory(), show_progress=False, seed=3)
+    algorithm.fit_online(env, n_steps=WHOLE, logger_adapter=NoopAdapterFactory(), show_progress=False, seed=3)
     assert same(found, bits(algorithm, None))
 
 

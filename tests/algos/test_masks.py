@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
 from birl import algos
+from birl.actions import allowed_actions
 from birl.dataset import FrameStackTransitionPicker, MDPDataset, create_fifo_replay_buffer
 from birl.envs import ActionMask, Stepper, make_env
 from birl.errors import ActionError, DataError, EnvironmentMismatchError, ShapeError
@@ -21,7 +22,6 @@ from birl.metrics import evaluate
 from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
 from birl.ope import DiscreteFQE, DiscreteFQEConfig
 from birl.preprocessing import StandardObservationScaler
-from birl.spaces import allowed_actions
 from birl.testing import build_algorithm
 from tests.algorithms import CONTRACT_RUNS, Run
 
@@ -257,7 +257,7 @@ def test_masks_that_cannot_be_are_refused() -> None:
     for breaks, given in (("none", "none"), ("short", r"one of shape \(2,\)")):
         with pytest.raises(EnvironmentMismatchError, match=f"the environment gave {given}"):
             ActionMask(Doors(breaks)).reset()
-    with pytest.raises(EnvironmentMismatchError, match="ActionMask is for Discrete actions"):
+    with pytest.raises(EnvironmentMismatchError, match="ActionMask is for discrete actions"):
         ActionMask(make_env("Pendulum-v1"))
     algorithm = built(Run("", algos.DQNConfig(batch_size=4), None), data())
     with pytest.raises(ShapeError, match="missing here: give the data their action_masks="):
