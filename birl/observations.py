@@ -20,7 +20,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
-from birl.errors import ConfigError, EnvironmentMismatchError, ShapeError
+from birl.errors import BirlError, ConfigError, EnvironmentMismatchError, ShapeError
 from birl.types import MASK, Array, Shape, Tree, tree_leaves, tree_map
 
 _MOST_VALUES: Final = 1_000_000
@@ -414,6 +414,18 @@ def check_leaf(leaf: Leaf, rows: Array, name: str) -> None:
             f"{name} {rows[index].tolist()!s:.80} at step {index} is not in {leaf}: mend the data, or say what they "
             f"are with {_SAY}"
         )
+
+
+def check_mask(observation: Tree, error: type[BirlError], what: str) -> None:
+    """Raise ``error`` if observations ``[n, …]`` have a mask of actions that is not of zeros and ones.
+
+    Other numbers are refused since nobody knows what they mean: added to logits, 0 is what is allowed.
+    """
+    if isinstance(observation, dict) and MASK in observation:
+        mask = np.asarray(observation[MASK])
+        wrong = mask[(mask != 0) & (mask != 1)]
+        if wrong.size:
+            raise error(f"{what} holds {wrong[0]!s:.80}; it must be zeros and ones: 1 for each action that is allowed")
 
 
 def wider(first: Tree, second: Tree) -> Tree:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
 from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, UnsupportedError
-from birl.observations import check_inside, picked
+from birl.observations import check_inside, check_mask, picked
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
-from birl.types import ActionSpace, Array, Inputs, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves
+from birl.types import MASK, ActionSpace, Array, Inputs, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves
 
 
 class BuiltPolicy:
@@ -164,4 +164,6 @@ class BuiltPolicy:
             if isinstance(leaf, np.ndarray) and not np.isfinite(leaf).all():
                 raise NonFiniteError("an observation holds NaN or infinity: no action can be chosen for it")
         check_inside(self.spec.observations, x)
+        if self.spec.masked:
+            check_mask(x, ShapeError, f"the observations' {MASK!r}")
         return x

@@ -11,9 +11,9 @@ from birl.checks import check
 from birl.dataset.episode import EpisodeBase
 from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.dataset.validation import check_allowed, check_finite, check_stored
-from birl.errors import EmptyDataError, ShapeError
-from birl.observations import check_leaf
-from birl.types import Array, Leaf, Tree, tree_map
+from birl.errors import DataError, EmptyDataError, ShapeError
+from birl.observations import check_leaf, check_mask
+from birl.types import MASK, Array, Leaf, Tree, tree_map
 
 
 def step_columns(
@@ -58,6 +58,8 @@ def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[
         path: _fit(path.replace("observation", name, 1), np.asarray(value), storage.leaves[path])
         for path, value in _pairs(storage.observation_names, observation, name)
     }
+    if storage.info.actions.discrete:
+        check_mask(observation, DataError, f"{name}[{MASK!r}]")
     for path, choices in storage.choices.items():
         check_leaf(choices, columns[path], path.replace("observation", name, 1))
     return columns

@@ -31,7 +31,16 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
-from birl.observations import as_observations, check_inside, chosen, named_map, observations_in, picked, wider
+from birl.observations import (
+    as_observations,
+    check_inside,
+    check_mask,
+    chosen,
+    named_map,
+    observations_in,
+    picked,
+    wider,
+)
 from birl.spaces import Spec
 from birl.types import MASK, ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
 
@@ -134,6 +143,7 @@ class MDPDataset(ReplayBuffer):
         spec = Spec(parts, what)
         check_stored(spec.actions, actions)
         if spec.masked:
+            check_mask(observations, DataError, f"observations[{MASK!r}]")
             check_allowed(observations, actions, what)
 
         ends = _episode_ends(terminal, timeout, episode_ids)

@@ -10,6 +10,7 @@ from gymnasium import Space
 
 from birl.actions import KINDS, Actions, Discrete, MultiDiscrete, actions_in, actions_told, as_rows
 from birl.errors import ActionError, DataError, EmptyDataError, NonFiniteError, ShapeError
+from birl.observations import check_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Tree, tree_leaves
 
 
@@ -90,10 +91,9 @@ def as_flags(name: str, value: Any) -> Array:
 def as_masks(name: str, value: Any) -> Array:
     """Zeros and ones ``[N, A]`` as bytes."""
     array = as_array(name, value)
-    wrong = array[(array != 0) & (array != 1)]
-    if array.ndim != 2 or wrong.size:
-        given = f"has the shape {array.shape}" if array.ndim != 2 else f"holds {wrong[0]}"
-        raise DataError(f"{name} {given}; it must be zeros and ones of shape (N, A): 1 for each action that is allowed")
+    if array.ndim != 2:
+        raise DataError(f"{name} has the shape {array.shape}; it must be zeros and ones of shape (N, A)")
+    check_mask({MASK: array}, DataError, name)
     return array.astype(np.uint8)
 
 

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from birl.actions import Discrete, actions_of, all_finite, environment_actions, one_of
 from birl.errors import EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
-from birl.observations import Choices, leaf_spaces, picked
+from birl.observations import Choices, check_mask, leaf_spaces, picked
 from birl.spaces import number_of_environments, single_spaces
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, State, Tree, tree_leaves, tree_map
 
@@ -237,7 +237,7 @@ class Stepper:
         following = observation
         if self._mode is AutoresetMode.NEXT_STEP:
             self.is_first = ~valid
-            following = _all_allowed(observation, done) if ended else observation
+            following = _opened(observation, done)
         else:
             self.is_first = done
             if ended and self._mode is AutoresetMode.SAME_STEP:
@@ -279,6 +279,13 @@ class Stepper:
                     f"{len(self._log) // self._logged.nbytes} steps since its last recorded reset; only numbers that "
                     "are finite in float32 can be learned from: mend the environment"
                 )
+            if array.dtype.kind not in "biuf":
+                raise EnvironmentMismatchError(
+                    f"an environment gave the {what} {array[0].tolist()!s:.100} of dtype {array.dtype}; it must give "
+                    "numbers: mend the environment"
+                )
+        if self.actions.discrete:
+            check_mask(observation, EnvironmentMismatchError, "an environment gave a mask of actions that")
         for choices, rows in zip(self._choices, tree_leaves(observation), strict=False):
             wrong = None if choices is None else choices.outside(rows)
             if wrong is not None:
@@ -330,13 +337,6 @@ def _warn_of_mask(where: str) -> None:
         UserWarning,
         stacklevel=4,
     )
-
-
-def _all_allowed(observation: Tree, done: Array) -> Tree:
-    """``observation`` without masks where ``done``: an action that only resets may be any."""
-    if not isinstance(observation, dict) or MASK not in observation:
-        return observation
-    return {**observation, MASK: np.where(done[:, None], 1, observation[MASK])}
 
 
 def _copied(observation: Tree) -> Tree:
@@ -452,6 +452,15 @@ def _autoreset_mode(env: Any) -> AutoresetMode:
             f"the vector environment does not say when it resets: metadata['autoreset_mode'] must be one of "
             f"{', '.join(str(mode) for mode in AutoresetMode)}"
         ) from error
+
+
+def _opened(observation: Tree, where: Array) -> Tree:
+    """``observation`` with masks of ones ``where`` they allow nothing: the action is not taken there."""
+    if not where.any() or not isinstance(observation, dict) or MASK not in observation:
+        return observation
+    mask = observation[MASK].copy()
+    mask[where & ~mask.any(-1)] = 1
+    return {**observation, MASK: mask}
 
 
 def _with_final(observation: Tree, observations: Tree, info: dict[str, Any], done: Array) -> Tree:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from birl.actions import actions_of
 from birl.checks import check
 from birl.errors import ConfigError, EnvironmentMismatchError
+from birl.observations import check_mask
 from birl.spaces import is_channels_last
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
@@ -149,8 +150,9 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 f"info[{MASK!r}] must have shape ({self._size},), a number for each action, at every step; the "
                 f"environment gave {given}"
             )
+        check_mask({MASK: mask}, EnvironmentMismatchError, f"info[{MASK!r}]")
         parts = observation if self._joins else {"observation": observation}
-        return {**parts, MASK: (mask != 0).astype(np.int8)}
+        return {**parts, MASK: mask.astype(np.int8)}
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):

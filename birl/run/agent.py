@@ -18,7 +18,7 @@ from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, 
 from birl.files.atomic import write_error
 from birl.files.restore import checked_array
 from birl.logging.averages import Averages
-from birl.observations import check_inside, leaf_spaces, part_names, picked
+from birl.observations import check_inside, check_mask, leaf_spaces, part_names, picked
 from birl.run.checkpoint import (
     check_folder,
     checkpoint_path,
@@ -32,7 +32,7 @@ from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_setting
 from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
 from birl.run.session import CHECK_INTERVAL, SamplerPart
-from birl.types import Array, State, Tree, parts_like, tree_map
+from birl.types import MASK, Array, State, Tree, parts_like, tree_map
 
 
 @dataclass
@@ -312,6 +312,8 @@ class Agent:
                 parts = picked(self._example, parts)
             batch = tree_map(lambda like, x: self._leaf(what, like, x), self._example, parts)
             check_inside(self.algorithm.spec.observations, batch, what)
+            if self.algorithm.spec.masked:
+                check_mask(batch, ShapeError, f"{what}[{MASK!r}]")
             return batch
         except BirlError:
             raise

@@ -116,9 +116,10 @@ class Player:
         Raises:
             ActionError: if they are not in the environments' space.
         """
+        allowed = allowed_actions(self.actions, observation)  # asked first: the actor remembers what it has seen
         chosen = self._actor(observation, is_first, reward)
         action, given = self._taken(chosen, observation, step)
-        check_actions(self.actions, given, allowed_actions(self.actions, observation))
+        check_actions(self.actions, given, allowed)
         self.choice = Choice(observation, is_first, action, self._actor.extra)
         return given
 

@@ -15,11 +15,17 @@ import birl
 from birl import algos
 from birl.actions import allowed_actions
 from birl.dataset import FrameStackTransitionPicker, MDPDataset, create_fifo_replay_buffer
-from birl.envs import ActionMask, Stepper, make_env
-from birl.errors import ActionError, DataError, EnvironmentMismatchError, ShapeError
+from birl.envs import ActionMask, Elsewhere, Stepper, make_env
+from birl.errors import ActionError, DataError, EnvironmentMismatchError, NonFiniteError, ShapeError
 from birl.logging import NoopAdapterFactory
 from birl.metrics import evaluate
-from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
+from birl.models import (
+    C51QFunctionFactory,
+    IQNQFunctionFactory,
+    LSTMEncoderFactory,
+    QRQFunctionFactory,
+    VectorEncoderFactory,
+)
 from birl.ope import DiscreteFQE, DiscreteFQEConfig
 from birl.preprocessing import StandardObservationScaler
 from birl.testing import build_algorithm
@@ -270,6 +276,106 @@ def test_masks_that_cannot_be_are_refused() -> None:
         algorithm.predict(np.zeros((2, 3), np.float32))
     with pytest.raises(ShapeError):
         algorithm.predict({"observation": np.zeros((2, 3), np.float32), "action_mask": np.ones((2, 3))})
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_what_nobody_chooses_needs_no_mask(mode: Any) -> None:
+    """After the end of an episode nothing is allowed; in one mode another action is asked for and not taken."""
+
+    class Closing(Doors):
+        def step(self, action: Any) -> Any:
+            assert self.mask[action]
+            observation, reward, terminated, truncated, _ = super().step(action)
+            return observation, reward, terminated, truncated, {"action_mask": self.mask * (self.count < 10)}
+
+    env = SyncVectorEnv([lambda: ActionMask(Closing())] * 2, autoreset_mode=mode)
+    if mode is AutoresetMode.DISABLED:
+        stepper = Stepper(env, np.random.default_rng(0))
+        stepper.step(np.argmax(stepper.observation["action_mask"], 1))
+        return
+    algorithm, explorer = algos.DQNConfig(batch_size=4).create(), algos.ConstantEpsilonGreedy(0.5)
+    algorithm.fit_online(env, explorer=explorer, n_steps=50, n_steps_per_epoch=50, **QUIET)
+    assert len(evaluate(algorithm, env, n_episodes=3)) == 3
+
+
+OTHERS = [np.array([2, 1, 1, 1]), np.array([-1, 0, 0, 0]), np.array([1, 0.5, 0, 0]), np.array([1, np.nan, 0, 0])]
+
+
+@pytest.mark.parametrize("mask", OTHERS, ids=str)
+def test_masks_are_zeros_and_ones_wherever_they_come_from(mask: Any) -> None:
+    wrong = "holds (2|-1|0.5|nan)(.0)?; it must be zeros and ones"
+    space = gymnasium.spaces.Dict(
+        {"observation": Doors.observation_space, "action_mask": gymnasium.spaces.Box(-9, 9, (A,), np.float32)}
+    )
+
+    class Other(Doors):
+        def _next(self) -> Any:
+            self.mask = np.ones(A)
+            return np.zeros(2, np.float32), {"action_mask": mask}
+
+    class Joined(Other):
+        observation_space = space
+
+        def _next(self) -> Any:
+            super()._next()
+            return {"observation": np.zeros(2, np.float32), "action_mask": mask.astype(np.float32)}, {}
+
+    with pytest.raises(EnvironmentMismatchError, match=wrong):
+        ActionMask(Other()).reset()
+    with pytest.raises((EnvironmentMismatchError, NonFiniteError), match=f"{wrong}|nan"):
+        Stepper(Joined(), np.random.default_rng(0))
+
+    env = Elsewhere(space, Doors.action_space)
+    given = {"observation": np.zeros(2), "action_mask": mask}
+    ones = {"observation": np.zeros(2), "action_mask": np.ones(A)}
+    agent = algos.DQNConfig(batch_size=4).create().agent(env=env)
+    refused: Any = pytest.raises((DataError, ShapeError, NonFiniteError), match=f"{wrong}|finite|NaN")
+    with refused:
+        agent.act(given)
+    agent.act(ones)
+    with refused:
+        agent.observe(given, 0.0, False)
+    with refused:
+        agent.algorithm.predict({name: np.asarray(part)[None] for name, part in given.items()})
+    buffer = create_fifo_replay_buffer(10, env=env)
+    with refused:
+        buffer.append(given, 0, 0.0)
+    buffer.append(ones, 0, 0.0)
+    with refused:
+        buffer.clip_episode(False, truncated=True, final_observation=given)
+    parts = {"observation": np.zeros((4, 2)), "action_mask": np.stack([mask] * 4)}
+    with refused:
+        MDPDataset(parts, np.zeros(4, np.int64), np.zeros(4), np.arange(4) == 3)
+
+
+def test_parts_that_are_text_are_told() -> None:
+    class Text(Doors):
+        observation_space = gymnasium.spaces.Dict({"word": gymnasium.spaces.Box(0, 1, (2,), np.float32)})
+
+        def _next(self) -> Any:
+            super()._next()
+            return {"word": np.array(["a", "b"])}, {}
+
+    with pytest.raises(EnvironmentMismatchError, match="it must give numbers"):
+        Stepper(Text(), np.random.default_rng(0))
+
+
+def test_a_refused_observation_is_not_remembered() -> None:
+    memory = LSTMEncoderFactory(hidden_size=4)
+    config = algos.DiscreteSACConfig(
+        batch_size=4, actor_encoder_factory=memory, critic_encoder_factory=memory, sequence_length=4
+    )
+    space = gymnasium.spaces.Dict(
+        {"observation": Doors.observation_space, "action_mask": gymnasium.spaces.MultiBinary(A)}
+    )
+    agent = config.create().agent(env=Elsewhere(space, Doors.action_space), update_interval=None)
+    ones = {"observation": np.ones(2), "action_mask": np.ones(A)}
+    agent.act(ones)
+    agent.observe(ones, 0.0, False)
+    before = repr(agent.get_state())
+    with pytest.raises(EnvironmentMismatchError, match="allows no action"):
+        agent.act({**ones, "action_mask": np.zeros(A)})
+    assert repr(agent.get_state()) == before
 
 
 def test_an_unused_mask_is_noticed() -> None:
