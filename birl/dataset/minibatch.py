@@ -8,10 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from birl.dataset.arrays import HOST
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
 from birl.dataset.return_to_go import DiscountedReturns
+from birl.dataset.validation import as_array
 from birl.errors import ShapeError, UnsupportedError
 from birl.types import Array, Shape, Tree, tree_map
 
@@ -113,20 +115,19 @@ class MiniBatch:
         Those of steps that are gone by now are left out, as are all where steps were drawn uniformly.
 
         Raises:
-            ShapeError: if there is not one number for each element.
-            NonFiniteError: if a priority is negative or not finite.
+            ShapeError: unless there is one number for each element.
+            NonFiniteError: if one is negative or not finite; those of other samplers may be taken by then.
         """
-        rows_of = self.rows or ()
-        count, begin = sum(len(rows.index) for _, rows in rows_of), 0
-        try:
-            values = np.asarray(torch.as_tensor(priority).detach().cpu())
-        except (TypeError, ValueError, RuntimeError):
-            values = np.empty(())
-        if rows_of and values.shape != (count,):
+        if self.rows is None:
+            return
+        values = as_array("priority", priority.detach().cpu() if isinstance(priority, Tensor) else priority)
+        begin, count = 0, sum(len(rows.index) for _, rows in self.rows)
+        if values.shape != (count,) or values.dtype.kind not in "biuf":
             raise ShapeError(
-                f"priorities are {priority!r:.100}; they must be {count} numbers, one for each element of the minibatch"
+                f"priorities are {values.dtype} of shape {values.shape}; they must be numbers of shape ({count},), one "
+                "for each element of the minibatch"
             )
-        for source, rows in rows_of:
+        for source, rows in self.rows:
             end = begin + len(rows.index)
             source.update(rows, values[begin:end])
             begin = end

@@ -11,7 +11,7 @@ from birl.dataset.sampling import Complete, Generators, Rows, Sampler, nothing_t
 from birl.dataset.storage import HEAD, NO_TRANSITION, Storage
 from birl.errors import CorruptFileError, EmptyDataError, NonFiniteError, UnsupportedError
 from birl.files.restore import checked_array
-from birl.types import Array, State
+from birl.types import FLOAT32_MAX, Array, State
 
 _TOP: Final = 4096  # sums in the highest level: a cumulative sum of these is quicker than descending to them
 
@@ -129,11 +129,11 @@ class PrioritizedSampler(Sampler):
 
     def update(self, rows: Rows, priority: Array) -> None:
         priority = np.asarray(priority, np.float64)
-        wrong = np.flatnonzero(~(np.isfinite(priority) & (priority >= 0)))
+        wrong = np.flatnonzero(~((priority >= 0) & (priority <= FLOAT32_MAX)))
         if len(wrong):
             raise NonFiniteError(
-                f"the priority of a step is {priority[wrong[0]]:.6g}; it must be finite and at least 0. If it is a TD "
-                "error, training diverges: lower the learning rate, clip gradients or scale rewards"
+                f"the priority of a step is {priority[wrong[0]]:.6g}; it must be finite in float32 and at least 0. "
+                "If it is a TD error, training diverges: lower the learning rate, clip gradients or scale rewards"
             )
         leaf = self._leaf(rows.generation)
         known = self._number[leaf] == rows.generation
@@ -149,6 +149,7 @@ class PrioritizedSampler(Sampler):
         return {
             "start": self._start.copy(),
             "end": self._end.copy(),
+            "alpha": self.alpha,
             "capacity": self._capacity,
             "priority": self._tree.of(leaf),
             "known": self._number[leaf] >= 0,
@@ -169,8 +170,12 @@ class PrioritizedSampler(Sampler):
         known = checked_array(state["known"], (len(lane),), np.bool_, "known")
         greatest = check("greatest", state["greatest"], float, above=0, error=CorruptFileError)
         draws = check("draws", state["draws"], int, low=0, error=CorruptFileError)
+        alpha = check("alpha", state["alpha"], float, low=0, high=1, error=CorruptFileError)
         if not (np.isfinite(priority).all() and (priority >= 0).all() and not priority[~known].any()):
             raise CorruptFileError("saved priorities must be finite and at least 0: restore the file from a copy")
+        if alpha != self.alpha:  # of a folder that another sampler has left; with 0, all were as good as 1
+            change = self.alpha / alpha if alpha else 0.0
+            priority, greatest = np.where(priority > 0, priority**change, 0.0), float(greatest) ** change
         self._forget(lanes, capacity)
         leaf = lane * capacity + position % max(capacity, 1)
         self._number[leaf[known]] = (position * lanes + lane)[known]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from birl.dataset.storage import FINAL, HEAD, NO_TRANSITION, Storage
-from birl.errors import EmptyDataError
+from birl.errors import ConfigError, EmptyDataError
 from birl.seeding import new_generator
 from birl.types import Array, State
 
@@ -73,6 +73,21 @@ class Sampler:
     and ask ``storage.live(np.maximum(begin, storage.start))``. Rows move when a storage grows; what is kept for a step
     is best kept by its number (`Storage.numbers`).
     """
+
+    _taken = False
+
+    def take(self) -> None:
+        """A dataset is made with it. It may be the only one, unless the sampler has no state.
+
+        Raises:
+            ConfigError: if it is not.
+        """
+        if self._taken and self.get_state():
+            raise ConfigError(
+                f"sampler is a {type(self).__name__} that a dataset or buffer was made with already, whose steps it "
+                "knows: give each one of its own"
+            )
+        self._taken = True
 
     def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
         """Draw ``count`` rows.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -265,9 +266,25 @@ def test_priorities_are_kept_in_folders(tmp_path: Path, limit: int) -> None:
         ReplayBuffer.open(tmp_path / "data", sampler=PrioritizedSampler())
 
 
+def test_another_exponent_is_used_for_what_a_folder_keeps(tmp_path: Path) -> None:
+    buffer = ring(0, PrioritizedSampler(alpha=0.5), storage=tmp_path / "data")
+    for number in range(9):
+        buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), number)
+    buffer.reader.draw(TransitionView(), 50).hand_back(np.full(50, 100.0))
+    buffer.flush()
+    for alpha, expected in ((0.5, 10.0), (1.0, 100.0), (0.25, 10.0**0.5), (0.0, 1.0)):
+        sampler = PrioritizedSampler(alpha=alpha)
+        state = source(ReplayBuffer.open(tmp_path / "data", sampler=sampler)).sampler.get_state()
+        np.testing.assert_allclose(state["priority"][state["known"]], [expected] * 8, rtol=1e-6)
+        assert not state["priority"][~state["known"]].any()
+        assert state["greatest"] == pytest.approx(expected)
+        assert state["alpha"] == alpha
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("alpha", 2.0),
         ("priority", np.full(8, -1.0)),
         ("priority", np.full(8, np.nan)),
         ("priority", np.ones(3)),
@@ -297,13 +314,13 @@ def test_damaged_priorities_are_refused(name: str, value: Any) -> None:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [-0.1, np.nan, np.inf])
+@pytest.mark.parametrize("value", [-0.1, np.nan, np.inf, 1e39])
 def test_wrong_priorities_are_refused_and_nothing_changes(value: float) -> None:
     buffer = data(sampler=PrioritizedSampler())
     batch = buffer.reader.draw(TransitionView(), 4)
     before = repr(source(buffer).sampler.get_state())
-    with pytest.raises(NonFiniteError, match=f"priority of a step is {value}; it must be finite and at least 0"):
-        batch.hand_back([1.0, 2.0, value, 3.0])
+    with pytest.raises(NonFiniteError, match=re.escape(f"step is {value}; it must be finite in float32")):
+        batch.hand_back(np.array([1.0, 2.0, value, 3.0]))
     assert repr(source(buffer).sampler.get_state()) == before
 
 
@@ -312,6 +329,28 @@ def test_priorities_of_another_size_are_refused(given: Any) -> None:
     batch = data(sampler=PrioritizedSampler()).reader.draw(TransitionView(), 4)
     with pytest.raises(ShapeError, match=r"priorities are (?s:.*); they must be 4 numbers, one for each element"):
         batch.hand_back(given)
+
+
+@pytest.mark.parametrize(
+    "value", [[1.0, 2.0], [1.0] * 5, [[1.0] * 4], ["a"] * 4, None, [1j] * 4, [[1], [1, 2]]], ids=str
+)
+def test_priorities_are_a_number_for_each_element(value: Any) -> None:
+    buffer = data(sampler=PrioritizedSampler())
+    batch = buffer.reader.draw(TransitionView(), 4)
+    before = repr(source(buffer).sampler.get_state())
+    with pytest.raises(ShapeError, match="priorit"):
+        batch.hand_back(value)
+    assert repr(source(buffer).sampler.get_state()) == before
+
+
+def test_a_sampler_that_knows_steps_belongs_to_one_dataset() -> None:
+    sampler = PrioritizedSampler()
+    data(sampler=sampler)
+    with pytest.raises(ConfigError, match="give each one of its own"):
+        data(sampler=sampler)
+    uniform = Uniform()
+    data(sampler=uniform)
+    data(sampler=uniform)
 
 
 @pytest.mark.parametrize(

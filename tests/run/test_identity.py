@@ -14,12 +14,14 @@ from birl.dataset import (
     InfiniteBuffer,
     MDPDataset,
     MixedReplayBuffer,
+    PrioritizedSampler,
     ReplayBuffer,
     create_fifo_replay_buffer,
 )
 from birl.errors import ResumeError
 from birl.files import load_archive, save_archive
 from birl.logging import NoopAdapterFactory
+from birl.models import VectorEncoderFactory
 from birl.run import identity
 from birl.run.checkpoint import checkpoint_path, differences
 from birl.run.offline import fitter
@@ -57,6 +59,27 @@ def test_one_changed_value_anywhere_is_noticed(name: str, at: int, tmp_path: Pat
     with pytest.raises(ResumeError, match="digest_of_data was|transitions was"):
         fit(MDPDataset(**changed), tmp_path, 8)
     fit(MDPDataset(**columns()), tmp_path, 8)
+
+
+@pytest.mark.parametrize("other", [{"alpha": 0.9}, {"beta": 1.0}, {"beta_steps": 9}, {"epsilon": 0.1}, None], ids=str)
+def test_a_run_goes_on_with_its_sampler(other: Any, tmp_path: Path) -> None:
+    def sampler(**options: Any) -> PrioritizedSampler:
+        return PrioritizedSampler(**{"alpha": 0.6, "beta": 0.4, "beta_steps": 50, **options})
+
+    def online(sampler: Any, n_steps: int) -> None:
+        algorithm, env = DQNConfig(batch_size=4, encoder_factory=VectorEncoderFactory([4])).create(), Drift()
+        buffer = create_fifo_replay_buffer(limit=50, env=env, sampler=sampler)
+        list(online_fitter(algorithm, env, buffer, None, n_steps, **quiet(checkpoint=tmp_path / "online")))
+
+    fit(MDPDataset(**columns(), sampler=sampler()), tmp_path / "logs", 4)
+    online(sampler(), 20)
+    given = (lambda: None) if other is None else lambda: sampler(**other)
+    with pytest.raises(ResumeError, match="sampler was"):
+        fit(MDPDataset(**columns(), sampler=given()), tmp_path / "logs", 8)
+    with pytest.raises(ResumeError, match="sampler was"):
+        online(given(), 30)
+    fit(MDPDataset(**columns(), sampler=sampler()), tmp_path / "logs", 8)
+    online(sampler(), 30)
 
 
 def test_the_order_counts() -> None:
