@@ -10,6 +10,7 @@ from gymnasium import Space, spaces
 
 from birl.actions import Discrete, actions_of, allowed_actions
 from birl.checks import check
+from birl.errors import ConfigError
 from birl.seeding import new_generator
 from birl.types import Array, State, Tree
 
@@ -115,6 +116,14 @@ class NormalNoise(Explorer):
 
     def __init__(self, mean: float = 0.0, std: float = 0.1) -> None:
         self._mean, self._std = check("mean", mean, float), check("std", std, float, low=0)
+
+    def bind(self, action_space: Space[Any]) -> Self:
+        if not isinstance(action_space, spaces.Box):
+            raise ConfigError(
+                f"explorer is NormalNoise, for quantities, but the actions are {action_space}: use "
+                "LinearDecayEpsilonGreedy or ConstantEpsilonGreedy, for choices"
+            )
+        return super().bind(action_space)
 
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))

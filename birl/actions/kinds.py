@@ -23,7 +23,8 @@ _NO_BOUND: Final = 1e30
 def all_finite(array: Array) -> bool:
     """Whether a float array holds no NaN, no infinity and nothing beyond the range of float32."""
     # A number that is not finite leaves no finite sum of squares; only a large sum needs a closer look.
-    return bool(np.vdot(array, array) < FLOAT32_MAX) or bool((np.abs(array) <= FLOAT32_MAX).all())
+    # Of float16, neither sum nor limit fits into the array's own dtype.
+    return float(np.vdot(array, array)) < FLOAT32_MAX or bool((np.abs(array) <= np.float64(FLOAT32_MAX)).all())
 
 
 def first_false(rows: Array) -> int | None:

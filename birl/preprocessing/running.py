@@ -20,7 +20,7 @@ from birl.errors import ConfigError, EmptyDataError, NonFiniteError, ShapeError,
 from birl.preprocessing.base import Scaler, as_float, blocks, merged
 from birl.preprocessing.observation_scalers import ObservationScaler
 from birl.preprocessing.reward_scalers import RewardScaler
-from birl.types import Array, Shape, State, Tree, as_parts, is_shape, leaf_shapes, tree_leaves, tree_map
+from birl.types import FLOAT32_MAX, Array, Shape, State, Tree, as_parts, is_shape, leaf_shapes, tree_leaves, tree_map
 
 _PARTS: Final = ("count", "mean", "squares")
 _INSIDE: Final[ContextVar[bool]] = ContextVar("inside an update", default=False)
@@ -169,8 +169,10 @@ class _Running(Scaler):
                 f"{type(self).__name__} was to be moved by {array.dtype} of shape {array.shape}; it must be moved by "
                 f"numbers of {wanted}, one row for each step"
             )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise NonFiniteError(f"{type(self).__name__} was to be moved by NaN or infinity: give finite numbers")
+        if array.dtype.kind == "f" and not (np.abs(array.astype(np.float64)) <= FLOAT32_MAX).all():
+            raise NonFiniteError(
+                f"{type(self).__name__} was to be moved by what is not finite in float32: give finite numbers"
+            )
         return array
 
 

@@ -18,7 +18,7 @@ from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, 
 from birl.files.atomic import write_error
 from birl.files.restore import checked_array
 from birl.logging.averages import Averages
-from birl.observations import check_inside, check_mask, leaf_spaces, part_names, picked
+from birl.observations import check_inside, check_mask, leaf_spaces, named_map, part_names, picked
 from birl.run.checkpoint import (
     check_folder,
     checkpoint_path,
@@ -82,6 +82,7 @@ class Agent:
         self.algorithm, self.step = algorithm, 0
         self._env, self._settings = env, {**settings, ACTIONS: algorithm.describe()["action_size"]}
         self._example = _example(algorithm, env, player.n)
+        self._names = named_map(lambda _, name: name, self._example)
         self._training = self._now = _Episodes.begin(player)
         self._averages = Averages()
         self._parts = {"learner": algorithm, **parts, "agent": self}
@@ -310,7 +311,10 @@ class Agent:
             parts = parts_like(given, self._example)
             with contextlib.suppress(ShapeError):  # parts that are missing are told below
                 parts = picked(self._example, parts)
-            batch = tree_map(lambda like, x: self._leaf(what, like, x), self._example, parts)
+            batch = tree_map(
+                lambda like, x, name: self._leaf(f"{what} {name!r}" if name else what, like, x),
+                *(self._example, parts, self._names),
+            )
             check_inside(self.algorithm.spec.observations, batch, what)
             if self.algorithm.spec.masked:
                 check_mask(batch, ShapeError, f"{what}[{MASK!r}]")

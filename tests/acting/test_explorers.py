@@ -72,6 +72,11 @@ def test_state_and_seed(make: Any) -> None:
     assert np.array_equal(draw(make()), expected)
 
 
+def test_noise_is_for_quantities() -> None:
+    with pytest.raises(ConfigError, match="NormalNoise, for quantities, but the actions are Discrete"):
+        NormalNoise().bind(spaces.Discrete(4))
+
+
 def test_out_of_range() -> None:
     for make in (
         lambda: ConstantEpsilonGreedy(1.5),

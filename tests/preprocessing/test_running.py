@@ -452,6 +452,8 @@ def test_impossible_steps_are_refused_and_change_nothing() -> None:
             rewards.update(bad, first)
     with pytest.raises(NonFiniteError):
         rewards.update([[np.inf] * 3], [[False] * 3])
+    with pytest.raises(NonFiniteError):
+        rewards.update([[1e300] * 3], [[False] * 3])  # its square would be infinite, and stay so
     with pytest.raises(ShapeError):
         scaler.transform(torch.zeros(2, 4))
     with pytest.raises(ShapeError):

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import birl.seeding
 from birl.acting.explorers import ConstantEpsilonGreedy
+from birl.algos import DQNConfig
 from birl.dataset import create_fifo_replay_buffer
 from birl.envs import Elsewhere, Stepper, reset_generator, single_spaces
 from birl.errors import (
+    BirlError,
     ConfigError,
     CorruptFileError,
     FileError,
@@ -252,6 +255,21 @@ def test_observations_that_do_not_fit(given: Any, error: type[Exception], words:
         agent.observe(given, 0.0, False, False)
     agent.observe(FIRST, 0.0, False, True)  # the action still waits for its step
     assert buffer.transition_count == agent.step == 1
+
+
+def test_the_part_that_does_not_fit_is_named() -> None:
+    agent, _ = replay(Drift(kind="dict"))
+    for given, name in (({**FIRST, "a": ["x"]}, "a"), ({**FIRST, "b": np.array([0, np.inf])}, "b")):
+        with pytest.raises(BirlError, match=f"^observation '{name}' is"):
+            agent.act(given)
+
+
+def test_half_precision_has_its_limits_too() -> None:
+    space = spaces.Box(-1, 1, (2,), np.float16)
+    agent = DQNConfig(batch_size=4).create().agent(env=Elsewhere(space, spaces.Discrete(2)))
+    agent.act(np.full(2, 6e4))
+    with pytest.raises(NonFiniteError, match="must be finite"):
+        agent.observe(np.array([1e9, 0.0]), 0.0, False)
 
 
 @pytest.mark.parametrize(
