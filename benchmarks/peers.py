@@ -11,7 +11,7 @@ __all__ = ["PEERS", "peer_python"]
 _TORCH = "torch==2.13.0"
 PEERS: dict[str, list[list[str]]] = {
     # Each list is installed by a command of its own: torch first, so that nothing else chooses its version.
-    "d3rlpy": [[_TORCH], ["d3rlpy==2.8.1"]],
+    "d3rlpy": [[_TORCH], ["d3rlpy==2.8.1", "gymnasium[classic-control,mujoco]"]],
     "sb3": [[_TORCH], ["stable-baselines3==2.9.2", "gymnasium[classic-control,mujoco]"]],
     "jax": [["jax", "optax", "numpy"]],
 }

@@ -79,6 +79,7 @@ class Task:
         """The task in words."""
         source = {"": "online", "REPLAY": "from a replay of SAC"}.get(self.data, f"from {self.data}")
         source += ", scaled" if self.running else ""
+        source += ", in the paper's form" if self.fields == PAPER else ""
         return f"{self.env}, learned {source}"
 
     @property
@@ -136,6 +137,7 @@ SHORTER: dict[str, dict[str, Any]] = {
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
 HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC")  # thousands of actions, or ten critics, in each update
 SMALL, MIDDLE = (64, 64), (128, 128)
+PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
 TASKS: dict[str, Task] = {
     "sac-halfcheetah": Task("SAC", "HalfCheetah-v5", "", 50_000, 10_000),
@@ -180,7 +182,15 @@ TASKS: dict[str, Task] = {
         f"{name.lower()}-halfcheetah-replay-10k": Task(
             name, "HalfCheetah-v5", "REPLAY", 10_000, 5_000, widths=MIDDLE if name in HEAVY else ()
         )
-        for name in ("TD3PlusBC", "IQL", "CQL", "AWAC", "BCQ")
+        for name in ("TD3PlusBC", "IQL", "CQL", "CalQL", "AWAC", "BCQ")
+    },
+    # only birl: as the paper has it, d3rlpy has no such options
+    "cql-halfcheetah-replay-10k-paper": Task("CQL", "HalfCheetah-v5", "REPLAY", 10_000, 5_000, PAPER, widths=MIDDLE),
+    **{
+        f"{name.lower()}-pendulum-replay-paper": Task(
+            name, "Pendulum-v1", "pendulum-replay", 5_000, 1_000, PAPER, widths=SMALL
+        )
+        for name in ("CQL", "CalQL")
     },
 }
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update

@@ -133,8 +133,6 @@ def _config(data: dict[str, Any]) -> AlgorithmConfig:
     fields = {field.name for field in dataclasses.fields(cls)}
     if "layer_norm_eps" in fields:
         params["layer_norm_eps"] = 3e-3  # d3rlpy's
-    if "mode_q_backup" in fields:
-        params["mode_q_backup"] = not (params.get("soft_q_backup") or params.get("max_q_backup"))  # as d3rlpy does
     for key, value in (("clip_grad_norm", None), ("warmup_steps", 0)):
         if key in fields and "transformer" in name:  # newer files have these in the optimiser factory
             params.setdefault(key, value)

@@ -135,8 +135,10 @@ def test_factories_may_be_given_in_short() -> None:
 
 
 def test_only_one_kind_of_target() -> None:
-    with pytest.raises(ConfigError, match="soft_q_backup and mode_q_backup exclude each other"):
-        birl.algos.CQLConfig(soft_q_backup=True, mode_q_backup=True)
+    with pytest.raises(ConfigError, match="soft_q_backup and max_q_backup exclude each other"):
+        birl.algos.CQLConfig(soft_q_backup=True, max_q_backup=True)
+    for name in ("soft_q_backup", "max_q_backup"):
+        assert birl.algos.CalQLConfig(**{name: True}).mode_q_backup  # it need not be set to False
 
 
 def test_numbers_of_numpy_become_plain_ones():

@@ -252,8 +252,9 @@ def test_what_birl_does_not_have(tmp_path: Path) -> None:
         read_d3rlpy(changed('"max_q_backup": false', '"a_later_option": true'))
     assert read_d3rlpy(changed('"max_q_backup": false', '"max_q_backup": true')).config.max_q_backup
     soft = read_d3rlpy(changed('"soft_q_backup": false', '"soft_q_backup": true')).config
-    assert soft.soft_q_backup and not soft.mode_q_backup
-    assert read_d3rlpy(write(tmp_path / "x.d3", content("cql"))).config.mode_q_backup  # as d3rlpy's targets
+    assert soft.soft_q_backup
+    default = read_d3rlpy(write(tmp_path / "x.d3", content("cql"))).config
+    assert default.mode_q_backup and default.sum_proposals  # as in d3rlpy
     with pytest.raises(UnsupportedError, match="another form"):
         read_d3rlpy(changed("[8, 8]", "[8, 9]"))
 

@@ -105,7 +105,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
         device: see `AlgorithmConfig.create`.
         state: engine state to check against ``data``; the caller loads it. Only the evaluated policy is loaded here.
     """
-    config = AlgorithmConfig.deserialize(data["config"])
+    config = AlgorithmConfig.deserialize(_as_it_was(data["config"]))
     kind: type[Any] = config.algorithm
     observations = with_choices(data["observation_shape"], data.get("choices"))
     spec = checked_spec(kind.definition(), observations, data["action_size"], data.get("discrete_action"))
@@ -119,6 +119,13 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
         raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
     algorithm.create_impl(spec.observations, spec.actions)
     return algorithm
+
+
+def _as_it_was(config: Any) -> Any:
+    """A saved configuration with what its lack of newer fields means."""
+    if not isinstance(config, dict) or not isinstance(config.get("params"), dict):
+        return config  # which is refused
+    return {**config, "params": {**AlgorithmConfig.named(config.get("type", "")).absent, **config["params"]}}
 
 
 def _evaluated(kind: type[Any], data: dict[str, Any], device: Any, state: State | None) -> Any:

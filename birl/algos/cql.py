@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -41,15 +41,17 @@ class CQLConfig(SACConfig):
     ``alpha`` is a Lagrange multiplier: it grows while Q-values of sampled actions exceed those of the data by more than
     ``alpha_threshold``. With ``alpha_learning_rate=0`` it stays at ``initial_alpha``.
 
-    Differs from d3rlpy: the log-sum-exp is that of the mean over all proposals, as in the paper's appendix F, not of
-    their sum, so the gap that ``alpha_threshold`` is compared with is lower by ``log(3 * n_action_samples)``; and
-    the target's action is sampled, as eq. 2 asks, where d3rlpy without ``soft_q_backup`` takes the policy's mode. On
-    some data the mode learns faster: ``mode_q_backup=True`` takes it. ``alpha`` and the temperature move after the
-    losses that use them, not before.
+    Differs from the paper: the target's action is the policy's mode, where eq. 2 samples it, as d3rlpy, since that
+    learns faster; and the log-sum-exp is that of the sum over all proposals, where appendix F has their mean, as in the
+    authors' program and in d3rlpy. ``mode_q_backup=False`` and ``sum_proposals=False`` are the paper's.
+
+    Differs from d3rlpy: ``alpha`` and the temperature move after the losses that use them, not before.
 
     Logs ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``, ``temp_loss`` and
     ``temp``.
     """
+
+    absent: ClassVar[dict[str, Any]] = {"mode_q_backup": False, "sum_proposals": False}
 
     actor_learning_rate: float = 1e-4
     temp_learning_rate: float = 1e-4
@@ -61,13 +63,21 @@ class CQLConfig(SACConfig):
     n_action_samples: int = field(10, "Number of actions sampled from each proposal.", low=1)
     soft_q_backup: bool = field(False, "Whether the target has SAC's entropy bonus.")
     max_q_backup: bool = field(False, "Whether the target takes the best of several sampled actions.")
-    mode_q_backup: bool = field(False, "Whether the target takes the policy's mode instead of a sampled action.")
+    mode_q_backup: bool = field(
+        True,
+        "Whether the target takes the policy's mode instead of a sampled action. Without effect where `soft_q_backup` "
+        "or `max_q_backup` say what it takes.",
+    )
+    sum_proposals: bool = field(
+        True,
+        "Whether the gap's log-sum-exp is that of the sum over all proposals; that of their mean is lower by "
+        "`log(3 * n_action_samples)`.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        chosen = [name for name in ("soft_q_backup", "max_q_backup", "mode_q_backup") if getattr(self, name)]
-        if len(chosen) > 1:
-            raise ConfigError(f"{' and '.join(chosen)} exclude each other: set all but one to False")
+        if self.soft_q_backup and self.max_q_backup:
+            raise ConfigError("soft_q_backup and max_q_backup exclude each other: set one of them to False")
 
 
 class CQLNets(SACNets):
@@ -97,7 +107,9 @@ def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor,
     value = nets.critic(batch.inputs, action).mean()  # [N, 3 * count, B]
     if floor is not None:
         value = torch.cat([torch.maximum(value[:, : 2 * count], floor), value[:, 2 * count :]], 1)
-    log_sum = torch.logsumexp(value - log_density, dim=1) - math.log(3 * count)
+    log_sum = torch.logsumexp(value - log_density, dim=1)
+    if not cfg.sum_proposals:
+        log_sum = log_sum - math.log(3 * count)
     return weighted_mean(log_sum - taken, batch.weight)
 
 
@@ -115,13 +127,13 @@ def conservative_loss(
 def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
     """SAC's loss (its entropy bonus only with ``soft_q_backup``) plus ``alpha`` times the conservative loss.
 
-    With ``max_q_backup`` the target's action is the best of ``n_action_samples``, by the lowest Q-value of each; with
-    ``mode_q_backup`` it is the policy's mode.
+    The target's action is the policy's mode; with ``soft_q_backup``, or without ``mode_q_backup``, it is sampled; with
+    ``max_q_backup`` it is the best of ``n_action_samples``, by the lowest Q-value of each.
     """
     with torch.no_grad():
         policy = nets.actor(batch.next_inputs)
         bonus = None
-        if cfg.mode_q_backup:
+        if cfg.mode_q_backup and not (cfg.soft_q_backup or cfg.max_q_backup):
             action = policy.mode()
         else:
             action, log_prob = policy.sample(cfg.n_action_samples if cfg.max_q_backup else None)

@@ -18,7 +18,8 @@ import torch
 
 import birl
 from birl.errors import CorruptFileError, FileError, ForeignFileError
-from birl.files import load_archive, load_config
+from birl.files import load_archive, load_config, save_archive
+from birl.run.checkpoint import differences
 from files.forging import loaded, refused
 
 DATA = Path(__file__).parent.parent / "data" / "birl-0.1"
@@ -49,6 +50,24 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert algorithm.grad_step == 12
     expected = np.load(DATA / "run" / "predictions_after_12.npy")
     np.testing.assert_allclose(algorithm.predict(observations), expected, rtol=1e-4)
+
+
+def test_cql_keeps_the_update_that_it_was_trained_with(tmp_path: Path) -> None:
+    """Files from before a field have the update of then, whatever the default is now."""
+    cql = birl.algos.CQLConfig(batch_size=8).create()
+    cql.create_impl((3,), 2)
+    cql.save(tmp_path / "cql.d3")
+    described, state = load_archive(tmp_path / "cql.d3", "model")
+    for removed in (set(), {"sum_proposals"}, {"sum_proposals", "mode_q_backup"}):
+        params = {name: value for name, value in described["config"]["params"].items() if name not in removed}
+        config = {"type": "CQL", "params": params}
+        save_archive(tmp_path / "old.d3", "model", {**described, "config": config}, state)
+        (tmp_path / "params.json").write_text(json.dumps({**described, "config": config}))
+        for old in (birl.load_learnable(tmp_path / "old.d3"), birl.algos.CQL.from_json(tmp_path / "params.json")):
+            assert old.config.sum_proposals is ("sum_proposals" not in removed)
+            assert old.config.mode_q_backup is ("mode_q_backup" not in removed)
+    assert differences({"algorithm": {"params": {}}}, {"algorithm": {"params": {"sum_proposals": False}}}) == []
+    assert differences({"algorithm": {"params": {}}}, {"algorithm": {"params": {"sum_proposals": True}}})  # refused
 
 
 def test_other_kinds_are_refused_and_configs_read_alone() -> None:

@@ -50,8 +50,15 @@ def _conservative(config: Any, reference: Any, backup: str) -> Case:
         config: class of the configuration.
         reference: class of the reference.
         backup: ``"soft"``: targets have the entropy bonus; ``"max"``: they take the best of the sampled actions;
-            ``"mode"``: they take the policy's mode.
+            ``"mode"``: they take the policy's mode; ``"paper"``: they take a sampled action, and the mean of proposals
+            counts, not their sum.
     """
+    switches = {
+        "soft": {"soft_q_backup": True},
+        "max": {"max_q_backup": True},
+        "mode": {},
+        "paper": {"mode_q_backup": False, "sum_proposals": False},
+    }
     return Case(
         backup,
         config(
@@ -62,9 +69,7 @@ def _conservative(config: Any, reference: Any, backup: str) -> Case:
             alpha_threshold=2.0,
             conservative_weight=3.0,
             n_action_samples=3,
-            soft_q_backup=backup == "soft",
-            max_q_backup=backup == "max",
-            mode_q_backup=backup == "mode",
+            **switches[backup],
         ),
         partial(
             reference,
@@ -74,6 +79,7 @@ def _conservative(config: Any, reference: Any, backup: str) -> Case:
             threshold=2.0,
             weight=3.0,
             n_samples=3,
+            mean=backup == "paper",
             backup=backup,
             order=("critic", "alpha", "actor", "temp"),
         ),
@@ -153,7 +159,7 @@ CASES: tuple[Case, ...] = (
     *(
         _conservative(config, reference, backup)
         for config, reference in ((algos.CQLConfig, CQLReference), (algos.CalQLConfig, CalQLReference))
-        for backup in ("", "soft", "max", "mode")
+        for backup in ("soft", "max", "mode", "paper")
     ),
     *(_edac(head) for head in HEADS),
     _iql(algos.IQLConfig, IQLReference, transitions, log_std_range=(-5.0, 2.0)),

@@ -258,6 +258,7 @@ class DiscreteSACReference:
 class CQLReference(SACReference):
     """CQL(H) with a Lagrange multiplier: eq. 4, eq. 30 and appendix F of 2006.04779.
 
+    The logarithm is that of the mean over proposals, as there, or of their sum, as in the authors' program.
     The paper leaves the order of the four steps of an update open: ``order`` gives it, the critics before the
     multiplier.
     """
@@ -270,12 +271,13 @@ class CQLReference(SACReference):
         threshold: float,
         weight: float,
         n_samples: int,
+        mean: bool,
         backup: str,
         order: tuple[str, ...],
         **rest: float,
     ) -> None:
         super().__init__(parameters, **rest)  # type: ignore[arg-type]
-        self.threshold, self.weight, self.n_samples = threshold, weight, n_samples
+        self.threshold, self.weight, self.n_samples, self.mean = threshold, weight, n_samples, mean
         self.backup, self.order = backup, order
         self.multiplier, self.found = Adam(alpha_rate), 0.0
 
@@ -299,7 +301,10 @@ class CQLReference(SACReference):
         return torch.rand(shape, dtype=torch.float64) * 2 - 1
 
     def _gap(self, p: Parameters, batch: BatchOf, actions: Tensor, densities: Tensor) -> Tensor:
-        """Sum over critics of ``weight * (E[log mean(exp(Q) / density) - Q(s, a)] - threshold)`` (appendix F)."""
+        """Sum over critics of ``weight * (E[log mean(exp(Q) / density) - Q(s, a)] - threshold)`` (appendix F).
+
+        Or with ``sum`` in place of ``mean``.
+        """
         total = torch.zeros((), dtype=torch.float64)
         size = len(batch["reward"])
         for k in range(members(p, "critic")):
@@ -310,8 +315,11 @@ class CQLReference(SACReference):
                     q = mlp(p, f"critic.{k}", torch.cat([x, actions[j, b]]))[0]
                     mass = mass + torch.exp(q) / torch.exp(densities[j, b])
                 data = mlp(p, f"critic.{k}", torch.cat([x, batch["action"][b]]))[0]
-                total = total + self.weight * (torch.log(mass / len(actions)) - data - self.threshold) / size
+                total = total + self.weight * (self._log(mass, actions) - data - self.threshold) / size
         return total
+
+    def _log(self, mass: Tensor, actions: Tensor) -> Tensor:
+        return torch.log(mass / len(actions) if self.mean else mass)
 
     def _lowest_value(self, x: Tensor, action: Tensor) -> float:
         p = self.parameters

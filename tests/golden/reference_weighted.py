@@ -242,6 +242,6 @@ class CalQLReference(CQLReference):
                         q = batch["return_to_go"][b]
                     mass = mass + torch.exp(q) / torch.exp(densities[j, b])
                 data = mlp(p, f"critic.{k}", torch.cat([x, batch["action"][b]]))[0]
-                gap = torch.log(mass / len(actions)) - data
+                gap = self._log(mass, actions) - data
                 total = total + self.weight * (batch["weight"][b] * gap / size - self.threshold / size)
         return total
