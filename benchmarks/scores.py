@@ -1,7 +1,8 @@
 """Scores beside peers': the same task, hyper-parameters, steps and seeds on every side.
 
 One run: ``python benchmarks/scores.py run --task sac-halfcheetah --side birl --seed 0``. It appends one line per
-evaluation to ``benchmarks/results/scores.csv``. ``--side sb3`` and ``--side d3rlpy`` need an interpreter that has them.
+evaluation to ``benchmarks/results/scores.csv``. ``--side sb3`` and ``--side d3rlpy`` run in an environment of their own,
+which is made in ``.bench`` when it is first needed, unless the interpreter has them.
 
 ``python benchmarks/scores.py table`` prints means of the last evaluations with 95 % bootstrap intervals over seeds.
 `scripts/make_algorithm_pages.py` draws them and puts them into the documentation.
@@ -14,6 +15,7 @@ import argparse
 import csv
 import dataclasses
 import fcntl
+import importlib.util
 import os
 import statistics
 import sys
@@ -532,6 +534,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.command == "table":
         table()
+        return
+    package = {"sb3": "stable_baselines3"}.get(options.side, options.side)
+    if options.side in ("sb3", "d3rlpy") and importlib.util.find_spec(package) is None:
+        root = Path(__file__).parents[1]
+        sys.path.insert(0, str(root))
+        from benchmarks.peers import peer_python
+
+        python = peer_python(options.side, root / ".bench")
+        os.execv(python, [python, __file__, *sys.argv[1:]])
     else:
         {"sb3": run_sb3, "d3rlpy": run_d3rlpy}.get(options.side, run_birl)(options)
 

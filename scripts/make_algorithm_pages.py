@@ -50,11 +50,11 @@ random numbers the updates of both agree up to rounding, but for what the pages 
   which the paper's code gives to the blocks only.
 - **CRR:** networks were alike, acting was not. `predict` took the candidate that the critic likes best and so
   followed its errors; it is the mean of the critic-weighted policy now.
-- **CQL, CalQL:** not mended, but known: the action in targets. birl samples it, as the papers' expectations ask; d3rlpy
-  takes the policy's mode, and learns faster so on these data. With `mode_q_backup=True` in the same tasks birl's
-  CalQL had -1257, -1224 and -1127 on Pendulum (seeds 0 to 2), and its CQL 257 and 910 on HalfCheetah (seeds 0 and 1).
-  With d3rlpy's gap, too (`alpha_threshold` lower by `log(3 * n_action_samples)`), CQL had 665 and 727, and metrics
-  of its updates agree with d3rlpy's to two per cent over 1,500 of them.
+- **CQL, CalQL:** the action in targets. birl sampled it, as the papers' expectations ask (the tables "in the paper's
+  form"); d3rlpy takes the policy's mode, and learns faster so on these data. Now birl does the same by default. Before
+  it was the default, `mode_q_backup=True` gave CalQL -1257, -1224 and -1127 on Pendulum (seeds 0 to 2), and CQL 257
+  and 910 on HalfCheetah (seeds 0 and 1). With d3rlpy's gap, too, as `sum_proposals=True` has it, CQL had 665 and 727,
+  and metrics of its updates agree with d3rlpy's to two per cent over 1,500 of them.
 - **DQN, DoubleDQN, SAC, TD3PlusBC, BCQ:** inside the interval with more seeds.
 - **IQL, 20,000 updates on HalfCheetah's replay:** below it with five seeds, inside with eight. With d3rlpy's order of V
   and Q and its form of the standard deviation the updates are the same; at 10,000 and 15,000 updates both had the same

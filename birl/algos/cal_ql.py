@@ -31,7 +31,7 @@ class CalQLConfig(CQLConfig):
     Logs what CQL logs: ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
     ``temp_loss`` and ``temp``.
 
-    Differs from d3rlpy: as `CQLConfig` does.
+    Differs from the paper and from d3rlpy: as `CQLConfig` does.
     """
 
 
