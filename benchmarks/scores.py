@@ -1,8 +1,8 @@
 """Scores beside peers': the same task, hyper-parameters, steps and seeds on every side.
 
 One run: ``python benchmarks/scores.py run --task sac-halfcheetah --side birl --seed 0``. It appends one line per
-evaluation to ``benchmarks/results/scores.csv``. ``--side sb3`` and ``--side d3rlpy`` run in an environment of their own,
-which is made in ``.bench`` when it is first needed, unless the interpreter has them.
+evaluation to ``benchmarks/results/scores.csv``. ``--side sb3`` and ``--side d3rlpy`` run in environments of their own,
+made in ``.bench`` when they are first needed, unless the interpreter has them.
 
 ``python benchmarks/scores.py table`` prints means of the last evaluations with 95 % bootstrap intervals over seeds.
 `scripts/make_algorithm_pages.py` draws them and puts them into the documentation.
