@@ -104,7 +104,7 @@ def birl_offline(side: str, algorithm: str, n_steps: int = STEPS) -> Job:
 
     birl.seed(0)
     learner = _birl(algorithm, side)
-    discrete = learner.actions is birl.ActionSpace.DISCRETE
+    discrete = birl.ActionSpace.CONTINUOUS not in learner.actions
     dataset = _birl_dataset(side, arrays(n_steps, discrete))
     learner.build_with_dataset(dataset)
 
@@ -301,7 +301,7 @@ def start(algorithm: str) -> None:
         environment = birl.envs.make_env("CartPole-v1", 8)
         learner.build_with_env(environment)
     else:
-        dataset = _birl_dataset("birl", arrays(2 * EPISODE, learner.actions is birl.ActionSpace.DISCRETE))
+        dataset = _birl_dataset("birl", arrays(2 * EPISODE, birl.ActionSpace.CONTINUOUS not in learner.actions))
         learner.build_with_dataset(dataset)
     clock, processor = time.perf_counter(), time.process_time()
     if algorithm == "PPO":
@@ -355,7 +355,7 @@ def products(side: str, algorithm: str, **fields: Any) -> Job:
 
     birl.seed(0)
     learner = _birl(algorithm, side, **fields)
-    dataset = _birl_dataset(side, arrays(STEPS, learner.actions is birl.ActionSpace.DISCRETE))
+    dataset = _birl_dataset(side, arrays(STEPS, birl.ActionSpace.CONTINUOUS not in learner.actions))
     learner.build_with_dataset(dataset)
     learner.update(learner.sample_minibatch(dataset))
     with Watch():
