@@ -91,6 +91,8 @@ class ActionSpace(Flag):
     @property
     def words(self) -> str:
         """The kinds in words."""
+        if self is ActionSpace.ANY:
+            return "any"
         *most, last = (str(kind.name).lower().replace("_", "-") for kind in self)
         return f"{', '.join(most)} or {last}" if most else last
 

@@ -267,7 +267,7 @@ def test_action_sizes_are_checked_with_the_signatures() -> None:
     with pytest.raises(ShapeError, match="action_size=7, but actions have 2 dimensions"):
         dataset.ReplayBuffer(dataset.InfiniteBuffer(), action_size=7, **signatures)  # type: ignore[arg-type]
     env = gymnasium.make("CartPole-v1")
-    with pytest.raises(ConfigError, match="action_size is '2'; it must be an int >= 1"):
+    with pytest.raises(ConfigError, match="action_size is '2'; it must be a positive number"):
         dataset.ReplayBuffer(dataset.InfiniteBuffer(), env=env, action_size="2")  # type: ignore[arg-type]
 
 

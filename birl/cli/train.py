@@ -184,7 +184,7 @@ def train(
     # Only what is given: settings of older runs have none.
     off_policy = {name: value for name, value in learning.items() if value is not None}
     online = {**off_policy, **({} if frame_stack is None else {"frame_stack": frame_stack})}
-    drawing = {"multi_step": multi_step, "prioritized": prioritized or None}
+    drawing: dict[str, Any] = {"multi_step": multi_step, "prioritized": prioritized or None}
     drawing |= {"priority_alpha": priority_alpha, "priority_beta": priority_beta}
     drawing = {name: value for name, value in drawing.items() if value is not None}
     online_only = [*([] if num_envs is None else ["num_envs"]), *online]

@@ -10,9 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from birl.actions import Actions, actions_in, actions_told
+from birl.actions import Actions, actions_told
 from birl.checks import check
 from birl.dataset.validation import (
+    actions_shown,
     as_array,
     as_column,
     as_flags,
@@ -141,7 +142,7 @@ class DatasetInfo:
         first = episodes[0]
         actions, what = prepare_actions(first.actions, action_space, action_size)
         if action_size is None and what.discrete:  # all of them may be needed to see every discrete action
-            found = (actions_in(as_array("actions", episode.actions), what.kind) for episode in episodes)
+            found = (actions_shown(episode.actions, what.kind) for episode in episodes)
             what = functools.reduce(lambda own, other: own.wider(other), found)
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
         observations = as_observations(observation_space) if observation_space is not None else None

@@ -216,9 +216,19 @@ def detect_action_size(actions: Any, action_space: ActionSpace) -> int:
         ActionError: if that were more discrete actions than can be meant, or the kind is not one.
         EmptyDataError: if there is no action.
     """
-    array = as_array("actions", actions)
+    return actions_shown(actions, _one_kind(action_space)).size
+
+
+def actions_shown(logged: Any, kind: ActionSpace) -> Actions:
+    """The actions of a log ``[N]`` or ``[N, A]``, of which only the kind is known.
+
+    Raises:
+        ActionError: if there would be more choices than can be meant.
+        EmptyDataError: if there is no action.
+    """
+    array = as_array("actions", logged)
     check_length(actions=array)
-    return actions_in(array, _one_kind(action_space)).size
+    return actions_in(array, kind)
 
 
 def _one_kind(space: Any) -> ActionSpace:
@@ -251,7 +261,7 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None, action_size:
     if kind is None and (action_size is None or isinstance(action_size, int | np.integer)):
         kind = detect_action_space(array)
     array = array[:, None] if array.ndim == 1 else array
-    found = actions_in(array, cast(ActionSpace, kind)) if action_size is None else actions_told(action_size, kind)
+    found = actions_shown(array, cast(ActionSpace, kind)) if action_size is None else actions_told(action_size, kind)
     return found.stored(array), found
 
 

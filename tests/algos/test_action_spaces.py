@@ -694,3 +694,38 @@ def test_compiled_updates_of_choices_and_quantities_are_the_eager_ones() -> None
         algorithm.fit(dataset, n_steps=6, n_steps_per_epoch=6, **QUIET)
         found.append([parameter.detach().clone() for parameter in algorithm.nets.parameters()])
     torch.testing.assert_close(*found)
+
+
+class Reach(gymnasium.Env[Any, Any]):
+    """Eight coordinates that are to be moved to 0, each by one of eleven steps: 214 million actions."""
+
+    observation_space = spaces.Box(-1, 1, (8,))
+    action_space = spaces.MultiDiscrete([11] * 8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.place = 0, self.np_random.uniform(-1, 1, 8)
+        return self.place.astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.place = np.clip(self.place + 0.06 * (action - 5), -1, 1)
+        self.steps += 1
+        return self.place.astype(np.float32), 1 - float(np.abs(self.place).mean()), False, self.steps == 20, {}
+
+
+@pytest.mark.slow
+def test_branches_learn_to_move_eight_coordinates() -> None:
+    birl.seed(1)
+    config = algos.DoubleDQNConfig(
+        learning_rate=1e-3,
+        batch_size=64,
+        gamma=0.9,
+        target_update_interval=200,
+        encoder_factory=VectorEncoderFactory([64, 64]),
+    )
+    algorithm, explorer = config.create(), algos.LinearDecayEpsilonGreedy(1.0, 0.05, 5000)
+    options = {"random_steps": 500, "update_start_step": 500, **QUIET}
+    algorithm.fit_online(Reach(), n_steps=10_000, n_steps_per_epoch=10_000, explorer=explorer, **options)
+    outputs = algorithm.nets.critic.head.linear.weight.shape[-1]
+    assert outputs == 8 * 11 + 1
+    assert np.mean(birl.metrics.evaluate(algorithm, Reach(), n_episodes=20)) > 15  # at random 9.5, at best 19.4

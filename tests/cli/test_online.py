@@ -311,7 +311,7 @@ def test_wrappers_for_python_are_put_into_a_function_for_the_command_line(
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("odd_actions.py").write_text(
         "import gymnasium\n\n\nclass Odd(gymnasium.Env):\n    observation_space = gymnasium.spaces.Box(0, 1, (2,))\n"
-        "    action_space = gymnasium.spaces.Discrete(2, start=1)\n"
+        "    action_space = gymnasium.spaces.Text(3)\n"
     )
     message = birl_("train", "DQN", "--env-id", "odd_actions:Odd", status=1)
     assert message.endswith("TransformAction; here in a function that makes it: --env-id module:function")
