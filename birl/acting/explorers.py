@@ -132,7 +132,7 @@ class NormalNoise(Explorer):
 
     def _bounds(self, algo: Any) -> tuple[Any, Any]:
         if isinstance(self.action_space, spaces.Box):
-            return self.action_space.low, self.action_space.high
+            return np.ravel(self.action_space.low), np.ravel(self.action_space.high)
         scaler: Any = getattr(algo, "action_scaler", None)
         if getattr(scaler, "minimum", None) is not None:
             return np.asarray(scaler.minimum), np.asarray(scaler.maximum)

@@ -132,6 +132,16 @@ def test_environments_are_given_their_own_actions(space: Any, config: Any, n: in
         agent.observe(x[1], 1.0, False, False)
 
 
+def test_noise_is_kept_within_the_bounds_of_a_matrix() -> None:
+    birl.seed(0)
+    low, high = np.array([[-1, -1], [0, 0]], np.float32), np.array([[1, 1], [0.5, 1]], np.float32)
+    env = Strict(spaces.Box(low, high))
+    algorithm = algos.TD3Config(action_scaler=birl.preprocessing.MinMaxActionScaler(), batch_size=4).create()
+    algorithm.fit_online(env, n_steps=20, n_steps_per_epoch=20, explorer=algos.NormalNoise(std=2.0), **QUIET)
+    taken = np.stack(env.taken)
+    assert (taken == high).any(0).all() and (taken == low).any(0).all()
+
+
 def test_steps_are_stored_as_they_were_taken() -> None:
     space = SPACES["dict"]
     env = Strict(space)
