@@ -61,7 +61,7 @@ def test_algos_lists_every_algorithm(birl_: Any) -> None:
     rows = {line.split()[0]: line for line in lines if not line.startswith(" ")}
     assert set(algorithm_classes()) < set(rows)
     assert {"discrete", "offline,", "online"} <= set(rows["DQN"].split())
-    assert "both" in rows["PPO"]
+    assert "any" in rows["PPO"].split()
     assert "offline" not in rows["PPO"]
     assert "online" not in rows["DecisionTransformer"]
 
