@@ -106,6 +106,24 @@ def chosen(everything: Sequence[Row], patterns: Sequence[str], without: Sequence
     return [replace(row, ours=left(row.ours), peers=left(row.peers)) for row in kept]
 
 
+def wanted_rows(
+    ours: set[str], theirs: Callable[[], set[str] | None], patterns: Sequence[str], without: Sequence[str]
+) -> list[Row]:
+    """The rows to measure; see `chosen`.
+
+    Args:
+        ours: birl's algorithms.
+        theirs: says which algorithms d3rlpy has, ``None`` if nobody knows. It is asked only if a row compares with them,
+            since its environment may have to be made for it.
+        patterns, without: see `chosen`.
+    """
+    found = chosen(rows(ours), patterns, without)
+    if not any(row.name.startswith("offline/") and "d3rlpy" in row.peers for row in found):
+        return found
+    known = theirs()
+    return found if known is None else chosen(rows(ours & known), patterns, without)
+
+
 def _fits(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}/")
 
@@ -132,7 +150,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="names of rows, such as 'offline/*'")
     parser.add_argument("--without", nargs="+", default=[], metavar="SIDE", help="sides to leave out")
-    parser.add_argument("--list", action="store_true", help="print the names of the rows and end")
+    parser.add_argument("--list", action="store_true", help="print the names of all rows and end")
     parser.add_argument("--rounds", type=int, default=9, help="times that each side is measured")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each time")
     parser.add_argument("--warm-up", type=float, default=2.0, help="seconds before the first time, not counted")
@@ -172,12 +190,14 @@ def main() -> None:
         finally:
             worker.close()
 
+    def theirs() -> set[str] | None:
+        try:
+            return set(facts("d3rlpy", "algorithms")["algorithms"])
+        except WorkerError:
+            return None  # the rows will say why they have no peer
+
     ours = set(facts("birl", "algorithms")["algorithms"])
-    try:
-        shared = ours & set(facts("d3rlpy", "algorithms")["algorithms"])
-    except WorkerError:
-        shared = ours  # the rows will say why they have no peer
-    wanted = chosen(rows(shared), options.only, options.without)
+    wanted = wanted_rows(ours, (lambda: None) if options.list else theirs, options.only, options.without)
     if options.list:
         print("\n".join(row.name for row in wanted))
         return

@@ -143,7 +143,7 @@ def compare(rows: Iterable[Row], measurements: Iterable[Measurement]) -> list[Co
                     values = [theirs[i].value / own[i].value for i in rounds]
                     if all(own[i].processor and theirs[i].processor for i in rounds):
                         processor = statistics.median(theirs[i].processor / own[i].processor for i in rounds)
-                asked = _of_birl(side, row.asked)
+                asked = _of_birl(side, row.asked) if side in (row.held or row.ours) else None
                 result.append(Comparison(row.name, side, peer, row.kind, asked, *spread(values), processor))
     return result
 

@@ -30,6 +30,7 @@ class Row:
         asked: what the comparison should reach; ``None`` where nothing is asked.
         kind: ``"ratio"``: a peer's time over ours, at least ``asked``. ``"difference"``: our time less the peer's, in
             seconds, at most ``asked``. ``"value"``: a figure of its own, at most ``asked``.
+        held: the sides that it is asked of; all of ours if empty.
         warm_up: least number of units before the first round.
     """
 
@@ -42,6 +43,7 @@ class Row:
     asked: float | None = None
     kind: str = "ratio"
     warm_up: int = 20
+    held: tuple[str, ...] = ()
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -102,7 +104,9 @@ def rows(algorithms: Iterable[str]) -> list[Row]:
     what = "seconds of the first two updates in a fresh process, compiled; warm: it was compiled there before"
     for name in STARTS:
         sides = ("birl-warm", "birl-cold")
-        found.append(Row(f"starts/{name}", what, "start", sides, (), {"algorithm": name}, 3.0, kind="value"))
+        found.append(
+            Row(f"starts/{name}", what, "start", sides, (), {"algorithm": name}, 3.0, kind="value", held=sides[:1])
+        )
 
     what = "a fresh process that imports it"
     imports = {"job": "import", "kind": "difference", "asked": 0.3, "warm_up": 1}

@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import cliff_walk, learning
-from benchmarks.__main__ import chosen, measure_row
+from benchmarks.__main__ import chosen, measure_row, wanted_rows
 from benchmarks.report import (
     Comparison,
     Measurement,
@@ -72,6 +72,9 @@ def test_differences_and_figures_of_their_own() -> None:
     assert (late.median, late.met) == (0.5, False)
     assert (own.median, own.met, own.peer) == (1.02, True, "")
     assert (other.median, other.met) == (3.0, None)  # nothing is asked of a peer
+    (starts,) = chosen(rows([]), ["starts/SAC"])
+    ones = [*values("birl-warm", 2.0, row=starts.name), *values("birl-cold", 60.0, row=starts.name)]
+    assert [(one.side, one.met) for one in compare([starts], ones)] == [("birl-warm", True), ("birl-cold", None)]
 
 
 def test_sides_of_other_sizes_are_named() -> None:
@@ -96,6 +99,21 @@ def test_rows_have_names_of_their_own_and_ask_what_was_promised() -> None:
         chosen(everything, [], without=["sb4"])
     with pytest.raises(SystemExit, match="no row fits 'ofline'"):
         chosen(everything, ["ofline"])
+
+
+def test_a_peer_is_asked_only_for_rows_that_compare_with_it() -> None:
+    asked: list[str] = []
+
+    def theirs() -> set[str]:
+        asked.append("d3rlpy")
+        return {"SAC"}
+
+    ours = {"SAC", "BC"}
+    assert {row.name for row in wanted_rows(ours, theirs, ["starts", "import"], [])} >= {"starts/SAC", "import/peers"}
+    assert len(wanted_rows(ours, theirs, ["offline"], ["d3rlpy"])) == 2 and not asked
+    assert [row.name for row in wanted_rows(ours, theirs, ["offline", "memory"], [])] == ["offline/SAC", "memory"]
+    assert asked == ["d3rlpy"]
+    assert len(wanted_rows(ours, lambda: None, ["offline"], [])) == 2
 
 
 # --------------------------------------------------------------------------------------------------------------- files
