@@ -32,7 +32,7 @@ from birl.dataset.incoming import episode_rows, first_rows, observation_columns,
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
-from birl.dataset.storage import NO_TRANSITION, Storage
+from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
@@ -435,7 +435,10 @@ class ReplayBuffer(ReplayBufferBase):
         if "storage" in state:
             info = replace(self.storage.info, action_size=state["action_size"])
             if info.actions.discrete and "columns" in state["storage"]:
-                check_actions(info.actions, np.asarray(state["storage"]["columns"]["action"]))
+                rows = state["storage"]
+                actions, flags = np.asarray(rows["columns"]["action"]), np.asarray(rows["flags"])
+                if actions.shape[:-1] == flags.shape:  # others are told below
+                    check_actions(info.actions, actions[(flags & FINAL) == 0])  # rows without a step hold none
             self._before_write()
             set_storage_state(self.storage, state["storage"])
             self.storage.info = info

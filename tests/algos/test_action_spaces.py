@@ -6,6 +6,8 @@ References are plain loops over elements, choices and options, and share no code
 from __future__ import annotations
 
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,44 @@ def test_environments_are_given_their_own_actions(space: Any, config: Any, n: in
         agent = loaded.agent(env=Strict(space))
         assert space.contains(agent.act(x[0]))
         agent.observe(x[1], 1.0, False, False)
+
+
+def stopped_at(stop: int | None, config: Any, space: Any, n: int, folder: Path) -> Any:
+    """The bits after 30 steps with a checkpoint; ``None`` if the run was stopped."""
+
+    def callback(_: Any, epoch: int, step: int) -> None:
+        if step == stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    birl.seed(0)
+    env: Any = Strict(space) if n == 1 else gymnasium.vector.SyncVectorEnv([lambda: Strict(space)] * n)
+    algorithm, options = config.create(), dict[str, Any]()
+    if not algorithm.learns_from.on_policy:
+        buffer = birl.dataset.create_fifo_replay_buffer(25, env=env, lanes=n)
+        options = {"update_start_step": 8, "random_steps": 6, "buffer": buffer}
+    try:
+        algorithm.fit_online(env, n_steps=30, checkpoint=folder, callback=callback, **options, **QUIET)
+    except SystemExit:
+        return None
+    return [*algorithm.nets.state_dict().values(), algorithm.predict(np.zeros((1, 3), np.float32))]
+
+
+RESUMED = [
+    (name, config)
+    for name in ("one from k", "one below 0", "several from k", "choices", "integers", "dict")
+    for config in configs(SPACES[name])[:2]
+]
+
+
+@pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(("name", "config"), RESUMED, ids=lambda x: x if isinstance(x, str) else type(x).__name__)
+def test_a_run_that_was_stopped_in_an_episode_goes_on(name: str, config: Any, n: int, tmp_path: Path) -> None:
+    expected = stopped_at(None, config, SPACES[name], n, tmp_path / "straight")
+    for stop in (4, 18):
+        assert stopped_at(stop, config, SPACES[name], n, tmp_path / "stopped") is None
+    resumed = stopped_at(None, config, SPACES[name], n, tmp_path / "stopped")
+    assert all(np.array_equal(one, other) for one, other in zip(expected, resumed, strict=True))
 
 
 def test_noise_is_kept_within_the_bounds_of_a_matrix() -> None:
