@@ -40,12 +40,14 @@ class Transitions(Experience):
 
     Attributes:
         online: whether it can also learn from its own experience; pure imitation cannot.
+        errors: whether it has TD errors; pure imitation has none.
         next_actions: whether it learns from the data's next actions: ``next_action`` and ``next_action_known`` in a
             batch's ``extra``, the latter 0 after an episode's last step in the data, whether it terminated or was cut.
         returns_to_go: whether it learns from the data's discounted returns: ``return_to_go`` in ``extra``.
     """
 
     online: bool = True
+    errors: bool = True
     next_actions: bool = False
     returns_to_go: bool = False
     single_seed: str = ""
@@ -89,6 +91,7 @@ class Trajectories(Experience):
 
     loops = OFFLINE
     contexts = True
+    errors = False  # of single steps
     single_seed = "learns from trajectories, which several seeds cannot do at once yet"
     description = "logged data"
 
@@ -146,6 +149,7 @@ class Iterations(Experience):
     returns: Callable[[Any, Tails, Any], Tensor]
     regressions: tuple[Regression, ...]
     loops = OFFLINE | ONLINE
+    errors = False
     single_seed = "makes many updates in a step, which many seeds cannot do at once yet"
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 

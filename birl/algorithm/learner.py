@@ -14,7 +14,9 @@ from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
+from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Step
+from birl.engine.trained import no_errors
 from birl.errors import CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
 from birl.observations import choices_in, picked
@@ -54,6 +56,7 @@ class Experience:
         stores: columns that acting stores with each step: ``"policy_action"`` before scaling and clipping.
         on_policy: whether it is the newest experience of the policy itself, without buffer or explorer.
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
+        errors: whether losses may have TD errors, by which prioritised samplers draw.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
         single_seed: why several seeds cannot be trained at once; empty if they can.
         description: a phrase for the documentation.
@@ -63,6 +66,7 @@ class Experience:
     stores: tuple[str, ...] = ()
     on_policy: bool = False
     contexts: bool = False
+    errors: bool = True
     gathers: bool = False
     single_seed: str = ""
     description: str = "nothing: it does not learn"
@@ -276,6 +280,12 @@ class Learner:
             parts = self.spec.encoded(picked(self.spec.observations, observation))
             self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
 
+    def check_sampler(self, source: Any) -> None:
+        """Raise `UnsupportedError` if a source is to be drawn from by TD errors that there are none of."""
+        readers = getattr(getattr(source, "reader", source), "sources", ())
+        if not self.experience.errors and any(type(each.sampler).update is not Sampler.update for each in readers):
+            raise no_errors(self.name)
+
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """Begin a run of ``count`` draws; with ``compile_graph="auto"``, compile if it is long.
 
@@ -284,6 +294,7 @@ class Learner:
         Returns:
             The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
+        self.check_sampler(source)
         self.experience.check_run(self, source, count)
         if growing and self.returns is not None and "reward_scaler" in self.running:
             raise UnsupportedError(

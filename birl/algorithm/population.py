@@ -254,6 +254,7 @@ class _Stack:
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """The dataset, which is placed already. Compilation does not depend on the number of updates."""
+        self.algorithms[0].learner.check_sampler(source)
         return source
 
     def updates_at_once(self, source: Any) -> int:

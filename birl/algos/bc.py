@@ -78,7 +78,7 @@ class BC(Algorithm[BCConfig, BCNets]):
     """See `BCConfig`."""
 
     actions = ActionSpace.CONTINUOUS | ActionSpace.COMPOSITE
-    learns_from = Transitions(online=False)
+    learns_from = Transitions(online=False, errors=False)
     acts = Policy(greedy, sample)
     steps = (Gradient("actor", imitation_loss, optimizer="", metric="loss"),)
 
@@ -119,6 +119,6 @@ class DiscreteBC(Algorithm[DiscreteBCConfig, DiscreteBCNets]):
     """See `DiscreteBCConfig`."""
 
     actions = ActionSpace.CHOICES
-    learns_from = Transitions(online=False)
+    learns_from = Transitions(online=False, errors=False)
     acts = StochasticActor()
     steps = (Gradient("actor", cross_entropy, optimizer="", metric="loss"),)

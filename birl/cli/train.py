@@ -32,6 +32,7 @@ from birl.cli.online import (
 from birl.cli.options import Device, Import
 from birl.cli.settings import configure
 from birl.dataset import MultiStepTransitionPicker
+from birl.engine.trained import no_errors
 from birl.envs import Stepper, single_spaces
 from birl.errors import ConfigError, CorruptFileError
 from birl.logging import LoggingStrategy
@@ -208,6 +209,8 @@ def train(
         raise ConfigError(
             f"{flags([*off_policy, *drawing])}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
         )
+    if prioritized and not algorithm.learns_from.errors:
+        raise no_errors(algorithm.__name__)
     if target_return is not None:
         check_target(algorithm, target_return)
     if extend and fresh:

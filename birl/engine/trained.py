@@ -18,6 +18,14 @@ PRIORITY: Final = "priority of each element"
 """Where updates report `Loss.priority`, beside metrics."""
 
 
+def no_errors(name: str) -> UnsupportedError:
+    """The algorithm called ``name`` is given a prioritised sampler, to which it has nothing to hand back."""
+    return UnsupportedError(
+        f"a prioritised sampler draws by TD errors, which {name} does not have: make the dataset or buffer without "
+        "sampler="
+    )
+
+
 class Trained:
     """Networks, their optimisers and schedules, and the counters of their steps.
 
@@ -86,10 +94,7 @@ class Trained:
         """
         found = metrics.pop(PRIORITY, None)
         if found is None and self.prioritised and all(self.step_counts.values()):
-            raise UnsupportedError(
-                f"a prioritised sampler draws by TD errors, which {type(self.config).__name__.removesuffix('Config')} "
-                "does not have: make the dataset or buffer without sampler="
-            )
+            raise no_errors(type(self.config).__name__.removesuffix("Config"))
         return found
 
     # -- optimisers ------------------------------------------------------------------------------------------------

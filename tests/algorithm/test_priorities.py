@@ -11,6 +11,7 @@ import torch
 
 import birl
 from birl.algorithm.experience import Transitions
+from birl.algorithm.population import fit_many
 from birl.algos import DQNConfig, IQLConfig, SACConfig
 from birl.dataset import (
     InfiniteBuffer,
@@ -59,7 +60,14 @@ def test_every_algorithm_hands_priorities_back(run: Run) -> None:
     if type(algorithm).__name__ in IMITATION:
         with pytest.raises(UnsupportedError, match="TD errors, which .* does not have"):
             algorithm.update(drawn)
+        updates, draws = algorithm.grad_step, dataset.reader.get_state()["sampler"]["draws"]
+        with pytest.raises(UnsupportedError, match="TD errors, which .* does not have"):
+            algorithm.fit(dataset, n_steps=1, n_steps_per_epoch=1, show_progress=False)  # refused before it draws
+        assert (algorithm.grad_step, dataset.reader.get_state()["sampler"]["draws"]) == (updates, draws)
+        with pytest.raises(UnsupportedError, match="TD errors, which .* does not have"):
+            fit_many(run.config, dataset, 1, [0], logger_adapter=NoopAdapterFactory(), show_progress=False)
         return
+    algorithm.learner.check_sampler(dataset)
     if "PLAS" in run.name:
         algorithm.update(drawn)  # imitates before its critics learn
         assert (priorities(dataset, rows.index) == before).all()

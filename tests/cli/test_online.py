@@ -146,7 +146,10 @@ def test_priorities_of_logged_data(birl_: Any, tmp_path: Path) -> None:
     assert told.endswith("draws by TD errors, which BC does not have: leave out --prioritized")
     small = ["context_size=2", "num_layers=1"]
     told = birl_("train", "TACR", "--dataset", "pendulum-random", *words, tmp_path / "c", *small, status=1)
-    assert told.endswith("windows of trajectories have none: leave out --prioritized")
+    assert told.endswith("draws by TD errors, which TACR does not have: leave out --prioritized")
+    told = birl_("train", "AWR", "--env-id", "Pendulum-v1", *words[:3], "--out", tmp_path / "d", status=1)
+    assert told.endswith("which AWR does not have: leave out --prioritized")
+    assert not any((tmp_path / name).exists() for name in "bcd")  # refused at once
 
 
 def images(shape: tuple[int, ...]) -> Any:
