@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from torch import nn
 
 from birl.config import AlgorithmConfig
 from birl.errors import ConfigError, ShapeError, UnsupportedError
 
+_SCALES: Final = {"actor": ("observation_scaler",), "critic": ("observation_scaler", "reward_scaler")}
+"""The scalers whose units a network knows."""
+
 
 def copy_networks(algorithm: Any, source: Any, names: tuple[str, str], what: str) -> None:
     """Copy a network, and its target if there is one, from another algorithm.
+
+    The statistics of running scalers come with it, since it was learned in their units.
 
     Args:
         algorithm: the algorithm to copy to.
@@ -28,6 +33,12 @@ def copy_networks(algorithm: Any, source: Any, names: tuple[str, str], what: str
         if name in own:
             found = theirs[name if name in theirs else names[0]]
             _load(own[name], found, type(source).__name__, type(algorithm).__name__, what)
+    for name in _SCALES[names[0]]:
+        scaler, other = algorithm.learner.running.get(name), source.learner.running.get(name)
+        if scaler is not None and type(scaler) is type(other):
+            state, theirs = scaler.get_state(), other.get_state()
+            # limits, and what belongs to environments, stay its own
+            scaler.set_state({**state, "statistics": theirs["statistics"]} if "statistics" in state else theirs)
 
 
 def _check_source(source: Any) -> None:

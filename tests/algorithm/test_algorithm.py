@@ -33,7 +33,12 @@ from birl.errors import (
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.optimizers import OptimizerFactory
-from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
+from birl.preprocessing import (
+    MinMaxActionScaler,
+    RunningObservationScaler,
+    RunningRewardScaler,
+    StandardObservationScaler,
+)
 
 SMALL = VectorEncoderFactory(hidden_units=[8])
 QUIET = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -383,6 +388,38 @@ def test_networks_move_from_cql_to_sac():
     sac.copy_q_function_optim_from(cql)
     sac.reset_optimizer_states()
     assert not sac.engine.optimizers["actor"].state
+
+
+def test_running_statistics_are_copied_with_the_networks_that_know_their_units():
+    fields = {"actor_encoder_factory": SMALL, "critic_encoder_factory": SMALL, "batch_size": 8}
+
+    def scaled(clip, seed):
+        birl.seed(seed)
+        sac = algos.SACConfig(
+            observation_scaler=RunningObservationScaler(clip), reward_scaler=RunningRewardScaler(gamma=0.5), **fields
+        ).create()
+        sac.create_impl((3,), 2)
+        random = np.random.default_rng(seed)
+        for _ in range(5):
+            rows = 100 * random.normal(size=(2, 3)).astype(np.float32)
+            sac.learner.see(rows, rows[:, 0], np.zeros(2, bool), np.ones(2, bool))
+        return sac
+
+    source, one, two = scaled(5.0, 0), scaled(7.0, 1), scaled(7.0, 2)
+    x = 100 * np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
+    reward = one.reward_scaler.get_state()
+    one.copy_policy_from(source)
+    assert one.observation_scaler.clip == 7.0 and one.observation_scaler.count == 10
+    np.testing.assert_array_equal(one.predict(x), source.predict(x))
+    assert one.reward_scaler.get_params() == {key: reward[key] for key in one.reward_scaler.get_params()}
+    two.copy_q_function_from(source)
+    np.testing.assert_array_equal(two.predict_value(x, x[:, :2] / 500), source.predict_value(x, x[:, :2] / 500))
+    assert two.reward_scaler.get_params() == source.reward_scaler.get_params()
+    plain = algos.SACConfig(**fields).create()
+    plain.create_impl((3,), 2)
+    plain.copy_policy_from(source)  # without scalers nothing but networks is copied
+    one.copy_policy_from(plain)
+    assert one.observation_scaler.count == 10
 
 
 def test_networks_that_do_not_fit_are_refused():
