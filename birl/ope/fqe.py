@@ -100,6 +100,9 @@ class FQEConfig(ValueConfig):
 class DiscreteFQEConfig(FQEConfig):
     """Fitted Q evaluation of a policy with discrete actions. See `FQEConfig`.
 
+    With several choices at once the Q-function reads the action, as one of quantities does: it has no need of an output
+    for each combination, and values of choices together are no sums of values of each.
+
     Logs ``loss``.
     """
 
@@ -109,7 +112,7 @@ class FQENets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: FQEConfig) -> None:
         super().__init__()
-        kind = DiscreteQFunction if spec.actions.discrete else ContinuousQFunction
+        kind = DiscreteQFunction if spec.actions.kind is ActionSpace.DISCRETE else ContinuousQFunction
         self.critic = kind(spec, cfg.encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
 
@@ -124,7 +127,9 @@ def continuous_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
 
 
 def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
-    """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
+    """The same, from the values of all actions; of several choices, from those of the policy's."""
+    if isinstance(nets.critic, ContinuousQFunction):
+        return continuous_loss(nets, batch, cfg)
     with torch.no_grad():
         action = batch.extra[POLICY_ACTION].unsqueeze(-1)  # [..., K, 1]
         every = torch.arange(nets.critic.spec.actions.size, device=action.device)
@@ -145,7 +150,7 @@ class WithPolicyActions(Transitions):
     single_seed: str = "prepares its minibatches with its networks, which seeds do not share"
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
-        """``extra`` holds the policy's actions ``[..., K, A]`` or int64 ``[..., K]``."""
+        """``extra`` holds the policy's actions ``[..., K, *shape]``."""
         batch = to_batch(drawn, learner.units, learner.config.gamma)
         batch = replace(batch, state=None, extra={POLICY_ACTION: _policy_action(learner, drawn, batch.is_first)})
         burn_in = getattr(drawn, "burn_in", 0)
@@ -184,7 +189,7 @@ class WithPolicyActions(Transitions):
 def _policy_action(learner: Learner, minibatch: Any, is_first: Tensor | None) -> Tensor:
     """Actions of the policy at next observations, in the units of the Q-functions."""
     assert learner.evaluated is not None
-    policy, count, scaler = learner.evaluated.policy, learner.config.n_action_samples, learner.units.action_scaler
+    policy, count, own = learner.evaluated.policy, learner.config.n_action_samples, learner.spec.actions
     inputs = Inputs(policy.units.observation(minibatch.next_observations))
     if is_first is not None:
         before = policy.units.observation(minibatch.observations)
@@ -194,8 +199,8 @@ def _policy_action(learner: Learner, minibatch: Any, is_first: Tensor | None) ->
     for _ in range(max(count, 1)):
         action = policy.function(greedy=not count)(policy.nets, inputs)
         action = policy.environment_tensor(action)
-        actions.append(action if scaler is None else scaler.transform(action))
-    return torch.stack(actions, -1 - len(learner.spec.actions.shape))
+        actions.append(learner.units.action(action if own.shape else action.unsqueeze(-1)))
+    return torch.stack(actions, -1 - len(own.shape))
 
 
 class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
@@ -278,7 +283,7 @@ def _needs_a_policy(name: str, config_name: str) -> NoReturn:
 
 @final
 class FQE(_FittedQEvaluation[FQEConfig]):
-    """Evaluates policies with continuous actions. See `FQEConfig`.
+    """Evaluates policies with continuous actions, also with choices beside them. See `FQEConfig`.
 
     Args:
         algo: the algorithm whose policy is evaluated, built and on the same device. It is read, never changed.
@@ -286,7 +291,7 @@ class FQE(_FittedQEvaluation[FQEConfig]):
         device: see `AlgorithmConfig.create`.
     """
 
-    actions = ActionSpace.CONTINUOUS
+    actions = ActionSpace.CONTINUOUS | ActionSpace.COMPOSITE
     acts = Policy(q_action, q_action, q_value, "critic", bounded=False)
     steps = (Gradient("critic", continuous_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
 
@@ -301,6 +306,6 @@ class DiscreteFQE(_FittedQEvaluation[DiscreteFQEConfig]):
         device: see `AlgorithmConfig.create`.
     """
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     acts = GreedyCritic(bounded=False)
     steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import birl
 from birl import algos
+from birl.actions import Composite, Continuous, Discrete, MultiDiscrete
 from birl.algorithm import Algorithm, Nothing, Policy, load_learnable
 from birl.config import AlgorithmConfig, config, hyperparameters
 from birl.dataset import MDPDataset, MultiStepTransitionPicker
@@ -305,6 +306,73 @@ def test_exact_values_of_a_fixed_policy(kind: str, head: str, samples: int) -> N
     error = np.abs(values_of(fqe, eye) - exact).max()
     print(f"\n{kind} {head} {samples}: error {error:.3f} of values up to {exact.max():.2f}")
     assert error <= 0.25
+
+
+@config
+class PartsConfig(TableConfig):
+    """The same, for `TableOfParts`."""
+
+
+class PartsNets(TableNets):
+    def __init__(self, spec: Spec, cfg: PartsConfig) -> None:
+        super().__init__(spec, cfg)
+        self.actions = spec.actions
+
+
+class TableOfParts(Algorithm[PartsConfig, PartsNets]):
+    """A table's choice in other forms: two choices of two, or a choice and a number."""
+
+    actions = ActionSpace.ANY
+    learns_from = Nothing()
+    acts = Policy(
+        lambda nets, inputs: in_parts(nets.actions, nets(inputs).argmax(-1)),
+        lambda nets, inputs: in_parts(nets.actions, torch.multinomial(nets(inputs), 1)[..., 0]),
+        network="",
+        bounded=False,
+    )
+
+
+def in_parts(actions: Any, choice: Tensor) -> Tensor:
+    if isinstance(actions, MultiDiscrete):
+        return torch.stack([choice // 2, choice % 2], -1)
+    number = torch.full((*choice.shape, 1), 0.5)
+    return choice if isinstance(actions, Discrete) else actions.joined([choice, number])
+
+
+PARTS: dict[str, Any] = {
+    "one from k": Discrete(CHOICES, start=5),
+    "several": MultiDiscrete((2, 2)),
+    "several from k": MultiDiscrete((2, 2), (1, -3)),
+    "composite": Composite((Discrete(CHOICES, start=2), Continuous(1))),
+}
+
+
+@pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
+@pytest.mark.parametrize(("name", "samples"), [(name, 0) for name in PARTS] + [("several from k", 3)])
+def test_exact_values_of_other_actions(name: str, samples: int) -> None:
+    """Those of the same process, whose actions are called otherwise. Two choices together are no sum of each."""
+    data, r, p, eye = tabular()
+    actions, table = PARTS[name], MIXED if samples else GREEDY
+    exact = exact_values(r, p, table)
+
+    def called(choices: Any) -> Any:
+        return actions.given(in_parts(actions, torch.as_tensor(choices))).numpy()
+
+    batches = list(data.reader.all_transitions())
+    names = ("observations", "actions", "rewards", "terminals", "next_observations")
+    x, choice, reward, ended, following = (np.concatenate([getattr(each, name) for each in batches]) for name in names)
+    logged = MDPDataset(
+        x, called(choice[:, 0]), reward, ended, 1 - ended, action_size=actions.told, next_observations=following
+    )
+    policy = PartsConfig(probabilities=table.tolist()).create()
+    policy.create_impl((STATES,), actions.told)
+    torch.manual_seed(0)
+    fields = {"encoder_factory": VectorEncoderFactory(hidden_units=[64]), "learning_rate": 1e-2}
+    fqe = trained(policy, logged, 700, n_action_samples=samples, **fields)
+    found = np.stack([fqe.predict_value(eye, np.repeat(called([a]), STATES, 0)) for a in range(CHOICES)], 1)
+    visited = np.abs(found - exact).mean()
+    other = exact_values(r, p, MIXED if table is GREEDY else GREEDY)
+    assert visited < 0.35 and visited < 0.5 * np.abs(found - other).mean()
 
 
 def test_a_greedy_evaluation_is_of_the_mode() -> None:
