@@ -179,6 +179,19 @@ def test_they_are_but_for_what_is_documented(name: str, monkeypatch: pytest.Monk
 
 
 SLIGHT = ("cal_ql", "cql", "sac", "sac_qr")  # only when alpha and temperature move, and they hardly do in ten updates
+@pytest.mark.parametrize("name", ["cql", "cal_ql"])
+def test_cql_counts_the_sum_over_proposals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constant has no gradient but that of ``alpha``, which is d3rlpy's to the last digits only with the sum."""
+    draw_in_its_order(monkeypatch)
+    expected, apart = read(DATA / "updates" / f"{name}.d3").nets.alpha.raw, []
+    configured = birl.convert._config
+    for summed in (True, False):
+        config = {"sum_proposals": summed}
+        monkeypatch.setattr(birl.convert, "_config", lambda data, c=config: dataclasses.replace(configured(data), **c))
+        apart.append((updated(read(DATA / f"{name}.d3"))["alpha.raw"] - expected).abs().item())
+    assert apart[0] < 1e-9 and apart[1] > 2e-8
+
+
 DIFFERENT = [name for name in UNDONE if name not in SLIGHT]
 
 
