@@ -113,8 +113,8 @@ def wanted_rows(
 
     Args:
         ours: birl's algorithms.
-        theirs: says which algorithms d3rlpy has, ``None`` if nobody knows. It is asked only if a row compares with them,
-            since its environment may have to be made for it.
+        theirs: says which algorithms d3rlpy has, ``None`` if nobody knows. It is asked only if a row compares with
+            them, since its environment may have to be made for it.
         patterns, without: see `chosen`.
     """
     found = chosen(rows(ours), patterns, without)

@@ -225,10 +225,9 @@ def with_choices(shape: Any, choices: Any) -> Tree:
 
 def leaf_spaces(space: Any) -> Tree:
     """The spaces in nested Tuple and Dict spaces as a tree like their observations, dicts in the order of the space."""
-    parts = getattr(space, "spaces", None)
-    if isinstance(parts, tuple | list):
-        return tuple(map(leaf_spaces, parts))
-    return space if parts is None else {str(name): leaf_spaces(part) for name, part in parts.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(leaf_spaces, space.spaces))
+    return {str(name): leaf_spaces(part) for name, part in space.items()} if isinstance(space, spaces.Dict) else space
 
 
 def observations_of(leaves: Tree) -> Tree:
@@ -237,6 +236,8 @@ def observations_of(leaves: Tree) -> Tree:
     Raises:
         EnvironmentMismatchError: naming a leaf that networks cannot read, and how to leave it out.
     """
+    if not any(True for _ in tree_leaves(leaves)):
+        raise EnvironmentMismatchError(f"the observation space has no part, {leaves!r}: there is nothing to choose by")
     return named_map(lambda space, name: _leaf_of(space, name, leaves), leaves)
 
 

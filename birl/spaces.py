@@ -18,8 +18,17 @@ from gymnasium.vector import VectorEnv
 
 from birl.actions import Actions, actions_of
 from birl.errors import ActionError, EnvironmentMismatchError, ShapeError
-from birl.observations import as_observations, chosen, leaf_spaces, observations_of, picked, reads, shapes_of
-from birl.types import MASK, Shape, Tree, tree_map, without_mask
+from birl.observations import (
+    Numbers,
+    as_observations,
+    chosen,
+    leaf_spaces,
+    observations_of,
+    picked,
+    reads,
+    shapes_of,
+)
+from birl.types import MASK, ActionSpace, Shape, Tree, tree_map, without_mask
 
 MOST_CHANNELS: Final = 4
 """Channels of an image, if they come last. A longer last axis is a side of the image."""
@@ -52,19 +61,23 @@ class Spec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observations", as_observations(self.observations))
-        mask = self.data_shape[MASK] if self.masked else (self.actions.size,)
-        if mask != (self.actions.size,):
+        options = (sum(self.actions.options),)
+        mask = self.data_shape[MASK] if self.masked else options
+        if mask != options:
+            each = "action" if self.actions.kind is ActionSpace.DISCRETE else "option of each choice"
             raise ShapeError(
-                f"the mask of actions, {MASK!r} of the observations, has shape {mask}; it must have "
-                f"{(self.actions.size,)}, a number for each action"
+                f"the mask of actions, {MASK!r} of the observations, has shape {mask}; it must have {options}, a "
+                f"number for each {each}"
             )
+        if self.masked:  # also where a space calls its zeros and ones choices
+            object.__setattr__(self, "observations", {**self.observations, MASK: Numbers(mask)})
         if self.encoder_shape == {}:
             raise ShapeError(f"the observations hold nothing but {MASK!r}: give something to choose actions by")
 
     @functools.cached_property
     def masked(self) -> bool:
         """Whether observations say which actions are allowed; see `birl.types.MASK`."""
-        return self.actions.discrete and isinstance(self.observations, dict) and MASK in self.observations
+        return bool(self.actions.options) and isinstance(self.observations, dict) and MASK in self.observations
 
     @functools.cached_property
     def encoder_shape(self) -> Shape:

@@ -42,6 +42,7 @@ __all__ = [
     "beside_mask",
     "is_shape",
     "leaf_shapes",
+    "opened",
     "parts_like",
     "shape_map",
     "tree_leaves",
@@ -71,7 +72,9 @@ GRADIENT_STATISTICS: Final = ("min", "max", "mean", "std")
 """The statistics that are logged for a gradient, in order."""
 
 MASK: Final = "action_mask"
-"""The leaf of a dict observation that says which discrete actions are allowed: ``[A]``, 0 for those that are not."""
+"""The leaf of a dict observation that says which discrete actions are allowed: ``[A]``, 0 for those that are not.
+
+Of several choices it has the options of each, one choice after another. Quantities beside them have none."""
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 """The largest float32."""
@@ -189,6 +192,11 @@ def beside_mask(function: Callable[[Tree], Tree], observation: Tree) -> Tree:
     return {name: observation[name] if name == MASK else own[name] for name in observation}
 
 
+def opened(allowed: Tensor) -> Tensor:
+    """A mask ``[..., A]`` of one choice, of ones where it allows nothing, as it may after the end of an episode."""
+    return allowed | ~allowed.any(-1, keepdim=True)
+
+
 class Inputs(NamedTuple):
     """Inputs of a network: observations and, for recurrent networks, their history.
 
@@ -220,8 +228,7 @@ class Inputs(NamedTuple):
         observation = self.observation if self.following is None else self.following
         if not isinstance(observation, dict) or MASK not in observation:
             return None
-        allowed = observation[MASK] != 0
-        return allowed | ~allowed.any(-1, keepdim=True)
+        return opened(observation[MASK] != 0)
 
 
 @dataclass(frozen=True)

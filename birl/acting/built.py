@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
+from birl.actions import allowed_actions
 from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, UnsupportedError
 from birl.observations import check_inside, check_mask, picked
 from birl.preprocessing.units import Units
@@ -93,7 +94,7 @@ class BuiltPolicy:
 
     def predict(self, x: Tree, greedy: bool) -> Array:
         """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
-        return self.to_environment(self.act(self.checked(x), greedy)[0])
+        return self.to_environment(self.act(self.checked(x, chooses=True), greedy)[0])
 
     def value(self, x: Tree, action: Array | None) -> Array:
         """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]`` or ``[B, 1]``.
@@ -128,8 +129,12 @@ class BuiltPolicy:
             inputs = Inputs(self.units.observation(x))
             return function(self.nets, inputs, self.units.action(action.reshape(stored))).cpu().numpy()
 
-    def checked(self, x: Tree) -> Tree:
+    def checked(self, x: Tree, chooses: bool = False) -> Tree:
         """Validated observations ``[B, *shape]``, in the form that `Units` takes.
+
+        Args:
+            x: the observations.
+            chooses: whether actions are to be chosen on them, of which masks must allow one.
 
         Raises:
             ShapeError: if their shapes or types do not fit.
@@ -166,4 +171,6 @@ class BuiltPolicy:
         check_inside(self.spec.observations, x)
         if self.spec.masked:
             check_mask(x, ShapeError, f"the observations' {MASK!r}")
+            if chooses:
+                allowed_actions(self.spec.actions, x, "the observation", ShapeError)
         return x

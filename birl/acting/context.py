@@ -116,7 +116,7 @@ class TransformerActor:
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
         """Actions ``[n, A]`` or int64 ``[n]``; ``reward`` is that of the previous step."""
         first, reward = np.asarray(is_first, bool), np.asarray(reward, np.float32)
-        observation = self._algorithm.learner.policy.checked(observation)
+        observation = self._algorithm.learner.policy.checked(observation, chooses=True)
         if not np.isfinite(reward[~first]).all():
             raise NonFiniteError(f"a reward is {reward[~first]}: no return is left to aim at")
         context = self._context = self._context or self._padding(observation)

@@ -12,7 +12,7 @@ of one.
 from __future__ import annotations
 
 from birl.actions.kinds import Continuous, Discrete, all_finite
-from birl.actions.several import Actions, Composite, MultiDiscrete
+from birl.actions.several import Actions, Composite, MultiDiscrete, masks_of_choices
 from birl.actions.spaces import (
     actions_of,
     allowed_actions,
@@ -20,6 +20,7 @@ from birl.actions.spaces import (
     check_actions,
     environment_actions,
     one_of,
+    open_masks,
     sample_actions,
     space_of,
 )
@@ -40,7 +41,9 @@ __all__ = [
     "as_rows",
     "check_actions",
     "environment_actions",
+    "masks_of_choices",
     "one_of",
+    "open_masks",
     "sample_actions",
     "space_of",
 ]

@@ -63,6 +63,7 @@ class Continuous:
 
     kind: ClassVar = ActionSpace.CONTINUOUS
     discrete: ClassVar = False
+    options: ClassVar[tuple[int, ...]] = ()
 
     def __str__(self) -> str:
         return f"{self.size} action dimension{'s' * (self.size > 1)}"
@@ -180,6 +181,11 @@ class Discrete:
     def starts(self) -> tuple[int, ...]:
         """Where the numbers of a stored action begin."""
         return (self.start,)
+
+    @property
+    def options(self) -> tuple[int, ...]:
+        """How many options each choice has. A mask has a number for each of them, one choice after another."""
+        return (self.size,)
 
     @property
     def log_count(self) -> float:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from birl.actions.kinds import Continuous, Discrete, first_false, whole_numbers
-from birl.types import ActionSpace, Array, Leaf
+from birl.types import ActionSpace, Array, Leaf, opened
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ class MultiDiscrete:
     def parts(self) -> tuple[Discrete, ...]:
         """Each of the choices."""
         return tuple(map(Discrete, self.sizes, self.starts))
+
+    @property
+    def options(self) -> tuple[int, ...]:
+        """See `Discrete.options`."""
+        return self.sizes
 
     @property
     def size(self) -> int:
@@ -125,18 +130,15 @@ class MultiDiscrete:
             mask: ``None`` if all options are allowed. That is the answer, too, if no choice has fewer than others.
             like: any tensor on the device.
         """
-        if mask is None and len(set(self.sizes)) == 1:
-            return None
-        return self.branched(torch.ones(self.size, dtype=torch.bool, device=like.device) if mask is None else mask)
+        if mask is not None:
+            return self.branched(torch.cat(masks_of_choices(self, mask), -1))
+        every = torch.ones(self.size, dtype=torch.bool, device=like.device)
+        return None if len(set(self.sizes)) == 1 else self.branched(every)
 
     def sample(self, n: int, generator: np.random.Generator, allowed: Array | None = None) -> Array:
         """Uniformly random int64 ``[n, D]``, of the options that are ``allowed`` ``[n, size]``."""
-        masks = [None] * len(self.parts) if allowed is None else self.split_mask(allowed)
+        masks = _for_parts(self, allowed)
         return np.stack([part.sample(n, generator, each) for part, each in zip(self.parts, masks, strict=True)], -1)
-
-    def split_mask(self, allowed: Array) -> list[Any]:
-        """The mask of each choice."""
-        return np.split(allowed, np.cumsum(self.sizes)[:-1], -1)
 
     def clip(self, action: Array) -> Array:
         """The choices themselves."""
@@ -149,9 +151,7 @@ class MultiDiscrete:
 
     def masked_out(self, action: Array, allowed: Array) -> int | None:
         """Index of the first of ``action`` ``[n, D]`` that is not ``allowed`` ``[n, size]``."""
-        parts = zip(self.parts, action.T, self.split_mask(allowed), strict=True)
-        found = [each for each in (part.masked_out(column, own) for part, column, own in parts) if each is not None]
-        return min(found, default=None)
+        return _masked_out(self, np.split(action, len(self.parts), -1), allowed)
 
     @property
     def allowed(self) -> str:
@@ -184,6 +184,11 @@ class Composite:
     def size(self) -> int:
         """Number of outputs of all parts."""
         return sum(part.size for part in self.parts)
+
+    @functools.cached_property
+    def options(self) -> tuple[int, ...]:
+        """See `Discrete.options`."""
+        return tuple(part.size for part in self.parts if part.discrete)
 
     @functools.cached_property
     def widths(self) -> list[int]:
@@ -287,7 +292,8 @@ class Composite:
 
     def sample(self, n: int, generator: np.random.Generator, allowed: Array | None = None) -> Array:
         """Uniformly random rows ``[n, W]``; standard normal where there are no bounds."""
-        drawn = [part.sample(n, generator).reshape(n, -1) for part in self.parts]
+        masks = _for_parts(self, allowed)
+        drawn = [part.sample(n, generator, each).reshape(n, -1) for part, each in zip(self.parts, masks, strict=True)]
         return np.concatenate(drawn, -1, dtype=np.float32)
 
     def clip(self, action: Array) -> Array:
@@ -300,10 +306,36 @@ class Composite:
         found = [part.outside(each) for part, each in zip(self.parts, self.columns(action), strict=True)]
         return min((each for each in found if each is not None), default=None)
 
+    def masked_out(self, action: Array, allowed: Array) -> int | None:
+        """See `MultiDiscrete.masked_out`."""
+        return _masked_out(self, self.columns(action), allowed)
+
     @property
     def allowed(self) -> str:
         """The actions that are not `outside`, in words."""
         return "; ".join(part.allowed for part in self.parts)
+
+
+def split_mask(actions: Actions, allowed: Array) -> list[Array]:
+    """The mask of each choice in those ``[..., sum(options)]`` of all."""
+    return np.split(allowed, np.cumsum(actions.options)[:-1], -1)
+
+
+def masks_of_choices(actions: Actions, mask: Tensor) -> list[Tensor]:
+    """As `split_mask`, of tensors. A choice that has no option, as after the end of an episode, has all of them."""
+    return [opened(each) for each in mask.split(actions.options, -1)]
+
+
+def _for_parts(actions: MultiDiscrete | Composite, allowed: Array | None) -> list[Any]:
+    """The mask of each part; ``None`` where all is allowed."""
+    masks = iter(() if allowed is None else split_mask(actions, allowed))
+    return [next(masks, None) if part.discrete else None for part in actions.parts]
+
+
+def _masked_out(actions: MultiDiscrete | Composite, columns: list[Array], allowed: Array) -> int | None:
+    parts = zip(actions.parts, columns, _for_parts(actions, allowed), strict=True)
+    found = [part.masked_out(each.astype(np.int64), own) for part, each, own in parts if isinstance(part, Discrete)]
+    return min((each for each in found if each is not None), default=None)
 
 
 Actions: TypeAlias = Continuous | Discrete | MultiDiscrete | Composite

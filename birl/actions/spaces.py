@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from birl.actions.kinds import Continuous, Discrete, first_false
-from birl.actions.several import Actions, Composite, MultiDiscrete
-from birl.errors import ActionError, EnvironmentMismatchError, ShapeError
-from birl.types import MASK, Array, Tree
+from birl.actions.several import Actions, Composite, MultiDiscrete, split_mask
+from birl.errors import ActionError, BirlError, EnvironmentMismatchError, ShapeError
+from birl.types import MASK, Array, Tree, tree_leaves
 
 
 def actions_of(space: Any) -> Actions:
@@ -24,6 +24,8 @@ def actions_of(space: Any) -> Actions:
     """
     leaves = list(_leaves(space))
     parts = [part for leaf in leaves for part in _parts_of(leaf, space)]
+    if not parts:
+        raise ActionError(f"the action space is {space}, in which there is nothing to choose: give it a part")
     if len(leaves) == 1 and leaves[0] is space and "Box" in _names(space):
         return parts[0]
     if len(leaves) == 1 and leaves[0] is space and "Discrete" in _names(space):
@@ -44,11 +46,10 @@ def _class_names(kind: Hashable) -> frozenset[str]:
 
 def _leaves(space: Any) -> Iterator[Any]:
     """The spaces in nested Tuple and Dict spaces, in their order."""
-    parts = getattr(space, "spaces", None)
-    if parts is None:
+    if not _names(space) & {"Dict", "Tuple"}:  # others that have parts are no tree of them
         yield space
     else:
-        for part in parts.values() if isinstance(parts, Mapping) else parts:
+        for part in space.spaces.values() if isinstance(space.spaces, Mapping) else space.spaces:
             yield from _leaves(part)
 
 
@@ -174,28 +175,57 @@ def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) ->
     return actions_of(space).sample(n, generator)
 
 
-def allowed_actions(actions: Actions, observation: Tree) -> Array | None:
-    """Bool ``[n, A]``: the discrete actions that observations ``[n, …]`` allow; ``None`` if they have no mask.
+def allowed_actions(
+    actions: Actions,
+    observation: Tree,
+    what: str = "environment",
+    error: type[BirlError] = EnvironmentMismatchError,
+) -> Array | None:
+    """Bool ``[n, A]``: the options that observations ``[n, …]`` allow; ``None`` if they have no mask.
+
+    Args:
+        actions: what they are.
+        observation: tree of arrays ``[n, …]``.
+        what, error: what a row is, for messages, and what is raised.
 
     Raises:
-        EnvironmentMismatchError: if an observation allows none.
+        EnvironmentMismatchError: if an observation allows none of a choice; ``error`` if that is another.
     """
-    if not (actions.discrete and isinstance(observation, dict) and MASK in observation):
+    if not _has_mask(actions, observation):
         return None
     allowed: Array = np.asarray(observation[MASK]) != 0
-    index = _nothing_in(actions, allowed)
+    index = first_false(np.stack([each.any(-1) for each in split_mask(actions, allowed)], -1))
     if index is not None:
-        raise EnvironmentMismatchError(
-            f"environment {index} allows no action: its {MASK!r} is {observation[MASK][index].tolist()!s:.80}, but the "
-            "episode goes on; a mask must have at least one 1 unless the episode has ended"
+        each = " for each choice" if len(actions.options) > 1 else ""
+        raise error(
+            f"{what} {index} allows no action: its {MASK!r} is {allowed[index].astype(int).tolist()!s:.80}, but the "
+            f"episode goes on; a mask must have at least one 1{each} unless the episode has ended"
         )
     return allowed
 
 
-def _nothing_in(actions: Actions, allowed: Array) -> int | None:
-    """Index of the first mask ``[n, A]`` that allows no option of a choice."""
-    masks = actions.split_mask(allowed) if isinstance(actions, MultiDiscrete) else [allowed]
-    return first_false(np.stack([each.any(-1) for each in masks], -1))
+def open_masks(actions: Actions, observation: Tree, where: Any = True) -> tuple[Tree, Array]:
+    """Observations ``[n, …]`` in which choices without any option have all of them: none is chosen there.
+
+    Args:
+        actions: what they are.
+        observation: tree of arrays ``[n, …]``.
+        where: bool ``[n]``: others are left as they are.
+
+    Returns:
+        The observations, and bool ``[n]``: where they were changed.
+    """
+    if not (np.any(where) and _has_mask(actions, observation)):
+        return observation, np.zeros(len(next(tree_leaves(observation))), np.bool_)
+    mask = np.array(observation[MASK])
+    empty = [~each.any(-1) & where for each in split_mask(actions, mask)]
+    for each, rows in zip(split_mask(actions, mask), empty, strict=True):
+        each[rows] = 1  # parts of the copy
+    return {**observation, MASK: mask}, np.logical_or.reduce(empty)
+
+
+def _has_mask(actions: Actions, observation: Tree) -> bool:
+    return bool(actions.options) and isinstance(observation, dict) and MASK in observation
 
 
 def check_actions(actions: Actions, given: Any, allowed: Array | None = None) -> None:
@@ -204,7 +234,7 @@ def check_actions(actions: Actions, given: Any, allowed: Array | None = None) ->
     Args:
         actions: what the environment takes.
         given: ``[n, *actions.shape]``.
-        allowed: bool ``[n, A]``, of discrete actions; ``None`` if all are.
+        allowed: bool ``[n, A]``, of choices; ``None`` if all are.
 
     Raises:
         ActionError: naming the first action that is NaN, outside of the space or not allowed.
@@ -217,7 +247,7 @@ def check_actions(actions: Actions, given: Any, allowed: Array | None = None) ->
             f"the action {values[index].tolist()!s:.100} for environment {index} is not in its action space; allowed "
             f"are {actions.allowed}: {scaler}use an explorer whose actions are allowed"
         )
-    if allowed is not None and isinstance(actions, Discrete | MultiDiscrete):
+    if allowed is not None and not isinstance(actions, Continuous):
         index = actions.masked_out(values, allowed)
         if index is not None:
             raise ActionError(

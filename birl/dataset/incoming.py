@@ -58,7 +58,7 @@ def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[
         path: _fit(path.replace("observation", name, 1), np.asarray(value), storage.leaves[path])
         for path, value in _pairs(storage.observation_names, observation, name)
     }
-    if storage.info.actions.discrete:
+    if storage.info.actions.options:
         check_mask(observation, DataError, f"{name}[{MASK!r}]")
     for path, choices in storage.choices.items():
         check_leaf(choices, columns[path], path.replace("observation", name, 1))

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import Space
 
-from birl.actions import KINDS, Actions, Discrete, MultiDiscrete, actions_in, actions_told, as_rows
+from birl.actions import KINDS, Actions, Continuous, Discrete, actions_in, actions_told, as_rows
 from birl.errors import ActionError, DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.observations import check_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Tree, tree_leaves
@@ -57,7 +57,7 @@ def check_allowed(observations: Tree, actions: Array, what: Actions) -> None:
     Raises:
         ActionError: naming the first that is not.
     """
-    if not isinstance(observations, dict) or MASK not in observations or not isinstance(what, Discrete | MultiDiscrete):
+    if not isinstance(observations, dict) or MASK not in observations or isinstance(what, Continuous):
         return
     masks = observations[MASK]
     step = what.masked_out(actions, masks != 0)

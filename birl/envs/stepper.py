@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from birl.actions import Discrete, actions_of, all_finite, environment_actions, one_of
+from birl.actions import Discrete, actions_of, all_finite, environment_actions, one_of, open_masks
 from birl.errors import EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
 from birl.observations import Choices, check_mask, leaf_spaces, picked
 from birl.spaces import number_of_environments, single_spaces
@@ -114,7 +114,7 @@ class Stepper:
         observation, info = _parts(self._ask("reset", seed=self._seed()), "reset")
         self.observation: Tree = self._read(observation)
         reads = isinstance(self.observation, dict) and MASK in self.observation
-        if (self._offers_mask or MASK in info) and self.actions.discrete and not reads:
+        if (self._offers_mask or MASK in info) and self.actions.options and not reads:
             _warn_of_mask("observations" if self._offers_mask else "info")
         self._check(self.observation)
         self.is_first = np.ones(self.n, dtype=bool)
@@ -237,7 +237,7 @@ class Stepper:
         following = observation
         if self._mode is AutoresetMode.NEXT_STEP:
             self.is_first = ~valid
-            following = _opened(observation, done)
+            following, _ = open_masks(self.actions, observation, done)
         else:
             self.is_first = done
             if ended and self._mode is AutoresetMode.SAME_STEP:
@@ -284,7 +284,7 @@ class Stepper:
                     f"an environment gave the {what} {array[0].tolist()!s:.100} of dtype {array.dtype}; it must give "
                     "numbers: mend the environment"
                 )
-        if self.actions.discrete:
+        if self.actions.options:
             check_mask(observation, EnvironmentMismatchError, "an environment gave a mask of actions that")
         for choices, rows in zip(self._choices, tree_leaves(observation), strict=False):
             wrong = None if choices is None else choices.outside(rows)
@@ -452,15 +452,6 @@ def _autoreset_mode(env: Any) -> AutoresetMode:
             f"the vector environment does not say when it resets: metadata['autoreset_mode'] must be one of "
             f"{', '.join(str(mode) for mode in AutoresetMode)}"
         ) from error
-
-
-def _opened(observation: Tree, where: Array) -> Tree:
-    """``observation`` with masks of ones ``where`` they allow nothing: the action is not taken there."""
-    if not where.any() or not isinstance(observation, dict) or MASK not in observation:
-        return observation
-    mask = observation[MASK].copy()
-    mask[where & ~mask.any(-1)] = 1
-    return {**observation, MASK: mask}
 
 
 def _with_final(observation: Tree, observations: Tree, info: dict[str, Any], done: Array) -> Tree:

@@ -110,21 +110,21 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     wrappers of observations.
 
     Args:
-        env: environment with discrete actions whose ``info`` has ``action_mask`` ``[A]``: 1 for each action that is
-            allowed, else 0. Of several choices, the options of each, one after the other.
+        env: environment with discrete actions, or such parts, whose ``info`` has ``action_mask`` ``[A]``: 1 for each
+            action that is allowed, else 0. Of several choices, the options of each, one after the other.
 
     Raises:
-        EnvironmentMismatchError: if actions are not discrete, observations have such a part already, or one comes
+        EnvironmentMismatchError: if no part of actions is discrete, observations have such a part already, or one comes
             without a mask that fits.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(wrappable(env, self))
-        actions, space = env.action_space, env.observation_space
-        if not isinstance(actions, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-            raise EnvironmentMismatchError(f"ActionMask is for discrete actions, the action space is {actions}")
-        self._size, self._joins = actions_of(actions).size, isinstance(space, spaces.Dict)
+        self._size, space = sum(actions_of(env.action_space).options), env.observation_space
+        if not self._size:
+            raise EnvironmentMismatchError(f"ActionMask is for discrete actions, but these are {env.action_space}")
+        self._joins = isinstance(space, spaces.Dict)
         parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
         if MASK in parts:
             raise EnvironmentMismatchError(

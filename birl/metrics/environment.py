@@ -62,8 +62,8 @@ def evaluate(
     while True:
         for index in np.flatnonzero(stepper.is_first).tolist():
             episode[index], started = started, started + 1
-        action = actor(stepper.observation, stepper.is_first, stepper.reward)
         allowed = allowed_actions(stepper.actions, stepper.observation)
+        action = actor(stepper.observation, stepper.is_first, stepper.reward)
         if epsilon > 0:
             other = stepper.actions.sample(stepper.n, generator, allowed)
             chosen = generator.random(stepper.n) < epsilon

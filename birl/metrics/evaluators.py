@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from birl.actions import open_masks
 from birl.dataset import EpisodeBase, InfiniteBuffer, ReplayBuffer, ReplayBufferBase, TransitionMiniBatch
 from birl.dataset.reader import Reader
 from birl.errors import ConfigError, EmptyDataError
@@ -98,9 +99,11 @@ class TDErrorEvaluator(OverTransitions):
     """
 
     def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        value = algo.predict_value(batch.observations, _actions(batch))
-        action = algo.predict(batch.next_observations)
-        following = algo.predict_value(batch.next_observations, action)
+        value = algo.predict_value(batch.observations, _actions(batch, algo))
+        after, spec = batch.next_observations, getattr(algo, "spec", None)
+        if spec is not None:
+            after, _ = open_masks(spec.actions, after)  # after the end of an episode nothing may be allowed
+        following = algo.predict_value(after, algo.predict(after))
         reward = batch.rewards[:, 0]
         if algo.reward_scaler is not None:
             reward = algo.reward_scaler.transform_numpy(reward)
@@ -129,7 +132,7 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
 
     def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
         greedy = algo.predict(batch.observations)
-        value: Array = algo.predict_value(batch.observations, _actions(batch))
+        value: Array = algo.predict_value(batch.observations, _actions(batch, algo))
         return value - algo.predict_value(batch.observations, greedy)
 
 
@@ -182,7 +185,7 @@ class SoftOPCEvaluator(OverTransitions):
         return float(value[success].mean() - value.mean()) if success.any() else float("nan")
 
     def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        value: Array = algo.predict_value(batch.observations, _actions(batch))
+        value: Array = algo.predict_value(batch.observations, _actions(batch, algo))
         return value
 
 
@@ -200,11 +203,12 @@ class ContinuousActionDiffEvaluator(OverTransitions):
 class DiscreteActionMatchEvaluator(OverTransitions):
     r"""Share of steps at which the greedy action is the data's, :math:`P_D(a_t = \pi(s_t))`."""
 
-    _kind = ActionSpace.DISCRETE
+    _kind = ActionSpace.CHOICES
     _sibling = "ContinuousActionDiffEvaluator"
 
     def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        return np.asarray(algo.predict(batch.observations) == self._compared(batch))
+        greedy = np.asarray(algo.predict(batch.observations))
+        return (greedy == self._compared(batch).reshape(greedy.shape)).reshape(len(greedy), -1).all(1)
 
 
 class _WithAnother(OverTransitions):
@@ -241,7 +245,10 @@ class CompareDiscreteActionMatchEvaluator(_WithAnother, DiscreteActionMatchEvalu
     _sibling = "CompareContinuousActionDiffEvaluator"
 
 
-def _actions(batch: TransitionMiniBatch) -> Array:
+def _actions(batch: TransitionMiniBatch, algo: Any = None) -> Array:
     """Actions ``[B, A]``, or integers ``[B]``."""
     actions: Array = batch.actions
-    return actions[:, 0] if actions.dtype.kind in "iu" else actions
+    spec = getattr(algo, "spec", None)  # only birl's algorithms have one
+    if spec is not None:
+        return actions.reshape(len(actions), *spec.actions.shape)
+    return actions[:, 0] if actions.dtype.kind in "iu" and actions.shape[1] == 1 else actions

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from birl.actions import Composite
+from birl.actions import Composite, masks_of_choices
 from birl.models.distributions import Categorical, Joint, Normal, SquashedNormal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork
@@ -160,10 +160,12 @@ class JointPolicy(LinearNetwork):
         """Distribution of actions ``[..., W]``."""
         log_std = self.log_std.clamp(*self.log_std_range)
         parts: list[Normal | Categorical] = []
+        mask = inputs.mask if self.spec.masked else None
+        masks = iter([] if mask is None else masks_of_choices(self.actions, mask))
         outputs = self.linear(self.encode(inputs)).split(self._sizes, -1)
         for part, output in zip(self.actions.parts, outputs, strict=True):
             if part.discrete:
-                parts.append(_categorical(part, output, None))
+                parts.append(_categorical(part, output, next(masks, None)))
                 continue
             own, log_std = log_std[: part.size], log_std[part.size :]
             parts.append(Normal(output.tanh() if self.tanh_mean else output, own))

@@ -66,7 +66,7 @@ class Units:
             numbers = tree_map(to_float, tensors)
         else:
             scale = self.observation_scaler.transform
-            numbers = beside_mask(scale, tensors) if self.actions.discrete else scale(tensors)
+            numbers = beside_mask(scale, tensors) if self.actions.options else scale(tensors)
         if not self._chooses:
             return numbers
         return tree_map(

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from birl.actions import all_finite, environment_actions, one_of
+from birl.actions import all_finite, environment_actions, one_of, open_masks
 from birl.checks import check
 from birl.dataset import create_fifo_replay_buffer
 from birl.envs import Step, reset_generator, single_spaces
@@ -42,12 +42,14 @@ class _Episodes:
     Attributes:
         player: acts in them.
         is_first: bool ``[n]``: the next action begins an episode.
+        closed: bool ``[n]``: an episode has ended where nothing is allowed, and no other has begun.
         reward: float32 ``[n]``: of the step before, 0 where ``is_first``.
         returns: float64 ``[n]``: sums of the rewards so far.
     """
 
     player: Player
     is_first: Array
+    closed: Array
     reward: Array
     returns: Array
 
@@ -55,7 +57,7 @@ class _Episodes:
     def begin(cls, player: Player) -> Self:
         """None has begun."""
         n = player.n
-        return cls(player, np.ones(n, np.bool_), np.zeros(n, np.float32), np.zeros(n))
+        return cls(player, np.ones(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.float32), np.zeros(n))
 
 
 class Agent:
@@ -113,7 +115,10 @@ class Agent:
                 "act was called twice: first say where the action led with observe(next_observation, reward, "
                 "terminated, truncated), or begin new episodes with reset()"
             )
-        given = now.player.choose(self._batch("observation", observation), now.is_first, now.reward, self.step)
+        # a vector environment may ask once more where an episode has ended; `observe` must say that no step was made
+        seen, closed = open_masks(now.player.actions, self._batch("observation", observation), now.closed)
+        given = now.player.choose(seen, now.is_first, now.reward, self.step)
+        now.closed = closed
         space = single_spaces(self._env)[1]
         action = environment_actions(space, np.array(given, now.player.actions.leaf.dtype))
         return action if self.n > 1 else one_of(space, action, 0)
@@ -156,6 +161,13 @@ class Agent:
                 f"valid is False for environment {int(np.flatnonzero(unmade)[0])}, whose episode goes on; it may be "
                 "False only where the next step is the first of an episode"
             )
+        shut = now.closed & valid
+        if shut.any():
+            raise ShapeError(
+                f"environment {int(np.flatnonzero(shut)[0])} allowed no action, as where an episode has ended, but "
+                f"valid is not False for it, as if it had made a step: give act an observation whose {MASK!r} has at "
+                "least one 1, after reset(), or valid=False there"
+            )
         terminated = self._flags("terminated", terminated) & valid
         cut = self._flags("truncated", np.zeros(n, np.bool_) if truncated is None else truncated)
         truncated = cut & valid & ~terminated
@@ -165,6 +177,7 @@ class Agent:
         given = rewards.astype(np.float32)
         now.player.store(Step(following, given, terminated, truncated, valid, ended))
         now.is_first = np.where(valid, done, now.is_first)
+        now.closed = open_masks(now.player.actions, following, done)[1]
         now.reward, now.returns = np.where(now.is_first, np.float32(0), given), np.where(done, 0.0, sums)
         if now is self._training:
             for value in ended.values():
@@ -217,7 +230,8 @@ class Agent:
         player = self._now.player
         player.close_episodes()
         begun = _Episodes.begin(player)
-        self._now.is_first, self._now.reward, self._now.returns = begun.is_first, begun.reward, begun.returns
+        self._now.is_first, self._now.closed = begun.is_first, begun.closed
+        self._now.reward, self._now.returns = begun.reward, begun.returns
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -285,6 +299,7 @@ class Agent:
         return {
             "step": self.step,
             "is_first": own.is_first.copy(),
+            "closed": own.closed.copy(),
             "reward": own.reward.copy(),
             "returns": own.returns.copy(),
             "averages": self._averages.get_state(),
@@ -295,13 +310,15 @@ class Agent:
         """Inverse of `get_state`."""
         own = self._training
         step = check("step", state["step"], int, low=0, error=CorruptFileError)
-        is_first, reward, returns = (
-            checked_array(state[name], like.shape, like.dtype, name)
-            for name, like in {"is_first": own.is_first, "reward": own.reward, "returns": own.returns}.items()
+        like = {"is_first": own.is_first, "closed": own.closed, "reward": own.reward, "returns": own.returns}
+        state = {"closed": np.zeros_like(own.closed), **state}  # earlier builds of 0.1 kept none
+        is_first, closed, reward, returns = (
+            checked_array(state[name], array.shape, array.dtype, name) for name, array in like.items()
         )
         own.player.set_state(state["player"])
         self._averages.set_state(state["averages"])
-        self.step, own.is_first, own.reward, own.returns = step, is_first, reward, returns
+        self.step, own.is_first, own.closed = step, is_first, closed
+        own.reward, own.returns = reward, returns
 
     # -- what users give -------------------------------------------------------------------------------------------
 

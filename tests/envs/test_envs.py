@@ -63,12 +63,33 @@ def test_specs() -> None:
         spaces.Sequence(spaces.Discrete(2)),
         spaces.Box(0, 1, (0,)),
         spaces.Dict(move=spaces.Discrete(3), say=spaces.Text(3)),
+        spaces.OneOf((spaces.Discrete(2), spaces.Box(0, 1, (1,)))),
+        spaces.Tuple((spaces.Discrete(2), spaces.OneOf((spaces.Discrete(2), spaces.Discrete(3))))),
+        spaces.Dict(),
+        spaces.Tuple(()),
+        spaces.Dict(nothing=spaces.Tuple(())),
     ],
 )
 def test_unsupported_action_spaces(space: Any) -> None:
     env = Drift()
     env.action_space = space
-    with pytest.raises(EnvironmentMismatchError, match="TransformAction"):
+    with pytest.raises(EnvironmentMismatchError, match="TransformAction|there is nothing to choose"):
+        environment_spec(env)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (spaces.Dict(), "has no part"),
+        (spaces.Tuple((spaces.Dict(),)), "has no part"),
+        (spaces.OneOf((spaces.Discrete(2), spaces.Discrete(3))), "the observation space is OneOf"),
+        (spaces.Dict(x=spaces.OneOf((spaces.Discrete(2),)), y=spaces.Discrete(2)), "the part 'x' of the observation"),
+    ],
+)
+def test_unsupported_observation_spaces(space: Any, words: str) -> None:
+    env = Drift()
+    env.observation_space = space
+    with pytest.raises(EnvironmentMismatchError, match=words):
         environment_spec(env)
 
 
