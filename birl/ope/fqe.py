@@ -127,7 +127,7 @@ def continuous_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
 
 
 def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
-    """The same, from the values of all actions; of several choices, from those of the policy's."""
+    """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
     if isinstance(nets.critic, ContinuousQFunction):
         return continuous_loss(nets, batch, cfg)
     with torch.no_grad():
