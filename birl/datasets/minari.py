@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from birl.actions import actions_of
+from birl.actions import actions_of, as_rows
 from birl.checks import check
 from birl.dataset import Episode, ReplayBuffer, Sampler, Signature
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -104,7 +104,8 @@ def get_minari(
 
     def episode(item: Any) -> Episode:
         ended = bool(item.terminations[-1])
-        return Episode(convert(item.observations), item.actions, item.rewards, ended, truncated=not ended)
+        taken = actions.stored(as_rows(source.action_space, item.actions))
+        return Episode(convert(item.observations), taken, item.rewards, ended, truncated=not ended)
 
     dataset = stored(
         (episode(item) for item in source.iterate_episodes() if len(item.rewards)),

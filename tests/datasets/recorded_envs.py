@@ -59,3 +59,37 @@ for kind in KINDS:
     name = f"recorded/{kind}-v0"
     entry = "recorded_envs:CountingEnv"
     gymnasium.register(name, entry_point=entry, kwargs={"kind": kind}, max_episode_steps=4)
+
+
+class TakingEnv(gymnasium.Env[Any, Any]):
+    """Takes actions of any space."""
+
+    observation_space = spaces.Box(-1, 1, (3,))
+
+    def __init__(self, kind: str) -> None:
+        self.action_space = ACTIONS[kind]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+
+ACTIONS: dict[str, spaces.Space[Any]] = {
+    "from-k": spaces.Discrete(3, start=2),
+    "several": spaces.MultiDiscrete([3, 4], start=[1, -2]),
+    "table": spaces.MultiDiscrete([[2, 3], [3, 2]]),
+    "matrix": spaces.Box(-2, 2, (2, 2)),
+    "tuple": spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2, start=1))),
+    "dict": spaces.Dict(
+        move=spaces.Discrete(3, start=1), force=spaces.Box(0, 5, (2,)), buttons=spaces.MultiBinary(2)
+    ),
+    "nested": spaces.Tuple((spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(-1, 1, (1,))), spaces.Discrete(2))),
+}
+
+for kind in ACTIONS:
+    entry = "recorded_envs:TakingEnv"
+    gymnasium.register(f"taking/{kind}-v0", entry_point=entry, kwargs={"kind": kind}, max_episode_steps=4)

@@ -13,7 +13,10 @@ import minari
 import numpy as np
 import pytest
 import recorded_envs  # registers its environments
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
 
+from birl.actions import actions_of, environment_actions, one_of
 from birl.dataset import FrameStackTransitionPicker, PrioritizedSampler, ReplayBuffer
 from birl.datasets import get_dataset, get_minari
 from birl.envs import environment_spec
@@ -133,6 +136,44 @@ def test_parts_that_are_named() -> None:
     assert set(dataset.observation_shape) == {"right"}
     with pytest.raises(ConfigError, match="no part of the observation is called; there are 'left'"):
         get_minari("recorded/dict-v0", observation_keys=["top"])
+
+
+def in_columns(actions: Any) -> Any:
+    """A list of actions in the form in which Minari's collector keeps them."""
+    if isinstance(actions[0], dict):
+        return {name: in_columns([each[name] for each in actions]) for name in actions[0]}
+    return tuple(map(in_columns, zip(*actions, strict=True))) if isinstance(actions[0], tuple) else list(actions)
+
+
+@pytest.mark.filterwarnings("ignore:`.*` is set to None:UserWarning")  # of Minari, about its own data
+@pytest.mark.parametrize("kind", recorded_envs.ACTIONS)
+def test_actions_of_every_space(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    space = recorded_envs.ACTIONS[kind]
+    space.seed(0)
+    taken = [space.sample() for _ in range(8)]
+    episodes = [
+        EpisodeBuffer(
+            id=number,
+            observations=list(np.zeros((5, 3), np.float32)),
+            actions=in_columns(taken[4 * number : 4 * number + 4]),
+            rewards=[1.0] * 4,
+            terminations=[False] * 4,
+            truncations=[False] * 3 + [True],
+        )
+        for number in range(2)
+    ]
+    about = {"algorithm_name": "none", "code_permalink": "none", "author": "none", "author_email": "none"}
+    env = gymnasium.make(f"taking/{kind}-v0", disable_env_checker=True)
+    minari.create_dataset_from_buffers(f"taking/{kind}-v0", episodes, env, **about)
+
+    dataset, again = get_dataset(f"taking/{kind}-v0")
+    assert dataset.dataset_info.actions == actions_of(space) == environment_spec(again).actions
+    found = environment_actions(space, np.concatenate([episode.actions for episode in dataset.episodes]))
+    for index, action in enumerate(taken):
+        own = one_of(space, found, index)
+        assert space.contains(own)
+        np.testing.assert_allclose(spaces.flatten(space, own), spaces.flatten(space, action), rtol=1e-6)
 
 
 def test_missing_data_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
