@@ -32,14 +32,19 @@ def first_false(rows: Array) -> int | None:
     return None if rows.all() else int(np.flatnonzero(~rows.reshape(len(rows), -1).all(1))[0])
 
 
+def are_whole(numbers: Array) -> Any:
+    """Which numbers are whole."""
+    return numbers == np.floor(numbers) if numbers.dtype.kind == "f" else True
+
+
 def whole_numbers(logged: Array) -> Array:
     """Whole numbers as integers.
 
     Raises:
         ActionError: for numbers that are not whole.
     """
-    if logged.dtype.kind == "f" and not np.array_equal(logged, np.floor(logged)):
-        wrong = logged[logged != np.floor(logged)][0]
+    if not np.all(are_whole(logged)):
+        wrong = logged[~are_whole(logged)][0]
         raise ActionError(f"action_space is DISCRETE but there is an action {wrong}: whole numbers are allowed")
     return logged if logged.dtype.kind in "iu" else logged.astype(np.int64)
 
@@ -54,12 +59,14 @@ class Continuous:
         size: number of dimensions.
         low, high: bounds, ``[size]``.
         whole: whether an environment takes integers: actions are rounded on the way to it.
+        free: whether it has no bounds, though parts beside it may: see `birl.actions.Composite`.
     """
 
     size: int
     low: Any = field(default=np.float32(-np.inf), compare=False)
     high: Any = field(default=np.float32(np.inf), compare=False)
     whole: bool = field(default=False, compare=False)
+    free: bool = field(default=False, compare=False)
 
     kind: ClassVar = ActionSpace.CONTINUOUS
     discrete: ClassVar = False
@@ -254,7 +261,7 @@ class Discrete:
 
     def outside(self, action: Array) -> int | None:
         """Index of the first number that is no choice."""
-        return first_false((action >= self.start) & (action < self.start + self.size))
+        return first_false((action >= self.start) & (action < self.start + self.size) & are_whole(action))
 
     def masked_out(self, action: Array, allowed: Array) -> int | None:
         """Index of the first of ``action`` ``[n, …]`` that is not ``allowed`` ``[n, size]``."""

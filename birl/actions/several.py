@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from birl.actions.kinds import Continuous, Discrete, first_false, whole_numbers
+from birl.actions.kinds import Continuous, Discrete, are_whole, first_false, whole_numbers
 from birl.types import ActionSpace, Array, Leaf, opened
 
 
@@ -147,7 +147,7 @@ class MultiDiscrete:
     def outside(self, action: Array) -> int | None:
         """Index of the first action of which a number is no choice."""
         start = np.asarray(self.starts)
-        return first_false((action >= start) & (action < start + self.sizes))
+        return first_false((action >= start) & (action < start + self.sizes) & are_whole(action))
 
     def masked_out(self, action: Array, allowed: Array) -> int | None:
         """Index of the first of ``action`` ``[n, D]`` that is not ``allowed`` ``[n, size]``."""
@@ -178,7 +178,9 @@ class Composite:
     @property
     def told(self) -> Any:
         """See `Continuous.told`."""
-        return {"parts": [{"kind": part.kind.value, "size": part.told} for part in self.parts]}
+        free = [{"free": True} if isinstance(part, Continuous) and part.free else {} for part in self.parts]
+        pairs = zip(self.parts, free, strict=True)
+        return {"parts": [{"kind": part.kind.value, "size": part.told, **own} for part, own in pairs]}
 
     @property
     def size(self) -> int:
@@ -277,9 +279,10 @@ class Composite:
         return action + sign * action.new_tensor(starts) if any(starts) else action
 
     def within(self, action: Tensor) -> Tensor:
-        """See `Continuous.within`."""
-        columns = action.split(self.widths, -1)
-        return torch.cat([part.within(each) for part, each in zip(self.parts, columns, strict=True)], -1)
+        """See `Continuous.within`. Parts without bounds are not scaled, and have no range."""
+        columns = zip(self.parts, action.split(self.widths, -1), strict=True)
+        free = [isinstance(part, Continuous) and part.free for part in self.parts]
+        return torch.cat([x if own else part.within(x) for (part, x), own in zip(columns, free, strict=True)], -1)
 
     def as_input(self, action: Tensor) -> Tensor:
         """See `Continuous.as_input`."""

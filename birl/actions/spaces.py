@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +33,9 @@ def actions_of(space: Any) -> Actions:
         return parts[0]
     if all(isinstance(part, Discrete) for part in parts):
         return MultiDiscrete(tuple(part.size for part in parts), tuple(part.start for part in parts))  # type: ignore[union-attr]
-    return Composite(tuple(parts))
+    return Composite(
+        tuple(replace(part, free=part.bounds is None) if isinstance(part, Continuous) else part for part in parts)
+    )
 
 
 def _names(space: Any) -> frozenset[str]:
@@ -45,12 +48,20 @@ def _class_names(kind: Hashable) -> frozenset[str]:
 
 
 def _leaves(space: Any) -> Iterator[Any]:
-    """The spaces in nested Tuple and Dict spaces, in their order."""
+    """The spaces in nested Tuple and Dict spaces, in our order."""
     if not _names(space) & {"Dict", "Tuple"}:  # others that have parts are no tree of them
         yield space
     else:
-        for part in space.spaces.values() if isinstance(space.spaces, Mapping) else space.spaces:
+        for part in map(space.spaces.__getitem__, _names_of(space.spaces)):
             yield from _leaves(part)
+
+
+def _names_of(parts: Any) -> list[Any]:
+    """What the parts of a Dict or Tuple space are called, in our order: dicts by name.
+
+    Their own order is that in which somebody wrote them down, and files of spaces lose it.
+    """
+    return sorted(parts, key=str) if isinstance(parts, Mapping) else list(range(len(parts)))
 
 
 def _parts_of(leaf: Any, whole: Any) -> list[Continuous | Discrete]:
@@ -86,6 +97,7 @@ def space_of(actions: Actions, low: Any, high: Any) -> Space[Any]:
         return spaces.MultiDiscrete(list(actions.sizes), start=list(actions.starts))
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), actions.shape) for bound in (low, high))
     if isinstance(actions, Continuous):
+        low, high = (np.full_like(low, -np.inf), np.full_like(high, np.inf)) if actions.free else (low, high)
         return spaces.Box(low, high, dtype=np.float32)
     columns = zip(actions.parts, actions.columns(low), actions.columns(high), strict=True)
     return spaces.Tuple([space_of(part, least, greatest) for part, least, greatest in columns])
@@ -107,7 +119,7 @@ def environment_actions(space: Any, rows: Array) -> Any:
         nonlocal columns
         parts = getattr(part, "spaces", None)
         if isinstance(parts, Mapping):
-            return {name: read(each) for name, each in parts.items()}
+            return {name: read(parts[name]) for name in _names_of(parts)}
         if parts is not None:
             return tuple(map(read, parts))
         width = math.prod(part.shape)
@@ -132,8 +144,10 @@ def as_rows(space: Any, actions: Any) -> Array:
     """Inverse of `environment_actions`: logged actions ``[n, …]`` of a space, or rows ``[n, W]``, as rows.
 
     Raises:
+        ActionError: for spaces that no algorithm supports.
         ShapeError: if they do not have the parts of the space, or these have other shapes.
     """
+    actions_of(space)
     columns: list[Array] = []
     width = sum(math.prod(leaf.shape) for leaf in _leaves(space))
     if isinstance(actions, np.ndarray) and actions.shape[1:] == (width,):
@@ -147,7 +161,7 @@ def as_rows(space: Any, actions: Any) -> Array:
                 raise ShapeError(f"actions of {part} have shape {array.shape}; it must be {('n', *part.shape)}")
             columns.append(array.reshape(len(array), -1))
             return
-        names = list(parts) if isinstance(parts, Mapping) else range(len(parts))
+        names = _names_of(parts)
         if not isinstance(given, Mapping if isinstance(parts, Mapping) else tuple | list) or len(given) != len(parts):
             raise ShapeError(f"actions are {given!r:.100}; they must have a part for each of {part!s:.200}")
         for name in names:

@@ -49,10 +49,10 @@ def _read(size: Any, kind: ActionSpace | None) -> Actions:
     if isinstance(size, Space):
         return actions_of(size)
     if isinstance(size, Mapping) and "parts" in size:
-        parts = tuple(_read(each["size"], ActionSpace(each["kind"])) for each in size["parts"])
-        if not parts or not all(isinstance(part, Continuous | Discrete) for part in parts):
+        parts = tuple(map(_part, size["parts"]))
+        if not parts:
             raise ValueError
-        return Composite(parts)  # type: ignore[arg-type]
+        return Composite(parts)
     start: Any = 0
     if isinstance(size, Mapping):
         size, start = size["size"], size["start"]
@@ -67,6 +67,15 @@ def _read(size: Any, kind: ActionSpace | None) -> Actions:
     if kind is ActionSpace.DISCRETE or start:
         return Discrete(_number(size, 1), _number(start))
     raise ValueError
+
+
+def _part(told: Any) -> Continuous | Discrete:
+    found = _read(told["size"], ActionSpace(told["kind"]))
+    if isinstance(found, Continuous):
+        return Continuous(found.size, free=told.get("free") is True)
+    if not isinstance(found, Discrete):
+        raise ValueError
+    return found
 
 
 def _number(value: Any, least: int | None = None) -> int:

@@ -141,6 +141,8 @@ class MDPDataset(ReplayBuffer):
             what = actions_told(int(width[0]), what.kind)
         parts = observations_in(observations, observation_space)
         spec = Spec(parts, what)
+        if action_masks is not None and not spec.masked:
+            raise DataError(f"action_masks are for discrete actions, but these are {what}: leave them out")
         check_stored(spec.actions, actions)
         if spec.masked:
             check_mask(observations, DataError, f"observations[{MASK!r}]")

@@ -140,6 +140,8 @@ def test_logged_masks_of_choices_beside_quantities() -> None:
         MDPDataset(*steps, action_size=DICT, action_masks=allowed[:, :7])
     with pytest.raises(DataError, match=r"holds 2(\.0)?; it must be zeros and ones"):
         MDPDataset(*steps, action_size=DICT, action_masks=allowed * 2)
+    with pytest.raises(DataError, match="action_masks are for discrete actions, but these are 2 action dimensions"):
+        MDPDataset(x, action["force"], *steps[2:], action_masks=allowed[:, :2])
 
 
 ENDS = {"shut": np.zeros(8, int), "one choice shut": np.array([0, 0, 1, 1, 0, 1, 1, 1])}
