@@ -74,7 +74,7 @@ class OverTransitions(EvaluatorProtocol):
     def _check_kind(self, algo: Any, dataset: Any, kind: ActionSpace) -> None:
         info, ask = getattr(dataset, "dataset_info", None), getattr(algo, "get_action_type", None)
         for what, given in (("dataset", info and info.action_space), ("algorithm", ask and ask())):
-            if isinstance(given, ActionSpace) and kind not in given:
+            if isinstance(given, ActionSpace) and not kind & given:
                 raise ConfigError(
                     f"the {what} has {given.words} actions, {type(self).__name__} takes "
                     f"{kind.words} ones: use {self._sibling}"

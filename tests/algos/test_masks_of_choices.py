@@ -19,7 +19,7 @@ from birl.dataset import MDPDataset
 from birl.envs import ActionMask, Elsewhere
 from birl.errors import ActionError, DataError, EnvironmentMismatchError, ShapeError
 from birl.logging import NoopAdapterFactory
-from birl.metrics import TDErrorEvaluator, evaluate
+from birl.metrics import DiscreteActionMatchEvaluator, TDErrorEvaluator, evaluate
 from birl.models import VectorEncoderFactory
 from birl.types import MASK
 
@@ -200,6 +200,8 @@ def test_errors_of_episodes_that_end_where_nothing_is_allowed() -> None:
     buffer, dqn = birl.dataset.create_fifo_replay_buffer(100, env=env), DQN.create()
     dqn.fit_online(env, buffer, n_steps=12, n_steps_per_epoch=12, **QUIET)
     assert TDErrorEvaluator()(dqn, buffer) > 0
+    same = [(dqn.predict(each.observations) == each.actions).all(1) for each in buffer.episodes]
+    assert DiscreteActionMatchEvaluator()(dqn, buffer) == pytest.approx(np.concatenate(same).mean())
 
 
 # -- in one's own loop -----------------------------------------------------------------------------------------------
