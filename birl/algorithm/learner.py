@@ -55,6 +55,7 @@ class Experience:
         on_policy: whether it is the newest experience of the policy itself, without buffer or explorer.
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
+        one_step: whether transitions must be of single steps: n-step returns are refused.
         single_seed: why several seeds cannot be trained at once; empty if they can.
         description: a phrase for the documentation.
     """
@@ -64,6 +65,7 @@ class Experience:
     on_policy: bool = False
     contexts: bool = False
     gathers: bool = False
+    one_step: bool = False
     single_seed: str = ""
     description: str = "nothing: it does not learn"
 
