@@ -127,7 +127,10 @@ SHORTER: dict[str, dict[str, Any]] = {
         for name in algorithms("discrete")
         if "| `target_update_interval` | `8000` |" in (PAGES / f"{name}.md").read_text(encoding="utf-8")
     },
-    "MunchausenDQN": {"target_update_interval": 100, "learning_rate": 1e-3},
+    **{
+        name: {"target_update_interval": 100, "learning_rate": 1e-3}
+        for name in ("AL", "DPP", "DoublePAL", "MunchausenDQN", "PAL")
+    },
     "BEAR": {"warmup_steps": 1000},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
     "PLAS": {"warmup_steps": 2000},

@@ -372,6 +372,9 @@ class TemperatureConfig(AlgorithmConfig):
     temp_learning_rate: float = rate(3e-4, "the temperature")
     temp_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the temperature.")
     initial_temperature: float = field(1.0, "Temperature at the start.", above=0)
+    target_entropy: float | None = field(
+        None, "Entropy of the policy, in nats, that the temperature aims at; that of the paper if `None`."
+    )
 
 
 @config

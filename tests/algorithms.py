@@ -284,6 +284,37 @@ ROWS: tuple[Row, ...] = (
         seeds=(Variant(fields={"target_update_interval": 7}),),
     ),
     Row(
+        algos.ALConfig,
+        probes=(
+            Probing("values", n_steps=120, kinds=VALUE_PROBES),
+            Probing("actions", n_steps=120, kinds=ACTION_PROBES, true_values=False),  # of which the others lie lower
+        ),
+        chain=_heads(600, VALUE_CHAIN),
+        seeds=(Variant(fields={"target_update_interval": 7}),),
+    ),
+    Row(
+        algos.PALConfig,
+        probes=(Probing(n_steps=120),),
+        chain=_heads(600, VALUE_CHAIN, slow=("mean", "qr", "c51")),
+        seeds=(Variant(fields={"target_update_interval": 7}),),
+    ),
+    Row(
+        algos.DoublePALConfig,
+        probes=(Probing(n_steps=120),),
+        chain=_heads(600, VALUE_CHAIN, slow=("mean", "qr", "iqn")),
+        seeds=(Variant("QR", {"q_func_factory": QRQFunctionFactory(n_quantiles=5), "target_update_interval": 7}),),
+    ),
+    Row(
+        algos.DPPConfig,
+        contract=(Variant(), Variant("log sum exp", {"operator": "log_sum_exp"})),
+        probes=(  # preferences are not values
+            Probing("", {"inverse_temperature": 5.0}, n_steps=120, kinds=ACTION_PROBES, true_values=False),
+            Probing("max", {"operator": "max"}, n_steps=120, kinds=("action_observation",), true_values=False),
+        ),
+        chain=_heads(600, {**VALUE_CHAIN, "inverse_temperature": 50.0}, slow=("qr", "iqn"))[:3],
+        seeds=(Variant(fields={"target_update_interval": 7}),),
+    ),
+    Row(
         algos.DoubleDQNConfig,
         probes=(Probing(n_steps=120),),
         chain=_heads(600, VALUE_CHAIN),

@@ -75,13 +75,19 @@ def check_rollout_options(name: str, **given: Any) -> None:
 
 
 def check_picker(dataset: Any, config: Any) -> None:
-    """Reject n-step returns whose discount or reward scaling differs from the configuration's.
+    """Reject n-step returns of other discounts or reward scaling than the configuration's, or that are of no use to it.
 
     Raises:
         ConfigError: naming both.
     """
     picker, scaler = getattr(dataset, "transition_picker", None), config.reward_scaler
-    gamma = getattr(picker, "gamma", None)
+    gamma, n_steps = getattr(picker, "gamma", None), getattr(picker, "n_steps", 1)
+    if n_steps > 1 and config.algorithm.learns_from.one_step:
+        raise ConfigError(
+            f"the dataset's {type(picker).__name__} makes transitions of up to {n_steps} steps, but "
+            f"{config.algorithm.__name__} learns from single steps: make the dataset without it, or use another "
+            "algorithm"
+        )
     if picker is None or gamma is None:
         return
     if gamma != config.gamma:
@@ -89,7 +95,7 @@ def check_picker(dataset: Any, config: Any) -> None:
             f"the dataset's {type(picker).__name__} discounts with gamma={gamma}, {type(config).__name__} with "
             f"gamma={config.gamma}: give both the same"
         )
-    if picker.n_steps > 1 and scaler is not None and not scaler.additive:
+    if n_steps > 1 and scaler is not None and not scaler.additive:
         raise ConfigError(
             f"{type(scaler).__name__} cannot be used with n-step returns: scaling the sum is not the sum of scaled "
             "rewards. Use MultiplyRewardScaler, ReturnBasedRewardScaler or RunningRewardScaler(clip=None), or single "

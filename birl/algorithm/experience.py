@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,12 +45,14 @@ class Transitions(Experience):
         next_actions: whether it learns from the data's next actions: ``next_action`` and ``next_action_known`` in a
             batch's ``extra``, the latter 0 after an episode's last step in the data, whether it terminated or was cut.
         returns_to_go: whether it learns from the data's discounted returns: ``return_to_go`` in ``extra``.
+        one_step: see `Experience`. Minibatches on a device are not asked, which would wait for it.
     """
 
     online: bool = True
     errors: bool = True
     next_actions: bool = False
     returns_to_go: bool = False
+    one_step: bool = False
     single_seed: str = ""
     gathers = True
 
@@ -71,6 +74,11 @@ class Transitions(Experience):
         if learner.returns and isinstance(drawn, TransitionMiniBatch) and "return_to_go" not in drawn.extra:
             drawn = replace(drawn, extra={**drawn.extra, **drawn.returns_to_go(learner.returns)})
         batch = to_batch(drawn, learner.units, learner.config.gamma)
+        if self.one_step and isinstance(drawn.intervals, np.ndarray) and drawn.intervals.max() > 1:
+            raise DataError(
+                f"{learner.name} learns from single steps, but this minibatch has transitions of up to "
+                f"{drawn.intervals.max():g}: draw it from a dataset without n-step returns"
+            )
         if self.next_actions and "next_action" not in batch.extra:
             raise DataError(
                 f"{learner.name} learns from the data's next actions, which this minibatch does not have: draw it "

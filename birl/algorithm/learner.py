@@ -58,6 +58,7 @@ class Experience:
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
         errors: whether losses may have TD errors, by which prioritised samplers draw.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
+        one_step: whether transitions must be of single steps: n-step returns are refused.
         single_seed: why several seeds cannot be trained at once; empty if they can.
         description: a phrase for the documentation.
     """
@@ -68,6 +69,7 @@ class Experience:
     contexts: bool = False
     errors: bool = True
     gathers: bool = False
+    one_step: bool = False
     single_seed: str = ""
     description: str = "nothing: it does not learn"
 

@@ -11,6 +11,12 @@ from birl.acting.explorers import LinearDecayEpsilonGreedy as LinearDecayEpsilon
 from birl.acting.explorers import NormalNoise as NormalNoise
 from birl.algorithm.algorithm import Algorithm as Algorithm
 from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgorithm
+from birl.algos.advantage_learning import AL as AL
+from birl.algos.advantage_learning import ALConfig as ALConfig
+from birl.algos.advantage_learning import DoublePAL as DoublePAL
+from birl.algos.advantage_learning import DoublePALConfig as DoublePALConfig
+from birl.algos.advantage_learning import PAL as PAL
+from birl.algos.advantage_learning import PALConfig as PALConfig
 from birl.algos.awac import AWAC as AWAC
 from birl.algos.awac import AWACConfig as AWACConfig
 from birl.algos.awr import AWR as AWR
@@ -43,6 +49,8 @@ from birl.algos.decision_transformer import DiscreteDecisionTransformer as Discr
 from birl.algos.decision_transformer import DiscreteDecisionTransformerConfig as DiscreteDecisionTransformerConfig
 from birl.algos.discrete_sac import DiscreteSAC as DiscreteSAC
 from birl.algos.discrete_sac import DiscreteSACConfig as DiscreteSACConfig
+from birl.algos.dpp import DPP as DPP
+from birl.algos.dpp import DPPConfig as DPPConfig
 from birl.algos.dqn import DQN as DQN
 from birl.algos.dqn import DQNConfig as DQNConfig
 from birl.algos.dqn import DoubleDQN as DoubleDQN

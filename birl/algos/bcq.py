@@ -70,6 +70,9 @@ class BCQConfig(ActorCriticConfig, ImitatorConfig):
     critic_learning_rate: float = 1e-3
     update_actor_interval: int = field(1, like=SharedFields)
     n_action_samples: int = field(100, "Number of imitated actions of which the best one is taken.", low=1)
+    n_target_samples: int | None = field(
+        None, "Number of imitated actions of which targets take the best one; `n_action_samples` if `None`.", low=1
+    )
     action_flexibility: float = field(0.05, like=SharedFields)
     rl_start_step: int = field(0, "Number of updates before policy and Q-functions begin to learn.", low=0)
     beta: float = field(0.5, like=SharedFields)
@@ -100,7 +103,8 @@ def critic_loss(nets: BCQNets, batch: Batch, cfg: BCQConfig) -> Loss:
     means, and the target is its members' returns, mixed.
     """
     with torch.no_grad():
-        action = nets.actor_target(batch.next_inputs, nets.vae_decoder.sample(batch.next_inputs, cfg.n_action_samples))
+        count = cfg.n_action_samples if cfg.n_target_samples is None else cfg.n_target_samples
+        action = nets.actor_target(batch.next_inputs, nets.vae_decoder.sample(batch.next_inputs, count))
         best = best_of(action, nets.critic_target(batch.next_inputs, action).blend(cfg.lam).mean())
         target = nets.critic_target(batch.next_inputs, best).blend(cfg.lam).backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)

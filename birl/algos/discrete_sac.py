@@ -27,6 +27,7 @@ from birl.algorithm import (
     q_value,
     weighted_mean,
 )
+from birl.errors import ConfigError
 from birl.losses import td_loss, temperature_loss
 from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFactory, QFunctionFactory, Scalar
 
@@ -35,8 +36,9 @@ from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFacto
 class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
     """Soft Actor-Critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
-    Expectations over all actions take the place of sampled ones. The target entropy is ``0.98 * log|A|``. In
-    ``MultiDiscrete`` action spaces each choice has a distribution of its own, and critics branch as those of `DQN`.
+    Expectations over all actions take the place of sampled ones. The target entropy is ``0.98 * log|A|``, or
+    ``target_entropy``; where some actions are masked, it is the same share of what is possible. In ``MultiDiscrete``
+    action spaces each choice has a distribution of its own, and critics branch as those of `DQN`.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
@@ -51,11 +53,19 @@ class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
 
 
 TARGET: Final = 0.98
-"""Share of the largest possible entropy that the temperature aims at."""
+"""Share of the largest possible entropy that the temperature aims at, if no other is told."""
 
 
 class DiscreteSACNets(nn.Module):
-    """Every tensor that discrete SAC learns."""
+    """Every tensor that discrete SAC learns, and the entropy that the temperature aims at.
+
+    Attributes:
+        target_entropy: in nats.
+        target_share: as a share of the largest possible one.
+
+    Raises:
+        ConfigError: if no policy has so much entropy: the temperature would rise without end.
+    """
 
     def __init__(self, spec: Spec, cfg: DiscreteSACConfig) -> None:
         super().__init__()
@@ -63,7 +73,13 @@ class DiscreteSACNets(nn.Module):
         self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
         self.temperature = Scalar(cfg.initial_temperature)
-        self.target_entropy = TARGET * cast(Any, spec.actions).log_count
+        largest, told = cast(Any, spec.actions).log_count, cfg.target_entropy
+        if told is not None and not 0 <= told <= largest:
+            raise ConfigError(
+                f"target_entropy is {told}; policies of {spec.actions} have an entropy from 0 to {largest:.4g} nats"
+            )
+        self.target_share = TARGET if told is None or not largest else told / largest
+        self.target_entropy = self.target_share * largest if told is None else told
 
 
 def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
@@ -83,7 +99,7 @@ def actor_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     value = policy.expectation(nets.temperature().detach() * policy.log_probs - value)
     entropy = policy.entropy()
     if policy.allowed is not None:  # so that the target is the same share of what is possible in every state
-        entropy = entropy + nets.target_entropy - TARGET * policy.log_count()
+        entropy = entropy + nets.target_entropy - nets.target_share * policy.log_count()
     return Loss(weighted_mean(value, batch.weight), share={"policy_entropy": entropy})
 
 

@@ -30,7 +30,8 @@ class MunchausenDQNConfig(DQNConfig):
 
     The policy is ``softmax(Q' / temperature)`` of the target network. It takes the place of the maximum in targets, and
     its scaled logarithm, clipped, is a bonus on the data's action. It acts greedily. With ``IQNQFunctionFactory`` this
-    is Munchausen IQN; the quantile and categorical heads work alike.
+    is Munchausen IQN, the ``MunchausenIQN`` of NNablaRL; the quantile and categorical heads work alike. In
+    ``MultiDiscrete`` action spaces critics branch as those of `DQN`, and the policy is that of all combinations.
 
     The bonus is an implicit Kullback-Leibler penalty: the policy changes little from one target to the next. Short runs
     need a small ``target_update_interval``, or the policy stays near its random beginning.
@@ -53,17 +54,14 @@ def munchausen_loss(nets: DQNNets, batch: Batch, cfg: MunchausenDQNConfig) -> Lo
 
     ``y = r + alpha [t log pi(a|s)]_l^0 + discount * pi(s')^T (Q'(s') - t log pi(s'))``.
     """
+    temperature = cfg.entropy_temperature
     with torch.no_grad():
-        temperature, next_returns = cfg.entropy_temperature, nets.critic_target(batch.next_inputs)
-        next_log_policy = (next_returns.scores().mean(0) / temperature).log_softmax(-1)
-        policy = next_log_policy.exp()
-        entropy = -(policy * next_log_policy).sum(-1)
-
-        log_policy = (nets.critic_target(batch.inputs).scores().mean(0) / temperature).log_softmax(-1)
-        taken = log_policy.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-        bonus = cfg.munchausen_scaling_term * (temperature * taken).clamp(cfg.clipping_value, 0)
-
-        target = next_returns.mix(policy).min().backup(batch.reward + bonus, batch.discount, temperature * entropy)
+        next_returns = nets.critic_target(batch.next_inputs)
+        next_policy = next_returns.policy(temperature)
+        log_policy = nets.critic_target(batch.inputs).policy(temperature).log_prob(batch.action)
+        bonus = cfg.munchausen_scaling_term * (temperature * log_policy).clamp(cfg.clipping_value, 0)
+        following = next_returns.mix(next_policy.log_probs.exp()).min()
+        target = following.backup(batch.reward + bonus, batch.discount, temperature * next_policy.entropy())
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
 
 
@@ -71,7 +69,7 @@ def munchausen_loss(nets: DQNNets, batch: Batch, cfg: MunchausenDQNConfig) -> Lo
 class MunchausenDQN(Algorithm[MunchausenDQNConfig, DQNNets]):
     """See `MunchausenDQNConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
     steps = (Gradient("critic", munchausen_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))

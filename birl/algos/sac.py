@@ -32,7 +32,8 @@ from birl.models import ContinuousQFunction, Returns, Scalar, SquashedNormalPoli
 class SACConfig(TemperatureConfig, ActorCriticConfig):
     """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905).
 
-    Twin Q-functions, a squashed Gaussian policy, and a temperature that holds the policy's entropy at ``-|A|``.
+    Twin Q-functions, a squashed Gaussian policy, and a temperature that holds the policy's entropy at ``-|A|``, or at
+    ``target_entropy``.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
@@ -49,7 +50,7 @@ class SACNets(nn.Module):
         self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
         self.temperature = Scalar(cfg.initial_temperature)
-        self.target_entropy = -float(spec.actions.size)
+        self.target_entropy = -float(spec.actions.size) if cfg.target_entropy is None else cfg.target_entropy
 
 
 def value_target(nets: SACNets, batch: Batch) -> Returns:

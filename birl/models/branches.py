@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from birl.actions import MultiDiscrete
+from birl.models.distributions import Categorical
 from birl.models.value_distributions import Returns
 
 
@@ -63,6 +64,19 @@ class BranchReturns(Returns):
     def best(self) -> Tensor:
         """The action ``[…, D]`` of the options with the highest expected returns."""
         return self.inner.best()
+
+    def gap(self, action: Tensor) -> Tensor:
+        """Of ``action`` ``[…, D]``: the mean over the branches, as the values of actions are."""
+        return self.inner.gap(action).mean(-1)
+
+    def policy(self, temperature: float) -> Categorical:
+        """The Boltzmann policy of all combinations of options.
+
+        The value of one is the mean over the branches, so ``exp(mean / temperature)`` is a product of the branches':
+        each has a policy of its own, with ``D`` times the temperature.
+        """
+        logits = self.scores().mean(0) / temperature
+        return Categorical(logits / logits.shape[-2], self.allowed, several=True)
 
     def gather(self, action: Tensor) -> BranchReturns:
         return BranchReturns(self.inner.gather(action), of_action=True)

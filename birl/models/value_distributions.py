@@ -1,8 +1,8 @@
 """A critic's estimate of the return, as one value type: an expectation, quantiles or a categorical distribution.
 
-A loss calls `mean`, `gather`, `min`, `mix`, `backup` and `td_loss` and never names its head. Leading dimensions are
-``[N, …]`` for an ensemble of ``N``; `min`, `blend` and `average` remove ``N``. With discrete actions the action
-dimension comes last, before the quantiles or atoms.
+A loss calls `mean`, `gather`, `gap`, `policy`, `min`, `mix`, `backup` and `td_loss` and never names its head. Leading
+dimensions are ``[N, …]`` for an ensemble of ``N``; `min`, `blend` and `average` remove ``N``. With discrete actions the
+action dimension comes last, before the quantiles or atoms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from birl.models.distributions import masked
+from birl.models.distributions import Categorical, masked
 
 
 class Returns(Protocol):
@@ -43,6 +43,21 @@ class Returns(Protocol):
     def best(self) -> Tensor:
         """The action ``[…]`` of the highest expected return, averaged over the ensemble: the greedy action."""
         return self.scores().mean(0).argmax(-1)
+
+    def gap(self, action: Tensor) -> Tensor:
+        """How much less int64 ``action`` ``[…]`` is worth than the best one: ``[…]``, at least 0.
+
+        By expected returns, averaged over the ensemble. It is very large where the action is not allowed.
+        """
+        scores = self.scores().mean(0)
+        return scores.amax(-1) - scores.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def policy(self, temperature: float) -> Categorical:
+        """The Boltzmann policy: probabilities proportional to ``exp(expected return / temperature)``.
+
+        Of expected returns that are averaged over the ensemble. Actions that are not allowed have none.
+        """
+        return Categorical(self.scores().mean(0) / temperature, self.allowed)
 
     def gather(self, action: Tensor) -> Self:
         """The returns of int64 ``action`` ``[…]``: removes ``A``."""

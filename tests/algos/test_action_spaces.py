@@ -5,6 +5,7 @@ References are plain loops over elements, choices and options, and share no code
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
@@ -88,6 +89,7 @@ def configs(space: spaces.Space[Any]) -> list[Any]:
             rollout_length=10, n_epochs=1, batch_size=5, actor_encoder_factory=ENCODER, value_encoder_factory=ENCODER
         ),
         algos.DQNConfig(batch_size=4, encoder_factory=ENCODER),
+        algos.DPPConfig(batch_size=4, encoder_factory=ENCODER),
         algos.DoubleDQNConfig(batch_size=4, encoder_factory=ENCODER, q_func_factory=IQNQFunctionFactory(n_quantiles=3)),
         algos.DiscreteSACConfig(batch_size=4, actor_encoder_factory=ENCODER, critic_encoder_factory=ENCODER),
         algos.SACConfig(batch_size=4, actor_encoder_factory=ENCODER, critic_encoder_factory=ENCODER),
@@ -363,6 +365,82 @@ def test_branches_of_distributions_learn_from_the_mean_over_them(factory: Any) -
     loss = dqn.q_loss(nets, batch, algorithm.config).value
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(gradients_of(loss, nets, "critic"), gradients_of(expected, nets, "critic"))
+
+
+def all_actions(nets: Any, network: str, x: torch.Tensor) -> dict[tuple[int, ...], float]:
+    """The values of all combinations of options, each the mean of its options' values."""
+    values = q_values(nets, network, x)
+    return {
+        chosen: (sum(values[d][a] for d, a in enumerate(chosen)) / len(SIZES)).item()
+        for chosen in itertools.product(*map(range, SIZES))
+    }
+
+
+def boltzmann(values: dict[tuple[int, ...], float], temperature: float) -> dict[tuple[int, ...], float]:
+    """Log-probabilities of all combinations."""
+    total = math.log(sum(math.exp(value / temperature) for value in values.values()))
+    return {chosen: value / temperature - total for chosen, value in values.items()}
+
+
+def munchausen_target(batch: Batch, i: int, here: Any, there: Any, taken: Any) -> float:
+    log_policy = 0.2 * boltzmann(here, 0.2)[taken]
+    soft = sum(math.exp(each) * (there[a] - 0.2 * each) for a, each in boltzmann(there, 0.2).items())
+    return float(batch.reward[i] + 0.9 * max(log_policy, -0.5) + batch.discount[i] * soft)
+
+
+def advantage_target(batch: Batch, i: int, here: Any, there: Any, taken: Any) -> float:
+    gap = max(here.values()) - here[taken]
+    return float(batch.reward[i] - 0.9 * gap + batch.discount[i] * max(there.values()))
+
+
+def persistent_target(batch: Batch, i: int, here: Any, there: Any, taken: Any) -> float:
+    gap, other = (max(values.values()) - values[taken] for values in (here, there))
+    other = other if batch.discount[i] > 0 else 0.0
+    return float(batch.reward[i] - 0.9 * min(gap, other) + batch.discount[i] * max(there.values()))
+
+
+def preference_target(batch: Batch, i: int, here: Any, there: Any, taken: Any) -> float:
+    value, following = (
+        sum(math.exp(each) * values[a] for a, each in boltzmann(values, 0.5).items()) for values in (here, there)
+    )
+    return float(batch.reward[i] + here[taken] - value + batch.discount[i] * following)
+
+
+def log_sum_target(batch: Batch, i: int, here: Any, there: Any, taken: Any) -> float:
+    value, following = (
+        0.5 * math.log(sum(math.exp(each / 0.5) for each in values.values())) for values in (here, there)
+    )
+    return float(batch.reward[i] + here[taken] - value + batch.discount[i] * following)
+
+
+MUNCHAUSEN: Any = {"entropy_temperature": 0.2, "clipping_value": -0.5}
+JOINT: dict[str, tuple[Any, Any]] = {
+    "Munchausen": (algos.MunchausenDQNConfig(encoder_factory=ENCODER, **MUNCHAUSEN), munchausen_target),
+    "AL": (algos.ALConfig(encoder_factory=ENCODER), advantage_target),
+    "PAL": (algos.PALConfig(encoder_factory=ENCODER), persistent_target),
+    "DPP": (algos.DPPConfig(encoder_factory=ENCODER, inverse_temperature=2.0), preference_target),
+    "DPP log sum exp": (
+        algos.DPPConfig(encoder_factory=ENCODER, inverse_temperature=2.0, operator="log_sum_exp"),
+        log_sum_target,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_policies_and_gaps_of_branches_are_those_of_all_combinations(name: str) -> None:
+    """Branches make targets with sums over their options, the reference with sums over all 24 combinations."""
+    config, make = JOINT[name]
+    algorithm = built(config, SIZES)
+    nets, batch = algorithm.nets, batch_of(CHOSEN)
+    loss = config.algorithm.steps[0].loss(nets, batch, config)
+    expected = torch.zeros((), dtype=torch.float64)
+    for i in range(5):
+        here, there = (all_actions(nets, "critic_target", x[i]) for x in (batch.observation, batch.next_observation))
+        target = make(batch, i, here, there, tuple(CHOSEN[i].tolist()))
+        values = q_values(nets, "critic", batch.observation[i])
+        expected = expected + sum(huber(values[d][CHOSEN[i, d]] - target) for d in range(3)) / 15
+    torch.testing.assert_close(loss.value, expected)
+    torch.testing.assert_close(gradients_of(loss.value, nets, "critic"), gradients_of(expected, nets, "critic"))
 
 
 def log_softmaxes(out: torch.Tensor) -> list[torch.Tensor]:

@@ -30,7 +30,8 @@ def _bcq(head: str, n_critics: int = 2, start: int = 0, interval: int = 1) -> Ca
     fields = {
         **_FIELDS,
         "n_critics": n_critics,
-        "n_action_samples": 4,
+        "n_action_samples": 7 if start else 4,
+        "n_target_samples": 4 if start else None,
         "action_flexibility": 0.4,
         "beta": 0.3,
         "rl_start_step": start,

@@ -172,3 +172,23 @@ def test_blend_of_one_member_is_that_member() -> None:
     values = torch.tensor([[[2.0, 3.0]]])
     assert torch.equal(QuantileReturns(values, torch.tensor([0.25, 0.75])).blend(0.75).values, values[0])
     assert torch.equal(CategoricalReturns(SUPPORT, probabilities=probs).blend(0.75).probs, probs[0])
+
+
+def test_gaps_by_hand() -> None:
+    returns = MeanReturns(torch.tensor([[[1.0, 2.0, 9.0]], [[0.0, 4.0, 1.0]]]))  # means 0.5, 3, 5
+    wanted = {0: 4.5, 1: 2.0, 2: 0.0}
+    for action, gap in wanted.items():
+        assert float(returns.gap(torch.tensor([action]))) == gap
+    allowed = returns.among(torch.tensor([[True, True, False]]))
+    assert float(allowed.gap(torch.tensor([0]))) == 2.5
+    assert float(allowed.gap(torch.tensor([2]))) > 1e8
+
+
+def test_boltzmann_policies_by_hand() -> None:
+    values = torch.tensor([[[1.0, 2.0, 9.0]], [[0.0, 4.0, 1.0]]])
+    weights = (torch.tensor([0.5, 3.0, 5.0]) / 2).exp()
+    quantiles = QuantileReturns(torch.stack([values - 1, values + 1], -1), torch.tensor([0.25, 0.75]))
+    for returns in (MeanReturns(values), quantiles):
+        assert torch.allclose(returns.policy(2.0).probs, weights / weights.sum())
+        allowed = returns.among(torch.tensor([[True, False, True]])).policy(2.0).probs
+        assert torch.allclose(allowed, torch.tensor([[1.0, 0.0, 1.0]]) * weights / (weights[0] + weights[2]))

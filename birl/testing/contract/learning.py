@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from birl.engine import HardCopy, Polyak
+from birl.errors import ConfigError
 from birl.models import (
     C51QFunctionFactory,
     IQNQFunctionFactory,
@@ -85,7 +86,7 @@ def metrics(subject: Subject) -> None:
 
 
 def q_functions(subject: Subject) -> None:
-    """Every kind of Q-function learns and predicts."""
+    """Every kind of Q-function learns and predicts, but for those that the configuration refuses by name."""
     if not hasattr(subject.config, "q_func_factory"):
         return
     heads: tuple[QFunctionFactory, ...] = (
@@ -96,8 +97,14 @@ def q_functions(subject: Subject) -> None:
         MeanQFunctionFactory(share_encoder=True),
     )
     for head in heads:
+        try:
+            chosen = subject.with_config(q_func_factory=head, update_actor_interval=1)
+        except ConfigError as error:
+            if "q_func_factory" in str(error) and not isinstance(head, type(subject.config.q_func_factory)):
+                continue
+            raise
         # a target network is one with a target: everything trained must move within two updates
-        algorithm = subject.with_config(q_func_factory=head, update_actor_interval=1).build()
+        algorithm = chosen.build()
         before = snapshot(algorithm.nets)
         for item in subject.inputs(algorithm, 2):
             metrics = algorithm.update(item)
