@@ -16,6 +16,7 @@ from birl.dataset.episode import (
 )
 from birl.dataset.episode_generator import EpisodeGenerator
 from birl.dataset.hdf5 import dump, load
+from birl.dataset.hindsight import HindsightSampler
 from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed import MixedReplayBuffer
@@ -50,6 +51,7 @@ __all__ = [
     "FIFOBuffer",
     "FrameStackTrajectorySlicer",
     "FrameStackTransitionPicker",
+    "HindsightSampler",
     "InfiniteBuffer",
     "LastFrameWriterPreprocess",
     "MDPDataset",

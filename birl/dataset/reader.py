@@ -21,7 +21,7 @@ from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import FINAL, FIRST, NO_TRANSITION, Storage
 from birl.dataset.transitions import TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TrajectoryView, TransitionView, View
-from birl.errors import EmptyDataError
+from birl.errors import EmptyDataError, UnsupportedError
 from birl.types import Array, State
 
 ROWS_AT_ONCE = 1024
@@ -67,9 +67,9 @@ class Source:
         rows = self.sampler.draw(drawn_from, count, self.generators, view.reject, complete)
         index = rows.index if drawn_from is storage else storage.place.indices(rows.index)
         if rows.weight is None:
-            return Rows(index)
+            return Rows(index, goal=rows.goal)
         generation = drawn_from.numbers(drawn_from.place.host(rows.index))
-        return Rows(index, storage.place.indices(rows.weight), generation)
+        return Rows(index, storage.place.indices(rows.weight), generation, rows.goal)
 
     def update(self, rows: Rows, priority: Array) -> None:
         """Hand the priorities ``[B]`` of drawn rows to the sampler, without those of steps that are gone."""
@@ -159,7 +159,12 @@ class Reader:
         """Draw one transition or window through the per-item protocol; which source it is from is left to chance."""
         second = self.choice is not None and self.choice.host.random() < self._share()
         source = self.sources[int(second)]
-        row = int(source.draw(view, 1).index[0])
+        drawn = source.draw(view, 1)
+        if drawn.goal is not None:
+            raise UnsupportedError(
+                "single items do not get other goals: draw them as a minibatch, sample_transition_batch(1)"
+            )
+        row = int(drawn.index[0])
         return view.items(source.storage.source, source.part(view), np.array([row]))[0]
 
     def _shares(self, count: int) -> list[tuple[Source, int]]:
@@ -252,6 +257,9 @@ def _read(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
     """The minibatch of rows that were drawn from sources of one storage."""
     source, rows = drawn[0]
     storage, join = source.storage, source.storage.place.join
-    index = rows.index if len(drawn) == 1 else join([each.index for _, each in drawn])
-    batch = view.read(storage, source.part(view), index)
+    whole = rows
+    if len(drawn) > 1:
+        goal = None if rows.goal is None else np.concatenate([each.goal for _, each in drawn])
+        whole = Rows(join([each.index for _, each in drawn]), goal=goal)
+    batch = source.sampler.read(view, storage, source.part(view), whole)
     return batch if rows.weight is None else replace(batch, weights=join([each.weight for _, each in drawn]))

@@ -163,8 +163,9 @@ class ReplayBuffer(ReplayBufferBase):
         check("writer_preprocessor", writer, WriterPreprocessProtocol, optional=True)  # type: ignore[type-abstract]
         self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
         sampler = Uniform() if sampler is None else sampler  # one may be empty
-        sampler.take()
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)
+        sampler.fits(self.storage.info, parts[0])
+        sampler.take()
         self.reader = Reader([Source(self.storage, *parts)])
         self._all_lanes, self._saved = np.arange(self.storage.lanes), False
         buffer.storage = self.storage

@@ -52,6 +52,7 @@ def sampler_settings(dataset: Any) -> dict[str, Any]:
 def _made_with(sampler: Sampler) -> dict[str, Any]:
     plain, names = bool | int | float | str | None, inspect.signature(type(sampler)).parameters
     values = {name: getattr(sampler, name) for name in names if isinstance(getattr(sampler, name, ...), plain)}
+    values |= {name: _made_with(own) for name in names if isinstance(own := getattr(sampler, name, None), Sampler)}
     return {"type": type(sampler).__name__, **values}
 
 
