@@ -19,8 +19,10 @@ from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature, check_episodes
 from birl.dataset.folders import (
-    check_new_folder,
+    begin_writing,
+    end_writing,
     get_storage_state,
+    new_folder,
     open_folder,
     open_sampler,
     save_folder,
@@ -32,7 +34,7 @@ from birl.dataset.incoming import episode_rows, first_rows, observation_columns,
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
-from birl.dataset.storage import NO_TRANSITION, Storage
+from birl.dataset.storage import NO_TRANSITION, TERMINATED, TRUNCATED, Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
@@ -141,9 +143,9 @@ class ReplayBuffer(ReplayBufferBase):
                 "from them"
             )
         place, limit = make_place(storage), buffer.limit
-        check_new_folder(place)
+        make = new_folder if isinstance(place, FolderPlace) else Storage
         capacity = rows if limit is None else min(rows, limit + 2)
-        self.storage = Storage(info, lanes=lanes, limit=limit, place=place, capacity=capacity)
+        self.storage = make(info, lanes=lanes, limit=limit, place=place, capacity=capacity)
 
     def _use(
         self,
@@ -199,8 +201,8 @@ class ReplayBuffer(ReplayBufferBase):
         lanes = self._lane(lane)
         action, reward = self._writer.process_action(action), self._writer.process_reward(reward)
         step = (self._processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
-        values = step_columns(self.storage, *first_rows(step))
         self._before_write()
+        values = step_columns(self.storage, *first_rows(step))
         self.storage.append(lanes, values)
 
     def append_batch(
@@ -238,6 +240,7 @@ class ReplayBuffer(ReplayBufferBase):
         next_observation = process_observations(writer.process_observation, parts_like(next_observation, names))
         following = observation_columns(self.storage, next_observation, "next_observation")
         action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
+        self._before_write()
         values = step_columns(self.storage, observation, action, reward, extra)
         lanes = self._all_lanes
         if mask is not None and not np.all(mask):
@@ -246,11 +249,8 @@ class ReplayBuffer(ReplayBufferBase):
             following = {name: value[lanes] for name, value in following.items()}
             terminated, truncated = terminated[lanes], truncated[lanes]
         if len(lanes):
-            self._before_write()
-            self.storage.append(lanes, values, following)
-            done = terminated | truncated
-            if done.any():
-                self.storage.close(lanes[done], terminated[done])
+            ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
+            self.storage.append(lanes, values, following, ending)
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
@@ -284,8 +284,8 @@ class ReplayBuffer(ReplayBufferBase):
             raise DataError(
                 f"an episode is running in lane {lane}: end it with clip_episode(…) before append_episode(…)"
             )
-        rows = episode_rows(self.storage, episode)
         self._before_write()
+        rows = episode_rows(self.storage, episode)
         self.storage.extend(lane, *rows)
 
     def _lane(self, lane: int) -> Array:
@@ -301,8 +301,10 @@ class ReplayBuffer(ReplayBufferBase):
         return observation if self._keys is None else picked(self.storage.observation_names, observation)
 
     def _before_write(self) -> None:
-        if self._saved and self.storage.limit is not None:  # a ring on disk is not readable while it is overwritten
-            save_folder(self.storage, clean=False)
+        if self._saved:
+            begin_writing(self.storage)
+            if self.storage.limit is not None:  # what was flushed of a ring is about to be overwritten
+                save_folder(self.storage, clean=False)
         self._saved = False
 
     # -- what is there ---------------------------------------------------------------------------------------------
@@ -404,7 +406,13 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> ReplayBuffer:
         """Open data that was made with ``storage=folder``. Rows stay on disk.
 
+        Any number of buffers may read a folder, also while another one writes to it: they hold what was there when they
+        were opened. The first write makes a buffer the only writer, until `close` or the end of its process.
+
         A ``sampler`` of the class that the data had when they were last flushed goes on with its priorities.
+
+        Raises:
+            ForeignFileError, CorruptFileError: if the folder cannot be used.
         """
         self = ReplayBuffer.__new__(ReplayBuffer)
         self.storage = open_folder(Path(folder))
@@ -416,17 +424,32 @@ class ReplayBuffer(ReplayBufferBase):
         return self
 
     def flush(self) -> None:
-        """Write pending changes of a folder to disk. Does nothing for other storage."""
-        if isinstance(self.storage.place, FolderPlace):
-            save_folder(self.storage)
-            save_sampler(self.storage, self.reader.sources[0].sampler)
+        """Write pending changes of a folder to disk. Does nothing for other storage.
+
+        Every step is safe from a kill of the process as soon as it is appended; what is flushed also from a power cut.
+        """
+        storage, sampler = self.storage, self.reader.sources[0].sampler
+        if isinstance(storage.place, FolderPlace) and (storage.journal is not None or sampler.get_state()):
+            begin_writing(storage)
+            save_folder(storage)
+            save_sampler(storage, sampler)
             self._saved = True
+
+    def close(self) -> None:
+        """Write pending changes of a folder to disk and let other buffers write to it. This one may still be read.
+
+        A later write makes it the writer again, unless there was another one. Does nothing for other storage.
+        """
+        if isinstance(self.storage.place, FolderPlace) and self.storage.journal is not None:
+            self.flush()
+            end_writing(self.storage)
 
     def get_state(self, *, contents: bool = True) -> State:
         """State of the random generators and, with ``contents``, all stored steps."""
         state = self.reader.get_state()
         if contents:
-            self.flush()
+            if self.storage.journal is not None:  # it writes to a folder
+                self.flush()
             state |= {"storage": get_storage_state(self.storage), "action_size": self.storage.info.action_size}
         return state
 

@@ -22,6 +22,7 @@ from birl.actions import Composite
 from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import DatasetInfo
+from birl.dataset.journal import Journal
 from birl.observations import Choices
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
@@ -73,6 +74,8 @@ class Storage:
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # of the contents; of the arrays they lie in
         self.mirrors: weakref.WeakSet[Any] = weakref.WeakSet()  # they are notified of written rows
+        self.journal: Journal | None = None  # of the one writer of a folder
+        self.watch: Callable[[], None] | None = None  # of a folder's reader: raises once its rows are overwritten
         # On a device rows are drawn from an index there. Of a ring it would have to be made again after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
@@ -81,8 +84,9 @@ class Storage:
         self._allocate_flags()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, such as one in another process, has no mirrors."""
-        return {name: value for name, value in vars(self).items() if name != "mirrors"}
+        """A copy, such as one in another process, has no mirrors, and is not written to."""
+        own = {name: value for name, value in vars(self).items() if name != "mirrors"}
+        return own | {"journal": None, "watch": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, mirrors=weakref.WeakSet())
@@ -93,7 +97,9 @@ class Storage:
         return self
 
     def refresh(self) -> None:
-        """Bring a mirror up to date. Nothing to do here."""
+        """Bring a mirror up to date. Called before each draw."""
+        if self.watch is not None:
+            self.watch()
 
     def _name(self, path: str, tree: Tree) -> Tree:
         """Name the leaves of an observation tree by their path."""
@@ -167,6 +173,8 @@ class Storage:
         self.leaves[name] = leaf
         self.columns[name] = self._allocate(name)
         self.generation += 1
+        if self.journal is not None:
+            self.journal.grown(self)
 
     @property
     def extra_names(self) -> list[str]:
@@ -192,6 +200,14 @@ class Storage:
         """Rows per lane that are or were in use: rows after them are free in all lanes."""
         end = self.end[0] if self.lanes == 1 else self.end.max()
         return min(int(end), self.capacity)
+
+    def tail(self) -> Array:
+        """Flags ``[lanes, 2]`` of the last two rows of each lane: of those in use only they may be written again."""
+        return self.flags[self.last_rows()].T
+
+    def last_rows(self) -> Array:
+        """The last two rows ``[2, lanes]`` of each lane."""
+        return self.rows(np.arange(self.lanes), np.maximum(self.end - [[2], [1]], 0))
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -252,18 +268,28 @@ class Storage:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def append(self, lanes: Array, values: Mapping[str, Array], following: Mapping[str, Array] | None = None) -> None:
+    def append(
+        self,
+        lanes: Array,
+        values: Mapping[str, Array],
+        following: Mapping[str, Array] | None = None,
+        ending: Array | None = None,
+    ) -> None:
         """Add one step to each of ``lanes`` ``[k]``.
 
         Args:
             lanes: lane numbers, each at most once.
             values: columns ``[k, …]``; extra columns that are missing become zeros.
             following: observation columns ``[k, …]`` after the step, if known already.
+            ending: uint8 ``[k]``: `TERMINATED` or `TRUNCATED` where the episode ends with the step, which needs
+                ``following``; else 0.
         """
         was_open = self.open[lanes]
         position = self.end[lanes] - was_open  # a running episode's final row makes way
         self.reserve(int((position - self.start[lanes]).max()) + 2)
         rows, after = self.rows(lanes, position), self.rows(lanes, position + 1)
+        if self.journal is not None:
+            self._await(lanes, rows, values, was_open)
         waiting = self.pending[lanes]
         if waiting.any():
             self._resolve(lanes[waiting], position[waiting] - 1)
@@ -273,16 +299,40 @@ class Storage:
                 self.place.put(column, after, following[name])
         known = following is not None
         first = np.where(was_open, 0, FIRST).astype(np.uint8)
-        self._set_flags(rows, first if known else first | np.uint8(NO_NEXT))
+        last = np.uint8(0 if known else NO_NEXT) if ending is None else ending
+        self._set_flags(rows, first | last)
         self._set_flags(after, FINAL if known else FINAL | UNKNOWN)
         self.end[lanes] = position + 2
         self.steps[lanes] += 1
-        self.open[lanes] = True
+        self.open[lanes] = True if ending is None else ending == 0
         self.pending[lanes] = not known
         self.transition_count += len(lanes) if known else 0
         self.episode_count += len(lanes) - int(was_open.sum())
         self._enforce_limit()
+        self._note()
+
+    def _note(self) -> None:
+        """A write is complete."""
         self.version += 1
+        if self.journal is not None:
+            self.journal.write(self)
+
+    def _await(self, lanes: Array, rows: Array, values: Mapping[str, Array], known: Array) -> None:
+        """Let steps wait whose next observation, at ``rows`` ``[k]``, is about to be replaced by another one.
+
+        A kill in the middle of that then leaves the steps, without what follows them.
+        """
+        other = np.zeros(len(lanes), np.bool_)
+        for name in tree_leaves(self.observation_names):
+            differs = self.place.host(self.take(name, rows)) != values[name]
+            other |= differs.reshape(len(lanes), -1).any(1)
+        other &= known & ~self.pending[lanes]
+        if other.any():
+            before = self.rows(lanes[other], self.end[lanes[other]] - 2)
+            self._set_flags(before, self.flags[before] | np.uint8(NO_NEXT))
+            self.pending[lanes[other]] = True
+            self.transition_count -= int(other.sum())
+            self._note()
 
     def _resolve(self, lanes: Array, position: Array) -> None:
         """Mark that the next observation of steps is now known."""
@@ -295,6 +345,8 @@ class Storage:
         last = self.end[lanes] - 2
         rows, after = self.rows(lanes, last), self.rows(lanes, last + 1)
         ending = np.where(terminated, TERMINATED, TRUNCATED).astype(np.uint8)
+        if self.journal is not None and final is not None:
+            self._await(lanes, after, final, np.ones(len(lanes), np.bool_))
         self._set_flags(rows, self.flags[rows] | ending)
         waiting = self.pending[lanes]
         if final is not None:
@@ -310,7 +362,7 @@ class Storage:
             self._resolve(lanes[done], last[done])
         self.open[lanes] = self.pending[lanes] = False
         self._enforce_limit()
-        self.version += 1
+        self._note()
 
     def extend(self, lane: int, flags: Array, steps: Mapping[str, Array], finals: Mapping[str, Array]) -> None:
         """Add whole episodes to a lane that has none running.
@@ -348,7 +400,7 @@ class Storage:
         self.episode_count += len(final_rows)
         self.transition_count += int(np.count_nonzero((flags & NO_TRANSITION) == 0))
         self._enforce_limit()
-        self.version += 1
+        self._note()
 
     # -- eviction --------------------------------------------------------------------------------------------------
 
@@ -373,16 +425,18 @@ class Storage:
     def _evict_one(self, lanes: Array) -> None:
         rows = self.rows(lanes, self.start[lanes])
         self.transition_count -= int(np.count_nonzero((self.flags[rows] & NO_TRANSITION) == 0))
-        self._set_flags(rows, FINAL)
         self.start[lanes] += 1
         self.steps[lanes] -= 1
         head = self.rows(lanes, self.start[lanes])
         flags = self.flags[head]
         gone = (flags & FINAL) != 0
-        self._set_flags(head, np.where(gone, FINAL, flags | HEAD).astype(np.uint8))
         self.offset[lanes] = np.where(gone, 0, self.offset[lanes] + 1)
         self.start[lanes] += gone
         self.episode_count -= int(gone.sum())
+        if self.journal is not None:  # before the flags of what it says are there go
+            self.journal.write(self)
+        self._set_flags(rows, FINAL)
+        self._set_flags(head, np.where(gone, FINAL, flags | HEAD).astype(np.uint8))
 
     def _evict_run(self, lane: int, count: int) -> None:
         """Drop the ``count`` oldest steps of one lane."""
@@ -397,12 +451,12 @@ class Storage:
         dropped = flags[:stop]
         finals = np.flatnonzero(dropped & FINAL)
         self.transition_count -= int(np.count_nonzero((dropped & NO_TRANSITION) == 0))
-        self._set_flags(rows[:stop], FINAL)
         self.start[lane] += stop
         self.steps[lane] -= count - 1
         self.episode_count -= len(finals)
         self.offset[lane] = stop - finals[-1] - 1 if len(finals) else self.offset[lane] + stop
         self._evict_one(np.array([lane]))
+        self._set_flags(rows[:stop], FINAL)
 
     # -- derived ---------------------------------------------------------------------------------------------------
 
