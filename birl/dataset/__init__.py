@@ -21,6 +21,7 @@ from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed import MixedReplayBuffer
 from birl.dataset.prioritized import PrioritizedSampler
+from birl.dataset.recent import RecentSampler
 from birl.dataset.replay_buffer import (
     ReplayBuffer,
     create_fifo_replay_buffer,
@@ -31,6 +32,7 @@ from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlic
 from birl.dataset.transitions import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,
+    MultiStepFrameStackTransitionPicker,
     MultiStepTransitionPicker,
     SparseRewardTransitionPicker,
     TransitionPickerProtocol,
@@ -56,10 +58,12 @@ __all__ = [
     "LastFrameWriterPreprocess",
     "MDPDataset",
     "MixedReplayBuffer",
+    "MultiStepFrameStackTransitionPicker",
     "MultiStepTransitionPicker",
     "Observation",
     "PartialTrajectory",
     "PrioritizedSampler",
+    "RecentSampler",
     "ReplayBuffer",
     "ReplayBufferBase",
     "Rows",
