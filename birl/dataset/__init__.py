@@ -1,6 +1,7 @@
 """Episodes and replay as arrays: storage, sampling, transition pickers, trajectory slicers, writers and files."""
 
 from birl.dataset import components as components  # a path of d3rlpy's
+from birl.dataset.augmentation import Augmentation, RandomShift
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.episode import (
@@ -42,6 +43,7 @@ from birl.dataset.writers import BasicWriterPreprocess, LastFrameWriterPreproces
 from birl.types import Observation
 
 __all__ = [
+    "Augmentation",
     "BasicTrajectorySlicer",
     "BasicTransitionPicker",
     "BasicWriterPreprocess",
@@ -63,6 +65,7 @@ __all__ = [
     "Observation",
     "PartialTrajectory",
     "PrioritizedSampler",
+    "RandomShift",
     "RecentSampler",
     "ReplayBuffer",
     "ReplayBufferBase",

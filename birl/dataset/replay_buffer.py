@@ -14,6 +14,7 @@ import torch
 from birl.actions import check_actions
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
+from birl.dataset.augmentation import Augmentation
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
@@ -67,6 +68,7 @@ class ReplayBuffer(ReplayBufferBase):
         sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
         observation_space: what observations are where ``env`` does not tell it; see `MDPDataset`.
         observation_keys: names of the parts of the observations of ``env`` that are stored; all if ``None``.
+        augmentation: changes images of minibatches on the training device; see `birl.dataset.RandomShift`.
 
     Attributes:
         storage: the arrays.
@@ -97,6 +99,7 @@ class ReplayBuffer(ReplayBufferBase):
         sampler: Sampler | None = None,
         observation_space: Any = None,
         observation_keys: Sequence[str] | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         if check("write_at_termination", write_at_termination, bool):
             raise UnsupportedError(
@@ -130,7 +133,7 @@ class ReplayBuffer(ReplayBufferBase):
             lanes = getattr(env, "num_envs", 1)
         rows = sum(episode.size() + 1 for episode in episodes or ())
         self._make(info, buffer, storage, rows, lanes)
-        self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys)
+        self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys, augmentation)
         for episode in episodes or ():
             self.append_episode(episode)
         self.flush()
@@ -155,6 +158,7 @@ class ReplayBuffer(ReplayBufferBase):
         writer: WriterPreprocessProtocol | None,
         sampler: Sampler | None = None,
         observation_keys: Sequence[str] | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         """Set the parts around the storage."""
         self._keys = observation_keys
@@ -166,9 +170,11 @@ class ReplayBuffer(ReplayBufferBase):
         self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
         sampler = Uniform() if sampler is None else sampler  # one may be empty
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)
-        sampler.fits(self.storage.info, parts[0])
+        check("augmentation", augmentation, Augmentation, optional=True)  # type: ignore[type-abstract]
+        for part in (sampler, augmentation) if augmentation else (sampler,):
+            part.fits(self.storage.info, parts[0])
         sampler.take()
-        self.reader = Reader([Source(self.storage, *parts)])
+        self.reader = Reader([Source(self.storage, *parts, augmentation=augmentation)])
         self._all_lanes, self._saved = np.arange(self.storage.lanes), False
         buffer.storage = self.storage
 

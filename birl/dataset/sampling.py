@@ -27,12 +27,15 @@ class Rows(NamedTuple):
             if there are weights.
         goal: row numbers ``[B]``, numpy, of the states that stand for the steps' goals, -1 for their own; ``None`` but
             for a `birl.dataset.HindsightSampler`.
+        augmented: random numbers ``[B, 2, k]`` for the observations and the next ones, which the reader adds for an
+            augmentation.
     """
 
     index: Any
     weight: Any = None
     generation: Any = None
     goal: Any = None
+    augmented: Any = None
 
 
 class Generators:
