@@ -3,7 +3,7 @@
 from birl.dataset import components as components  # a path of d3rlpy's
 from birl.dataset.augmentation import Augmentation, RandomShift
 from birl.dataset.base import ReplayBufferBase
-from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
+from birl.dataset.buffers import BufferProtocol, EpisodicFIFOBuffer, FIFOBuffer, InfiniteBuffer
 from birl.dataset.episode import (
     DatasetInfo,
     Episode,
@@ -52,6 +52,7 @@ __all__ = [
     "Episode",
     "EpisodeBase",
     "EpisodeGenerator",
+    "EpisodicFIFOBuffer",
     "FIFOBuffer",
     "FrameStackTrajectorySlicer",
     "FrameStackTransitionPicker",

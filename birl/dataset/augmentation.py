@@ -19,7 +19,7 @@ _IMAGE: Final = 3  # dimensions: channels, height, width
 
 @runtime_checkable
 class Augmentation(Protocol):
-    """Changes the observations of a minibatch. The random numbers are drawn beforehand, with the dataset's generator."""
+    """Changes the observations of a minibatch. Random numbers are drawn beforehand, by the dataset's generator."""
 
     def fits(self, info: DatasetInfo, picker: Any) -> None:
         """Raise a `birl.errors.BirlError` unless it can change such data, read by such a transition picker."""

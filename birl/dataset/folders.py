@@ -34,6 +34,7 @@ from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
 
 _INDEX, _SAMPLER, _LOCK = "storage.json", "sampler.safetensors", "storage"
 _VERSION = 2  # since there are journals
+_RETRIES = 2
 
 
 def _ends(storage: Storage) -> State:
@@ -163,7 +164,7 @@ def _restore_rows(storage: Storage, state: State) -> None:
 # -- folders -------------------------------------------------------------------------------------------------------
 
 
-def new_folder(info: DatasetInfo, *, place: Any, lanes: int, limit: int | None, capacity: int) -> Storage:
+def new_folder(info: DatasetInfo, *, place: Any, **options: Any) -> Storage:
     """A storage in a new folder, which is written to until `end_writing`.
 
     Raises:
@@ -179,9 +180,9 @@ def new_folder(info: DatasetInfo, *, place: Any, lanes: int, limit: int | None, 
             f"{place.folder} has files but no dataset of birl: name a new folder for storage=, or empty this one"
         )
     _lock(place)
-    storage = Storage(info, lanes=lanes, limit=limit, place=place, capacity=capacity)
+    storage = Storage(info, place=place, **options)
     _begin_journal(storage)
-    save_folder(storage, clean=limit is None)
+    save_folder(storage, clean=storage.limit is None)
     return storage
 
 
@@ -280,6 +281,7 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
         "version": _VERSION,
         "clean": clean,
         "sequence": journal.sequence,
+        "whole": storage.whole,
         "info": {
             "action_space": info.action_space.value,
             "action_size": info.action_size,
@@ -330,11 +332,11 @@ def open_folder(folder: Path) -> Storage:
         CorruptFileError: if files are missing or damaged, or a ring was being written when the machine stopped.
         WriteError: if a ring is being written all the time.
     """
-    for _ in range(100):
+    for attempt in range(100):
         try:
             index = _read_index(folder)
             record = read_journal(folder, index["lanes"])
-            newer = record is not None and record.sequence > index.get("sequence", 0)
+            newer = record is not None and record.sequence >= index.get("sequence", 0)
             if record is not None and newer and record.trusted:
                 index |= {**record.state, "sequence": record.sequence}
             elif not index["clean"]:
@@ -348,6 +350,8 @@ def open_folder(folder: Path) -> Storage:
         except FileError:
             raise
         except Exception as error:  # it holds anything, if it is damaged
+            if attempt < _RETRIES:  # or its writer has just replaced its files by larger ones
+                continue
             raise CorruptFileError(
                 f"{folder} is damaged ({type(error).__name__}: {error!s:.200}): restore the folder from a copy"
             ) from error
@@ -400,7 +404,7 @@ def _attach(folder: Path, index: dict[str, Any]) -> Storage:
         raise CorruptFileError(f"{folder} is damaged: {lanes!r:.30} environments of {capacity!r:.30} rows each")
     place = FolderPlace(folder)
     place.sequence = check("sequence", index.get("sequence", 0), int, low=0, error=CorruptFileError)
-    storage = Storage(info, lanes=lanes, limit=index["limit"])
+    storage = Storage(info, lanes=lanes, limit=index["limit"], whole=bool(index.get("whole")))
     storage.leaves, storage.capacity, storage.place = leaves, capacity, place
     storage.columns, flags = _attached(place, storage, writing=False)
     storage.flags = storage.device_flags = flags.copy()  # as they are now: they may be written to

@@ -16,7 +16,7 @@ from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.base import ReplayBufferBase
-from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
+from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, retention_of
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature, check_episodes
 from birl.dataset.folders import (
@@ -52,7 +52,7 @@ class ReplayBuffer(ReplayBufferBase):
     Shapes and dtypes come from ``env``, else from ``episodes``, else from the three signatures.
 
     Args:
-        buffer: `InfiniteBuffer` or `FIFOBuffer`.
+        buffer: `InfiniteBuffer`, `FIFOBuffer` or `EpisodicFIFOBuffer`.
         transition_picker: `BasicTransitionPicker` if ``None``.
         trajectory_slicer: `BasicTrajectorySlicer` if ``None``.
         writer_preprocessor: `BasicWriterPreprocess` if ``None``.
@@ -148,7 +148,7 @@ class ReplayBuffer(ReplayBufferBase):
         place, limit = make_place(storage), buffer.limit
         make = new_folder if isinstance(place, FolderPlace) else Storage
         capacity = rows if limit is None else min(rows, limit + 2)
-        self.storage = make(info, lanes=lanes, limit=limit, place=place, capacity=capacity)
+        self.storage = make(info, lanes=lanes, limit=limit, place=place, capacity=capacity, whole=buffer.whole)
 
     def _use(
         self,
@@ -422,8 +422,7 @@ class ReplayBuffer(ReplayBufferBase):
         """
         self = ReplayBuffer.__new__(ReplayBuffer)
         self.storage = open_folder(Path(folder))
-        limit = self.storage.limit
-        buffer = InfiniteBuffer() if limit is None else FIFOBuffer(limit)
+        buffer = retention_of(self.storage)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
         open_sampler(Path(folder), self.reader.sources[0].sampler)
         self._saved = True

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from birl.actions import Composite
 from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import DatasetInfo
@@ -38,7 +37,6 @@ UNKNOWN = 64  # on final rows: the final observation is not known, zeros stand f
 
 NO_TRANSITION = FINAL | NO_NEXT  # flags of rows that cannot be drawn as transitions
 _MINIMUM_CAPACITY = 64
-_CHUNK = 65536
 
 
 class Storage:
@@ -50,6 +48,7 @@ class Storage:
         limit: largest number of steps over all lanes, ``None`` for no limit.
         place: where arrays lie.
         capacity: rows per lane to begin with.
+        whole: drop whole episodes, as long as there are any that have ended.
     """
 
     def __init__(
@@ -60,12 +59,13 @@ class Storage:
         limit: int | None = None,
         place: Place | None = None,
         capacity: int = 0,
+        whole: bool = False,
     ) -> None:
         check("lanes", lanes, int, low=1)
         check("limit", limit, int, ": at least 1 step for each lane", optional=True, low=lanes)
         self.place: Place = MemoryPlace() if place is None else place
         self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
-        self.info = info
+        self.info, self.whole = info, whole
         self.leaves: dict[str, Leaf] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
         self.observation_names: Tree = self._name("observation", info.observation_signature.tree)
         kinds = zip(tree_leaves(self.observation_names), tree_leaves(info.observations), strict=True)
@@ -166,7 +166,7 @@ class Storage:
         self._allocate_flags()
         self._set_flags(new, before)
         self.generation += 1
-        self.version += 1
+        self._note()
 
     def add_extra(self, name: str, leaf: Leaf) -> None:
         """Add a column; steps that are already there get zeros."""
@@ -385,7 +385,10 @@ class Storage:
             flags, is_step = flags[keep:], is_step[keep:]
         count = len(flags)
         if self.limit is not None:  # free rows first, so that the ring need not grow
-            self._evict_run(lane, int(self.steps[lane]) + int(np.count_nonzero(is_step)) - self.limit)
+            needed = int(np.count_nonzero(is_step)) - self.limit
+            if self.whole:
+                self._evict_episodes(int(self.steps.sum()) + needed)
+            self._evict_run(lane, int(self.steps[lane]) + needed)
         self.reserve(int(self.end[lane] - self.start[lane]) + count)
         rows = self.rows(lane, self.end[lane] + np.arange(count))
         step_rows, final_rows = rows[is_step], rows[~is_step]
@@ -413,6 +416,9 @@ class Storage:
             return
         complete = self.steps - self.pending
         excess = int(complete.sum()) - self.limit
+        if excess > 0 and self.whole:
+            excess -= self._evict_episodes(excess)
+            complete = self.steps - self.pending
         if excess > 0 and self.lanes == 1:
             self._evict_run(0, excess)
             return
@@ -421,6 +427,20 @@ class Storage:
             self._evict_one(fullest)
             complete[fullest] -= 1
             excess -= len(fullest)
+
+    def _evict_episodes(self, count: int) -> int:
+        """Drop episodes that have ended, the oldest of the fullest lane first, until ``count`` steps are gone."""
+        gone, lanes = 0, np.flatnonzero(self.steps).tolist()
+        while gone < count and lanes:
+            lane = max(lanes, key=lambda each: self.steps[each])
+            flags = self.flags[self.rows(lane, np.arange(self.start[lane], self.end[lane]))]
+            steps = int(np.argmax(flags & FINAL > 0)) if len(flags) else 0
+            if not steps or (self.open[lane] and steps == len(flags) - 1):
+                lanes.remove(lane)
+                continue
+            self._evict_run(lane, steps)
+            gone += steps
+        return gone
 
     def _evict_one(self, lanes: Array) -> None:
         rows = self.rows(lanes, self.start[lanes])
@@ -459,22 +479,6 @@ class Storage:
         self._set_flags(rows[:stop], FINAL)
 
     # -- derived ---------------------------------------------------------------------------------------------------
-
-    def action_bounds(self) -> tuple[Array, Array]:
-        """Least and greatest actions of all steps, float64 ``[A]``; one pass after a write. Infinite without steps."""
-
-        def make() -> tuple[Array, Array]:
-            low, high = np.full(self.leaves["action"].shape, np.inf), np.full(self.leaves["action"].shape, -np.inf)
-            for begin in range(0, len(self.flags), _CHUNK):
-                rows = begin + np.flatnonzero((self.flags[begin : begin + _CHUNK] & FINAL) == 0)
-                if len(rows):
-                    actions = self.place.host(self.take("action", rows))
-                    low, high = np.minimum(low, actions.min(axis=0)), np.maximum(high, actions.max(axis=0))
-            if isinstance(self.info.actions, Composite):  # choices have none
-                low[self.info.actions.choices], high[self.info.actions.choices] = -1.0, 1.0
-            return low, high
-
-        return self.cached("action_bounds", make)
 
     def cached(self, key: str, make: Callable[[], T]) -> T:
         """The result of ``make``, computed again only after a write."""

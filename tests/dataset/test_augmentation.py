@@ -20,13 +20,14 @@ from birl.models import LSTMEncoderFactory, PixelEncoderFactory
 from birl.seeding import seed as seed_everything
 
 PAD, HIGH, WIDE = 3, 10, 8
+SHIFT = RandomShift(PAD)
 
 
 def images(count: int = 60) -> Any:
     return np.random.default_rng(0).integers(1, 256, (count, 2, HIGH, WIDE), dtype=np.uint8)
 
 
-def data(observations: Any = None, augmentation: Any = RandomShift(PAD), **options: Any) -> MDPDataset:
+def data(observations: Any = None, augmentation: Any = SHIFT, **options: Any) -> MDPDataset:
     seen = images() if observations is None else observations
     return MDPDataset(
         seen, np.arange(60) % 3, np.arange(60.0), np.arange(60) % 20 == 19, augmentation=augmentation, **options
@@ -99,7 +100,7 @@ def test_shifts_are_part_of_the_readers_state(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_resumed_shifts_alike(tmp_path: Path) -> None:
-    def run(folder: str, stop: int, go_on: bool = False, augmentation: Any = RandomShift(PAD)) -> str:
+    def run(folder: str, stop: int, go_on: bool = False, augmentation: Any = SHIFT) -> str:
         seed_everything(1)
         config = algos.DQNConfig(batch_size=8, encoder_factory=PixelEncoderFactory([[4, 3, 1]], 8))
         algorithm = config.create()

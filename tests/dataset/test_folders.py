@@ -165,6 +165,34 @@ def test_a_step_that_was_stored_survives_an_end_at_any_point(
     assert point > 20
 
 
+@pytest.mark.parametrize("limit", [0, 10])
+def test_a_folder_that_was_just_opened_or_made_survives_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """The first write takes the lock, and notes of a ring that it is about to be overwritten."""
+    die(new(tmp_path / "made", limit))
+    assert ReplayBuffer.open(tmp_path / "made").step_count == 0
+    points = Points(monkeypatch)
+    for point in range(1, 1000):
+        points.left, folder = -1, tmp_path / str(point)
+        buffer = new(folder, limit)
+        for number in range(12):
+            write(buffer, number)
+        buffer.close()
+        again = ReplayBuffer.open(folder)
+        points.left = point
+        try:
+            write(again, 12)
+        except Crash:
+            points.left = -1
+            if again.storage.journal is not None:
+                die(again)
+            check(ReplayBuffer.open(folder), 12, limit)
+        else:
+            break
+    assert point > 4
+
+
 def test_an_observation_that_is_replaced_leaves_its_step_in_any_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
