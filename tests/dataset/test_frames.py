@@ -56,7 +56,8 @@ def play(buffer: ReplayBuffer, games: Games, steps: int) -> None:
     for _ in range(steps):
         before, reward, over, after = games.step()
         action = np.zeros((games.n, 1), np.int64)
-        buffer.append_batch(before, action, reward, over, np.zeros(games.n, bool), after)
+        cut = over & (reward % 2 == 0)  # stacks must not cross time limits either
+        buffer.append_batch(before, action, reward, over & ~cut, cut, after)
 
 
 def made(limit: int, n: int, picker: Any = None) -> ReplayBuffer:
