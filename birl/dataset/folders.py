@@ -93,9 +93,11 @@ def set_storage_state(storage: Storage, state: State) -> None:
 
 def _clean_flags(storage: Storage, tail: Array) -> None:
     """Undo what a later write has begun to do to the flags."""
-    inside, start, size = np.arange(storage.capacity), storage.start[:, None], storage.end - storage.start
-    free = (inside - start) % storage.capacity >= size[:, None]
-    storage.flags.reshape(storage.lanes, -1)[free] = FINAL
+    size, capacity = storage.end - storage.start, storage.capacity
+    for flags, first, count in zip(storage.flags.reshape(-1, capacity), storage.end % capacity, size, strict=True):
+        last = first + capacity - count  # of the rows that are free, which may go on at the beginning
+        flags[first:last] = FINAL
+        flags[: max(last - capacity, 0)] = FINAL
     used = np.flatnonzero(size)
     storage.flags[storage.last_rows()[:, used]] = tail[used].T
     head = storage.rows(used, storage.start[used])

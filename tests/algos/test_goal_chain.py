@@ -8,8 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
+import birl
 from birl import algos
 from birl.dataset import HindsightSampler, ReplayBuffer, create_fifo_replay_buffer, create_infinite_replay_buffer
 from birl.logging import NoopAdapterFactory
@@ -140,3 +142,15 @@ def test_logs_that_are_resumed_draw_the_same_goals(tmp_path: Path) -> None:
     whole = run("whole", None)
     run("parts", 20)
     assert run("parts", None, go_on=True) == whole
+
+
+def test_many_seeds_learn_what_each_learns_alone() -> None:
+    config, data = dqn(batch_size=8).config, logged(True)
+    options: Any = {"n_steps": 12, **QUIET}
+    together = birl.fit_many(config, data, seeds=(1, 5), **options)
+    for seed, one in zip((1, 5), together, strict=True):
+        birl.seed(seed)
+        dataset, alone = logged(True), config.create()
+        alone.fit(dataset, **options)
+        for name, value in alone.learner.nets.state_dict().items():
+            torch.testing.assert_close(one.learner.nets.state_dict()[name], value, rtol=1e-3, atol=1e-4)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import birl
 from birl import algos
 from birl.dataset import MDPDataset, MixedReplayBuffer, PrioritizedSampler, RandomShift
 from birl.dataset.arrays import TorchPlace
@@ -130,3 +131,15 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         MixedReplayBuffer(data(), data(augmentation=None), 0.5)
     mixed = MixedReplayBuffer(data(), data(), 0.5).reader.draw(TransitionView(), 6)
     assert mixed.augmented.shape == (6, 2, 2) and mixed.augmentation == RandomShift(PAD)
+
+
+def test_many_seeds_learn_what_each_learns_alone() -> None:
+    config = algos.DQNConfig(batch_size=8, encoder_factory=PixelEncoderFactory([[4, 3, 1]], 8))
+    options: Any = {"n_steps": 4, "logger_adapter": NoopAdapterFactory(), "show_progress": False}
+    together = birl.fit_many(config, data(), seeds=(1, 5), **options)
+    for seed, one in zip((1, 5), together, strict=True):
+        birl.seed(seed)
+        dataset, alone = data(), config.create()
+        alone.fit(dataset, **options)
+        for name, value in alone.learner.nets.state_dict().items():
+            torch.testing.assert_close(one.learner.nets.state_dict()[name], value, rtol=1e-3, atol=1e-4)

@@ -108,7 +108,7 @@ class Points:
         def half_put(own: Any, array: Any, rows: Any, values: Any) -> None:
             count = len(rows) // 2
             put(own, array, rows[:count], values if isinstance(values, int) else values[:count])
-            if array.ndim > 1 and not isinstance(values, int) and len(rows):
+            if array.ndim > 1 and rows.ndim == 1 and not isinstance(values, int) and len(rows):
                 array[rows[count], : array.shape[1] // 2] = values[count][: array.shape[1] // 2]
 
         def half_flags(own: Any, rows: Any, values: Any) -> None:
@@ -191,6 +191,35 @@ def test_a_folder_that_was_just_opened_or_made_survives_too(
         else:
             break
     assert point > 4
+
+
+def test_a_checkpoint_that_was_half_restored_is_restored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points, counts = Points(monkeypatch), set()
+    buffer = new(tmp_path / "0", 10)
+    for number in range(20):
+        write(buffer, number)
+    state = buffer.get_state()
+    for point in range(1, 1000):
+        points.left = -1
+        buffer = new(tmp_path / str(point), 10)
+        for number in range(31):
+            write(buffer, number)
+        points.left = point
+        try:
+            buffer.set_state(state)
+        except Crash:
+            points.left = -1
+            die(buffer)
+            again = ReplayBuffer.open(tmp_path / str(point))
+            counts.add(again.step_count)
+            again.set_state(state)
+            assert check(again, 20, 10) == 20
+        else:
+            break
+    assert check(buffer, 20, 10) == 20
+    assert 0 in counts and counts <= {0, 10}  # nothing of both
 
 
 def test_an_observation_that_is_replaced_leaves_its_step_in_any_case(
