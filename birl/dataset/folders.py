@@ -338,8 +338,8 @@ def open_folder(folder: Path) -> Storage:
         try:
             index = _read_index(folder)
             record = read_journal(folder, index["lanes"])
-            newer = record is not None and record.sequence >= index.get("sequence", 0)
-            if record is not None and newer and record.trusted:
+            known = index.get("sequence", 0) - (not index["clean"])  # a ring's index is not to be relied on
+            if record is not None and record.trusted and record.sequence > known:
                 index |= {**record.state, "sequence": record.sequence}
             elif not index["clean"]:
                 raise CorruptFileError(

@@ -37,6 +37,7 @@ UNKNOWN = 64  # on final rows: the final observation is not known, zeros stand f
 
 NO_TRANSITION = FINAL | NO_NEXT  # flags of rows that cannot be drawn as transitions
 _MINIMUM_CAPACITY = 64
+_BLOCK = 2**22  # bytes that are moved at once
 
 
 class Storage:
@@ -160,8 +161,10 @@ class Storage:
         new = self.rows(lane, position)
         self.columns = {}
         for name, column in columns.items():
-            moved = self._allocate(name)
-            moved[self.place.indices(new)] = column[self.place.indices(old)]
+            moved, block = self._allocate(name), max(1, _BLOCK // max(1, column[:1].nbytes))
+            for begin in range(0, len(old), block):  # a copy of all rows beside both arrays would take as much again
+                part = slice(begin, begin + block)
+                moved[self.place.indices(new[part])] = column[self.place.indices(old[part])]
             self.columns[name] = moved
         self._allocate_flags()
         self._set_flags(new, before)

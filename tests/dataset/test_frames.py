@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,18 @@ def test_several_steps_between_stacks_take_no_more() -> None:
     buffer, games = made(1000, 2, MultiStepFrameStackTransitionPicker(STACK, 3, 0.99)), Games(2)
     play(buffer, games, 900)
     check(buffer, 1000, 2, 3)
+
+
+def test_a_buffer_that_grows_takes_the_bytes_of_both_arrays_and_no_more() -> None:
+    buffer, games = made(2000, 2), Games(2)
+    play(buffer, games, 500)
+    tracemalloc.start()
+    buffer.storage.resize(2 * buffer.storage.capacity)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert buffer.nbytes > 2**23 and most < buffer.nbytes + 2**23
+    play(buffer, games, 300)
+    check(buffer, 1600, 2)
 
 
 @pytest.mark.slow
