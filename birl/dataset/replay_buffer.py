@@ -255,7 +255,8 @@ class ReplayBuffer(ReplayBufferBase):
             following = {name: value[lanes] for name, value in following.items()}
             terminated, truncated = terminated[lanes], truncated[lanes]
         if len(lanes):
-            ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
+            over = terminated | truncated
+            ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8) if over.any() else None
             self.storage.append(lanes, values, following, ending)
 
     def clip_episode(
