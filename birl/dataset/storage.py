@@ -311,13 +311,12 @@ class Storage:
         self.pending[lanes] = not known
         self.transition_count += len(lanes) if known else 0
         self.episode_count += len(lanes) - int(was_open.sum())
-        self._enforce_limit()
-        self._note()
+        self._note(self._enforce_limit())
 
-    def _note(self) -> None:
-        """A write is complete."""
+    def _note(self, noted: bool = False) -> None:
+        """A write is complete. Its end may have been ``noted`` already, see `_evict_one`."""
         self.version += 1
-        if self.journal is not None:
+        if self.journal is not None and not noted:
             self.journal.write(self)
 
     def _await(self, lanes: Array, rows: Array, values: Mapping[str, Array], known: Array) -> None:
@@ -364,8 +363,7 @@ class Storage:
         if done.any():
             self._resolve(lanes[done], last[done])
         self.open[lanes] = self.pending[lanes] = False
-        self._enforce_limit()
-        self._note()
+        self._note(self._enforce_limit())
 
     def extend(self, lane: int, flags: Array, steps: Mapping[str, Array], finals: Mapping[str, Array]) -> None:
         """Add whole episodes to a lane that has none running.
@@ -405,31 +403,31 @@ class Storage:
         self.steps[lane] += len(step_rows)
         self.episode_count += len(final_rows)
         self.transition_count += int(np.count_nonzero((flags & NO_TRANSITION) == 0))
-        self._enforce_limit()
-        self._note()
+        self._note(self._enforce_limit())
 
     # -- eviction --------------------------------------------------------------------------------------------------
 
-    def _enforce_limit(self) -> None:
-        """Drop the oldest steps beyond the limit. The newest step counts once its next observation is there.
+    def _enforce_limit(self) -> bool:
+        """Drop the oldest steps beyond the limit, if any. The newest counts once its next observation is there.
 
         With several lanes the step is taken from the lane that has most: the oldest one if lanes are written in step.
         """
         if self.limit is None:
-            return
+            return False
         complete = self.steps - self.pending
-        excess = int(complete.sum()) - self.limit
+        excess = over = int(complete.sum()) - self.limit
         if excess > 0 and self.whole:
             excess -= self._evict_episodes(excess)
             complete = self.steps - self.pending
         if excess > 0 and self.lanes == 1:
             self._evict_run(0, excess)
-            return
+            excess = 0
         while excess > 0:
             fullest = np.flatnonzero(complete == complete.max())[:excess]
             self._evict_one(fullest)
             complete[fullest] -= 1
             excess -= len(fullest)
+        return over > 0
 
     def _evict_episodes(self, count: int) -> int:
         """Drop episodes that have ended, the oldest of the fullest lane first, until ``count`` steps are gone."""
