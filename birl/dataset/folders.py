@@ -78,6 +78,8 @@ def set_storage_state(storage: Storage, state: State) -> None:
     for name in LANE_ARRAYS:
         getattr(storage, name)[:] = lanes[name]
     if "columns" not in state:
+        if storage.journal is not None:  # before the flags of what the newest record counts go
+            storage.journal.write(storage, lanes["tail"])
         _clean_flags(storage, lanes["tail"])
     lane, position = storage.live()
     flags = storage.flags[storage.rows(lane, position)]

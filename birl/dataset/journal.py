@@ -55,13 +55,13 @@ class Journal:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
         self.sequence, self.grown, self._boot = sequence, grown, _boot()
 
-    def write(self, storage: Any) -> None:
-        """Note what is stored now."""
+    def write(self, storage: Any, tail: Array | None = None) -> None:
+        """Note what is stored now, or will be once the last rows have the flags ``tail`` ``[lanes, 2]``."""
         self.sequence += 1
         record = self._records[self.sequence % 2]
         record[:_HEAD] = self.sequence, storage.capacity, *self._boot
         lanes = [getattr(storage, name) for name in LANE_ARRAYS]
-        record[_HEAD:-1] = np.concatenate([*lanes, storage.tail().ravel()])
+        record[_HEAD:-1] = np.concatenate([*lanes, (storage.tail() if tail is None else tail).ravel()])
         record[-1] = zlib.crc32(record[:-1].data)
 
     def flush(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from birl.dataset import Episode, FIFOBuffer, InfiniteBuffer, PrioritizedSampler, ReplayBuffer, Signature
+from birl.dataset import Episode, FIFOBuffer, InfiniteBuffer, PrioritizedSampler, ReplayBuffer, Signature, folders
 from birl.dataset import journal as journals
 from birl.dataset.arrays import FolderPlace
 from birl.dataset.storage import Storage
@@ -115,14 +115,15 @@ class Points:
             count = len(rows) // 2
             flags(own, rows[:count], values if np.ndim(values) == 0 else values[:count])
 
-        def half_note(own: Any, storage: Any) -> None:
+        def half_note(own: Any, *given: Any) -> None:
             before = own._records[(own.sequence + 1) % 2].copy()
-            note(own, storage)
+            note(own, *given)
             own._records[own.sequence % 2][len(before) // 2 :] = before[len(before) // 2 :]
 
         patch.setattr(FolderPlace, "put", at(put, half_put))
         patch.setattr(Storage, "_set_flags", at(flags, half_flags))
         patch.setattr(journals.Journal, "write", at(note, half_note))
+        patch.setattr(folders, "_clean_flags", at(folders._clean_flags, folders._clean_flags))
 
 
 def die(buffer: ReplayBuffer) -> None:
@@ -193,17 +194,18 @@ def test_a_folder_that_was_just_opened_or_made_survives_too(
     assert point > 4
 
 
+@pytest.mark.parametrize("limit", [0, 10])
 def test_a_checkpoint_that_was_half_restored_is_restored_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     points, counts = Points(monkeypatch), set()
-    buffer = new(tmp_path / "0", 10)
+    buffer = new(tmp_path / "0", limit)
     for number in range(20):
         write(buffer, number)
     state = buffer.get_state()
     for point in range(1, 1000):
         points.left = -1
-        buffer = new(tmp_path / str(point), 10)
+        buffer = new(tmp_path / str(point), limit)
         for number in range(31):
             write(buffer, number)
         points.left = point
@@ -214,12 +216,13 @@ def test_a_checkpoint_that_was_half_restored_is_restored_again(
             die(buffer)
             again = ReplayBuffer.open(tmp_path / str(point))
             counts.add(again.step_count)
+            check(again, max(map(_last, again.episodes), default=0), limit)
             again.set_state(state)
-            assert check(again, 20, 10) == 20
+            assert check(again, 20, limit) == 20
         else:
             break
-    assert check(buffer, 20, 10) == 20
-    assert 0 in counts and counts <= {0, 10}  # nothing of both
+    assert check(buffer, 20, limit) == 20
+    assert counts == ({0, 10} if limit else {20, 31})  # nothing of both
 
 
 def test_an_observation_that_is_replaced_leaves_its_step_in_any_case(
@@ -279,8 +282,12 @@ def killed_writer(folder: Path, width: int, limit: int, lanes: int, moment: rand
     return int(struct.unpack("q", told[-8:])[0])
 
 
+def _last(episode: Any) -> int:
+    return int(episode.rewards[-1, 0]) % 1000 + 1
+
+
 def _next(buffer: ReplayBuffer) -> int:
-    return max((int(each.rewards[-1, 0]) % 1000 + 1 for each in buffer.episodes), default=0)
+    return max(map(_last, buffer.episodes), default=0)
 
 
 def kills(folder: Path, count: int, limit: int, lanes: int, seed: int = 0) -> None:
