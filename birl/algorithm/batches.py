@@ -11,7 +11,7 @@ from torch import Tensor
 from birl.checks import check
 from birl.dataset.minibatch import MiniBatch, TrajectoryMiniBatch
 from birl.preprocessing.units import Units, to_float
-from birl.types import Batch, Tree
+from birl.types import Batch
 
 _EXTRA = {"next_action": Units.action, "next_action_known": Units.column, "return_to_go": Units.column}
 
@@ -26,7 +26,7 @@ def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
     check("batch", minibatch, MiniBatch, ": draw one with algo.sample_minibatch(dataset)")
     given = minibatch.extra
     extra = {name: read(units, given[name]) for name, read in _EXTRA.items() if name in given}
-    following: Tree = None
+    observation, following = units.observation(minibatch.observations), None
     if isinstance(minibatch, TrajectoryMiniBatch):
         extra = {
             "returns_to_go": units.reward(minibatch.returns_to_go),
@@ -34,13 +34,17 @@ def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
         }
     else:
         following = units.observation(minibatch.next_observations)
+    if minibatch.augmentation is not None:
+        numbers = units.tensor(minibatch.augmented)
+        observation = minibatch.augmentation(observation, numbers[..., 0, :])
+        following = minibatch.augmentation(following, numbers[..., 1, :])
     reward, is_first = units.reward(minibatch.rewards), minibatch.is_first
     power = gamma if minibatch.intervals is None else torch.pow(gamma, units.column(minibatch.intervals))
     weight = torch.ones_like(reward) if minibatch.weights is None else units.column(minibatch.weights)
     if minibatch.masks is not None:
         weight = weight * to_float(units.tensor(minibatch.masks))
     return Batch(
-        units.observation(minibatch.observations),
+        observation,
         units.action(minibatch.actions),
         reward,
         following,

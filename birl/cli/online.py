@@ -19,6 +19,7 @@ from birl.dataset import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,
     LastFrameWriterPreprocess,
+    MultiStepFrameStackTransitionPicker,
     MultiStepTransitionPicker,
     PrioritizedSampler,
     ReplayBuffer,
@@ -147,17 +148,19 @@ def replay_buffer(
 ) -> ReplayBuffer | None:
     """The buffer that the options ask for; ``None`` for the loop's own.
 
-    Frames that are stacked are stored once if they are images of one channel and steps are not added up.
+    Frames that are stacked are stored once if they are images of one channel.
     """
     stack, steps = given.get("frame_stack", 1), given.get("multi_step", 1)
     if "buffer_size" not in given and sampler is None and stack == steps == 1:
         return None
     shape = environment_spec(env, config.observation_keys).encoder_shape
     picker, writer = BasicTransitionPicker(), None
-    if steps > 1:
-        picker = MultiStepTransitionPicker(steps, config.gamma)
-    elif stack > 1 and is_shape(shape) and len(shape) == _IMAGE and shape[0] == stack:
+    once = stack > 1 and is_shape(shape) and len(shape) == _IMAGE and shape[0] == stack
+    if once:
         picker, writer = FrameStackTransitionPicker(stack), LastFrameWriterPreprocess()
+    if steps > 1:
+        several = MultiStepFrameStackTransitionPicker(stack, steps, config.gamma)
+        picker = several if once else MultiStepTransitionPicker(steps, config.gamma)
     limit = given.get("buffer_size", BUFFER_SIZE)
     parts: dict[str, Any] = {"transition_picker": picker, "writer_preprocessor": writer, "sampler": sampler}
     return create_fifo_replay_buffer(limit, env=env, observation_keys=config.observation_keys, **parts)

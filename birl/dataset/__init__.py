@@ -1,8 +1,9 @@
 """Episodes and replay as arrays: storage, sampling, transition pickers, trajectory slicers, writers and files."""
 
 from birl.dataset import components as components  # a path of d3rlpy's
+from birl.dataset.augmentation import Augmentation, RandomShift
 from birl.dataset.base import ReplayBufferBase
-from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
+from birl.dataset.buffers import BufferProtocol, EpisodicFIFOBuffer, FIFOBuffer, InfiniteBuffer
 from birl.dataset.episode import (
     DatasetInfo,
     Episode,
@@ -16,10 +17,12 @@ from birl.dataset.episode import (
 )
 from birl.dataset.episode_generator import EpisodeGenerator
 from birl.dataset.hdf5 import dump, load
+from birl.dataset.hindsight import HindsightSampler
 from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed import MixedReplayBuffer
 from birl.dataset.prioritized import PrioritizedSampler
+from birl.dataset.recent import RecentSampler
 from birl.dataset.replay_buffer import (
     ReplayBuffer,
     create_fifo_replay_buffer,
@@ -30,6 +33,7 @@ from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlic
 from birl.dataset.transitions import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,
+    MultiStepFrameStackTransitionPicker,
     MultiStepTransitionPicker,
     SparseRewardTransitionPicker,
     TransitionPickerProtocol,
@@ -39,6 +43,7 @@ from birl.dataset.writers import BasicWriterPreprocess, LastFrameWriterPreproces
 from birl.types import Observation
 
 __all__ = [
+    "Augmentation",
     "BasicTrajectorySlicer",
     "BasicTransitionPicker",
     "BasicWriterPreprocess",
@@ -47,17 +52,22 @@ __all__ = [
     "Episode",
     "EpisodeBase",
     "EpisodeGenerator",
+    "EpisodicFIFOBuffer",
     "FIFOBuffer",
     "FrameStackTrajectorySlicer",
     "FrameStackTransitionPicker",
+    "HindsightSampler",
     "InfiniteBuffer",
     "LastFrameWriterPreprocess",
     "MDPDataset",
     "MixedReplayBuffer",
+    "MultiStepFrameStackTransitionPicker",
     "MultiStepTransitionPicker",
     "Observation",
     "PartialTrajectory",
     "PrioritizedSampler",
+    "RandomShift",
+    "RecentSampler",
     "ReplayBuffer",
     "ReplayBufferBase",
     "Rows",

@@ -17,6 +17,7 @@ import torch
 from numpy.lib.format import open_memmap
 
 from birl.errors import ConfigError, WriteError
+from birl.files.locks import FolderLock
 from birl.types import Array
 
 _FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)  # several times faster to compare with than the types
@@ -110,7 +111,13 @@ class FolderPlace(MemoryPlace):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
         self.folder = Path(folder)
+        self.lock: FolderLock | None = None  # while it is written to
+        self.sequence = 0  # number of the newest write that is known here
         self._maps: dict[str, np.memmap[Any, Any]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy holds no lock."""
+        return {**vars(self), "lock": None}
 
     def _map(self, name: str, mapped: np.memmap[Any, Any]) -> Any:
         self._maps[name] = mapped
@@ -125,13 +132,16 @@ class FolderPlace(MemoryPlace):
         except OSError as error:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
 
-    def attach(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """The existing file of such an array. Raises ``ValueError`` or ``OSError`` if there is none."""
+    def attach(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, writing: bool = False) -> Any:
+        """The existing file of such an array; what is written to it stays in memory unless ``writing``.
+
+        Raises ``ValueError`` or ``OSError`` if there is none.
+        """
         path = self.folder / f"{name}.{shape[0]}.npy"
         if path.is_symlink():  # it is written to
             raise ValueError(f"{path.name} is a link, no file of this folder")
-        open_memmap(path, mode="r")  # "r+" would make a short file longer: this one refuses it
-        mapped = open_memmap(path, mode="r+")
+        mapped = open_memmap(path, mode="c")  # "r+" would make a short file longer: this one refuses it
+        mapped = open_memmap(path, mode="r+") if writing else mapped
         if mapped.shape != shape or mapped.dtype != dtype:
             raise ValueError(f"{path.name} has shape {mapped.shape} and dtype {mapped.dtype}")
         return self._map(name, mapped)

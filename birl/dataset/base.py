@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, PartialTrajectory, Transition
-from birl.dataset.episodes import EpisodeList
+from birl.dataset.episodes import EpisodeList, action_bounds
 from birl.dataset.hdf5 import dump
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import Reader
@@ -159,7 +159,7 @@ class ReplayBufferBase(ABC):
 
     def action_bounds(self) -> tuple[Array, Array]:
         """Least and greatest actions ``[A]`` of all steps; found once after a write. Infinite without steps."""
-        low, high = zip(*(storage.action_bounds() for storage in self.reader.storages), strict=True)
+        low, high = zip(*map(action_bounds, self.reader.storages), strict=True)
         return reduce(np.minimum, low), reduce(np.maximum, high)
 
     @property

@@ -17,10 +17,12 @@ class BufferProtocol:
 
     Attributes:
         limit: largest number of steps, ``None`` for no limit.
+        whole: whether episodes are dropped as a whole.
         storage: holds the steps; that of the replay buffer which this is given to.
     """
 
     limit: int | None = None
+    whole: bool = False
     storage: Storage | None = None
 
     @property
@@ -67,3 +69,22 @@ class FIFOBuffer(BufferProtocol):
     def limit(self) -> int:  # type: ignore[override]
         """Largest number of steps; fixed, as the arrays are made for it."""
         return self._limit
+
+
+class EpisodicFIFOBuffer(FIFOBuffer):
+    """Keeps the newest whole episodes that have no more than ``limit`` steps together, and frees the oldest as a whole.
+
+    The episode that is running counts. One that is longer than all room there is loses its oldest steps.
+
+    Args:
+        limit: largest number of steps over all parallel environments, at least 1.
+    """
+
+    whole = True
+
+
+def retention_of(storage: Storage) -> BufferProtocol:
+    """The retention of a storage that was opened."""
+    if storage.limit is None:
+        return InfiniteBuffer()
+    return EpisodicFIFOBuffer(storage.limit) if storage.whole else FIFOBuffer(storage.limit)

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from birl.actions import Composite
 from birl.dataset.episode import Episode
 from birl.dataset.storage import FINAL, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
 from birl.types import Array, tree_map
+
+_CHUNK = 65536
 
 
 class EpisodeTable(NamedTuple):
@@ -119,6 +122,24 @@ def timesteps_and_returns(storage: Storage) -> tuple[Any, Any]:
         return storage.place.indices(timestep), storage.place.indices(to_go)
 
     return storage.cached("timesteps_and_returns", make)
+
+
+def action_bounds(storage: Storage) -> tuple[Array, Array]:
+    """Least and greatest actions of all steps, float64 ``[A]``; one pass after a write. Infinite without steps."""
+
+    def make() -> tuple[Array, Array]:
+        shape = storage.leaves["action"].shape
+        low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
+        for begin in range(0, len(storage.flags), _CHUNK):
+            rows = begin + np.flatnonzero((storage.flags[begin : begin + _CHUNK] & FINAL) == 0)
+            if len(rows):
+                actions = storage.place.host(storage.take("action", rows))
+                low, high = np.minimum(low, actions.min(axis=0)), np.maximum(high, actions.max(axis=0))
+        if isinstance(storage.info.actions, Composite):  # choices have none
+            low[storage.info.actions.choices], high[storage.info.actions.choices] = -1.0, 1.0
+        return low, high
+
+    return storage.cached("action_bounds", make)
 
 
 class EpisodeList(Sequence[Episode]):

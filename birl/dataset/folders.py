@@ -7,34 +7,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import Timeout
 
-from birl.dataset.arrays import FolderPlace, Place
+from birl.checks import check
+from birl.dataset.arrays import FolderPlace
 from birl.dataset.episode import DatasetInfo, Signature
+from birl.dataset.journal import LANE_ARRAYS, Journal, read_journal
 from birl.dataset.sampling import Sampler
-from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
-from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError, ShapeError
+from birl.dataset.storage import FINAL, FIRST, HEAD, NO_TRANSITION, Storage
+from birl.errors import (
+    ConfigError,
+    CorruptFileError,
+    DataError,
+    FileError,
+    ForeignFileError,
+    ShapeError,
+    WriteError,
+)
 from birl.files import atomic_write, load_archive, load_config, open_binary, parse_json, save_archive
 from birl.files.budget import MAX_JSON_BYTES
+from birl.files.locks import FolderLock
 from birl.files.reading import bytes_left, take
 from birl.files.restore import checked_array, damage_as_typed_errors
 from birl.observations import choices_in, with_choices
 from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
 
-_INDEX, _SAMPLER = "storage.json", "sampler.safetensors"
-_LANE_ARRAYS = ("start", "end", "offset", "open", "pending")
-_VERSION = 1
-
-
-def _last_rows(storage: Storage) -> Array:
-    """The last two rows ``[2, lanes]`` of each lane: the only existing ones that a later write may change."""
-    return storage.rows(np.arange(storage.lanes), np.maximum(storage.end - [[2], [1]], 0))
+_INDEX, _SAMPLER, _LOCK = "storage.json", "sampler.safetensors", "storage"
+_VERSION = 2  # since there are journals
+_RETRIES = 2
 
 
 def _ends(storage: Storage) -> State:
     """Where the lanes begin and end: in a storage that only grows, later writes change nothing else."""
-    state: State = {name: getattr(storage, name).copy() for name in _LANE_ARRAYS}
-    tail = storage.flags[_last_rows(storage)].T
-    return state | {"capacity": storage.capacity, "limit": storage.limit, "tail": tail}
+    state: State = {name: getattr(storage, name).copy() for name in LANE_ARRAYS}
+    return state | {"capacity": storage.capacity, "limit": storage.limit, "tail": storage.tail()}
 
 
 def get_storage_state(storage: Storage) -> State:
@@ -69,12 +75,12 @@ def set_storage_state(storage: Storage, state: State) -> None:
         _restore_rows(storage, state)
     elif behind or not isinstance(storage.place, FolderPlace):
         raise ConfigError("rows of this state are missing: open their folder with ReplayBuffer.open(folder) first")
-    for name in _LANE_ARRAYS:
+    for name in LANE_ARRAYS:
         getattr(storage, name)[:] = lanes[name]
-    if storage.limit is None:  # rows after the ends are not in use
-        inside = np.arange(storage.capacity)
-        storage.flags.reshape(storage.lanes, -1)[inside >= storage.end[:, None]] = FINAL
-        storage.flags[_last_rows(storage)] = lanes["tail"].T
+    if "columns" not in state:
+        if storage.journal is not None:  # before the flags of what the newest record counts go
+            storage.journal.write(storage, lanes["tail"])
+        _clean_flags(storage, lanes["tail"])
     lane, position = storage.live()
     flags = storage.flags[storage.rows(lane, position)]
     is_step = (flags & FINAL) == 0
@@ -83,6 +89,21 @@ def set_storage_state(storage: Storage, state: State) -> None:
     storage.transition_count = int(np.count_nonzero((flags & NO_TRANSITION) == 0))
     storage.version += 1
     storage.generation += 1
+    if storage.journal is not None:
+        storage.journal.write(storage)
+
+
+def _clean_flags(storage: Storage, tail: Array) -> None:
+    """Undo what a later write has begun to do to the flags."""
+    size, capacity = storage.end - storage.start, storage.capacity
+    for flags, first, count in zip(storage.flags.reshape(-1, capacity), storage.end % capacity, size, strict=True):
+        last = first + capacity - count  # of the rows that are free, which may go on at the beginning
+        flags[first:last] = FINAL
+        flags[: max(last - capacity, 0)] = FINAL
+    used = np.flatnonzero(size)
+    storage.flags[storage.last_rows()[:, used]] = tail[used].T
+    head = storage.rows(used, storage.start[used])
+    storage.flags[head] |= np.where(storage.flags[head] & FIRST, 0, HEAD).astype(np.uint8)
 
 
 def _checked_lanes(storage: Storage, state: State) -> dict[str, Array]:
@@ -132,6 +153,8 @@ def _restore_rows(storage: Storage, state: State) -> None:
     for name in columns.keys() - storage.leaves.keys():
         storage.add_extra(name, Leaf(columns[name].shape[2:], columns[name].dtype))
     storage.reset_lanes()
+    if storage.journal is not None:  # after a kill it is empty, and the state can be set again
+        storage.journal.write(storage)
     if storage.capacity != state["capacity"]:
         storage.resize(state["capacity"])
     rows = storage.rows(np.arange(storage.lanes)[:, None], np.arange(flags.shape[1]))
@@ -145,34 +168,124 @@ def _restore_rows(storage: Storage, state: State) -> None:
 # -- folders -------------------------------------------------------------------------------------------------------
 
 
-def check_new_folder(place: Place) -> None:
-    """Raise `ConfigError` if a place is a folder that is not empty: existing files are never replaced."""
-    if not isinstance(place, FolderPlace) or not place.folder.is_dir() or not any(place.folder.iterdir()):
-        return
-    if (place.folder / _INDEX).exists():
+def new_folder(info: DatasetInfo, *, place: Any, **options: Any) -> Storage:
+    """A storage in a new folder, which is written to until `end_writing`.
+
+    Raises:
+        ConfigError: if the folder is not empty: existing files are never replaced.
+        WriteError: if it cannot be made.
+    """
+    if place.folder.is_dir() and any(place.folder.iterdir()):
+        if (place.folder / _INDEX).exists():
+            raise ConfigError(
+                f"{place.folder} holds a dataset already: open it with ReplayBuffer.open(…) or name a new folder"
+            )
         raise ConfigError(
-            f"{place.folder} holds a dataset already: open it with ReplayBuffer.open(…) or name a new folder"
+            f"{place.folder} has files but no dataset of birl: name a new folder for storage=, or empty this one"
         )
-    raise ConfigError(
-        f"{place.folder} has files but no dataset of birl: name a new folder for storage=, or empty this one"
-    )
+    _lock(place)
+    storage = Storage(info, place=place, **options)
+    _begin_journal(storage)
+    save_folder(storage, clean=storage.limit is None)
+    return storage
+
+
+def begin_writing(storage: Storage) -> None:
+    """Become the one writer of a folder, until `end_writing` or the end of the process.
+
+    Raises:
+        WriteError: if there is another one, or what was opened has been written to since, or the folder is read-only.
+    """
+    place = storage.place
+    if not isinstance(place, FolderPlace) or storage.journal is not None:
+        return
+    _lock(place)
+    try:
+        index, record = _read_index(place.folder), read_journal(place.folder, storage.lanes)
+        newest = max(index.get("sequence", 0), 0 if record is None or not record.trusted else record.sequence)
+        if newest != place.sequence:
+            raise WriteError(
+                f"{place.folder} has been written to since it was opened here: open it again with ReplayBuffer.open(…)"
+            )
+        columns, flags = _attached(place, storage, writing=True)
+        flags[:] = storage.flags
+        storage.columns, storage.flags, storage.device_flags, storage.watch = columns, flags, flags, None
+        storage.generation += 1
+        _begin_journal(storage, max(newest, 0 if record is None else record.sequence))
+    except BaseException as error:
+        end_writing(storage)
+        if isinstance(error, OSError) and not isinstance(error, FileError):
+            raise WriteError(f"{place.folder} cannot be written ({error.strerror}): make it writable") from error
+        raise
+
+
+def _lock(place: FolderPlace) -> None:
+    """Make a folder and lock it.
+
+    Raises:
+        WriteError: if it is locked, or cannot be made or written.
+    """
+    lock = FolderLock(place.folder, _LOCK, "two writers")
+    try:
+        place.folder.mkdir(parents=True, exist_ok=True)
+        if lock.acquire():
+            lock.sign()
+    except Timeout:
+        raise WriteError(
+            f"{place.folder} is being written ({lock.holder}): only one buffer may do so at a time. Wait for its end "
+            "or close() it, or copy what you need into a buffer of your own"
+        ) from None
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise WriteError(f"{place.folder} cannot be made or written ({error.strerror}): choose another one") from error
+    place.lock = lock
+
+
+def _begin_journal(storage: Storage, sequence: int = 0) -> None:
+    """Note every write from now on, the first of which will have a number after ``sequence``."""
+    place = storage.place
+    assert isinstance(place, FolderPlace)
+
+    def grown(storage: Storage) -> None:
+        save_folder(storage, clean=storage.limit is None)
+
+    storage.journal = Journal(place.folder, storage.lanes, sequence, grown)
+    storage.journal.write(storage)
+
+
+def end_writing(storage: Storage) -> None:
+    """Let others write; what is read here stays as it is."""
+    place = storage.place
+    assert isinstance(place, FolderPlace)
+    if storage.journal is not None:
+        place.sequence, storage.journal = storage.journal.sequence, None
+        storage.flags = storage.device_flags = storage.flags.copy()
+        storage.generation += 1
+        _watch(storage)
+    if place.lock is not None:
+        place.lock.release()
+        place.lock = None
 
 
 def save_folder(storage: Storage, *, clean: bool = True) -> None:
     """Write rows to disk, then the index that says where they are.
 
     Args:
-        storage: a storage in a folder.
-        clean: false marks a ring that is being overwritten and cannot be opened until it is saved again.
+        storage: a storage in a folder that is written to.
+        clean: false marks a ring that is being overwritten: when the machine stops without notice, it is lost.
     """
-    place, info = storage.place, storage.info
-    assert isinstance(place, FolderPlace)
+    place, info, journal = storage.place, storage.info, storage.journal
+    assert isinstance(place, FolderPlace) and journal is not None
     if clean:
         place.flush()
+        journal.flush()
     index = {
         "format": "birl-storage",
         "version": _VERSION,
         "clean": clean,
+        "sequence": journal.sequence,
+        "whole": storage.whole,
         "info": {
             "action_space": info.action_space.value,
             "action_size": info.action_size,
@@ -204,33 +317,82 @@ def open_sampler(folder: Path, sampler: Sampler) -> None:
             sampler.set_state(load_archive(path, "sampler")[1])
 
 
-def open_folder(folder: Path) -> Storage:
-    """Open a storage.
-
-    Raises:
-        ForeignFileError: if the folder holds no storage, or one of a newer birl.
-        CorruptFileError: if files are missing, damaged, or a ring was being written when its process ended.
-    """
+def _read_index(folder: Path) -> dict[str, Any]:
     path = folder / _INDEX
     if not path.exists():
         raise ForeignFileError(f"{folder} holds no dataset of birl ({_INDEX} is missing): check the path")
-    try:
-        with open_binary(path) as (file, label):
-            index = parse_json(take(file, min(bytes_left(file), MAX_JSON_BYTES + 1), label), label)
-        if index["format"] != "birl-storage" or index["version"] > _VERSION:
-            raise ForeignFileError(f"{path} is not of this version of birl: install a newer one")
-        if not index["clean"]:
+    with open_binary(path) as (file, label):
+        index: dict[str, Any] = parse_json(take(file, min(bytes_left(file), MAX_JSON_BYTES + 1), label), label)
+    if index["format"] != "birl-storage" or index["version"] > _VERSION:
+        raise ForeignFileError(f"{path} is not of this version of birl: install a newer one")
+    return index
+
+
+def open_folder(folder: Path) -> Storage:
+    """Open a storage, to read it. It holds what was written before, by a process that was killed, too.
+
+    Raises:
+        ForeignFileError: if the folder holds no storage, or one of a newer birl.
+        CorruptFileError: if files are missing or damaged, or a ring was being written when the machine stopped.
+        WriteError: if a ring is being written all the time.
+    """
+    for attempt in range(100):
+        try:
+            index = _read_index(folder)
+            record = read_journal(folder, index["lanes"])
+            known = index.get("sequence", 0) - (not index["clean"])  # a ring's index is not to be relied on
+            if record is not None and record.trusted and record.sequence > known:
+                index |= {**record.state, "sequence": record.sequence}
+            elif not index["clean"]:
+                raise CorruptFileError(
+                    f"{folder} was being written when the machine stopped, or its journal is damaged: its oldest steps "
+                    "are partly overwritten. Restore it from a checkpoint or collect it again"
+                )
+            storage = _attach(folder, index)
+            _watch(storage)
+            again = None if storage.limit is None else read_journal(folder, storage.lanes)
+        except FileError:
+            raise
+        except Exception as error:  # it holds anything, if it is damaged
+            if attempt < _RETRIES:  # or its writer has just replaced its files by larger ones
+                continue
             raise CorruptFileError(
-                f"{folder} was being written when its process ended, and its oldest steps are partly overwritten: "
-                "restore it from a checkpoint or collect it again"
+                f"{folder} is damaged ({type(error).__name__}: {error!s:.200}): restore the folder from a copy"
+            ) from error
+        if again is None or record is None or again.sequence == record.sequence:
+            return storage
+    raise WriteError(f"{folder} is being written all the time: open it when its writer rests, or give that no limit")
+
+
+def _watch(storage: Storage) -> None:
+    """Let a ring that is only read say so when its rows have been overwritten."""
+    place, lanes, capacity = storage.place, storage.lanes, storage.capacity
+    if storage.limit is None:
+        return
+    assert isinstance(place, FolderPlace)
+    seen, start = place.sequence, storage.start.copy()
+
+    def watch() -> None:
+        record = read_journal(place.folder, lanes)
+        if record is None or record.sequence <= seen or record.state["capacity"] != capacity:
+            return  # a writer that has made a larger ring leaves this one alone
+        if (record.state["end"] - capacity > start).any():
+            raise DataError(
+                f"{place.folder} has been written to, and the oldest steps that were read here are overwritten: open "
+                "it again with ReplayBuffer.open(…)"
             )
-        return _attach(folder, index)
-    except FileError:
-        raise
-    except Exception as error:  # it holds anything, if it is damaged
-        raise CorruptFileError(
-            f"{folder} is damaged ({type(error).__name__}: {error!s:.200}): restore the folder from a copy"
-        ) from error
+
+    storage.watch = watch
+
+
+def _attached(place: FolderPlace, storage: Storage, *, writing: bool) -> tuple[dict[str, Any], Array]:
+    """The columns and flags of a storage, which lie in files."""
+    rows = storage.lanes * storage.capacity
+    columns = {
+        name: place.attach(f"column_{number}", (rows, *leaf.shape), leaf.dtype, writing=writing)
+        for number, (name, leaf) in enumerate(storage.leaves.items())
+    }
+    return columns, place.attach("column_flags", (rows,), np.dtype(np.uint8), writing=writing)
 
 
 def _attach(folder: Path, index: dict[str, Any]) -> Storage:
@@ -244,14 +406,11 @@ def _attach(folder: Path, index: dict[str, Any]) -> Storage:
     lanes, capacity = index["lanes"], index["capacity"]
     if type(lanes) is not int or type(capacity) is not int or lanes != len(index["start"]) or capacity < 2:
         raise CorruptFileError(f"{folder} is damaged: {lanes!r:.30} environments of {capacity!r:.30} rows each")
-    place, rows = FolderPlace(folder), lanes * capacity
-    columns = {
-        name: place.attach(f"column_{number}", (rows, *leaf.shape), leaf.dtype)
-        for number, (name, leaf) in enumerate(leaves.items())
-    }
-    flags = place.attach("column_flags", (rows,), np.dtype(np.uint8))
-    storage = Storage(info, lanes=lanes, limit=index["limit"])
-    storage.leaves, storage.capacity, storage.place, storage.columns = leaves, capacity, place, columns
-    storage.flags = storage.device_flags = flags
+    place = FolderPlace(folder)
+    place.sequence = check("sequence", index.get("sequence", 0), int, low=0, error=CorruptFileError)
+    storage = Storage(info, lanes=lanes, limit=index["limit"], whole=bool(index.get("whole")))
+    storage.leaves, storage.capacity, storage.place = leaves, capacity, place
+    storage.columns, flags = _attached(place, storage, writing=False)
+    storage.flags = storage.device_flags = flags.copy()  # as they are now: they may be written to
     set_storage_state(storage, index)
     return storage

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from birl.actions import actions_told
+from birl.dataset.augmentation import Augmentation
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
 from birl.dataset.incoming import row_flags
@@ -78,6 +79,7 @@ class MDPDataset(ReplayBuffer):
             dict of shapes and spaces. If ``None``, whole numbers ``[N]`` are choices counted from 0, of which the
             largest is the last, and all else are quantities.
         observation_keys: names of the parts of observations that are kept; all if ``None``.
+        augmentation: changes images of minibatches on the training device; see `birl.dataset.RandomShift`.
 
     An end must be known: by ``terminals``, ``timeouts`` or ``episode_ids``. Without ids, steps after the last end are
     kept as a truncated episode. The last step of a truncated episode is kept, and drawn as a transition only if
@@ -114,6 +116,7 @@ class MDPDataset(ReplayBuffer):
         sampler: Sampler | None = None,
         observation_space: Any = None,
         observation_keys: Sequence[str] | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         if terminals is None:  # zeros would be a guess: a forgotten termination changes what is learned
             raise DataError(
@@ -166,7 +169,7 @@ class MDPDataset(ReplayBuffer):
         buffer = InfiniteBuffer()
         info = DatasetInfo(observation, action, reward, what.kind, what.told, parts)
         self._make(info, buffer, storage, count + int(ends.sum()))
-        self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys)
+        self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys, augmentation)
         names = self.storage.observation_names
         steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))

@@ -62,6 +62,8 @@ class MiniBatch:
         burn_in: the first ``burn_in`` steps only warm up the state.
         rows: the sources and rows of the elements in turn, for `hand_back`; ``None`` where priorities are not used.
         transitions: what the minibatch was stacked from; ``None`` if it was gathered at once.
+        augmentation: changes the observations once they are on the training device; ``None`` for nothing.
+        augmented: random numbers ``[..., 2, k]`` for that.
     """
 
     _axis = 0  # of the batch
@@ -79,6 +81,8 @@ class MiniBatch:
     burn_in: int = 0
     rows: Any = None
     transitions: Sequence[Transition] | None = None
+    augmentation: Any = None
+    augmented: Any = None
 
     def __len__(self) -> int:
         return int(self.actions.shape[self._axis])
@@ -100,7 +104,7 @@ class MiniBatch:
 
     def _arrays(self) -> Iterator[str]:
         """Names of the fields that hold arrays, or trees of arrays."""
-        others = ("rows", "read", "transitions")
+        others = ("rows", "read", "transitions", "augmentation")
         return (name for name, value in vars(self).items() if name not in others and not isinstance(value, int))
 
     def map(self, function: Callable[[Any], Any]) -> Self:
@@ -108,6 +112,12 @@ class MiniBatch:
         values = {name: getattr(self, name) for name in self._arrays()}
         mapped = {name: tree_map(function, value) for name, value in values.items() if value is not None}
         return replace(self, rows=None, **mapped)
+
+    def to_augment(self, augmentation: Any, numbers: Array) -> Self:
+        """The same minibatch, which an augmentation changes on the training device, with ``numbers`` ``[B, 2, k]``."""
+        if self._axis == 1:  # a sequence is changed as a whole
+            numbers = np.repeat(numbers[None, :, :1], 2, axis=2)
+        return replace(self, augmentation=augmentation, augmented=numbers)
 
     def hand_back(self, priority: Any) -> None:
         """Hand new priorities ``[B]`` of the elements to the samplers that drew them.

@@ -58,6 +58,8 @@ class Mirror(Storage):
     def refresh(self) -> None:
         """Copy the rows that have been written to the source."""
         source = self._source
+        if not isinstance(self.place, TorchPlace):
+            source.refresh()
         if self.version == source.version and self._generation == source.generation:
             return
         for name in _MIRRORED:

@@ -50,6 +50,9 @@ class MixedReplayBuffer(ReplayBufferBase):
                 "the buffers' transition pickers make targets of {} steps with gamma={}, and of {} with gamma={}: give "
                 "both the same transition_picker".format(*targets[0], *targets[1])
             )
+        changes = [each.reader.sources[0].augmentation for each in (primary_replay_buffer, secondary_replay_buffer)]
+        if changes[0] != changes[1]:
+            raise ConfigError(f"the buffers' augmentations are {changes[0]} and {changes[1]}: give both the same one")
         first, second = primary_replay_buffer.dataset_info, secondary_replay_buffer.dataset_info
         shapes = (primary_replay_buffer.observation_shape, first.action_signature.shape, first.action_space)
         others = (secondary_replay_buffer.observation_shape, second.action_signature.shape, second.action_space)

@@ -13,6 +13,7 @@ import torch
 
 from birl.checks import check
 from birl.dataset.arrays import Place
+from birl.dataset.augmentation import Augmentation
 from birl.dataset.episodes import locate
 from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.mirror import Mirror, place_near
@@ -21,7 +22,7 @@ from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import FINAL, FIRST, NO_TRANSITION, Storage
 from birl.dataset.transitions import TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TrajectoryView, TransitionView, View
-from birl.errors import EmptyDataError
+from birl.errors import EmptyDataError, UnsupportedError
 from birl.types import Array, State
 
 ROWS_AT_ONCE = 1024
@@ -37,6 +38,7 @@ class Source:
         slicer: makes windows.
         sampler: chooses rows.
         generators: source of randomness.
+        augmentation: changes the observations of minibatches on the training device; ``None`` for nothing.
     """
 
     storage: Storage
@@ -44,6 +46,7 @@ class Source:
     slicer: TrajectorySlicerProtocol = field(default_factory=BasicTrajectorySlicer)
     sampler: Sampler = field(default_factory=Uniform)
     generators: Generators = field(default_factory=Generators)
+    augmentation: Augmentation | None = None
 
     def mirrored(self, place: Place, growing: bool) -> Source:
         """The same steps in a mirror of the storage. See `Mirror`."""
@@ -66,10 +69,22 @@ class Source:
         complete = None if storage.limit is None else getattr(self.part(view), "complete", None)
         rows = self.sampler.draw(drawn_from, count, self.generators, view.reject, complete)
         index = rows.index if drawn_from is storage else storage.place.indices(rows.index)
+        augmented = None if self.augmentation is None else self._augmented(view, count)
         if rows.weight is None:
-            return Rows(index)
+            return Rows(index, goal=rows.goal, augmented=augmented)
         generation = drawn_from.numbers(drawn_from.place.host(rows.index))
-        return Rows(index, storage.place.indices(rows.weight), generation)
+        return Rows(index, storage.place.indices(rows.weight), generation, rows.goal, augmented)
+
+    def _augmented(self, view: View, count: int) -> Array:
+        """Random numbers ``[count, 2, k]`` of an augmentation."""
+        if not hasattr(view, "columns"):
+            raise UnsupportedError(
+                "an augmentation changes transitions and sequences, not windows of trajectories or returns up to an "
+                "episode's end: make the dataset without augmentation="
+            )
+        assert self.augmentation is not None
+        numbers = self.augmentation.draw(2 * count, self.generators.host)
+        return numbers.reshape(2, count, -1).swapaxes(0, 1).copy()
 
     def update(self, rows: Rows, priority: Array) -> None:
         """Hand the priorities ``[B]`` of drawn rows to the sampler, without those of steps that are gone."""
@@ -132,6 +147,8 @@ class Reader:
         storage = source.storage
         if others or storage.source is storage or not storage.device_draws or not isinstance(source.sampler, Uniform):
             return None
+        if source.augmentation is not None:
+            return None
         return source.generators.on(storage.place.device)
 
     # -- minibatches -----------------------------------------------------------------------------------------------
@@ -159,7 +176,12 @@ class Reader:
         """Draw one transition or window through the per-item protocol; which source it is from is left to chance."""
         second = self.choice is not None and self.choice.host.random() < self._share()
         source = self.sources[int(second)]
-        row = int(source.draw(view, 1).index[0])
+        drawn = source.draw(view, 1)
+        if drawn.goal is not None:
+            raise UnsupportedError(
+                "single items do not get other goals: draw them as a minibatch, sample_transition_batch(1)"
+            )
+        row = int(drawn.index[0])
         return view.items(source.storage.source, source.part(view), np.array([row]))[0]
 
     def _shares(self, count: int) -> list[tuple[Source, int]]:
@@ -252,6 +274,11 @@ def _read(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
     """The minibatch of rows that were drawn from sources of one storage."""
     source, rows = drawn[0]
     storage, join = source.storage, source.storage.place.join
-    index = rows.index if len(drawn) == 1 else join([each.index for _, each in drawn])
-    batch = view.read(storage, source.part(view), index)
+    whole = rows
+    if len(drawn) > 1:
+        goal = None if rows.goal is None else np.concatenate([each.goal for _, each in drawn])
+        whole = Rows(join([each.index for _, each in drawn]), goal=goal)
+    batch = source.sampler.read(view, storage, source.part(view), whole)
+    if source.augmentation is not None:
+        batch = batch.to_augment(source.augmentation, np.concatenate([each.augmented for _, each in drawn]))
     return batch if rows.weight is None else replace(batch, weights=join([each.weight for _, each in drawn]))

@@ -14,13 +14,16 @@ import torch
 from birl.actions import check_actions
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
+from birl.dataset.augmentation import Augmentation
 from birl.dataset.base import ReplayBufferBase
-from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer
+from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, retention_of
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature, check_episodes
 from birl.dataset.folders import (
-    check_new_folder,
+    begin_writing,
+    end_writing,
     get_storage_state,
+    new_folder,
     open_folder,
     open_sampler,
     save_folder,
@@ -32,7 +35,7 @@ from birl.dataset.incoming import episode_rows, first_rows, observation_columns,
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
-from birl.dataset.storage import FINAL, NO_TRANSITION, Storage
+from birl.dataset.storage import FINAL, NO_TRANSITION, TERMINATED, TRUNCATED, Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
@@ -49,7 +52,7 @@ class ReplayBuffer(ReplayBufferBase):
     Shapes and dtypes come from ``env``, else from ``episodes``, else from the three signatures.
 
     Args:
-        buffer: `InfiniteBuffer` or `FIFOBuffer`.
+        buffer: `InfiniteBuffer`, `FIFOBuffer` or `EpisodicFIFOBuffer`.
         transition_picker: `BasicTransitionPicker` if ``None``.
         trajectory_slicer: `BasicTrajectorySlicer` if ``None``.
         writer_preprocessor: `BasicWriterPreprocess` if ``None``.
@@ -65,6 +68,7 @@ class ReplayBuffer(ReplayBufferBase):
         sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
         observation_space: what observations are where ``env`` does not tell it; see `MDPDataset`.
         observation_keys: names of the parts of the observations of ``env`` that are stored; all if ``None``.
+        augmentation: changes images of minibatches on the training device; see `birl.dataset.RandomShift`.
 
     Attributes:
         storage: the arrays.
@@ -95,6 +99,7 @@ class ReplayBuffer(ReplayBufferBase):
         sampler: Sampler | None = None,
         observation_space: Any = None,
         observation_keys: Sequence[str] | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         if check("write_at_termination", write_at_termination, bool):
             raise UnsupportedError(
@@ -128,7 +133,7 @@ class ReplayBuffer(ReplayBufferBase):
             lanes = getattr(env, "num_envs", 1)
         rows = sum(episode.size() + 1 for episode in episodes or ())
         self._make(info, buffer, storage, rows, lanes)
-        self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys)
+        self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys, augmentation)
         for episode in episodes or ():
             self.append_episode(episode)
         self.flush()
@@ -141,9 +146,9 @@ class ReplayBuffer(ReplayBufferBase):
                 "from them"
             )
         place, limit = make_place(storage), buffer.limit
-        check_new_folder(place)
+        make = new_folder if isinstance(place, FolderPlace) else Storage
         capacity = rows if limit is None else min(rows, limit + 2)
-        self.storage = Storage(info, lanes=lanes, limit=limit, place=place, capacity=capacity)
+        self.storage = make(info, lanes=lanes, limit=limit, place=place, capacity=capacity, whole=buffer.whole)
 
     def _use(
         self,
@@ -153,6 +158,7 @@ class ReplayBuffer(ReplayBufferBase):
         writer: WriterPreprocessProtocol | None,
         sampler: Sampler | None = None,
         observation_keys: Sequence[str] | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         """Set the parts around the storage."""
         self._keys = observation_keys
@@ -163,9 +169,12 @@ class ReplayBuffer(ReplayBufferBase):
         check("writer_preprocessor", writer, WriterPreprocessProtocol, optional=True)  # type: ignore[type-abstract]
         self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
         sampler = Uniform() if sampler is None else sampler  # one may be empty
-        sampler.take()
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)
-        self.reader = Reader([Source(self.storage, *parts)])
+        check("augmentation", augmentation, Augmentation, optional=True)  # type: ignore[type-abstract]
+        for part in (sampler, augmentation) if augmentation else (sampler,):
+            part.fits(self.storage.info, parts[0])
+        sampler.take()
+        self.reader = Reader([Source(self.storage, *parts, augmentation=augmentation)])
         self._all_lanes, self._saved = np.arange(self.storage.lanes), False
         buffer.storage = self.storage
 
@@ -198,8 +207,8 @@ class ReplayBuffer(ReplayBufferBase):
         lanes = self._lane(lane)
         action, reward = self._writer.process_action(action), self._writer.process_reward(reward)
         step = (self._processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
-        values = step_columns(self.storage, *first_rows(step))
         self._before_write()
+        values = step_columns(self.storage, *first_rows(step))
         self.storage.append(lanes, values)
 
     def append_batch(
@@ -237,6 +246,7 @@ class ReplayBuffer(ReplayBufferBase):
         next_observation = process_observations(writer.process_observation, parts_like(next_observation, names))
         following = observation_columns(self.storage, next_observation, "next_observation")
         action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
+        self._before_write()
         values = step_columns(self.storage, observation, action, reward, extra)
         lanes = self._all_lanes
         if mask is not None and not np.all(mask):
@@ -245,11 +255,9 @@ class ReplayBuffer(ReplayBufferBase):
             following = {name: value[lanes] for name, value in following.items()}
             terminated, truncated = terminated[lanes], truncated[lanes]
         if len(lanes):
-            self._before_write()
-            self.storage.append(lanes, values, following)
-            done = terminated | truncated
-            if done.any():
-                self.storage.close(lanes[done], terminated[done])
+            over = terminated | truncated
+            ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8) if over.any() else None
+            self.storage.append(lanes, values, following, ending)
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
@@ -283,8 +291,8 @@ class ReplayBuffer(ReplayBufferBase):
             raise DataError(
                 f"an episode is running in lane {lane}: end it with clip_episode(…) before append_episode(…)"
             )
-        rows = episode_rows(self.storage, episode)
         self._before_write()
+        rows = episode_rows(self.storage, episode)
         self.storage.extend(lane, *rows)
 
     def _lane(self, lane: int) -> Array:
@@ -300,8 +308,10 @@ class ReplayBuffer(ReplayBufferBase):
         return observation if self._keys is None else picked(self.storage.observation_names, observation)
 
     def _before_write(self) -> None:
-        if self._saved and self.storage.limit is not None:  # a ring on disk is not readable while it is overwritten
-            save_folder(self.storage, clean=False)
+        if self._saved:
+            begin_writing(self.storage)
+            if self.storage.limit is not None:  # what was flushed of a ring is about to be overwritten
+                save_folder(self.storage, clean=False)
         self._saved = False
 
     # -- what is there ---------------------------------------------------------------------------------------------
@@ -403,29 +413,49 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> ReplayBuffer:
         """Open data that was made with ``storage=folder``. Rows stay on disk.
 
+        Any number of buffers may read a folder, also while another one writes to it: they hold what was there when they
+        were opened. The first write makes a buffer the only writer, until `close` or the end of its process.
+
         A ``sampler`` of the class that the data had when they were last flushed goes on with its priorities.
+
+        Raises:
+            ForeignFileError, CorruptFileError: if the folder cannot be used.
         """
         self = ReplayBuffer.__new__(ReplayBuffer)
         self.storage = open_folder(Path(folder))
-        limit = self.storage.limit
-        buffer = InfiniteBuffer() if limit is None else FIFOBuffer(limit)
+        buffer = retention_of(self.storage)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
         open_sampler(Path(folder), self.reader.sources[0].sampler)
         self._saved = True
         return self
 
     def flush(self) -> None:
-        """Write pending changes of a folder to disk. Does nothing for other storage."""
-        if isinstance(self.storage.place, FolderPlace):
-            save_folder(self.storage)
-            save_sampler(self.storage, self.reader.sources[0].sampler)
+        """Write pending changes of a folder to disk. Does nothing for other storage.
+
+        Every step is safe from a kill of the process as soon as it is appended; what is flushed also from a power cut.
+        """
+        storage, sampler = self.storage, self.reader.sources[0].sampler
+        if isinstance(storage.place, FolderPlace) and (storage.journal is not None or sampler.get_state()):
+            begin_writing(storage)
+            save_folder(storage)
+            save_sampler(storage, sampler)
             self._saved = True
+
+    def close(self) -> None:
+        """Write pending changes of a folder to disk and let other buffers write to it. This one may still be read.
+
+        A later write makes it the writer again, unless there was another one. Does nothing for other storage.
+        """
+        if isinstance(self.storage.place, FolderPlace) and self.storage.journal is not None:
+            self.flush()
+            end_writing(self.storage)
 
     def get_state(self, *, contents: bool = True) -> State:
         """State of the random generators and, with ``contents``, all stored steps."""
         state = self.reader.get_state()
         if contents:
-            self.flush()
+            if self.storage.journal is not None:  # it writes to a folder
+                self.flush()
             state |= {"storage": get_storage_state(self.storage), "action_size": self.storage.info.action_size}
         return state
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from birl.dataset.episode import DatasetInfo
 from birl.dataset.storage import FINAL, HEAD, NO_TRANSITION, Storage
 from birl.errors import ConfigError, EmptyDataError
 from birl.seeding import new_generator
@@ -24,11 +25,17 @@ class Rows(NamedTuple):
         weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1 and priorities are not used.
         generation: the numbers ``[B]`` of the steps that the rows hold (see `Storage.numbers`), which the reader adds
             if there are weights.
+        goal: row numbers ``[B]``, numpy, of the states that stand for the steps' goals, -1 for their own; ``None`` but
+            for a `birl.dataset.HindsightSampler`.
+        augmented: random numbers ``[B, 2, k]`` for the observations and the next ones, which the reader adds for an
+            augmentation.
     """
 
     index: Any
     weight: Any = None
     generation: Any = None
+    goal: Any = None
+    augmented: Any = None
 
 
 class Generators:
@@ -89,6 +96,9 @@ class Sampler:
             )
         self._taken = True
 
+    def fits(self, info: DatasetInfo, picker: Any) -> None:
+        """Raise a `birl.errors.BirlError` unless it can draw from such data, read by such a transition picker."""
+
     def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
         """Draw ``count`` rows.
 
@@ -106,6 +116,10 @@ class Sampler:
             EmptyDataError: if there is nothing to draw.
         """
         raise NotImplementedError
+
+    def read(self, view: Any, storage: Storage, part: Any, rows: Rows) -> Any:
+        """The minibatch of a view, made with a picker or slicer, of rows that were drawn."""
+        return view.read(storage, part, rows.index)
 
     def update(self, rows: Rows, priority: Array) -> None:
         """Take new priorities ``[B]`` of rows that were drawn and still hold the same steps."""

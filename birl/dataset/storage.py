@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from birl.actions import Composite
 from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import DatasetInfo
+from birl.dataset.journal import Journal
 from birl.observations import Choices
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
@@ -37,7 +37,7 @@ UNKNOWN = 64  # on final rows: the final observation is not known, zeros stand f
 
 NO_TRANSITION = FINAL | NO_NEXT  # flags of rows that cannot be drawn as transitions
 _MINIMUM_CAPACITY = 64
-_CHUNK = 65536
+_BLOCK = 2**22  # bytes that are moved at once
 
 
 class Storage:
@@ -49,6 +49,7 @@ class Storage:
         limit: largest number of steps over all lanes, ``None`` for no limit.
         place: where arrays lie.
         capacity: rows per lane to begin with.
+        whole: drop whole episodes, as long as there are any that have ended.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class Storage:
         limit: int | None = None,
         place: Place | None = None,
         capacity: int = 0,
+        whole: bool = False,
     ) -> None:
         check("lanes", lanes, int, low=1)
         check("limit", limit, int, ": at least 1 step for each lane", optional=True, low=lanes)
         self.place: Place = MemoryPlace() if place is None else place
         self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
-        self.info = info
+        self.info, self.whole = info, whole
         self.leaves: dict[str, Leaf] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
         self.observation_names: Tree = self._name("observation", info.observation_signature.tree)
         kinds = zip(tree_leaves(self.observation_names), tree_leaves(info.observations), strict=True)
@@ -73,6 +75,8 @@ class Storage:
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # of the contents; of the arrays they lie in
         self.mirrors: weakref.WeakSet[Any] = weakref.WeakSet()  # they are notified of written rows
+        self.journal: Journal | None = None  # of the one writer of a folder
+        self.watch: Callable[[], None] | None = None  # of a folder's reader: raises once its rows are overwritten
         # On a device rows are drawn from an index there. Of a ring it would have to be made again after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
@@ -81,8 +85,9 @@ class Storage:
         self._allocate_flags()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, such as one in another process, has no mirrors."""
-        return {name: value for name, value in vars(self).items() if name != "mirrors"}
+        """A copy, such as one in another process, has no mirrors, and is not written to."""
+        own = {name: value for name, value in vars(self).items() if name != "mirrors"}
+        return own | {"journal": None, "watch": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, mirrors=weakref.WeakSet())
@@ -93,7 +98,9 @@ class Storage:
         return self
 
     def refresh(self) -> None:
-        """Bring a mirror up to date. Nothing to do here."""
+        """Bring a mirror up to date. Called before each draw."""
+        if self.watch is not None:
+            self.watch()
 
     def _name(self, path: str, tree: Tree) -> Tree:
         """Name the leaves of an observation tree by their path."""
@@ -154,19 +161,23 @@ class Storage:
         new = self.rows(lane, position)
         self.columns = {}
         for name, column in columns.items():
-            moved = self._allocate(name)
-            moved[self.place.indices(new)] = column[self.place.indices(old)]
+            moved, block = self._allocate(name), max(1, _BLOCK // max(1, column[:1].nbytes))
+            for begin in range(0, len(old), block):  # a copy of all rows beside both arrays would take as much again
+                part = slice(begin, begin + block)
+                moved[self.place.indices(new[part])] = column[self.place.indices(old[part])]
             self.columns[name] = moved
         self._allocate_flags()
         self._set_flags(new, before)
         self.generation += 1
-        self.version += 1
+        self._note()
 
     def add_extra(self, name: str, leaf: Leaf) -> None:
         """Add a column; steps that are already there get zeros."""
         self.leaves[name] = leaf
         self.columns[name] = self._allocate(name)
         self.generation += 1
+        if self.journal is not None:
+            self.journal.grown(self)
 
     @property
     def extra_names(self) -> list[str]:
@@ -192,6 +203,14 @@ class Storage:
         """Rows per lane that are or were in use: rows after them are free in all lanes."""
         end = self.end[0] if self.lanes == 1 else self.end.max()
         return min(int(end), self.capacity)
+
+    def tail(self) -> Array:
+        """Flags ``[lanes, 2]`` of the last two rows of each lane: of those in use only they may be written again."""
+        return self.flags[self.last_rows()].T
+
+    def last_rows(self) -> Array:
+        """The last two rows ``[2, lanes]`` of each lane."""
+        return self.rows(np.arange(self.lanes), np.maximum(self.end - [[2], [1]], 0))
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -252,18 +271,28 @@ class Storage:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def append(self, lanes: Array, values: Mapping[str, Array], following: Mapping[str, Array] | None = None) -> None:
+    def append(
+        self,
+        lanes: Array,
+        values: Mapping[str, Array],
+        following: Mapping[str, Array] | None = None,
+        ending: Array | None = None,
+    ) -> None:
         """Add one step to each of ``lanes`` ``[k]``.
 
         Args:
             lanes: lane numbers, each at most once.
             values: columns ``[k, …]``; extra columns that are missing become zeros.
             following: observation columns ``[k, …]`` after the step, if known already.
+            ending: uint8 ``[k]``: `TERMINATED` or `TRUNCATED` where the episode ends with the step, which needs
+                ``following``; else 0.
         """
         was_open = self.open[lanes]
         position = self.end[lanes] - was_open  # a running episode's final row makes way
         self.reserve(int((position - self.start[lanes]).max()) + 2)
         rows, after = self.rows(lanes, position), self.rows(lanes, position + 1)
+        if self.journal is not None:
+            self._await(lanes, rows, values, was_open)
         waiting = self.pending[lanes]
         if waiting.any():
             self._resolve(lanes[waiting], position[waiting] - 1)
@@ -273,16 +302,39 @@ class Storage:
                 self.place.put(column, after, following[name])
         known = following is not None
         first = np.where(was_open, 0, FIRST).astype(np.uint8)
-        self._set_flags(rows, first if known else first | np.uint8(NO_NEXT))
+        last = np.uint8(0 if known else NO_NEXT) if ending is None else ending
+        self._set_flags(rows, first | last)
         self._set_flags(after, FINAL if known else FINAL | UNKNOWN)
         self.end[lanes] = position + 2
         self.steps[lanes] += 1
-        self.open[lanes] = True
+        self.open[lanes] = True if ending is None else ending == 0
         self.pending[lanes] = not known
         self.transition_count += len(lanes) if known else 0
         self.episode_count += len(lanes) - int(was_open.sum())
-        self._enforce_limit()
+        self._note(self._enforce_limit())
+
+    def _note(self, noted: bool = False) -> None:
+        """A write is complete. Its end may have been ``noted`` already, see `_evict_one`."""
         self.version += 1
+        if self.journal is not None and not noted:
+            self.journal.write(self)
+
+    def _await(self, lanes: Array, rows: Array, values: Mapping[str, Array], known: Array) -> None:
+        """Let steps wait whose next observation, at ``rows`` ``[k]``, is about to be replaced by another one.
+
+        A kill in the middle of that then leaves the steps, without what follows them.
+        """
+        other = np.zeros(len(lanes), np.bool_)
+        for name in tree_leaves(self.observation_names):
+            differs = self.place.host(self.take(name, rows)) != values[name]
+            other |= differs.reshape(len(lanes), -1).any(1)
+        other &= known & ~self.pending[lanes]
+        if other.any():
+            before = self.rows(lanes[other], self.end[lanes[other]] - 2)
+            self._set_flags(before, self.flags[before] | np.uint8(NO_NEXT))
+            self.pending[lanes[other]] = True
+            self.transition_count -= int(other.sum())
+            self._note()
 
     def _resolve(self, lanes: Array, position: Array) -> None:
         """Mark that the next observation of steps is now known."""
@@ -295,6 +347,8 @@ class Storage:
         last = self.end[lanes] - 2
         rows, after = self.rows(lanes, last), self.rows(lanes, last + 1)
         ending = np.where(terminated, TERMINATED, TRUNCATED).astype(np.uint8)
+        if self.journal is not None and final is not None:
+            self._await(lanes, after, final, np.ones(len(lanes), np.bool_))
         self._set_flags(rows, self.flags[rows] | ending)
         waiting = self.pending[lanes]
         if final is not None:
@@ -309,8 +363,7 @@ class Storage:
         if done.any():
             self._resolve(lanes[done], last[done])
         self.open[lanes] = self.pending[lanes] = False
-        self._enforce_limit()
-        self.version += 1
+        self._note(self._enforce_limit())
 
     def extend(self, lane: int, flags: Array, steps: Mapping[str, Array], finals: Mapping[str, Array]) -> None:
         """Add whole episodes to a lane that has none running.
@@ -333,7 +386,10 @@ class Storage:
             flags, is_step = flags[keep:], is_step[keep:]
         count = len(flags)
         if self.limit is not None:  # free rows first, so that the ring need not grow
-            self._evict_run(lane, int(self.steps[lane]) + int(np.count_nonzero(is_step)) - self.limit)
+            needed = int(np.count_nonzero(is_step)) - self.limit
+            if self.whole:
+                self._evict_episodes(int(self.steps.sum()) + needed)
+            self._evict_run(lane, int(self.steps[lane]) + needed)
         self.reserve(int(self.end[lane] - self.start[lane]) + count)
         rows = self.rows(lane, self.end[lane] + np.arange(count))
         step_rows, final_rows = rows[is_step], rows[~is_step]
@@ -347,42 +403,61 @@ class Storage:
         self.steps[lane] += len(step_rows)
         self.episode_count += len(final_rows)
         self.transition_count += int(np.count_nonzero((flags & NO_TRANSITION) == 0))
-        self._enforce_limit()
-        self.version += 1
+        self._note(self._enforce_limit())
 
     # -- eviction --------------------------------------------------------------------------------------------------
 
-    def _enforce_limit(self) -> None:
-        """Drop the oldest steps beyond the limit. The newest step counts once its next observation is there.
+    def _enforce_limit(self) -> bool:
+        """Drop the oldest steps beyond the limit, if any. The newest counts once its next observation is there.
 
         With several lanes the step is taken from the lane that has most: the oldest one if lanes are written in step.
         """
         if self.limit is None:
-            return
+            return False
         complete = self.steps - self.pending
-        excess = int(complete.sum()) - self.limit
+        excess = over = int(complete.sum()) - self.limit
+        if excess > 0 and self.whole:
+            excess -= self._evict_episodes(excess)
+            complete = self.steps - self.pending
         if excess > 0 and self.lanes == 1:
             self._evict_run(0, excess)
-            return
+            excess = 0
         while excess > 0:
             fullest = np.flatnonzero(complete == complete.max())[:excess]
             self._evict_one(fullest)
             complete[fullest] -= 1
             excess -= len(fullest)
+        return over > 0
+
+    def _evict_episodes(self, count: int) -> int:
+        """Drop episodes that have ended, the oldest of the fullest lane first, until ``count`` steps are gone."""
+        gone, lanes = 0, np.flatnonzero(self.steps).tolist()
+        while gone < count and lanes:
+            lane = max(lanes, key=lambda each: self.steps[each])
+            flags = self.flags[self.rows(lane, np.arange(self.start[lane], self.end[lane]))]
+            steps = int(np.argmax(flags & FINAL > 0)) if len(flags) else 0
+            if not steps or (self.open[lane] and steps == len(flags) - 1):
+                lanes.remove(lane)
+                continue
+            self._evict_run(lane, steps)
+            gone += steps
+        return gone
 
     def _evict_one(self, lanes: Array) -> None:
         rows = self.rows(lanes, self.start[lanes])
         self.transition_count -= int(np.count_nonzero((self.flags[rows] & NO_TRANSITION) == 0))
-        self._set_flags(rows, FINAL)
         self.start[lanes] += 1
         self.steps[lanes] -= 1
         head = self.rows(lanes, self.start[lanes])
         flags = self.flags[head]
         gone = (flags & FINAL) != 0
-        self._set_flags(head, np.where(gone, FINAL, flags | HEAD).astype(np.uint8))
         self.offset[lanes] = np.where(gone, 0, self.offset[lanes] + 1)
         self.start[lanes] += gone
         self.episode_count -= int(gone.sum())
+        if self.journal is not None:  # before the flags of what it says are there go
+            self.journal.write(self)
+        self._set_flags(rows, FINAL)
+        self._set_flags(head, np.where(gone, FINAL, flags | HEAD).astype(np.uint8))
 
     def _evict_run(self, lane: int, count: int) -> None:
         """Drop the ``count`` oldest steps of one lane."""
@@ -397,30 +472,14 @@ class Storage:
         dropped = flags[:stop]
         finals = np.flatnonzero(dropped & FINAL)
         self.transition_count -= int(np.count_nonzero((dropped & NO_TRANSITION) == 0))
-        self._set_flags(rows[:stop], FINAL)
         self.start[lane] += stop
         self.steps[lane] -= count - 1
         self.episode_count -= len(finals)
         self.offset[lane] = stop - finals[-1] - 1 if len(finals) else self.offset[lane] + stop
         self._evict_one(np.array([lane]))
+        self._set_flags(rows[:stop], FINAL)
 
     # -- derived ---------------------------------------------------------------------------------------------------
-
-    def action_bounds(self) -> tuple[Array, Array]:
-        """Least and greatest actions of all steps, float64 ``[A]``; one pass after a write. Infinite without steps."""
-
-        def make() -> tuple[Array, Array]:
-            low, high = np.full(self.leaves["action"].shape, np.inf), np.full(self.leaves["action"].shape, -np.inf)
-            for begin in range(0, len(self.flags), _CHUNK):
-                rows = begin + np.flatnonzero((self.flags[begin : begin + _CHUNK] & FINAL) == 0)
-                if len(rows):
-                    actions = self.place.host(self.take("action", rows))
-                    low, high = np.minimum(low, actions.min(axis=0)), np.maximum(high, actions.max(axis=0))
-            if isinstance(self.info.actions, Composite):  # choices have none
-                low[self.info.actions.choices], high[self.info.actions.choices] = -1.0, 1.0
-            return low, high
-
-        return self.cached("action_bounds", make)
 
     def cached(self, key: str, make: Callable[[], T]) -> T:
         """The result of ``make``, computed again only after a write."""

@@ -185,6 +185,19 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
         return total, storage.shift(rows, steps - 1), place.to_float(steps[:, None])
 
 
+class MultiStepFrameStackTransitionPicker(FrameStackTransitionPicker, MultiStepTransitionPicker):
+    """Transitions over up to ``n_steps`` steps between stacks of ``n_frames`` frames: both of the pickers at once.
+
+    Args:
+        n_frames: see `FrameStackTransitionPicker`.
+        n_steps, gamma: see `MultiStepTransitionPicker`.
+    """
+
+    def __init__(self, n_frames: int, n_steps: int, gamma: float) -> None:
+        FrameStackTransitionPicker.__init__(self, n_frames)
+        MultiStepTransitionPicker.__init__(self, n_steps, gamma)
+
+
 class SparseRewardTransitionPicker(BasicTransitionPicker):
     """One-step transitions of tasks that reward nothing but success, such as mazes, for algorithms like Cal-QL.
 

@@ -126,13 +126,18 @@ class SequenceView(View):
         check("length", self.length, int, low=1)
         check("burn_in", self.burn_in, int, low=0)
 
+    def window(self, storage: Storage, rows: Any) -> tuple[Any, Any]:
+        """The rows ``[T, B]`` of the sequences of ``rows`` ``[B]``, and which are in the same episode."""
+        join = storage.place.join
+        before, alive_before = storage.behind(rows, self.burn_in + 1)
+        after, alive_after = storage.ahead(rows, self.length)
+        window = join([before[:, :-1], after], 1).T
+        return window, join([alive_before[:, :-1], alive_after], 1).T
+
     def read(self, storage: Storage, part: Any, rows: Any) -> SequenceMiniBatch:
         _require_single_steps(part, "sequences")
         place = storage.place
-        before, alive_before = storage.behind(rows, self.burn_in + 1)
-        after, alive_after = storage.ahead(rows, self.length)
-        window = place.join([before[:, :-1], after], 1).T
-        alive = place.join([alive_before[:, :-1], alive_after], 1).T
+        window, alive = self.window(storage, rows)
         if isinstance(part, FrameStackTransitionPicker):
             alive = alive & part.complete(storage, window)
         padding = ~alive

@@ -39,7 +39,7 @@ from birl.algorithm.batches import to_batch
 from birl.algorithm.building import check_actions
 from birl.dataset.episodes import farthest_end
 from birl.dataset.storage import TERMINATED
-from birl.errors import ConfigError, ShapeError, ShortRunWarning
+from birl.errors import ConfigError, ShapeError, ShortRunWarning, UnsupportedError
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction
 
@@ -151,6 +151,11 @@ class WithPolicyActions(Transitions):
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         """``extra`` holds the policy's actions ``[..., K, *shape]``."""
+        if getattr(drawn, "rows", None) is not None:
+            raise UnsupportedError(
+                f"{learner.name} estimates what a policy is worth over the data, in which each step counts alike; a "
+                "prioritised sampler draws some more often than others: make the dataset without sampler="
+            )
         batch = to_batch(drawn, learner.units, learner.config.gamma)
         batch = replace(batch, state=None, extra={POLICY_ACTION: _policy_action(learner, drawn, batch.is_first)})
         burn_in = getattr(drawn, "burn_in", 0)

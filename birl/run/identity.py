@@ -41,17 +41,19 @@ def part_settings(part: Any) -> dict[str, Any] | None:
 
 
 def sampler_settings(dataset: Any) -> dict[str, Any]:
-    """The identity of a dataset's samplers in `run_settings`: what they were made with; nothing of uniform ones."""
+    """The identity of a dataset's samplers and augmentation in `run_settings`; nothing of uniform ones, or of none."""
     sources = getattr(getattr(dataset, "reader", None), "sources", ())
-    samplers = [source.sampler for source in sources]
-    if all(isinstance(sampler, Uniform) for sampler in samplers):
-        return {}
-    return {"sampler": [_made_with(sampler) for sampler in samplers]}
+    samplers, changes = [source.sampler for source in sources], [source.augmentation for source in sources]
+    settings: dict[str, Any] = {}
+    if not all(isinstance(sampler, Uniform) for sampler in samplers):
+        settings["sampler"] = [_made_with(sampler) for sampler in samplers]
+    return {**settings, "augmentation": [part_settings(each) for each in changes]} if any(changes) else settings
 
 
 def _made_with(sampler: Sampler) -> dict[str, Any]:
     plain, names = bool | int | float | str | None, inspect.signature(type(sampler)).parameters
     values = {name: getattr(sampler, name) for name in names if isinstance(getattr(sampler, name, ...), plain)}
+    values |= {name: _made_with(own) for name in names if isinstance(own := getattr(sampler, name, None), Sampler)}
     return {"type": type(sampler).__name__, **values}
 
 

@@ -18,7 +18,11 @@ from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
 from birl.cli import main
 from birl.cli.online import exploration, prioritized_sampler, replay_buffer, training_environment, with_defaults
 from birl.cli.playing import play_episodes
-from birl.dataset import FrameStackTransitionPicker, MultiStepTransitionPicker
+from birl.dataset import (
+    FrameStackTransitionPicker,
+    MultiStepFrameStackTransitionPicker,
+    MultiStepTransitionPicker,
+)
 from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.models import EncoderFactory
@@ -173,6 +177,11 @@ def test_buffers() -> None:
     algorithm.fit_online(stacked, found, n_steps=20, logger_adapter=birl.logging.NoopAdapterFactory())
     assert found.episodes[0].observations.shape[1:] == (1, 40, 40)  # stored once
     assert found.sample_transition_batch(3).observations.shape == (3, 4, 40, 40)
+    found = replay_buffer(stacked, DQNConfig(gamma=0.9), {"frame_stack": 4, "multi_step": 3})
+    assert found is not None and found.dataset_info.observation_signature.shape == [(1, 40, 40)]  # so they are here
+    picker = found.transition_picker
+    assert isinstance(picker, MultiStepFrameStackTransitionPicker)
+    assert (picker.n_frames, picker.n_steps, picker.gamma) == (4, 3, 0.9)
     vector = training_environment("CartPole-v1", 3, 2)
     assert vector.single_observation_space.shape == (8,)
 

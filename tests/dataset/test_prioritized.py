@@ -254,6 +254,7 @@ def test_priorities_are_kept_in_folders(tmp_path: Path, limit: int) -> None:
     learned(buffer, np.random.default_rng(0))
     buffer.flush()
     own = source(buffer).sampler.get_state()
+    buffer.close()
     again = ReplayBuffer.open(tmp_path / "data", sampler=PrioritizedSampler())
     assert repr(source(again).sampler.get_state()) == repr(own)
     assert isinstance(source(ReplayBuffer.open(tmp_path / "data")).sampler, Uniform)

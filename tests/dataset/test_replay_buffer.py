@@ -380,6 +380,7 @@ def test_a_folder_is_opened_again(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="open"):
         MDPDataset(np.zeros((3, 5)), np.zeros((3, 1)), np.zeros(3), [0, 0, 1], storage=folder)
+    data.close()
     again = ReplayBuffer.open(folder, MultiStepTransitionPicker(3, 0.9))
     assert again.dataset_info == data.dataset_info
     for one, other in zip(data.episodes, again.episodes, strict=True):
@@ -406,9 +407,9 @@ def test_a_folder_goes_back_to_a_checkpoint(tmp_path: Path) -> None:
     for step in range(4, 300):
         buffer.append(np.full(3, step), 0.5, float(step))
     buffer.clip_episode(True)
-    reopened = ReplayBuffer.open(tmp_path / "data")  # as after a kill: the index is the checkpoint's
-    assert reopened.step_count == 9
-    for one in (buffer, reopened):
+    assert ReplayBuffer.open(tmp_path / "data").step_count == 305  # also after a kill
+    for again in (False, True):
+        one = ReplayBuffer.open(tmp_path / "data") if again else buffer
         one.set_state(state)
         assert one.step_count == 9
         assert one.transition_count == 8
@@ -416,11 +417,12 @@ def test_a_folder_goes_back_to_a_checkpoint(tmp_path: Path) -> None:
         one.append(np.full(3, 4), 0.5, 4.0)
         one.clip_episode(True)
         assert one.episodes[1].rewards[:, 0].tolist() == [0, 1, 2, 3, 4]
+        one.close()
     with pytest.raises(ConfigError, match="folder"):
         ReplayBuffer(InfiniteBuffer(), episodes=[episode(5)]).set_state(state)
 
 
-def test_a_ring_on_disk_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+def test_a_ring_on_disk_that_was_cut_off_is_whole(tmp_path: Path) -> None:
     folder = tmp_path / "ring"
     code = (
         "import sys, os, numpy as np\n"
@@ -433,15 +435,14 @@ def test_a_ring_on_disk_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     )
     root = Path(birl.seeding.__file__).parent.parent
     subprocess.run([sys.executable, "-c", code, str(folder), "killed"], check=True, cwd=root)
-    with pytest.raises(CorruptFileError, match="overwritten"):
-        ReplayBuffer.open(folder)
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "saved"), "saved"], check=True, cwd=root)
-    again = ReplayBuffer.open(tmp_path / "saved")
-    assert again.step_count == 20
-    assert again.buffer.limit == 20
-    again.append(np.zeros(3), 0.0, 1.0)
-    again.clip_episode(True)
-    assert again.step_count == 20
+    for place in (folder, tmp_path / "saved"):
+        again = ReplayBuffer.open(place)
+        assert again.step_count == 20
+        assert again.buffer.limit == 20
+        again.append(np.zeros(3), 0.0, 1.0)
+        again.clip_episode(True)
+        assert again.step_count == 20
 
 
 def test_damaged_folders(tmp_path: Path) -> None:
@@ -469,7 +470,7 @@ def test_damaged_folders(tmp_path: Path) -> None:
         (folder / "storage.json").write_text(broken)
         with pytest.raises(CorruptFileError):
             ReplayBuffer.open(folder)
-    (folder / "storage.json").write_text(index.replace('"version": 1', '"version": 2'))
+    (folder / "storage.json").write_text(index.replace('"version": 2', '"version": 3'))
     with pytest.raises(ForeignFileError, match="newer"):
         ReplayBuffer.open(folder)
     (folder / "storage.json").write_text(index)

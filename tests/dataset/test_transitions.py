@@ -23,6 +23,7 @@ from birl.dataset import (
     InfiniteBuffer,
     MDPDataset,
     MixedReplayBuffer,
+    MultiStepFrameStackTransitionPicker,
     MultiStepTransitionPicker,
     ReplayBuffer,
     SparseRewardTransitionPicker,
@@ -46,6 +47,8 @@ PICKERS = [
     FrameStackTransitionPicker(1),
     FrameStackTransitionPicker(3),
     FrameStackTransitionPicker(10),
+    MultiStepFrameStackTransitionPicker(3, 2, 0.5),
+    MultiStepFrameStackTransitionPicker(2, 5, 0.9),
 ]
 
 
@@ -277,6 +280,24 @@ def test_frame_stacks_by_hand() -> None:
     assert batch.observations[:, :, 0, 0].tolist() == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 4], [0, 4, 5]]
     assert batch.next_observations[0, :, 1, 1].tolist() == [0, 1, 2]
     assert data.observation_shape == data.sample_transition().observation.shape == (3, 2, 2)
+
+
+def test_frame_stacks_over_several_steps_by_hand() -> None:
+    """Stacked frames must not change what several steps give, nor several steps the stacks."""
+    frames = np.arange(1, 6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 2, 2), np.uint8)
+    data = MDPDataset(
+        frames, np.zeros(5, int), [1, 2, 4, 8, 16], [0, 0, 1, 0, 1],
+        transition_picker=MultiStepFrameStackTransitionPicker(3, 2, 0.5),
+    )  # fmt: skip
+    batch = data.transition_picker.batch(data.storage, all_rows(data))  # type: ignore[attr-defined]
+    assert batch.observations[:, :, 0, 0].tolist() == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 4], [0, 4, 5]]
+    assert batch.next_observations[0, :, 1, 1].tolist() == [1, 2, 3]
+    assert batch.rewards[:, 0].tolist() == [2, 4, 4, 16, 16]
+    assert batch.intervals[:, 0].tolist() == [2, 2, 1, 2, 1]
+    assert batch.terminals[:, 0].tolist() == [0, 1, 1, 1, 1]
+    assert data.observation_shape == data.sample_transition().next_observation.shape == (3, 2, 2)
+    with pytest.raises(UnsupportedError, match="single steps"):
+        data.sample_sequence_batch(2, 3)
 
 
 def test_trajectory_by_hand() -> None:

@@ -22,7 +22,7 @@ from birl import algos
 from birl.actions import Composite, Continuous, Discrete, MultiDiscrete
 from birl.algorithm import Algorithm, Nothing, Policy, load_learnable
 from birl.config import AlgorithmConfig, config, hyperparameters
-from birl.dataset import MDPDataset, MultiStepTransitionPicker
+from birl.dataset import InfiniteBuffer, MDPDataset, MultiStepTransitionPicker, PrioritizedSampler, ReplayBuffer
 from birl.errors import (
     ConfigError,
     CorruptFileError,
@@ -573,6 +573,16 @@ def test_the_wrong_kind_of_actions_names_the_sibling() -> None:
         fqe_of(continuous).fit(dataset_of(True), n_steps=1, **QUIET)
     with pytest.raises(ConfigError, match="dataset has continuous actions.* use FQE"):
         fqe_of(discrete).fit(dataset_of(False), n_steps=1, **QUIET)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_prioritised_minibatches_are_refused(discrete: bool) -> None:
+    """An estimate that counts badly predicted steps more often is of other data."""
+    data = dataset_of(discrete)
+    prioritised = ReplayBuffer(InfiniteBuffer(), episodes=list(data.episodes), sampler=PrioritizedSampler())
+    evaluation = fqe_of(policy_of("DQN" if discrete else "BC", discrete))
+    with pytest.raises(UnsupportedError, match="each step counts alike.* without sampler="):
+        evaluation.fit(prioritised, n_steps=1, **QUIET)
 
 
 def test_what_is_no_policy_is_refused() -> None:
