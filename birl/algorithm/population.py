@@ -285,10 +285,10 @@ class _Stack:
             for name, each in run.evaluators.items()
         }
 
-    def _evaluate(self, run: _Run, evaluator: Any, _: Any, dataset: Any) -> float:
+    def _evaluate(self, run: _Run, evaluator: Any, _: Any, dataset: Any) -> Any:
         self.engine.publish()
         with run.acting(keep=False):  # what it draws changes nothing
-            return float(evaluator(run.algorithm, dataset))
+            return evaluator(run.algorithm, dataset)
 
     def call_back(self, callback: Callback, _: Any, epoch: int, step: int) -> bool:
         """Call a user's callback for each algorithm. Returns whether none returned ``False``."""

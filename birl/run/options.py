@@ -96,6 +96,8 @@ class EnvironmentOptions(NamedOptions, total=False):
     eval_env: Environment | None
     eval_epsilon: float
     eval_n_trials: int
+    eval_n_steps: int | None
+    eval_statistics: bool
     seed: int | None
 
 
@@ -115,6 +117,8 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
         eval_env: a separate environment, or the name of one, for the metric ``evaluation``, the mean greedy return.
         eval_epsilon: share of random actions in it.
         eval_n_trials: number of its episodes.
+        eval_n_steps: number of its steps, instead of episodes; see `birl.metrics.evaluate`.
+        eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are metrics, too.
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
     """
 
@@ -149,6 +153,8 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
     "eval_env": None,
     "eval_epsilon": 0.0,
     "eval_n_trials": 10,
+    "eval_n_steps": None,
+    "eval_statistics": False,
     "seed": None,
 }
 
@@ -158,13 +164,14 @@ _ALLOWED: Final = {
     **dict.fromkeys(("update_interval", "n_updates", "eval_n_trials"), Allowed(int, low=1)),
     **dict.fromkeys(("update_start_step", "random_steps"), Allowed(int, low=0)),
     **dict.fromkeys(
-        ("with_timestamp", "show_progress", "log_gradients", "go_on", "overlap", "deterministic"), Allowed(bool)
+        ("with_timestamp", "show_progress", "log_gradients", "go_on", "overlap", "deterministic", "eval_statistics"), Allowed(bool)
     ),
     "experiment_name": Allowed(str, optional=True),
     "keep_models": Allowed(int, low=1, optional=True),
     "score": Allowed(str, optional=True),
     "stop_at": Allowed(float, optional=True),
     "eval_epsilon": Allowed(float, low=0, high=1),
+    "eval_n_steps": Allowed(int, low=1, optional=True),
     "seed": Allowed(int, low=0, optional=True),
 }
 

@@ -30,6 +30,7 @@ from birl.run.checkpoint import (
     restored,
     save_checkpoint,
 )
+from birl.run.evaluate import measured
 from birl.run.gradient_statistics import GradientStatistics
 from birl.run.identity import ACTIONS
 from birl.run.lock import only_run
@@ -243,7 +244,7 @@ class Session:
         try:
             with randomness_kept(), self._interrupt.abandonable():
                 for name, evaluator in self._evaluators.items():
-                    metrics[name] = float(evaluator(self._algorithm, self._dataset))
+                    metrics |= measured(name, evaluator, self._algorithm, self._dataset)
         except Abandoned:  # the resumed run evaluates again
             for each, state in zip(remembering, before, strict=True):
                 each.set_state(state)
