@@ -135,13 +135,13 @@ def test_compiled_equals_eager_with_clipping_a_schedule_and_late_targets() -> No
 
 def test_schedules_of_rates_and_clip_ranges_are_not_compiled_anew(tmp_path: Path) -> None:
     """Programs read their values; a resumed run goes on with them."""
-    schedule = LinearSchedulerFactory(3, end=0.1)
+    schedule = LinearSchedulerFactory(6, end=0.1)
 
     def ppo(compiled: bool, **fields: Any) -> Any:
         birl.seed(0)
         factory = AdamFactory(lr_scheduler_factory=schedule)
         options = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL, "learning_rate": 0.05}
-        config = PPOConfig(compile_graph=compiled, optim_factory=factory, batch_size=16, n_epochs=1, **options, **fields)
+        config = PPOConfig(compile_graph=compiled, optim_factory=factory, batch_size=16, n_epochs=2, **options, **fields)
         algorithm = config.create()
         algorithm.create_impl((OBSERVATION,), CHOICES, discrete_action=True)
         return algorithm
