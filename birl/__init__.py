@@ -85,6 +85,7 @@ __all__ = [
     "ope",
     "optimizers",
     "preprocessing",
+    "recipes",
     "seed",
     "testing",
     "types",

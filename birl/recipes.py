@@ -120,7 +120,8 @@ def find(algorithm: str, name: str) -> Recipe:
     found = RECIPES.get((algorithm, name))
     if found is None:
         known = names(algorithm)
-        has = f"it has: {', '.join(known)}" if known else f"there are some for {', '.join(sorted({a for a, _ in RECIPES}))}"
+        others = ", ".join(sorted({owner for owner, _ in RECIPES}))
+        has = f"it has: {', '.join(known)}" if known else f"there are some for {others}"
         raise ConfigError(f"{algorithm} has no recipe {name!r}{did_you_mean(name, known) or ';'} {has}")
     return found
 

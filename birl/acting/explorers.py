@@ -41,7 +41,7 @@ class Explorer(abc.ABC):
         self.generator  # noqa: B018  made now, so that the order of generators does not depend on what comes first
         return self
 
-    def begin(self, is_first: Array) -> None:
+    def begin(self, is_first: Array) -> None:  # noqa: B027  most need not know
         """Tell the explorer where episodes begin. Loops call this before every step.
 
         Args:

@@ -69,8 +69,8 @@ class Policy:
         greedy, sample: ``(networks, inputs) -> action`` in the policy's range.
         value: ``(networks, inputs, action) -> values``; ``None`` if the algorithm has no action-values.
         values_states: whether the values are state values, which ignore the action.
-        scores: ``(networks, inputs) -> scores`` ``[..., A]`` of all discrete actions, the highest of which is the greedy
-            one (of several choices ``[..., D, A]``); ``None`` if the policy does not choose by action-values.
+        scores: ``(networks, inputs) -> scores`` ``[..., A]`` of all discrete actions, the highest of which is the
+            greedy one (of several choices ``[..., D, A]``); ``None`` if the policy does not choose by action-values.
         network: name of the network that acts.
         beside: further recurrent networks whose state is kept while acting.
         bounded: whether the policy's range is ``[-1, 1]``.

@@ -311,8 +311,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
             n_steps_per_epoch: updates between evaluations, logging and models.
             experiment_name: name of the run folder; by default the class name.
             with_timestamp: whether the time is added to the name.
-            **options: see `birl.run.Options`; also ``evaluators`` (name to evaluator) and ``enable_ddp`` (learn together
-                with other processes, see `birl.distributed`).
+            **options: see `birl.run.Options`; also ``evaluators`` (name to evaluator) and ``enable_ddp`` (learn
+                together with other processes, see `birl.distributed`).
 
         Returns:
             ``(epoch, metrics)`` for each epoch.

@@ -18,7 +18,7 @@ from birl.run.checkpoint import checkpoint_path, differences
 from birl.run.lock import only_run
 
 _SETTINGS, _PLANNED = "run.json", "planned_steps"
-_OURS = ("*.csv", "metrics.jsonl", "params.json", "model_*.d3", "model_best.json", "checkpoint.d3c")
+_OURS = ("*.csv", "metrics.jsonl", "params.json", "origin.json", "model_*.d3", "model_best.json", "checkpoint.d3c")
 
 
 def settings_of(path: Path) -> dict[str, Any]:

@@ -46,13 +46,13 @@ from birl.cli.train_options import (
     ExplorerKind,
     FrameStacked,
     KeepModels,
-    LogGradients,
     LoggingSteps,
+    LogGradients,
     MultiStep,
-    NUpdates,
     NoiseStd,
     NoiseTheta,
     NumEnvs,
+    NUpdates,
     Prioritized,
     PriorityAlpha,
     PriorityBeta,
@@ -169,8 +169,8 @@ def train(
 
     def given(**values: Any) -> dict[str, Any]:
         """Options that are given, by the user or the recipe. Only these: settings of older runs have no others."""
-        values = {name: published.get(name) if value is None or value is False else value for name, value in values.items()}
-        return {name: value for name, value in values.items() if value is not None}
+        found = {k: published.get(k) if value is None or value is False else value for k, value in values.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     learning = given(update_interval=update_interval, n_updates=n_updates, buffer_size=buffer_size)
     explored = given(explorer=explorer, epsilon_start=epsilon_start, epsilon_end=epsilon_end)

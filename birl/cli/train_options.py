@@ -48,8 +48,9 @@ ActionMasked = Annotated[
 ExplorerKind = Annotated[
     ExplorerName | None,
     typer.Option(
-        help="Online: random or noisy actions instead of the greedy ones, or greedy ones alone; by default epsilon-greedy (discrete) or "
-        "noise (continuous actions), and none for policies that are random themselves, such as SAC's."
+        help="Online: random or noisy actions instead of the greedy ones, or greedy ones alone; by default "
+        "epsilon-greedy (discrete) or noise (continuous actions), and none for policies that are random themselves, "
+        "such as SAC's."
     ),
 ]
 EpsilonStart = Annotated[

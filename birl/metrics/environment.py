@@ -167,7 +167,9 @@ class EnvironmentEvaluator:
 
 
 class EnvironmentStatistics:
-    """`statistics` of the returns of greedy episodes: in a loop the metrics ``<name>`` (the mean), ``<name>_median`` …
+    """`statistics` of the returns of greedy episodes.
+
+    In a loop they are the metrics ``<name>`` (the mean), ``<name>_median`` and so on.
 
     Args:
         env, n_trials, epsilon, n_steps, seed: see `EnvironmentEvaluator`.

@@ -95,7 +95,7 @@ class StepwiseSchedulerFactory(ShareSchedulerFactory, type="stepwise"):
         self.convert_numpy_numbers()
         given = self.milestones
         if not isinstance(given, list | tuple) or not given or list(given) != sorted(set(given)):
-            raise ConfigError(f"milestones is {given!r:.80}; it must be rising numbers of updates, such as (1000, 2000)")
+            raise ConfigError(f"milestones is {given!r:.80}; it must be rising numbers of updates, like (1000, 2000)")
         for each in given:
             check("milestones", each, int, low=1)
         object.__setattr__(self, "milestones", tuple(given))  # a list when it comes from a file

@@ -103,7 +103,7 @@ def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, s
     [
         (DQNConfig(), "CartPole-v1", {"explorer": "noise"}, "--explorer epsilon-greedy or boltzmann or greedy or none"),
         (TD3Config(), "Pendulum-v1", {"explorer": "epsilon-greedy"}, "--explorer noise or ou-noise or greedy or none"),
-        (TD3Config(), "Pendulum-v1", {"noise_theta": 0.1}, "--noise-theta: not for TD3.* give --explorer ou-noise, too"),
+        (TD3Config(), "Pendulum-v1", {"noise_theta": 0.1}, "not for TD3.* give --explorer ou-noise, too"),
         (DQNConfig(), "CartPole-v1", {"temperature": 1.0}, "give --explorer boltzmann, too"),
         (DQNConfig(), "CartPole-v1", {"epsilon": 0.1, "epsilon_end": 0.1}, "--epsilon-end: not with --epsilon"),
         (DQNConfig(), "CartPole-v1", {"epsilon_decay": 0.9, "epsilon_steps": 5}, "a straight line or a factor"),

@@ -140,8 +140,8 @@ def test_schedules_of_rates_and_clip_ranges_are_not_compiled_anew(tmp_path: Path
     def ppo(compiled: bool, **fields: Any) -> Any:
         birl.seed(0)
         factory = AdamFactory(lr_scheduler_factory=schedule)
-        options = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL, "learning_rate": 0.05}
-        config = PPOConfig(compile_graph=compiled, optim_factory=factory, batch_size=16, n_epochs=2, **options, **fields)
+        fields |= {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL, "learning_rate": 0.05}
+        config = PPOConfig(compile_graph=compiled, optim_factory=factory, batch_size=16, n_epochs=2, **fields)
         algorithm = config.create()
         algorithm.create_impl((OBSERVATION,), CHOICES, discrete_action=True)
         return algorithm

@@ -91,6 +91,10 @@ def resumed(make: Any, env: Any, explorer: Any, path: Path, **options: Any) -> t
     return tuple(found)  # type: ignore[return-value]
 
 
+def dqn() -> DQNConfig:
+    return DQNConfig(batch_size=4, encoder_factory=SMALL)
+
+
 BOX, PARTS = gymnasium.spaces.Box(-2, 2, (2,)), gymnasium.spaces.MultiDiscrete([3, 2])
 SCALER = birl.preprocessing.MinMaxActionScaler()
 
@@ -100,9 +104,9 @@ SCALER = birl.preprocessing.MinMaxActionScaler()
     [
         (lambda: DDPGConfig(batch_size=4, action_scaler=SCALER), BOX, lambda: OrnsteinUhlenbeckNoise(sigma=[0.1, 0.5])),
         (lambda: DDPGConfig(batch_size=4, action_scaler=SCALER), BOX, lambda: NormalNoise(std=[0.1, 0.5])),
-        (lambda: DQNConfig(batch_size=4, encoder_factory=SMALL), gymnasium.spaces.Discrete(3), Boltzmann),
-        (lambda: DQNConfig(batch_size=4, encoder_factory=SMALL), PARTS, lambda: ExponentialDecayEpsilonGreedy(decay=0.9)),
-        (lambda: DQNConfig(batch_size=4, encoder_factory=SMALL), PARTS, Boltzmann),
+        (dqn, gymnasium.spaces.Discrete(3), Boltzmann),
+        (dqn, PARTS, lambda: ExponentialDecayEpsilonGreedy(decay=0.9)),
+        (dqn, PARTS, Boltzmann),
     ],
     ids=["OU", "normal", "Boltzmann", "exponential", "several choices"],
 )
