@@ -24,7 +24,7 @@ from birl.spaces import Spec, environment_spec
 from birl.types import ActionSpace, Array, Shape, tree_leaves
 
 
-def check_fit_arguments(dataset: Any, evaluators: Any, callback: Any, epoch_callback: Any) -> None:
+def check_fit_arguments(dataset: Any, evaluators: Any, callback: Any = None, epoch_callback: Any = None) -> None:
     """Catch common mistakes in calls of `Algorithm.fit`."""
     Hooks.of(callback)
     if epoch_callback is not None and not callable(epoch_callback):
