@@ -16,7 +16,8 @@ from birl.cli import main
 from birl.cli.train import train
 from birl.errors import ConfigError, UnsupportedError
 from birl.models import C51QFunctionFactory
-from birl.recipes import RECIPES, find, names
+from birl.optimizers import LinearSchedulerFactory
+from birl.recipes import RECIPES, Setting, find, names
 
 HAS_NOISE = "noisy" in {each.name for each in dataclasses.fields(C51QFunctionFactory)}
 RUNNABLE = [key for key in RECIPES if key[1] != "rainbow" or HAS_NOISE]
@@ -114,14 +115,41 @@ def test_a_recipe_sets_options_and_fields_and_says_so(
     assert json.loads(Path("b/run.json").read_text())["recipe"] == "mujoco"
 
 
-def test_a_run_with_a_recipe_learns_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run"
-    words = ["train", "PPO", "--env-id", "Pendulum-v1", "--recipe", "mujoco", "--out", out, "--n-steps-per-epoch", 64]
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["--epsilon", 0.2], "ConstantEpsilonGreedy"),
+        (["--epsilon-decay", 0.9], "ExponentialDecayEpsilonGreedy"),
+        (["--explorer", "boltzmann"], "Boltzmann"),
+        (["--epsilon-end", 0.3], "LinearDecayEpsilonGreedy"),
+    ],
+)
+def test_another_explorer_than_the_recipes(
+    words: list[Any], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+    atari = find("DQN", "atari")
+    settings = tuple(each for each in atari.settings if each.name not in ("--atari", "--frame-stack"))
+    monkeypatch.setitem(RECIPES, ("DQN", "vectors"), dataclasses.replace(atari, settings=settings))
+    monkeypatch.setattr(DQN, "fit_online", lambda self, env, **options: seen.update(options))
+    given = ["--env-id", "CartPole-v1", "--recipe", "vectors", "observation_scaler=None", "--out", tmp_path / "a"]
+    assert run("train", "DQN", *given, *words) == 0
+    assert type(seen["explorer"]).__name__ == kind
+
+
+def test_a_run_with_a_recipe_learns_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mujoco, out = find("PPO", "mujoco"), tmp_path / "run"
+    falls = Setting("clip_range_schedule", lambda n_steps: LinearSchedulerFactory(n_steps), "here")
+    monkeypatch.setitem(RECIPES, ("PPO", "falling"), dataclasses.replace(mujoco, settings=(*mujoco.settings, falls)))
+    words = ["train", "PPO", "--env-id", "Pendulum-v1", "--recipe", "falling", "--out", out, "--n-steps-per-epoch", 64]
     words += ["--eval-steps", 30, "--eval-statistics", "rollout_length=64", "n_epochs=1", "--n-trials", 1]
     assert run(*words, "--n-steps", 64) == 0
     assert run(*words, "--n-steps", 128, "--extend") == 0, capsys.readouterr().err
     model: Any = birl.load_learnable(out / "model_128.d3")
     assert model.observation_scaler.clip == 5.0 and model.config.rollout_length == 64
+    assert model.config.clip_range_schedule.duration == 64  # of the length that the run began with
     assert (out / "evaluation_median.csv").exists()
 
 

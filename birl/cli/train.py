@@ -164,8 +164,10 @@ def train(
     algorithm = algorithm_class(algo)
     made = None if recipe is None else _recipe(algorithm, recipe, dataset, init_from)
     published = {} if made is None else made.options
-    if explorer is not None:  # another one than the recipe's
+    if explorer is not None or epsilon is not None:  # another one than the recipe's
         published = {name: value for name, value in published.items() if name not in EXPLORATION}
+    if epsilon_decay is not None:
+        published.pop("epsilon_steps", None)
 
     def given(**values: Any) -> dict[str, Any]:
         """Options that are given, by the user or the recipe. Only these: settings of older runs have no others."""
@@ -210,18 +212,18 @@ def train(
     words = [*(set_ or []), *(more or [])]
     chosen = {word.split("=")[0].split(".")[0] for word in words}
     begun = None if init_from is None else _initial(algorithm, init_from, several)
-    base = begun.config if begun is not None else None if made is None else made.config(n_steps)
-    config = configure(algorithm, words, base)
     out = _default_folder(algorithm, dataset or str(env_id), None if several else seed) if out is None else out
     folder = RunFolder(out, several)
     planned = n_steps if fresh else folder.planned_steps(n_steps, extend=extend)
+    base = begun.config if begun is not None else None if made is None else made.config(planned)
+    config = configure(algorithm, words, base)
     set_seed(seed)
     with _stopping(out):
         picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
         source = None if dataset is None else load_dataset(dataset, picker, prioritized_sampler(drawing, planned))
         playing: Any = {"frame_stack": frame_stack or 1, "action_mask": action_mask, "atari": atari}
         env = None if env_id is None else training_environment(env_id, num_envs, training=True, **playing)
-        notes = [] if made is None else [f"recipe {made.name}: {made.origin}", *made.lines(n_steps)]
+        notes = [] if made is None else [f"recipe {made.name}: {made.origin}", *made.lines(planned)]
         if begun is None and source is None and made is None:
             config, online, why = with_defaults(config, chosen, env, online)
             notes.append(why)
