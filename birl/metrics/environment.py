@@ -90,8 +90,15 @@ def evaluate(
 
 def statistics(returns: Sequence[float]) -> dict[str, float]:
     """``mean``, ``median``, ``std`` (of these returns, divided by their number), ``min``, ``max`` and ``episodes``."""
-    found = {"mean": np.mean, "median": np.median, "std": np.std, "min": np.min, "max": np.max}
-    return {**{name: float(function(returns)) for name, function in found.items()}, "episodes": float(len(returns))}
+    found = np.asarray(returns, np.float64)
+    return {
+        "mean": float(found.mean()),
+        "median": float(np.median(found)),
+        "std": float(found.std()),
+        "min": float(found.min()),
+        "max": float(found.max()),
+        "episodes": float(len(found)),
+    }
 
 
 def evaluate_qlearning_with_environment(algo: Any, env: Any, n_trials: int = 10, epsilon: float = 0.0) -> float:

@@ -56,7 +56,7 @@ class Hooks(NamedTuple):
 
     def parts(self) -> dict[str, Stateful]:
         """Those with a state, by names for checkpoints."""
-        named = {f"hook {place} {type(each).__name__}": each for place, each in enumerate(self.hooks)}
+        named: dict[str, Any] = {f"hook {place} {type(each).__name__}": each for place, each in enumerate(self.hooks)}
         return {name: each for name, each in named.items() if isinstance(each, Stateful)}
 
     def begin(self, adapter: LoggerAdapter) -> None:

@@ -204,7 +204,7 @@ def test_greedy_makes_random_policies_greedy() -> None:
 
 
 @pytest.mark.parametrize("explorer", [Boltzmann, lambda: ExponentialDecayEpsilonGreedy(decay=0.9)])
-def test_agents_and_loops_are_equal(explorer: Any) -> None:
+def test_agents_explore(explorer: Any) -> None:
     def make() -> Any:
         birl.seed(3)
         return DQNConfig(batch_size=4, encoder_factory=SMALL).create()
