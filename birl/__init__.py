@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ope,
         optimizers,
         preprocessing,
+        recipes,
         testing,
         types,
     )
@@ -53,6 +54,7 @@ _MODULES = (
     "ope",
     "optimizers",
     "preprocessing",
+    "recipes",
     "testing",
     "types",
 )
@@ -83,6 +85,7 @@ __all__ = [
     "ope",
     "optimizers",
     "preprocessing",
+    "recipes",
     "seed",
     "testing",
     "types",

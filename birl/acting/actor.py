@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.acting.built import BuiltPolicy
+from birl.acting.built import BuiltPolicy, as_values
 from birl.models import is_recurrent
 from birl.types import Array, State, Tree
 
@@ -21,14 +21,21 @@ class NetworkActor:
         greedy: whether to take greedy actions instead of samples.
         n: number of environments.
         stores: columns that the algorithm needs beside the steps themselves; see `Experience.stores`.
+        values: whether it keeps the values of all actions.
 
     Attributes:
+        values: values ``[n, A]`` of all discrete actions in the last step, if it keeps them; see `as_values`.
         extra: columns to store with the last step: ``state.<network>`` before the step (recurrent networks), and
             ``policy_action``, the action before it is scaled or clipped, if it is in ``stores``.
     """
 
-    def __init__(self, policy: BuiltPolicy, greedy: bool, n: int, stores: Sequence[str] = ()) -> None:
-        self._policy, self._greedy, self.n = policy, greedy, n
+    def __init__(
+        self, policy: BuiltPolicy, greedy: bool, n: int, stores: Sequence[str] = (), values: bool = False
+    ) -> None:
+        self._policy, self.n = policy, n
+        self._function = policy.scores if values else policy.function(greedy)
+        self.values: Array | None = None
+        self._keeps_values = values
         self._keeps_action = "policy_action" in stores
         self.extra: dict[str, Array] = {}
         acting = policy.policy
@@ -52,7 +59,9 @@ class NetworkActor:
             self._state = {name: value * keep for name, value in self._state.items()}
             self.extra = {f"state.{name}": value.numpy().copy() for name, value in self._state.items()}
             state = {name: value.to(policy.units.device) for name, value in self._state.items()}
-        action, after = policy.act(observation, self._greedy, state)
+        action, after = policy.act(observation, self._function, state)
+        if self._keeps_values:
+            self.values, action = as_values(action), action.argmax(-1)
         self._state.update({name: value.cpu() for name, value in after.items()})
         if self._keeps_action:
             self.extra["policy_action"] = action.cpu().numpy()

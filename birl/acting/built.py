@@ -13,6 +13,7 @@ from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
 from birl.actions import allowed_actions
 from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, UnsupportedError
+from birl.models.distributions import NEVER
 from birl.observations import check_inside, check_mask, picked
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
@@ -50,9 +51,22 @@ class BuiltPolicy:
         policy = replace(self.policy, greedy=self.policy.sample)
         return BuiltPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
 
-    def flat(self, greedy: bool) -> FlatPolicy | None:
-        """The fast form of the greedy or the sampling policy, or ``None`` if there is none; see `FlatPolicy`."""
-        function = self.function(greedy)
+    @property
+    def scores(self) -> PolicyFunction:
+        """The scores by which it chooses discrete actions; see `Policy`.
+
+        Raises:
+            UnsupportedError: if it has none.
+        """
+        if self.policy.scores is None:
+            raise UnsupportedError(
+                f"{self.name} does not choose by the values of all actions: use another explorer than Boltzmann, or "
+                "DQN and its kind"
+            )
+        return self.policy.scores
+
+    def flat(self, function: PolicyFunction) -> FlatPolicy | None:
+        """The fast form of one of the policy's functions, or ``None`` if there is none; see `FlatPolicy`."""
         flat = self._flat.get(function)
         if flat is None and function in self._flat:
             return None
@@ -69,24 +83,26 @@ class BuiltPolicy:
         action = self.environment_tensor(action)
         return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
 
-    def act(self, x: Tree, greedy: bool, state: State | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions in the policy's range for observations ``[B, *shape]``, in the fast form if there is one.
+    def act(
+        self, x: Tree, function: PolicyFunction, state: State | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What a function of the policy gives for observations ``[B, *shape]``, in the fast form if there is one.
 
         Args:
             x: observations in environment units.
-            greedy: whether to take greedy actions instead of samples.
+            function: gives greedy actions, samples or scores.
             state: recurrent states ``[B, state_size]`` by network name; ``None`` for zeros.
 
         Returns:
-            The actions, and the states after them.
+            Actions in the policy's range, or scores, and the states after them.
         """
-        flat, after = None if state else self.flat(greedy), dict[str, Tensor]()  # states are those of modules
+        flat, after = None if state else self.flat(function), dict[str, Tensor]()  # states are those of modules
         if flat is not None:
             return flat(self.units, x), after
         self.set_mode(True)
         with torch.no_grad():
             inputs = Inputs(self.units.observation(x), state, state_out=after if state else None)
-            action = self.function(greedy)(self.nets, inputs)
+            action = function(self.nets, inputs)
             for name in state or ():
                 if name not in after:  # networks beside the policy see the same steps
                     self.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
@@ -94,7 +110,11 @@ class BuiltPolicy:
 
     def predict(self, x: Tree, greedy: bool) -> Array:
         """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
-        return self.to_environment(self.act(self.checked(x, chooses=True), greedy)[0])
+        return self.to_environment(self.act(self.checked(x, chooses=True), self.function(greedy))[0])
+
+    def action_values(self, x: Tree) -> Array:
+        """Values ``[B, A]`` of all discrete actions for observations ``[B, *shape]``; see `as_values`."""
+        return as_values(self.act(self.checked(x), self.scores)[0])
 
     def value(self, x: Tree, action: Array | None) -> Array:
         """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]`` or ``[B, 1]``.
@@ -174,3 +194,9 @@ class BuiltPolicy:
             if chooses:
                 allowed_actions(self.spec.actions, x, "the observation", ShapeError)
         return x
+
+
+def as_values(scores: Tensor) -> Array:
+    """Scores as values: minus infinity where an action is not allowed, or a choice has fewer options than others."""
+    values: Array = scores.cpu().numpy()
+    return np.where(values > NEVER / 2, values, -np.inf).astype(values.dtype)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 
-from birl.actions import Discrete, actions_of, allowed_actions
+from birl.actions import Actions, Composite, Continuous, Discrete, actions_of, allowed_actions
 from birl.checks import check
-from birl.errors import ConfigError
+from birl.errors import ConfigError, CorruptFileError
+from birl.files.restore import checked_array
 from birl.seeding import new_generator
 from birl.types import Array, State, Tree
 
 
 class Explorer(abc.ABC):
-    """Base of explorers. Subclasses draw from ``self.generator``, which is saved in checkpoints."""
+    """Base of explorers. Subclasses draw from ``self.generator``, which is saved in checkpoints.
 
+    Attributes:
+        needs_values: whether it reads ``algo.action_values(x)``. Loops then let the actor that remembers its episodes
+            compute them.
+    """
+
+    needs_values: ClassVar[bool] = False
     action_space: Space[Any] | None = None
 
     @property
@@ -33,12 +41,20 @@ class Explorer(abc.ABC):
         self.generator  # noqa: B018  made now, so that the order of generators does not depend on what comes first
         return self
 
+    def begin(self, is_first: Array) -> None:  # noqa: B027  most need not know
+        """Tell the explorer where episodes begin. Loops call this before every step.
+
+        Args:
+            is_first: bool ``[n]``: the next action is the first of an episode.
+        """
+
     @abc.abstractmethod
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
         """Choose actions.
 
         Args:
-            algo: gives greedy actions (``algo.predict(x)``) and their size (``algo.action_size``).
+            algo: gives greedy actions (``algo.predict(x)``), their size (``algo.action_size``) and, with
+                ``needs_values``, the values of all actions (``algo.action_values(x)``).
             x: observations ``[n, …]``.
             step: environment steps made so far.
 
@@ -54,8 +70,36 @@ class Explorer(abc.ABC):
         """Inverse of `get_state`."""
         self.generator.bit_generator.state = state["generator"]
 
+    def _actions(self, algo: Any) -> Actions:
+        if self.action_space is not None:
+            return actions_of(self.action_space)
+        spec = getattr(algo, "spec", None)  # only birl's algorithms have one
+        return Discrete(algo.action_size) if spec is None else spec.actions
 
-class LinearDecayEpsilonGreedy(Explorer):
+
+class Greedy(Explorer):
+    """The greedy actions themselves, also of policies that would be sampled without an explorer."""
+
+    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+        return np.asarray(algo.predict(x))
+
+
+class EpsilonGreedy(Explorer):
+    """Base of explorers that take random actions with a probability: of those that are allowed, all alike."""
+
+    @abc.abstractmethod
+    def compute_epsilon(self, step: int) -> float:
+        """Probability of a random action at ``step``."""
+
+    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+        greedy = np.asarray(algo.predict(x))
+        actions = self._actions(algo)
+        random = actions.sample(len(greedy), self.generator, allowed_actions(actions, x))
+        explore = self.generator.random(len(greedy)) < self.compute_epsilon(step)
+        return np.where(explore.reshape(-1, *(1,) * (greedy.ndim - 1)), random, greedy)
+
+
+class LinearDecayEpsilonGreedy(EpsilonGreedy):
     r"""Random discrete actions with a probability that falls linearly and then stays constant.
 
     Args:
@@ -77,20 +121,6 @@ class LinearDecayEpsilonGreedy(Explorer):
         share = min(step / self._duration, 1.0)
         return self._start + (self._end - self._start) * share
 
-    def sample(self, algo: Any, x: Tree, step: int) -> Array:
-        greedy = np.asarray(algo.predict(x))
-        actions = self._actions(algo)
-        random = actions.sample(len(greedy), self.generator, allowed_actions(actions, x))
-        explore = self.generator.random(len(greedy)) < self.compute_epsilon(step)
-        return np.where(explore.reshape(-1, *(1,) * (greedy.ndim - 1)), random, greedy)
-
-
-    def _actions(self, algo: Any) -> Any:
-        if self.action_space is not None:
-            return actions_of(self.action_space)
-        spec = getattr(algo, "spec", None)  # only birl's algorithms have one
-        return Discrete(algo.action_size) if spec is None else spec.actions
-
 
 class ConstantEpsilonGreedy(LinearDecayEpsilonGreedy):
     """Random discrete actions with a constant probability.
@@ -104,36 +134,192 @@ class ConstantEpsilonGreedy(LinearDecayEpsilonGreedy):
         super().__init__(epsilon, epsilon, 1)
 
 
-class NormalNoise(Explorer):
+class ExponentialDecayEpsilonGreedy(EpsilonGreedy):
+    """Random discrete actions with the probability ``max(start_epsilon * decay**step, end_epsilon)``.
+
+    Args:
+        start_epsilon: probability at step 0, in [0, 1].
+        end_epsilon: lowest probability, at most ``start_epsilon``.
+        decay: factor of one environment step, in (0, 1].
+
+    Raises:
+        ConfigError: if an argument is out of range.
+    """
+
+    def __init__(self, start_epsilon: float = 1.0, end_epsilon: float = 0.1, decay: float = 0.99999) -> None:
+        self._start = check("start_epsilon", start_epsilon, float, low=0, high=1)
+        self._end = check("end_epsilon", end_epsilon, float, low=0, high=self._start)
+        self._decay = check("decay", decay, float, above=0, high=1)
+
+    def compute_epsilon(self, step: int) -> float:
+        return float(max(self._start * self._decay**step, self._end))
+
+
+class Boltzmann(Explorer):
+    """Discrete actions drawn with the probabilities ``softmax(Q(s, a) / temperature)`` of those that are allowed.
+
+    Of several choices at once each is drawn by its own values. For algorithms that choose by action-values: DQN and its
+    kind, with any head.
+
+    Args:
+        temperature: above 0, in units of (scaled) returns: towards 0 actions are greedy, high ones make all alike.
+
+    Raises:
+        ConfigError: if ``temperature`` is out of range.
+    """
+
+    needs_values = True
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self._temperature = check("temperature", temperature, float, above=0)
+
+    def bind(self, action_space: Space[Any]) -> Self:
+        if not actions_of(action_space).discrete:
+            raise ConfigError(
+                f"explorer is Boltzmann, for choices, but the actions are {action_space}: use NormalNoise or "
+                "OrnsteinUhlenbeckNoise, for quantities"
+            )
+        return super().bind(action_space)
+
+    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+        values = np.asarray(algo.action_values(x), np.float64)
+        noise = self.generator.gumbel(size=values.shape)  # the largest of these sums is a draw from the softmax
+        with np.errstate(over="ignore"):
+            scaled = (values - values.max(-1, keepdims=True)) / self._temperature
+        starts = np.asarray(self._actions(algo).starts)  # type: ignore[union-attr]
+        drawn = (scaled + noise).argmax(-1)
+        return drawn + (starts if drawn.ndim > 1 else starts[0])
+
+
+class _Noise(Explorer):
+    """Base of explorers that add noise to quantities.
+
+    Actions are clipped to the bounds of the environment; outside of a loop, to those of the algorithm's action scaler,
+    or else [-1, 1]. Choices that actions have beside quantities stay greedy.
+    """
+
+    def bind(self, action_space: Space[Any]) -> Self:
+        name, actions = type(self).__name__, actions_of(action_space)
+        if not isinstance(actions, Continuous | Composite):
+            raise ConfigError(
+                f"explorer is {name}, for quantities, but the actions are {action_space}: use "
+                "LinearDecayEpsilonGreedy or ConstantEpsilonGreedy, for choices"
+            )
+        size = len(_quantities(actions))
+        for what, value in vars(self).items():
+            if isinstance(value, tuple) and len(value) != size:
+                raise ConfigError(
+                    f"{what.lstrip('_')} of {name} has {len(value)} numbers, but actions have {size} quantities: give "
+                    "one number for each, or one for all"
+                )
+        return super().bind(action_space)
+
+    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+        greedy = np.asarray(algo.predict(x))
+        actions = None if self.action_space is None else actions_of(self.action_space)
+        columns = range(greedy.shape[-1]) if actions is None else _quantities(actions)
+        noisy = greedy.astype(np.float64)
+        noisy[:, columns] += self._noise((len(greedy), len(columns)))
+        if actions is not None:
+            return actions.clip(noisy).astype(greedy.dtype)
+        scaler: Any = getattr(algo, "action_scaler", None)
+        if getattr(scaler, "minimum", None) is not None:
+            return np.clip(noisy, scaler.minimum, scaler.maximum).astype(greedy.dtype)
+        return np.clip(noisy, -1.0, 1.0).astype(greedy.dtype)
+
+    @abc.abstractmethod
+    def _noise(self, shape: tuple[int, int]) -> Array:
+        """Noise for ``n`` environments and as many quantities."""
+
+
+class NormalNoise(_Noise):
     """Gaussian noise on greedy continuous actions, clipped to the action bounds.
 
     The bounds are those of the environment; outside of a loop, those of the algorithm's action scaler, or else [-1, 1].
 
     Args:
-        mean: mean of the noise, in the environment's units.
-        std: its standard deviation, >= 0.
+        mean: mean of the noise, in the environment's units; a number, or one for each quantity.
+        std: its standard deviation, >= 0; a number, or one for each quantity.
     """
 
-    def __init__(self, mean: float = 0.0, std: float = 0.1) -> None:
-        self._mean, self._std = check("mean", mean, float), check("std", std, float, low=0)
+    def __init__(self, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 0.1) -> None:
+        self._mean, self._std = _numbers("mean", mean), _numbers("std", std, low=0)
 
-    def bind(self, action_space: Space[Any]) -> Self:
-        if not isinstance(action_space, spaces.Box):
-            raise ConfigError(
-                f"explorer is NormalNoise, for quantities, but the actions are {action_space}: use "
-                "LinearDecayEpsilonGreedy or ConstantEpsilonGreedy, for choices"
-            )
-        return super().bind(action_space)
+    def _noise(self, shape: tuple[int, int]) -> Array:
+        return self.generator.normal(self._mean, self._std, size=shape)
 
-    def sample(self, algo: Any, x: Tree, step: int) -> Array:
-        greedy = np.asarray(algo.predict(x))
-        noise = self.generator.normal(self._mean, self._std, size=greedy.shape)
-        return np.clip(greedy + noise, *self._bounds(algo)).astype(greedy.dtype)
 
-    def _bounds(self, algo: Any) -> tuple[Any, Any]:
-        if isinstance(self.action_space, spaces.Box):
-            return np.ravel(self.action_space.low), np.ravel(self.action_space.high)
-        scaler: Any = getattr(algo, "action_scaler", None)
-        if getattr(scaler, "minimum", None) is not None:
-            return np.asarray(scaler.minimum), np.asarray(scaler.maximum)
-        return -1.0, 1.0
+class OrnsteinUhlenbeckNoise(_Noise):
+    r"""Noise that drifts, as in the DDPG paper (Lillicrap et al. 2015, arXiv:1509.02971, section 7), clipped likewise.
+
+    .. math::
+        x_{t+1} = x_t + \theta (\mu - x_t) + \sigma \epsilon_t
+
+    Every environment has a noise of its own, and every episode begins with a new one, drawn from where the process
+    settles, :math:`N(\mu, \sigma^2 / (2\theta - \theta^2))`.
+
+    Args:
+        mean: where the noise is drawn to, in the environment's units; a number, or one for each quantity.
+        theta: how strongly, in (0, 1].
+        sigma: deviation of a step of the noise, >= 0; a number, or one for each quantity.
+        start_at_mean: whether episodes begin with the mean instead.
+    """
+
+    def __init__(
+        self,
+        mean: float | Sequence[float] = 0.0,
+        theta: float = 0.15,
+        sigma: float | Sequence[float] = 0.2,
+        start_at_mean: bool = False,
+    ) -> None:
+        self._mean, self._sigma = _numbers("mean", mean), _numbers("sigma", sigma, low=0)
+        self._theta = check("theta", theta, float, above=0, high=1)
+        self._start_at_mean = check("start_at_mean", start_at_mean, bool)
+        self._state, self._fresh = np.zeros((0, 0)), np.zeros(0, np.bool_)
+
+    def begin(self, is_first: Array) -> None:
+        if len(is_first) != len(self._fresh):
+            self._fresh = np.ones(len(is_first), np.bool_)
+        self._fresh |= is_first
+
+    def _noise(self, shape: tuple[int, int]) -> Array:
+        if len(self._fresh) != shape[0]:  # nobody says where episodes begin
+            self._fresh = np.ones(shape[0], np.bool_)
+        if self._state.shape != shape:
+            self._state, self._fresh = np.zeros(shape), np.ones(shape[0], np.bool_)
+        mean, sigma, theta = np.asarray(self._mean), np.asarray(self._sigma), self._theta
+        drawn = self.generator.standard_normal(shape)
+        settled = 0.0 if self._start_at_mean else sigma / np.sqrt(2 * theta - theta**2)
+        moved = self._state + theta * (mean - self._state) + sigma * drawn
+        self._state = np.where(self._fresh[:, None], mean + settled * drawn, moved)
+        self._fresh = np.zeros(shape[0], np.bool_)
+        return self._state
+
+    def get_state(self) -> State:
+        """State of the generator, the noise ``[n, A]`` and where it begins anew."""
+        return {**super().get_state(), "noise": self._state.copy(), "fresh": self._fresh.copy()}
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        size = None if self.action_space is None else len(_quantities(actions_of(self.action_space)))
+        noise = np.asarray(state["noise"])
+        noise = checked_array(noise, (None, size if noise.size else None), np.dtype(np.float64), "noise")
+        fresh = checked_array(state["fresh"], (len(noise) or None,), np.dtype(np.bool_), "fresh")
+        if not np.isfinite(noise).all():
+            raise CorruptFileError("the explorer's noise is not finite: restore the checkpoint from a copy")
+        super().set_state(state)
+        self._state, self._fresh = noise.copy(), fresh.copy()
+
+
+def _quantities(actions: Actions) -> Array:
+    """The columns of actions that hold quantities."""
+    return np.flatnonzero(~actions.choices) if isinstance(actions, Composite) else np.arange(actions.size)
+
+
+def _numbers(name: str, value: Any, low: float = -np.inf) -> float | tuple[float, ...]:
+    """A number, or one for each quantity as a tuple."""
+    if not isinstance(value, list | tuple | np.ndarray) or np.ndim(value) == 0:
+        return float(check(name, value, float, low=low))
+    if np.ndim(value) != 1 or len(value) == 0:
+        raise ConfigError(f"{name} is {value!r:.80}; it must be a number, or a list with one for each quantity")
+    return tuple(float(check(f"{name}[{index}]", each, float, low=low)) for index, each in enumerate(value))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from birl.acting.policy import PolicyFunction, deterministic_action, mode_action, q_action, sampled_action
+from birl.acting.policy import PolicyFunction, deterministic_action, mode_action, q_action, q_scores, sampled_action
 from birl.models import (
     CategoricalPolicy,
     DeterministicPolicy,
@@ -65,6 +65,10 @@ def _highest(ops: Any, network: Any, output: Any) -> Any:
     return output.argmax(-1)
 
 
+def _output(ops: Any, network: Any, output: Any) -> Any:
+    return output
+
+
 _FromOutput = Callable[[Any, Any, Any], Any]
 _FROM_OUTPUT: dict[tuple[Any, type[nn.Module]], _FromOutput] = {
     (mode_action, SquashedNormalPolicy): _squashed_mode,
@@ -75,6 +79,7 @@ _FROM_OUTPUT: dict[tuple[Any, type[nn.Module]], _FromOutput] = {
     (sampled_action, CategoricalPolicy): _categorical_sample,
     (deterministic_action, DeterministicPolicy): _tanh,
     (q_action, DiscreteQFunction): _highest,
+    (q_scores, DiscreteQFunction): _output,
 }
 _IN_PLACE: dict[Any, Callable[[Array], Any]] = {
     torch.relu: lambda x: np.maximum(x, 0.0, out=x),

@@ -45,6 +45,11 @@ def q_action(nets: Any, inputs: Inputs) -> Tensor:
     return nets.critic(inputs).best()
 
 
+def q_scores(nets: Any, inputs: Inputs) -> Tensor:
+    """Q-values ``[..., A]`` of all discrete actions, very low where they are not allowed; see `Returns.scores`."""
+    return nets.critic(inputs).scores().mean(0)
+
+
 def q_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:
     """Q-values ``[...]`` of actions, averaged over the ensemble."""
     return nets.critic(inputs, action).mean().mean(0)
@@ -64,6 +69,8 @@ class Policy:
         greedy, sample: ``(networks, inputs) -> action`` in the policy's range.
         value: ``(networks, inputs, action) -> values``; ``None`` if the algorithm has no action-values.
         values_states: whether the values are state values, which ignore the action.
+        scores: ``(networks, inputs) -> scores`` ``[..., A]`` of all discrete actions, the highest of which is the
+            greedy one (of several choices ``[..., D, A]``); ``None`` if the policy does not choose by action-values.
         network: name of the network that acts.
         beside: further recurrent networks whose state is kept while acting.
         bounded: whether the policy's range is ``[-1, 1]``.
@@ -78,6 +85,7 @@ class Policy:
     network: str = "actor"
     beside: tuple[str, ...] = ()
     values_states: bool = False
+    scores: PolicyFunction | None = None
     bounded: bool = True
     clipped: bool = False
     aims: bool = False
@@ -94,5 +102,7 @@ StochasticActor: Final = partial(Policy, greedy=mode_action, sample=sampled_acti
 DeterministicActor: Final = partial(Policy, greedy=deterministic_action, sample=deterministic_action)
 """A policy that takes the output of a network."""
 
-GreedyCritic: Final = partial(Policy, greedy=q_action, sample=q_action, value=q_value, network="critic")
+GreedyCritic: Final = partial(
+    Policy, greedy=q_action, sample=q_action, value=q_value, scores=q_scores, network="critic"
+)
 """A policy that takes the discrete action with the highest Q-value."""

@@ -311,14 +311,8 @@ class Algorithm(Generic[ConfigT, NetsT]):
             n_steps_per_epoch: updates between evaluations, logging and models.
             experiment_name: name of the run folder; by default the class name.
             with_timestamp: whether the time is added to the name.
-            **options: ``logger_adapter``, ``show_progress``, ``save_interval`` (epochs between saved models),
-                ``evaluators`` (name to evaluator), ``callback(algo, epoch, step)`` after each update,
-                ``epoch_callback(algo, epoch, step)`` after each epoch, ``checkpoint`` (folder: the run's whole state
-                is kept there, and training goes on from what is found there), ``score``, ``stop_at``, ``keep_models``
-                and ``go_on`` (see `birl.run.options.Options`), ``enable_ddp`` (learn together with
-                other processes, see `birl.distributed`), ``logging_strategy`` and ``logging_steps``
-                (`LoggingStrategy.STEPS`: metrics are also written every so many updates), ``log_gradients`` (whether
-                statistics of gradients are written, too).
+            **options: see `birl.run.Options`; also ``evaluators`` (name to evaluator) and ``enable_ddp`` (learn
+                together with other processes, see `birl.distributed`).
 
         Returns:
             ``(epoch, metrics)`` for each epoch.
@@ -347,13 +341,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
             n_steps: number of environment steps (over all environments).
             n_steps_per_epoch: steps between evaluations, logging and models.
             update_interval: number of steps between updates.
-            **options: ``n_updates`` (updates at each of these points), ``update_start_step`` (steps before the first),
-                ``random_steps`` (steps with uniformly random actions at the start of the run), ``overlap`` (whether
-                updates are made while environments in processes of their own make the next step), ``eval_env``
-                (environment to evaluate the greedy policy in; never the training one), ``eval_epsilon`` (share of
-                random actions in evaluation), ``eval_n_trials`` (number of evaluation episodes), ``seed`` (of the
-                environment's resets; by default drawn from `birl.seed`), and those of `fit`; ``callback`` is called
-                after each step. See `birl.run.options.OnlineOptions`.
+            **options: see `birl.run.OnlineOptions`; ``callback`` is called after each step.
         """
         run: Any = {"n_steps_per_epoch": n_steps_per_epoch, "update_interval": update_interval, **options}
         environments.fit_online(self, env, buffer, explorer, n_steps, run)
@@ -413,9 +401,16 @@ class Algorithm(Generic[ConfigT, NetsT]):
         """
         return self.learner.policy.value(x, action)
 
-    def actor(self, *, greedy: bool, n: int = 1) -> NetworkActor:
-        """An actor for ``n`` environments that keeps recurrent states between steps."""
-        return NetworkActor(self.acting, greedy, n, self.learns_from.stores)
+    def action_values(self, x: Tree) -> Array:
+        """Values ``[B, A]`` of all discrete actions (of several choices ``[B, D, A]``); -inf where one is not allowed.
+
+        Raises `UnsupportedError` if it does not choose by action-values, as DQN and its kind do. See `predict`.
+        """
+        return self.acting.action_values(x)
+
+    def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> NetworkActor:
+        """An actor for ``n`` environments that keeps recurrent states, and `action_values`, between steps."""
+        return NetworkActor(self.acting, greedy, n, self.learns_from.stores, values)
 
     def agent(
         self, n: int = 1, buffer: Any = None, explorer: Any = None, *, env: Any = None, **options: Unpack[AgentOptions]

@@ -18,16 +18,17 @@ from birl.dataset import ReplayBufferBase
 from birl.envs import Elsewhere
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
 from birl.observations import Choices, as_observations, choices_in, chosen, reads, shapes_of
+from birl.run.hooks import Hooks
 from birl.run.options import ONLINE_DEFAULTS
 from birl.spaces import Spec, environment_spec
 from birl.types import ActionSpace, Array, Shape, tree_leaves
 
 
-def check_fit_arguments(dataset: Any, evaluators: Any, *callbacks: Any) -> None:
+def check_fit_arguments(dataset: Any, evaluators: Any, callback: Any = None, epoch_callback: Any = None) -> None:
     """Catch common mistakes in calls of `Algorithm.fit`."""
-    for callback in callbacks:
-        if callback is not None and not callable(callback):
-            raise ConfigError(f"a callback is {callback!r:.80}; it must be a function (algo, epoch, step)")
+    Hooks.of(callback)
+    if epoch_callback is not None and not callable(epoch_callback):
+        raise ConfigError(f"epoch_callback is {epoch_callback!r:.80}; it must be a function (algo, epoch, step)")
     check_source("fit", dataset)
     if evaluators is not None and not (isinstance(evaluators, Mapping) and all(map(callable, evaluators.values()))):
         raise ConfigError("evaluators must be a dict from names to evaluators: {'td_error': TDErrorEvaluator()}")

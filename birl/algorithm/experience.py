@@ -224,11 +224,14 @@ class Rollouts(Experience):
         n_passes: name of the config field with the number of passes.
         limit: a metric and the name of the config field with its limit: when the mean of the metric over a pass exceeds
             it, no further pass is made. ``None`` in the field is no limit.
+        scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
+            present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
     """
 
     prepare: Callable[[Any, Batch, Tensor, Any], Batch]
     n_passes: str = "n_epochs"
     limit: tuple[str, str] | None = None
+    scheduled: tuple[str, ...] = ()
     loops = ONLINE
     stores = ("policy_action",)
     on_policy = True
@@ -238,7 +241,10 @@ class Rollouts(Experience):
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects"
         batch, ended = rollout_batch(check("batch", drawn, Rollout, hint), learner.units, learner.config.gamma)
-        return self.prepare(learner.nets, batch, ended, learner.config)
+        batch = self.prepare(learner.nets, batch, ended, learner.config)
+        present = {name: _present(learner, name) for name in self.scheduled}
+        columns = {name: torch.full_like(batch.reward, x) for name, x in present.items() if x is not None}
+        return replace(batch, extra={**batch.extra, **columns}) if columns else batch
 
     def before(self, learner: Learner, drawn: Any) -> None:
         if isinstance(drawn, Rollout):
@@ -280,3 +286,9 @@ class Rollouts(Experience):
 
     def updates(self, config: Any, count: int) -> int:
         return int(count * getattr(config, self.n_passes) // config.batch_size)
+
+
+def _present(learner: Learner, name: str) -> float | None:
+    """The value of a scheduled config field after the updates so far; ``None`` without a schedule."""
+    schedule = getattr(learner.config, f"{name}_schedule")
+    return None if schedule is None else getattr(learner.config, name) * schedule.share(learner.engine.grad_step)

@@ -27,6 +27,7 @@ from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter, optional
 from birl.run import offline
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
+from birl.run.hooks import Hook
 from birl.run.protocols import Callback, Stateful
 from birl.run.session import says_stop
 from birl.types import State
@@ -93,6 +94,8 @@ def fit_many(
     if not isinstance(config, AlgorithmConfig):
         raise ConfigError(f"fit_many takes a configuration, such as birl.algos.IQLConfig(), got {config!r:.80}")
     check_fit_arguments(dataset, None if callable(evaluators) else evaluators, callback, epoch_callback)
+    if isinstance(callback, list | tuple | Hook):
+        raise UnsupportedError("fit_many calls one function for all seeds: give callback a function, not hooks")
     check_many(config.create(device))
     with seeding.root_kept(), randomness_kept():
         reader = dataset.placed_for(resolve_device(device))
@@ -286,10 +289,10 @@ class _Stack:
             for name, each in run.evaluators.items()
         }
 
-    def _evaluate(self, run: _Run, evaluator: Any, _: Any, dataset: Any) -> float:
+    def _evaluate(self, run: _Run, evaluator: Any, _: Any, dataset: Any) -> Any:
         self.engine.publish()
         with run.acting(keep=False):  # what it draws changes nothing
-            return float(evaluator(run.algorithm, dataset))
+            return evaluator(run.algorithm, dataset)
 
     def call_back(self, callback: Callback, _: Any, epoch: int, step: int) -> bool:
         """Call a user's callback for each algorithm. Returns whether none returned ``False``."""
@@ -347,6 +350,10 @@ class _Adapters(EpochAdapter):
         """The folder of all runs' folders, if they have any."""
         own = getattr(next(iter(self._loggers.values())).adapter, "logdir", None)
         return None if own is None else os.path.dirname(own)
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        for logger in self._loggers.values():
+            logger.add_origin(origin)
 
     def write_params(self, params: dict[str, Any]) -> None:
         for run in self._stack.runs():

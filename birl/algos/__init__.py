@@ -15,7 +15,17 @@ from birl.acting.context import (
     TransformerActionSampler,
     TransformerInput,
 )
-from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, LinearDecayEpsilonGreedy, NormalNoise
+from birl.acting.explorers import (
+    Boltzmann,
+    ConstantEpsilonGreedy,
+    EpsilonGreedy,
+    Explorer,
+    ExponentialDecayEpsilonGreedy,
+    Greedy,
+    LinearDecayEpsilonGreedy,
+    NormalNoise,
+    OrnsteinUhlenbeckNoise,
+)
 from birl.algorithm import Algorithm
 from birl.algorithm import Algorithm as QLearningAlgoBase
 from birl.algorithm import TransformerAlgorithm as TransformerAlgoBase
@@ -23,12 +33,17 @@ from birl.errors import did_you_mean
 
 __all__ = [
     "Algorithm",
+    "Boltzmann",
     "ConstantEpsilonGreedy",
+    "EpsilonGreedy",
     "Explorer",
+    "ExponentialDecayEpsilonGreedy",
+    "Greedy",
     "GreedyTransformerActionSampler",
     "IdentityTransformerActionSampler",
     "LinearDecayEpsilonGreedy",
     "NormalNoise",
+    "OrnsteinUhlenbeckNoise",
     "QLearningAlgoBase",
     "SoftmaxTransformerActionSampler",
     "StatefulTransformerWrapper",

@@ -5,10 +5,15 @@ from birl.acting.context import SoftmaxTransformerActionSampler as SoftmaxTransf
 from birl.acting.context import StatefulTransformerWrapper as StatefulTransformerWrapper
 from birl.acting.context import TransformerActionSampler as TransformerActionSampler
 from birl.acting.context import TransformerInput as TransformerInput
+from birl.acting.explorers import Boltzmann as Boltzmann
 from birl.acting.explorers import ConstantEpsilonGreedy as ConstantEpsilonGreedy
+from birl.acting.explorers import EpsilonGreedy as EpsilonGreedy
 from birl.acting.explorers import Explorer as Explorer
+from birl.acting.explorers import ExponentialDecayEpsilonGreedy as ExponentialDecayEpsilonGreedy
+from birl.acting.explorers import Greedy as Greedy
 from birl.acting.explorers import LinearDecayEpsilonGreedy as LinearDecayEpsilonGreedy
 from birl.acting.explorers import NormalNoise as NormalNoise
+from birl.acting.explorers import OrnsteinUhlenbeckNoise as OrnsteinUhlenbeckNoise
 from birl.algorithm.algorithm import Algorithm as Algorithm
 from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgorithm
 from birl.algos.advantage_learning import AL as AL

@@ -24,9 +24,10 @@ from birl.algorithm import (
     config,
     field,
 )
+from birl.errors import ConfigError
 from birl.losses import generalized_advantage
 from birl.models import DefaultEncoderFactory, EncoderFactory, ValueFunction, policy_of
-from birl.optimizers import AdamFactory, OptimizerFactory
+from birl.optimizers import AdamFactory, LRSchedulerFactory, OptimizerFactory, ShareSchedulerFactory
 
 
 def _encoder() -> EncoderFactory:
@@ -53,6 +54,9 @@ class PPOConfig(AlgorithmConfig):
     n_epochs: int = field(10, "Number of passes over a rollout.", low=1)
     gae_lambda: float = field(0.95, "Decay of generalised advantage estimation.", low=0, high=1)
     clip_range: float = field(0.2, "Clip range of the policy's probability ratio.", above=0)
+    clip_range_schedule: LRSchedulerFactory | None = field(
+        None, "Schedule of the clip range: its share after so many updates, taken anew for each rollout."
+    )
     value_clip_range: float | None = field(None, "Clip range of the change in value.", above=0)
     value_coefficient: float = field(0.5, "Weight of the value loss.", low=0)
     entropy_coefficient: float = field(0.0, "Weight of the entropy bonus.", low=0)
@@ -60,6 +64,13 @@ class PPOConfig(AlgorithmConfig):
         None, "No further pass over a rollout once the mean approximate KL divergence of a pass is above it.", above=0
     )
     normalize_advantage: bool = field(True, "Whether advantages are standardised in each minibatch.")
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.clip_range_schedule, ShareSchedulerFactory | None):
+            raise ConfigError(
+                f"clip_range_schedule is {self.clip_range_schedule!r:.80}, a schedule of learning rates alone: use "
+                "LinearSchedulerFactory(duration), or another of the shares"
+            )
 
 
 class PPONets(nn.Module):
@@ -98,7 +109,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
         advantage = advantage - mean(advantage)
         advantage = advantage / (mean(advantage.square()).sqrt() + 1e-8)
     log_ratio = policy.log_prob(batch.action) - batch.extra["log_prob"]
-    ratio, limit = log_ratio.exp(), cfg.clip_range
+    ratio, limit = log_ratio.exp(), batch.extra.get("clip_range", cfg.clip_range)
     policy_loss = -mean(torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage))
 
     value, old, returns = nets.value(batch.inputs), batch.extra["value"], batch.extra["return"]
@@ -132,6 +143,6 @@ class PPO(Algorithm[PPOConfig, PPONets]):
     """See `PPOConfig`."""
 
     actions = ActionSpace.ANY
-    learns_from = Rollouts(prepare, limit=("approximate_kl", "target_kl"))
+    learns_from = Rollouts(prepare, limit=("approximate_kl", "target_kl"), scheduled=("clip_range",))
     acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)

@@ -18,7 +18,7 @@ from birl.run.checkpoint import checkpoint_path, differences
 from birl.run.lock import only_run
 
 _SETTINGS, _PLANNED = "run.json", "planned_steps"
-_OURS = ("*.csv", "metrics.jsonl", "params.json", "model_*.d3", "model_best.json", "checkpoint.d3c")
+_OURS = ("*.csv", "metrics.jsonl", "params.json", "origin.json", "model_*.d3", "model_best.json", "checkpoint.d3c")
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str,
             f"--env-id {name!s:.80}"
         )
     stack = settings.get("frame_stack", 1)
-    return name, training_environment(name, frame_stack=stack if isinstance(stack, int) else 1, **options)
+    atari = bool(settings.get("atari"))
+    return name, training_environment(name, frame_stack=stack if isinstance(stack, int) else 1, atari=atari, **options)
 
 
 def target_of(path: Path, target_return: float | None) -> float | None:

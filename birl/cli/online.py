@@ -8,9 +8,19 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 
-from birl.acting.explorers import Explorer, LinearDecayEpsilonGreedy, NormalNoise
+from birl.acting.explorers import (
+    Boltzmann,
+    ConstantEpsilonGreedy,
+    Explorer,
+    ExponentialDecayEpsilonGreedy,
+    Greedy,
+    LinearDecayEpsilonGreedy,
+    NormalNoise,
+    OrnsteinUhlenbeckNoise,
+)
 from birl.actions import actions_of
 from birl.algorithm import Algorithm
 from birl.cli.common import flags, make_environment
@@ -25,13 +35,12 @@ from birl.dataset import (
     ReplayBuffer,
     create_fifo_replay_buffer,
 )
-from birl.envs import FrameStack, environment_spec, single_spaces
-from birl.errors import ConfigError
+from birl.envs import Atari, FrameStack, environment_spec, single_spaces
+from birl.errors import ConfigError, require
 from birl.types import is_shape
 
 BUFFER_SIZE = 1_000_000
-_FIRST, _EPSILON, _NOISE = 1000, (1.0, 0.05), 0.1
-_EPSILON_FLAGS = ("epsilon_start", "epsilon_end", "epsilon_steps")
+_FIRST, _EPSILON, _NOISE, _OU_NOISE = 1000, (1.0, 0.05), 0.1, 0.2
 _IMAGE, _PRIORITY = 3, "priority_"
 # The Atari papers' numbers, which some algorithms have as defaults, and what learns where observations are vectors.
 _ATARI: dict[str, Any] = {"batch_size": [32], "learning_rate": [5e-5, 6.25e-5], "target_update_interval": [8000]}
@@ -43,15 +52,46 @@ class ExplorerName(StrEnum):
     """What turns greedy actions into those that are taken."""
 
     EPSILON_GREEDY = "epsilon-greedy"
+    BOLTZMANN = "boltzmann"
     NOISE = "noise"
+    OU_NOISE = "ou-noise"
+    GREEDY = "greedy"
     NONE = "none"
 
 
+_FOR_CHOICES = (ExplorerName.EPSILON_GREEDY, ExplorerName.BOLTZMANN)
+_FOR_QUANTITIES = (ExplorerName.NOISE, ExplorerName.OU_NOISE)
+_FLAGS: dict[str, tuple[ExplorerName, ...]] = {
+    **dict.fromkeys(("epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_decay"), _FOR_CHOICES[:1]),
+    "epsilon": _FOR_CHOICES[:1],
+    "temperature": _FOR_CHOICES[1:],
+    "noise_std": _FOR_QUANTITIES,
+    "noise_theta": _FOR_QUANTITIES[1:],
+}
+EXPLORATION = ("explorer", *_FLAGS)
+"""Options of what explores."""
+
+
 def training_environment(
-    name: str, num_envs: int | None = None, frame_stack: int = 1, action_mask: bool = False, **options: Any
+    name: str,
+    num_envs: int | None = None,
+    frame_stack: int = 1,
+    action_mask: bool = False,
+    *,
+    atari: bool = False,
+    training: bool = False,
+    **options: Any,
 ) -> Any:
-    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined, with masks of actions."""
-    wrapper = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
+    """Make the environment of ``--env-id``, its last ``frame_stack`` observations joined, with masks of actions.
+
+    With ``atari`` it is preprocessed: `birl.envs.Atari`, in ``training`` with clipped rewards and episodes of one life.
+    """
+    if atari:
+        gymnasium.register_envs(require("ale_py", "atari"))
+        wrapper: Any = partial(Atari, num_stack=frame_stack if frame_stack > 1 else None, is_eval=not training)
+        options = {"frameskip": 1, "repeat_action_probability": 0.0, **options}
+    else:
+        wrapper = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
     return make_environment(name, num_envs, wrapper, action_mask, **options)
 
 
@@ -99,33 +139,73 @@ def exploration(
     """
     first = given.get("random_steps", min(_FIRST, n_steps // 10))
     actions = actions_of(single_spaces(env)[1])
-    discrete = actions.discrete
-    usual = ExplorerName.EPSILON_GREEDY if discrete else ExplorerName.NOISE
-    kind = given.get("explorer", ExplorerName.NONE if algorithm.acts.explores else usual)
-    if kind not in (usual, ExplorerName.NONE):
-        what = "discrete" if discrete else "continuous"
-        raise ConfigError(f"--explorer {kind}: the actions are {what}, which takes --explorer {usual} or none")
-    wrong = [name for name in _EPSILON_FLAGS if name in given and kind != ExplorerName.EPSILON_GREEDY]
-    wrong += ["noise_std"] if "noise_std" in given and kind != ExplorerName.NOISE else []
+    own, explores = type(algorithm).__name__, algorithm.acts.explores
+    fitting = _FOR_CHOICES if actions.discrete else _FOR_QUANTITIES
+    kind = given.get("explorer", ExplorerName.NONE if explores else fitting[0])
+    allowed = (*fitting, ExplorerName.GREEDY, ExplorerName.NONE)
+    if kind not in allowed:
+        what = "discrete" if actions.discrete else "continuous"
+        raise ConfigError(f"--explorer {kind}: the actions are {what}, which takes --explorer {' or '.join(allowed)}")
+    wrong = [name for name, kinds in _FLAGS.items() if name in given and kind not in kinds]
     if wrong:
-        needs = ExplorerName.NOISE if wrong == ["noise_std"] else ExplorerName.EPSILON_GREEDY
-        why = "whose policy explores by itself" if algorithm.acts.explores else f"which explores by {kind}"
-        remedy = f"give --explorer {needs}, too" if needs == usual else "leave it out"
-        raise ConfigError(f"{flags(wrong)}: not for {type(algorithm).__name__}, {why}: {remedy}")
-    explorer: Explorer | None = None
-    why = "actions that the policy samples" if algorithm.acts.explores else "greedy actions"
-    if kind == ExplorerName.EPSILON_GREEDY:
-        start, end = given.get("epsilon_start", _EPSILON[0]), given.get("epsilon_end", _EPSILON[1])
-        duration = given.get("epsilon_steps", max(1, n_steps // 5))
-        explorer = LinearDecayEpsilonGreedy(start, end, duration)
-        why = f"epsilon-greedy ones (from {start:g} to {end:g} in {duration} steps)"
-    elif kind == ExplorerName.NOISE:
-        low, high = actions.bounds or (-1.0, 1.0)
-        std = given.get("noise_std", _NOISE * float(np.mean(np.subtract(high, low)) / 2))
-        explorer = NormalNoise(std=std)
-        why = f"greedy ones with noise of deviation {std:g}"
+        needs = _FLAGS[wrong[0]][0]
+        why = "whose policy explores by itself" if explores else f"which explores by {kind}"
+        remedy = f"give --explorer {needs}, too" if needs in fitting else "leave it out"
+        raise ConfigError(f"{flags(wrong)}: not for {own}, {why}: {remedy}")
+    explorer, why = _explorer(kind, actions, n_steps, given)
+    if explorer is None:
+        why = "actions that the policy samples" if explores else "greedy actions"
     options = {"update_start_step": first, "random_steps": first, "explorer": explorer}
     return options, f"exploration: {first} random actions, then {why}"
+
+
+def _explorer(kind: str, actions: Any, n_steps: int, given: dict[str, Any]) -> tuple[Explorer | None, str]:
+    """The explorer of this name with its options, and words about it."""
+    if kind == ExplorerName.EPSILON_GREEDY:
+        return _epsilon_greedy(n_steps, given)
+    if kind == ExplorerName.BOLTZMANN:
+        temperature = given.get("temperature", 1.0)
+        return Boltzmann(temperature), f"those of a softmax of values with temperature {temperature:g}"
+    if kind == ExplorerName.GREEDY:
+        return Greedy(), "greedy actions"
+    if kind not in _FOR_QUANTITIES:
+        return None, ""
+    low, high = actions.bounds or (-1.0, 1.0)
+    drifts = kind == ExplorerName.OU_NOISE
+    usual = (_OU_NOISE if drifts else _NOISE) * float(np.mean(np.subtract(high, low)) / 2)
+    std = _numbers(given["noise_std"]) if "noise_std" in given else usual
+    words = f"greedy ones with noise of deviation {std if isinstance(std, list) else format(std, 'g')}"
+    if not drifts:
+        return NormalNoise(std=std), words
+    theta = given.get("noise_theta", 0.15)
+    return OrnsteinUhlenbeckNoise(theta=theta, sigma=std), f"{words} that drifts (theta {theta:g})"
+
+
+def _epsilon_greedy(n_steps: int, given: dict[str, Any]) -> tuple[Explorer, str]:
+    chosen = [name for name in given if name.startswith("epsilon_")]
+    if "epsilon" in given:
+        if chosen:
+            raise ConfigError(f"{flags(chosen)}: not with --epsilon, which is the same throughout; leave one out")
+        return ConstantEpsilonGreedy(given["epsilon"]), f"epsilon-greedy ones ({given['epsilon']:g})"
+    start, end = given.get("epsilon_start", _EPSILON[0]), given.get("epsilon_end", _EPSILON[1])
+    if "epsilon_decay" in given:
+        if "epsilon_steps" in given:
+            raise ConfigError("--epsilon-steps and --epsilon-decay: a straight line or a factor; leave one out")
+        decay = given["epsilon_decay"]
+        words = f"epsilon-greedy ones (from {start:g} to {end:g}, times {decay:g} in each step)"
+        return ExponentialDecayEpsilonGreedy(start, end, decay), words
+    duration = given.get("epsilon_steps", max(1, n_steps // 5))
+    explorer = LinearDecayEpsilonGreedy(start, end, duration)
+    return explorer, f"epsilon-greedy ones (from {start:g} to {end:g} in {duration} steps)"
+
+
+def _numbers(text: Any) -> Any:
+    """A number, or a list of them, from ``0.1`` or ``0.1,0.2``."""
+    try:
+        numbers = [float(word) for word in str(text).split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--noise-std is {text!r}; it must be a number, or one for each quantity: 0.1,0.2") from error
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def prioritized_sampler(given: dict[str, Any], n_minibatches: int) -> PrioritizedSampler | None:

@@ -21,16 +21,48 @@ from birl.cli.common import algorithm_class, flags, import_own, load_dataset, lo
 from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
 from birl.cli.online import (
-    BUFFER_SIZE,
-    ExplorerName,
+    EXPLORATION,
     exploration,
     prioritized_sampler,
     replay_buffer,
     training_environment,
     with_defaults,
 )
-from birl.cli.options import Device, Import
+from birl.cli.options import Device, Import, TargetReturn
 from birl.cli.settings import configure
+from birl.cli.train_options import (
+    ActionMasked,
+    AtariGame,
+    BufferSize,
+    ConstantEpsilon,
+    EpochLength,
+    EpsilonDecay,
+    EpsilonEnd,
+    EpsilonStart,
+    EpsilonSteps,
+    EvalEpsilon,
+    EvalStatistics,
+    EvalSteps,
+    ExplorerKind,
+    FrameStacked,
+    KeepModels,
+    LoggingSteps,
+    LogGradients,
+    MultiStep,
+    NoiseStd,
+    NoiseTheta,
+    NumEnvs,
+    NUpdates,
+    Prioritized,
+    PriorityAlpha,
+    PriorityBeta,
+    RandomSteps,
+    RecipeName,
+    StopAt,
+    Temperature,
+    Trials,
+    UpdateInterval,
+)
 from birl.dataset import MultiStepTransitionPicker
 from birl.engine.trained import no_errors
 from birl.envs import Stepper, single_spaces
@@ -38,12 +70,14 @@ from birl.errors import ConfigError, CorruptFileError
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
+from birl.recipes import Recipe, find
 from birl.run.checkpoint import checkpoint_step, randomness_kept
 from birl.seeding import seed as set_seed
 from birl.types import ActionSpace, Array
 
 _MOST_SEEDS = 1000
 _STEPS = 50_000
+_EVALUATION = {name: name for name in ("eval_epsilon", "eval_statistics")} | {"eval_steps": "eval_n_steps"}
 
 
 def train(
@@ -51,7 +85,10 @@ def train(
         str, typer.Argument(metavar="ALGO", help="Name of an algorithm (see `birl algos`), or module:Class of yours.")
     ],
     more: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Settings, as with --set.")] = None,
-    n_steps: Annotated[int, typer.Option(min=1, help="Updates (offline) or environment steps (online).")] = _STEPS,
+    n_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Updates (offline) or environment steps (online).  [default: {_STEPS}]"),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Run folder: models, metrics, checkpoint; by default runs/ALGO-DATA-seedN."),
@@ -82,94 +119,38 @@ def train(
         Path | None,
         typer.Option(metavar="MODEL", help="Begin with the networks and settings of a model or run of this ALGO."),
     ] = None,
-    n_steps_per_epoch: Annotated[
-        int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")
-    ] = None,
-    n_trials: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 10,
-    stop_at: Annotated[
-        float | None, typer.Option(metavar="SCORE", help="End the run when an evaluation's mean return is as high.")
-    ] = None,
-    keep_models: Annotated[
-        int | None, typer.Option(min=1, help="Number of newest models kept beside the best; by default all.")
-    ] = None,
-    target_return: Annotated[
-        float | None, typer.Option(help="Return that a sequence model aims at in evaluations.")
-    ] = None,
-    multi_step: Annotated[
-        int | None, typer.Option(min=1, help="Steps whose rewards a transition adds up (n-step returns).  [default: 1]")
-    ] = None,
-    prioritized: Annotated[
-        bool, typer.Option("--prioritized", help="Draw steps by their errors (prioritised replay), not uniformly.")
-    ] = False,
-    priority_alpha: Annotated[
-        float | None, typer.Option(min=0, max=1, help="How much errors count; 0 is uniform.  [default: 0.6]")
-    ] = None,
-    priority_beta: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Share of the bias that is corrected at first; it rises to 1.  [default: 0.4]"
-        ),
-    ] = None,
-    num_envs: Annotated[
-        int | None, typer.Option(min=1, help="Online: number of environments to train in at once.  [default: 1]")
-    ] = None,
-    frame_stack: Annotated[
-        int | None, typer.Option(min=1, help="Online: last observations that are joined to one.  [default: 1]")
-    ] = None,
-    action_mask: Annotated[
-        bool,
-        typer.Option(
-            "--action-mask", help="Take only actions that the environment allows by its masks, info[action_mask]."
-        ),
-    ] = False,
-    explorer: Annotated[
-        ExplorerName | None,
-        typer.Option(
-            help="Online: random or noisy actions instead of the greedy ones; by default epsilon-greedy (discrete) or "
-            "noise (continuous actions), and none for policies that are random themselves, such as SAC's."
-        ),
-    ] = None,
-    epsilon_start: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of random actions at first.  [default: 1]")
-    ] = None,
-    epsilon_end: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of random actions in the end.  [default: 0.05]")
-    ] = None,
-    epsilon_steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps between these two.  [default: a fifth of --n-steps]")
-    ] = None,
-    noise_std: Annotated[
-        float | None,
-        typer.Option(min=0, help="Deviation of the noise, in the environment's units.  [default: a 20th of the range]"),
-    ] = None,
-    random_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Online: steps with random actions before the first update.  [default: a tenth of --n-steps, at most "
-            "1000]",
-        ),
-    ] = None,
-    buffer_size: Annotated[
-        int | None, typer.Option(min=1, help=f"Online: newest steps that are kept.  [default: {BUFFER_SIZE}]")
-    ] = None,
-    update_interval: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Online: steps between updates; for AWR some 2048, as an update takes long.  [default: 1; 2 for "
-            "DQN and its kind]",
-        ),
-    ] = None,
-    n_updates: Annotated[
-        int | None, typer.Option(min=1, help="Online: updates after every --update-interval steps.  [default: 1]")
-    ] = None,
-    logging_steps: Annotated[
-        int | None, typer.Option(min=1, help="Write metrics every so many steps, not only once an epoch.")
-    ] = None,
-    log_gradients: Annotated[
-        bool, typer.Option("--log-gradients", help="Write statistics of the gradients of every parameter, too.")
-    ] = False,
+    n_steps_per_epoch: EpochLength = None,
+    n_trials: Trials = None,
+    stop_at: StopAt = None,
+    keep_models: KeepModels = None,
+    target_return: TargetReturn = None,
+    multi_step: MultiStep = None,
+    prioritized: Prioritized = False,
+    priority_alpha: PriorityAlpha = None,
+    priority_beta: PriorityBeta = None,
+    num_envs: NumEnvs = None,
+    frame_stack: FrameStacked = None,
+    action_mask: ActionMasked = False,
+    explorer: ExplorerKind = None,
+    epsilon_start: EpsilonStart = None,
+    epsilon_end: EpsilonEnd = None,
+    epsilon_steps: EpsilonSteps = None,
+    epsilon_decay: EpsilonDecay = None,
+    epsilon: ConstantEpsilon = None,
+    temperature: Temperature = None,
+    noise_std: NoiseStd = None,
+    noise_theta: NoiseTheta = None,
+    random_steps: RandomSteps = None,
+    buffer_size: BufferSize = None,
+    update_interval: UpdateInterval = None,
+    n_updates: NUpdates = None,
+    logging_steps: LoggingSteps = None,
+    log_gradients: LogGradients = False,
+    eval_steps: EvalSteps = None,
+    eval_epsilon: EvalEpsilon = None,
+    eval_statistics: EvalStatistics = False,
+    atari: AtariGame = False,
+    recipe: RecipeName = None,
     own: Import = None,
 ) -> None:
     """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
@@ -179,15 +160,34 @@ def train(
     """
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
-    learning: dict[str, Any] = {"update_interval": update_interval, "n_updates": n_updates, "buffer_size": buffer_size}
-    learning |= {"random_steps": random_steps, "explorer": explorer, "epsilon_start": epsilon_start}
-    learning |= {"epsilon_end": epsilon_end, "epsilon_steps": epsilon_steps, "noise_std": noise_std}
-    # Only what is given: settings of older runs have none.
-    off_policy = {name: value for name, value in learning.items() if value is not None}
-    online = {**off_policy, **({} if frame_stack is None else {"frame_stack": frame_stack})}
-    drawing: dict[str, Any] = {"multi_step": multi_step, "prioritized": prioritized or None}
-    drawing |= {"priority_alpha": priority_alpha, "priority_beta": priority_beta}
-    drawing = {name: value for name, value in drawing.items() if value is not None}
+    if own is not None:
+        import_own(own)
+    algorithm = algorithm_class(algo)
+    made = None if recipe is None else _recipe(algorithm, recipe, dataset, init_from)
+    published = {} if made is None else made.options
+    if explorer is not None or epsilon is not None:  # another one than the recipe's
+        published = {name: value for name, value in published.items() if name not in EXPLORATION}
+    if epsilon_decay is not None:
+        published.pop("epsilon_steps", None)
+
+    def given(**values: Any) -> dict[str, Any]:
+        """Options that are given, by the user or the recipe. Only these: settings of older runs have no others."""
+        found = {k: published.get(k) if value is None or value is False else value for k, value in values.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    learning = given(update_interval=update_interval, n_updates=n_updates, buffer_size=buffer_size)
+    explored = given(explorer=explorer, epsilon_start=epsilon_start, epsilon_end=epsilon_end)
+    explored |= given(epsilon_steps=epsilon_steps, epsilon_decay=epsilon_decay, epsilon=epsilon)
+    explored |= given(temperature=temperature, noise_std=noise_std, noise_theta=noise_theta)
+    off_policy = {**learning, **given(random_steps=random_steps), **explored}
+    looks = given(eval_steps=eval_steps, eval_epsilon=eval_epsilon, eval_statistics=eval_statistics)
+    online = {**off_policy, **given(frame_stack=frame_stack, atari=atari), **looks}
+    drawing = given(multi_step=multi_step, prioritized=prioritized)
+    drawing |= given(priority_alpha=priority_alpha, priority_beta=priority_beta)
+    fixed = {"n_steps": _STEPS, "num_envs": None, "n_trials": 10, "n_steps_per_epoch": None, **published}
+    n_steps, num_envs = n_steps or fixed["n_steps"], num_envs or fixed["num_envs"]
+    n_trials, n_steps_per_epoch = n_trials or fixed["n_trials"], n_steps_per_epoch or fixed["n_steps_per_epoch"]
+    frame_stack, atari, multi_step = online.get("frame_stack"), online.get("atari", False), drawing.get("multi_step")
     online_only = [*([] if num_envs is None else ["num_envs"]), *online]
     if dataset is not None and online_only:
         raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
@@ -201,9 +201,6 @@ def train(
         raise ConfigError("--stop-at is about returns in an environment: give --env-id, too")
     if action_mask and env_id is None:
         raise ConfigError("--action-mask is about an environment: give --env-id, too, or leave it out")
-    if own is not None:
-        import_own(own)
-    algorithm = algorithm_class(algo)
     _check_source(algorithm, dataset)
     if algorithm.learns_from.on_policy and (off_policy or drawing):
         raise ConfigError(
@@ -218,17 +215,19 @@ def train(
     words = [*(set_ or []), *(more or [])]
     chosen = {word.split("=")[0].split(".")[0] for word in words}
     begun = None if init_from is None else _initial(algorithm, init_from, several)
-    config = configure(algorithm, words, None if begun is None else begun.config)
     out = _default_folder(algorithm, dataset or str(env_id), None if several else seed) if out is None else out
     folder = RunFolder(out, several)
     planned = n_steps if fresh else folder.planned_steps(n_steps, extend=extend)
+    base = begun.config if begun is not None else None if made is None else made.config(planned)
+    config = configure(algorithm, words, base)
     set_seed(seed)
     with _stopping(out):
         picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
         source = None if dataset is None else load_dataset(dataset, picker, prioritized_sampler(drawing, planned))
-        env = None if env_id is None else training_environment(env_id, num_envs, frame_stack or 1, action_mask)
-        notes = []
-        if begun is None and source is None:
+        playing: Any = {"frame_stack": frame_stack or 1, "action_mask": action_mask, "atari": atari}
+        env = None if env_id is None else training_environment(env_id, num_envs, training=True, **playing)
+        notes = [] if made is None else [f"recipe {made.name}: {made.origin}", *made.lines(planned)]
+        if begun is None and source is None and made is None:
             config, online, why = with_defaults(config, chosen, env, online)
             notes.append(why)
         scaler, why = (None, "") if "action_scaler" in chosen or begun else _action_scaler(algorithm, source, env)
@@ -252,6 +251,7 @@ def train(
             **drawing,
             **({"action_mask": True} if action_mask else {}),
             **({} if several is None else {"seeds": several}),
+            **({} if recipe is None else {"recipe": recipe}),
             **({} if init_from is None else {"init_from": str(init_from)}),
             **({} if stop_at is None else {"stop_at": stop_at}),
         }
@@ -266,7 +266,8 @@ def train(
         if source is None and not algorithm.learns_from.on_policy:
             options, why = exploration(learner, env, planned, off_policy)
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
-            updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * (n_updates or 1)
+            each = online.get("n_updates", 1)
+            updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * each
             sampler = prioritized_sampler(drawing, updates)
             options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
             notes.append(why)
@@ -295,7 +296,8 @@ def train(
         if begun is not None:
             _begin_with(learner, begun, source, env)
         if source is None:
-            eval_env = training_environment(str(env_id), None, frame_stack or 1, action_mask)
+            eval_env = training_environment(str(env_id), **playing)
+            options |= {_EVALUATION[name]: value for name, value in looks.items()}
             learner.fit_online(env, seed=seed, eval_env=eval_env, eval_n_trials=n_trials, **options)
         elif several is None:
             learner.fit(source, evaluators=_evaluators(env, seed, n_trials, target_return), **options)
@@ -306,6 +308,18 @@ def train(
             note("there was nothing left to do; --extend goes on with a larger --n-steps or another --stop-at")
         for line in folder.results():
             print(line)
+
+
+def _recipe(algorithm: type[Algorithm[Any, Any]], name: str, dataset: str | None, init_from: Path | None) -> Recipe:
+    """The recipe of ``--recipe``.
+
+    Raises:
+        ConfigError: if there is none, or it has no place.
+    """
+    if dataset is not None or init_from is not None:
+        other = "--dataset" if dataset is not None else "--init-from"
+        raise ConfigError(f"--recipe {name} is for new runs in an environment: leave it or {other} out")
+    return find(algorithm.__name__, name)
 
 
 def _default_folder(algorithm: type[Algorithm[Any, Any]], source: str, seed: int | None) -> Path:

@@ -59,7 +59,12 @@ def all_or_nothing(parts: Mapping[str, Part]) -> Iterator[None]:
         raise
 
 
-def put_back(parts: Mapping[str, Part], saved: Any, label: object, free: str = "evaluator ") -> None:
+def put_back(
+    parts: Mapping[str, Part],
+    saved: Any,
+    label: object,
+    free: str | tuple[str, ...] = ("evaluator ", "hook "),
+) -> None:
     """Set the states of parts, once all of them have been compared with the present ones (see `compare`).
 
     Args:

@@ -40,6 +40,10 @@ class CombineAdapter(LoggerAdapter):
         for adapter in self._adapters:
             adapter.write_params(params)
 
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        for adapter in self._adapters:
+            optional(adapter, "write_origin")(origin)
+
     def before_write_metric(self, epoch: int, step: int) -> None:
         for adapter in self._adapters:
             adapter.before_write_metric(epoch, step)
@@ -47,6 +51,14 @@ class CombineAdapter(LoggerAdapter):
     def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
         for adapter in self._adapters:
             adapter.write_metric(epoch, step, name, value)
+
+    def write_histogram(self, epoch: int, step: int, name: str, values: Any) -> None:
+        for adapter in self._adapters:
+            optional(adapter, "write_histogram")(epoch, step, name, values)
+
+    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
+        for adapter in self._adapters:
+            optional(adapter, "write_image")(epoch, step, name, image)
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         for adapter in self._adapters:

@@ -24,6 +24,8 @@ class FileAdapter(EpochAdapter):
 
     ``params.json``
         shapes and hyper-parameters
+    ``origin.json``
+        the command that began the run, birl's version, and the commit of the folder that it was given in
     ``<metric>.csv``
         ``epoch,step,value`` without a header, one line an epoch
     ``<parameter>_grad.csv``
@@ -59,6 +61,10 @@ class FileAdapter(EpochAdapter):
     def write_params(self, params: dict[str, Any]) -> None:
         """Write ``params.json``."""
         atomic_write(self._folder / "params.json", json.dumps(encode(params), indent=2).encode())
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Write ``origin.json``."""
+        atomic_write(self._folder / "origin.json", json.dumps(dict(origin), indent=2).encode())
 
     def before_write_metric(self, epoch: int, step: int) -> None:
         """Begin an epoch's metrics."""

@@ -30,8 +30,8 @@ class LoggerAdapter:
     """Writes the metrics, parameters and models of one run. Methods that are not overridden do nothing.
 
     Subclass it, or offer the same methods. A class that does not inherit may leave out ``watch_model``, which adapters
-    for older versions of d3rlpy do not have, ``save_best_model``, ``keep_models``, and ``write_gradient``; gradient
-    statistics then arrive as metrics.
+    for older versions of d3rlpy do not have, ``write_origin``, ``write_histogram``, ``write_image``,
+    ``save_best_model``, ``keep_models``, and ``write_gradient``; gradient statistics then arrive as metrics.
     ``get_state() -> dict`` and ``set_state(dict)`` are optional: when a run is resumed from a checkpoint,
     ``set_state`` gets the result of ``get_state`` at the time of the checkpoint, and should drop everything that was
     written after it.
@@ -39,6 +39,9 @@ class LoggerAdapter:
 
     def write_params(self, params: dict[str, Any]) -> None:
         """Write shapes and hyper-parameters, once at the start."""
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Write where a run comes from, once when it begins: ``command``, ``birl`` (its version), ``commit``."""
 
     def before_write_metric(self, epoch: int, step: int) -> None:
         """Called before the metrics of an epoch."""
@@ -59,6 +62,12 @@ class LoggerAdapter:
         """
         for key, value in statistics.items():
             self.write_metric(epoch, step, f"{name}_grad_{key}", value)
+
+    def write_histogram(self, epoch: int, step: int, name: str, values: Any) -> None:
+        """Write numbers whose distribution is to be seen, of any shape; nothing where an adapter cannot. For hooks."""
+
+    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
+        """Write a picture, uint8 ``[H, W]`` or ``[H, W, 3]``; nothing where an adapter cannot. For hooks."""
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Called after the metrics of an epoch."""
@@ -147,6 +156,10 @@ class BirlLogger:
     def add_params(self, params: dict[str, Any]) -> None:
         """Write shapes and hyper-parameters."""
         self.adapter.write_params(params)
+
+    def add_origin(self, origin: Mapping[str, Any]) -> None:
+        """Write where the run comes from. See `LoggerAdapter.write_origin`."""
+        optional(self.adapter, "write_origin")(origin)
 
     def add_metric(self, name: str, value: SupportsFloat) -> None:
         """Add a value to the mean of ``name`` that the next `commit` writes."""

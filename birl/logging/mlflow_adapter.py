@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from birl.errors import require
 from birl.files.named import encode
@@ -59,6 +62,15 @@ class MLflowAdapter(EpochAdapter):
         new = [self._entities.Param(name, value) for name, value in rows if name not in written]
         for begin in range(0, len(new), _MOST_PARAMS):
             self._client.log_batch(self.run_id, params=new[begin : begin + _MOST_PARAMS])
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Write it as tags."""
+        for name, value in origin.items():
+            self._client.set_tag(self.run_id, f"origin.{name}", str(value))
+
+    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
+        """Write a picture as the file ``<name>_<step>.png``."""
+        self._client.log_image(self.run_id, np.asarray(image), artifact_file=f"{_allowed(name)}_{step}.png")
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Write the epoch's metrics."""

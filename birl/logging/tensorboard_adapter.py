@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from birl.errors import require
 from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
 from birl.types import State
@@ -46,6 +48,18 @@ class TensorboardAdapter(LoggerAdapter):
         """Write the scalars ``gradients/<name>/<statistic>``."""
         for key, value in statistics.items():
             self._writer.add_scalar(f"gradients/{name}/{key}", value, step)
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Write it as a text."""
+        self._writer.add_text("origin", "\n\n".join(f"{name}: {value}" for name, value in origin.items()))
+
+    def write_histogram(self, epoch: int, step: int, name: str, values: Any) -> None:
+        """Write a histogram."""
+        self._writer.add_histogram(name, np.ravel(values), step)
+
+    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
+        """Write a picture."""
+        self._writer.add_image(name, image, step, dataformats="HW" if np.ndim(image) == 2 else "HWC")
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Make the epoch visible."""

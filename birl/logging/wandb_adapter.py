@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from birl.errors import require
 from birl.files.named import encode
 from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
@@ -52,6 +54,18 @@ class WanDBAdapter(EpochAdapter):
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
         """Take statistics of a gradient."""
         self._metrics |= {f"gradients/{name}.{key}": float(value) for key, value in statistics.items()}
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Write it into the run's config."""
+        self.run.config.update({"origin": dict(origin)}, allow_val_change=True)
+
+    def write_histogram(self, epoch: int, step: int, name: str, values: Any) -> None:
+        """Send a histogram."""
+        self.run.log({name: self._wandb.Histogram(np.ravel(values))}, step=step)
+
+    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
+        """Send a picture."""
+        self.run.log({name: self._wandb.Image(image)}, step=step)
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Send the epoch's metrics."""

@@ -3,9 +3,11 @@
 from birl.metrics import utility as utility  # a path of d3rlpy's
 from birl.metrics.environment import (
     EnvironmentEvaluator,
+    EnvironmentStatistics,
     evaluate,
     evaluate_qlearning_with_environment,
     evaluate_transformer_with_environment,
+    statistics,
 )
 from birl.metrics.evaluators import (
     AverageValueEstimationEvaluator,
@@ -28,6 +30,7 @@ __all__ = [
     "DiscountedSumOfAdvantageEvaluator",
     "DiscreteActionMatchEvaluator",
     "EnvironmentEvaluator",
+    "EnvironmentStatistics",
     "EvaluatorProtocol",
     "InitialStateValueEstimationEvaluator",
     "SoftOPCEvaluator",
@@ -35,4 +38,5 @@ __all__ = [
     "evaluate",
     "evaluate_qlearning_with_environment",
     "evaluate_transformer_with_environment",
+    "statistics",
 ]

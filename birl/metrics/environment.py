@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ def evaluate(
     n_episodes: int = 10,
     epsilon: float = 0.0,
     *,
+    n_steps: int | None = None,
     seed: int | None = None,
     actor: Any = None,
 ) -> list[float]:
@@ -28,11 +30,15 @@ def evaluate(
     vector environment the first ``n_episodes`` episodes that *start* count. Counting the first that finish would
     favour short ones.
 
+    With ``n_steps``, episodes are played until so many steps are made over all environments. Those that are unfinished
+    then are left out; if none is finished, they are what counts, as far as they came.
+
     Args:
         learner: algorithm with networks.
         env: environment or vector environment, or the name of one; not the one that is being trained in.
         n_episodes: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
+        n_steps: number of steps, instead of episodes.
         seed: fixes the environment's resets and the random actions: the generator ``numpy.random.default_rng(seed)``
             draws a seed for each reset, so that episodes differ. No episode is that of ``env.reset(seed=seed)``; the
             first is that of ``env.reset(seed=int(numpy.random.default_rng(seed).integers(2**31 - 1)))``, in a plain
@@ -43,10 +49,10 @@ def evaluate(
         One return per episode, in the order in which the episodes started.
 
     Raises:
-        ConfigError: if ``n_episodes`` or ``epsilon`` is out of range.
+        ConfigError: if ``n_episodes``, ``n_steps`` or ``epsilon`` is out of range.
         EnvironmentMismatchError: if the networks do not fit the environment, or it allows no action.
     """
-    _check("n_episodes", n_episodes, epsilon)
+    _check("n_episodes", n_episodes, epsilon, n_steps)
     env = as_environment(env)
     if hasattr(learner, "check_env"):
         learner.check_env(env)
@@ -58,7 +64,8 @@ def evaluate(
 
     returns: dict[int, float] = {}
     episode = np.full(stepper.n, -1)
-    started = 0
+    started = made = 0
+    running = np.zeros(stepper.n)  # sums of rewards
     while True:
         for index in np.flatnonzero(stepper.is_first).tolist():
             episode[index], started = started, started + 1
@@ -68,11 +75,30 @@ def evaluate(
             other = stepper.actions.sample(stepper.n, generator, allowed)
             chosen = generator.random(stepper.n) < epsilon
             action = np.where(chosen.reshape(-1, *[1] * (other.ndim - 1)), other, action)
-        for index, value in stepper.step(action).returns.items():
-            if episode[index] < n_episodes:
+        step = stepper.step(action)
+        running += np.where(step.valid, step.reward, 0.0)
+        for index, value in step.returns.items():
+            running[index] = 0.0
+            if n_steps is not None or episode[index] < n_episodes:
                 returns[int(episode[index])] = value
-        if len(returns) == n_episodes:
+        made += int(step.valid.sum())
+        if n_steps is not None and made >= n_steps:
+            return [returns[index] for index in sorted(returns)] or running.tolist()
+        if n_steps is None and len(returns) == n_episodes:
             return [returns[index] for index in range(n_episodes)]
+
+
+def statistics(returns: Sequence[float]) -> dict[str, float]:
+    """``mean``, ``median``, ``std`` (of these returns, divided by their number), ``min``, ``max`` and ``episodes``."""
+    found = np.asarray(returns, np.float64)
+    return {
+        "mean": float(found.mean()),
+        "median": float(np.median(found)),
+        "std": float(found.std()),
+        "min": float(found.min()),
+        "max": float(found.max()),
+        "episodes": float(len(found)),
+    }
 
 
 def evaluate_qlearning_with_environment(algo: Any, env: Any, n_trials: int = 10, epsilon: float = 0.0) -> float:
@@ -108,21 +134,35 @@ class EnvironmentEvaluator:
         env: environment or vector environment for evaluation only, or the name of one.
         n_trials: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
+        n_steps: number of steps, instead of episodes; see `evaluate`.
         seed: fixes the episodes, see `evaluate`; by default drawn from `seed_env` or `birl.seed`.
 
     Raises:
-        ConfigError: if ``n_trials`` or ``epsilon`` is out of range.
+        ConfigError: if ``n_trials``, ``n_steps`` or ``epsilon`` is out of range.
     """
 
-    def __init__(self, env: Any, n_trials: int = 10, epsilon: float = 0.0, *, seed: int | None = None) -> None:
-        _check("n_trials", n_trials, epsilon)
-        self._env, self._n_trials, self._epsilon = as_environment(env), n_trials, epsilon
+    def __init__(
+        self,
+        env: Any,
+        n_trials: int = 10,
+        epsilon: float = 0.0,
+        *,
+        n_steps: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        _check("n_trials", n_trials, epsilon, n_steps)
+        self._env, self._n_trials, self._epsilon, self._n_steps = as_environment(env), n_trials, epsilon, n_steps
         seed = check("seed", seed, int, optional=True, low=0)
         self._seed = int(reset_generator(self._env).integers(2**31)) if seed is None else seed
 
     def __call__(self, algo: Any, dataset: Any = None) -> float:
         """Mean return of ``algo``; ``dataset`` is not used."""
-        return float(np.mean(evaluate(algo, self._env, self._n_trials, self._epsilon, seed=self._seed)))
+        return float(np.mean(self.returns(algo)))
+
+    def returns(self, algo: Any) -> list[float]:
+        """The return of each episode."""
+        options: Any = {"n_steps": self._n_steps, "seed": self._seed}
+        return evaluate(algo, self._env, self._n_trials, self._epsilon, **options)
 
     def get_state(self) -> State:
         """The seed of the episodes."""
@@ -133,6 +173,40 @@ class EnvironmentEvaluator:
         self._seed = check("seed", state["seed"], int, low=0, error=CorruptFileError)
 
 
-def _check(name: str, count: Any, epsilon: Any) -> None:
+class EnvironmentStatistics:
+    """`statistics` of the returns of greedy episodes.
+
+    In a loop they are the metrics ``<name>`` (the mean), ``<name>_median`` and so on.
+
+    Args:
+        env, n_trials, epsilon, n_steps, seed: see `EnvironmentEvaluator`.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        n_trials: int = 10,
+        epsilon: float = 0.0,
+        *,
+        n_steps: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._evaluator = EnvironmentEvaluator(env, n_trials, epsilon, n_steps=n_steps, seed=seed)
+
+    def __call__(self, algo: Any, dataset: Any = None) -> dict[str, float]:
+        """Statistics of the returns of ``algo``; ``dataset`` is not used."""
+        return statistics(self._evaluator.returns(algo))
+
+    def get_state(self) -> State:
+        """The seed of the episodes."""
+        return self._evaluator.get_state()
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        self._evaluator.set_state(state)
+
+
+def _check(name: str, count: Any, epsilon: Any, n_steps: Any = None) -> None:
     check(name, count, int, low=1)
+    check("n_steps", n_steps, int, low=1, optional=True)
     check("epsilon", epsilon, float, low=0, high=1)

@@ -13,7 +13,11 @@ from birl.optimizers.factories import (
 )
 from birl.optimizers.schedules import (
     CosineAnnealingLRFactory,
+    ExponentialSchedulerFactory,
+    LinearSchedulerFactory,
     LRSchedulerFactory,
+    ShareSchedulerFactory,
+    StepwiseSchedulerFactory,
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
 )
@@ -22,11 +26,15 @@ __all__ = [
     "AdamFactory",
     "AdamWFactory",
     "CosineAnnealingLRFactory",
+    "ExponentialSchedulerFactory",
     "GPTAdamWFactory",
     "LRSchedulerFactory",
+    "LinearSchedulerFactory",
     "OptimizerFactory",
     "RMSpropFactory",
     "SGDFactory",
+    "ShareSchedulerFactory",
+    "StepwiseSchedulerFactory",
     "WarmupCosineSchedulerFactory",
     "WarmupSchedulerFactory",
     "register_optimizer_factory",

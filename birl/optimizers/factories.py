@@ -17,6 +17,7 @@ from birl.checks import check
 from birl.errors import ConfigError, UnsupportedError
 from birl.files.named import Serializable
 from birl.optimizers.schedules import LRSchedulerFactory
+from birl.optimizers.steps import RootRMSprop
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
@@ -247,11 +248,13 @@ class GPTAdamWFactory(AdamWFactory, type="gpt_adam_w"):
 class RMSpropFactory(_Factory, type="rmsprop"):
     """RMSprop (Hinton 2012, Coursera lecture 6e), with the constants of the DQN paper.
 
-    Differs from the DQN paper: epsilon is added outside the square root, as ``torch.optim.RMSprop`` does.
+    Differs from the DQN paper: epsilon is added outside the square root, as ``torch.optim.RMSprop`` does, unless
+    ``eps_inside_root`` says otherwise.
 
     Attributes:
         clip_grad_norm, lr_scheduler_factory: see `OptimizerFactory`.
         alpha, eps, weight_decay, momentum, centered: see ``torch.optim.RMSprop``.
+        eps_inside_root: whether ``eps`` is added under the root, as in the papers of DQN and A3C; see `RootRMSprop`.
     """
 
     alpha: float = 0.95
@@ -259,12 +262,23 @@ class RMSpropFactory(_Factory, type="rmsprop"):
     weight_decay: float = 0.0
     momentum: float = 0.0
     centered: bool = True
+    eps_inside_root: bool = False
 
     optim_cls = torch.optim.RMSprop
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check("alpha", self.alpha, float, low=0, below=1)
+        check("eps_inside_root", self.eps_inside_root, bool)
+        if self.eps_inside_root:
+            check("eps", self.eps, float, above=0)
+
+    @property
+    def params(self) -> dict[str, Any]:  # type: ignore[override]
+        return {name: value for name, value in super().params.items() if name != "eps_inside_root"}
+
+    def _create(self, groups: list[Any], parameters: list[nn.Parameter], lr: float) -> Optimizer:
+        return (RootRMSprop if self.eps_inside_root else torch.optim.RMSprop)(groups, lr=lr, **self.params)
 
 
 _AT_LEAST_0: Final = ("eps", "momentum", "weight_decay")

@@ -1,7 +1,8 @@
-"""Learning-rate schedules."""
+"""Schedules of learning rates, and of other numbers that fall or rise during training."""
 
 from __future__ import annotations
 
+import bisect
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -22,8 +23,90 @@ class LRSchedulerFactory(Serializable):
         """The schedule of ``optimizer``."""
 
 
+class ShareSchedulerFactory(LRSchedulerFactory):
+    """Base of schedules that are a share of a number at each update: a learning rate, or PPO's clip range."""
+
+    @abstractmethod
+    def share(self, step: int) -> float:
+        """The share in the update after ``step`` others."""
+
+    def create(self, optimizer: Optimizer) -> LRScheduler:
+        return LambdaLR(optimizer, lambda step: self.share(step))
+
+
 @dataclass(frozen=True)
-class WarmupSchedulerFactory(LRSchedulerFactory, type="warmup"):
+class LinearSchedulerFactory(ShareSchedulerFactory, type="linear"):
+    """A straight line from ``start`` to ``end``, which then stays: ``start + (end - start) * step / duration``.
+
+    Attributes:
+        duration: number of updates until ``end``.
+        end: share of the learning rate in the end, >= 0.
+        start: share of it at first, >= 0.
+    """
+
+    duration: int
+    end: float = 0.0
+    start: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.convert_numpy_numbers()
+        check("duration", self.duration, int, low=1)
+        for name in ("end", "start"):
+            check(name, getattr(self, name), float, low=0)
+
+    def share(self, step: int) -> float:
+        return self.start + (self.end - self.start) * min(step / self.duration, 1.0)
+
+
+@dataclass(frozen=True)
+class ExponentialSchedulerFactory(ShareSchedulerFactory, type="exponential"):
+    """A share that falls by the same factor in every update: ``max(decay**step, lowest)``.
+
+    Attributes:
+        decay: factor of one update, in (0, 1].
+        lowest: smallest share, in [0, 1].
+    """
+
+    decay: float
+    lowest: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.convert_numpy_numbers()
+        check("decay", self.decay, float, above=0, high=1)
+        check("lowest", self.lowest, float, low=0, high=1)
+
+    def share(self, step: int) -> float:
+        return max(self.decay**step, self.lowest)
+
+
+@dataclass(frozen=True)
+class StepwiseSchedulerFactory(ShareSchedulerFactory, type="stepwise"):
+    """A share that changes by a factor at some updates, and stays in between.
+
+    Attributes:
+        milestones: numbers of updates, rising: after each the share is multiplied.
+        factor: by this, >= 0.
+    """
+
+    milestones: tuple[int, ...]
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.convert_numpy_numbers()
+        given = self.milestones
+        if not isinstance(given, list | tuple) or not given or list(given) != sorted(set(given)):
+            raise ConfigError(f"milestones is {given!r:.80}; it must be rising numbers of updates, like (1000, 2000)")
+        for each in given:
+            check("milestones", each, int, low=1)
+        object.__setattr__(self, "milestones", tuple(given))  # a list when it comes from a file
+        check("factor", self.factor, float, low=0)
+
+    def share(self, step: int) -> float:
+        return float(self.factor ** bisect.bisect_right(self.milestones, step))
+
+
+@dataclass(frozen=True)
+class WarmupSchedulerFactory(ShareSchedulerFactory, type="warmup"):
     """Learning rate that rises linearly over the first updates and then stays.
 
     Attributes:
@@ -36,13 +119,12 @@ class WarmupSchedulerFactory(LRSchedulerFactory, type="warmup"):
         self.convert_numpy_numbers()
         check("warmup_steps", self.warmup_steps, int, low=0)
 
-    def create(self, optimizer: Optimizer) -> LRScheduler:
-        steps = max(self.warmup_steps, 1)
-        return LambdaLR(optimizer, lambda step: min((step + 1) / steps, 1.0))
+    def share(self, step: int) -> float:
+        return min((step + 1) / max(self.warmup_steps, 1), 1.0)
 
 
 @dataclass(frozen=True)
-class WarmupCosineSchedulerFactory(LRSchedulerFactory, type="warmup_cosine"):
+class WarmupCosineSchedulerFactory(ShareSchedulerFactory, type="warmup_cosine"):
     """Learning rate that rises linearly, falls along half a cosine and stays at its minimum.
 
     Update ``u``, counted from 1, has the share ``u / warmup_steps`` of the learning rate while that is below 1, and
@@ -68,10 +150,8 @@ class WarmupCosineSchedulerFactory(LRSchedulerFactory, type="warmup_cosine"):
                 "final_steps must be larger than warmup_steps, and lowest at most 1"
             )
 
-    def create(self, optimizer: Optimizer) -> LRScheduler:
-        return LambdaLR(optimizer, lambda step: self._share(step + 1))
-
-    def _share(self, update: int) -> float:
+    def share(self, step: int) -> float:
+        update = step + 1
         if update < self.warmup_steps:
             return update / self.warmup_steps
         progress = min((update - self.warmup_steps) / (self.final_steps - self.warmup_steps), 1.0)

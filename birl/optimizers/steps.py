@@ -110,18 +110,56 @@ class _RMSprop:
         if self.centered:
             mean = rest.pop(0)
             mean.lerp_(gradient, 1 - self.alpha)
-            change = gradient / ((square - mean * mean).sqrt() + self.eps)
-        else:
-            change = gradient / (square.sqrt() + self.eps)
+            square = square - mean * mean
+        change = gradient / self._root(square)
         if self.momentum:
             (velocity,) = rest
             velocity.mul_(self.momentum).add_(change)
             change = velocity
         parameter.sub_(rate * change)
 
+    def _root(self, square: Tensor) -> Tensor:
+        return square.sqrt() + self.eps
 
-_RULES: Final[dict[type[Optimizer], Any]] = {Adam: _Adam, AdamW: _Adam, SGD: _SGD, RMSprop: _RMSprop}
-ELEMENTWISE: Final = (Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop, SGD)
+
+@dataclass(frozen=True)
+class _RootRMSprop(_RMSprop):
+    def _root(self, square: Tensor) -> Tensor:
+        return (square + self.eps).sqrt()
+
+
+class RootRMSprop(RMSprop):
+    """RMSprop with epsilon under the root: ``lr * g / sqrt(E[g**2] - E[g]**2 + eps)``, without ``E[g]`` if not centred.
+
+    As in the code of the DQN paper (Mnih et al. 2015, doi:10.1038/nature14236) and in A3C's eq. S2 and S3 (Mnih et al.
+    2016, arXiv:1602.01783). Where gradients are small, ``eps=0.01`` makes its steps smaller than those of torch's.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            rule = _RootRMSprop(*(group[name] for name in _RootRMSprop.__match_args__))
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    moments = moments_of(self, parameter, rule)
+                    self.state[parameter]["step"] += 1
+                    rule(parameter, parameter.grad, moments, [torch.tensor(float(group["lr"]), dtype=parameter.dtype)])
+        return loss
+
+
+_RULES: Final[dict[type[Optimizer], Any]] = {
+    Adam: _Adam,
+    AdamW: _Adam,
+    SGD: _SGD,
+    RMSprop: _RMSprop,
+    RootRMSprop: _RootRMSprop,
+}
+ELEMENTWISE: Final = (Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, RootRMSprop, Rprop, SGD)
 """Optimisers that treat every number of a parameter alike, so that many seeds can share one."""
 
 _UNSUPPORTED: Final = ("amsgrad", "maximize", "differentiable")

@@ -7,6 +7,7 @@ loop (logging, models, progress, checkpoints, signals), `options` the options of
 """
 
 from birl.run.agent import Agent
+from birl.run.hooks import Hook
 from birl.run.options import AgentOptions, OnlineOptions, Options
 from birl.run.protocols import Actor, Learner, Rollout, Stateful, Trainable
 
@@ -14,6 +15,7 @@ __all__ = [
     "Actor",
     "Agent",
     "AgentOptions",
+    "Hook",
     "Learner",
     "OnlineOptions",
     "Options",

@@ -1,10 +1,13 @@
-"""The evaluator of online training."""
+"""Evaluators in loops, and the one of online training."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from birl.envs import as_environment
 from birl.errors import ConfigError
-from birl.metrics import EnvironmentEvaluator
+from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
 from birl.run.options import OnlineOptions
 from birl.run.protocols import Environment, Evaluator
 
@@ -29,4 +32,13 @@ def online_evaluators(options: OnlineOptions) -> dict[str, Evaluator]:
     env = options["eval_env"]
     if env is None:
         return {}
-    return {"evaluation": EnvironmentEvaluator(env, options["eval_n_trials"], options["eval_epsilon"])}
+    kind = EnvironmentStatistics if options["eval_statistics"] else EnvironmentEvaluator
+    return {"evaluation": kind(env, options["eval_n_trials"], options["eval_epsilon"], n_steps=options["eval_n_steps"])}
+
+
+def measured(name: str, evaluator: Evaluator, algorithm: Any, dataset: Any) -> dict[str, float]:
+    """The metrics of an evaluator: one number, or several by name, of which ``mean`` is the one called ``name``."""
+    found = evaluator(algorithm, dataset)
+    if not isinstance(found, Mapping):
+        return {name: float(found)}
+    return {name if key == "mean" else f"{name}_{key}": float(value) for key, value in found.items()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, cast
 
 from birl.checks import Allowed, check
 from birl.errors import ConfigError
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
+from birl.run.hooks import Hooks
 from birl.run.protocols import Callback, Environment
 
 
@@ -24,7 +25,7 @@ class FitOptions(TypedDict, total=False):
     score: str | None
     stop_at: float | None
     go_on: bool
-    callback: Callback | None
+    callback: Callback | Sequence[Callback] | None
     epoch_callback: Callback | None
     checkpoint: str | Path | None
     logging_steps: int
@@ -57,6 +58,7 @@ class Options(NamedOptions, total=False):
         go_on: whether to go on with a run that ended early, by ``stop_at`` or by a callback, where ``checkpoint`` holds
             one. A run that made all its steps goes on with a larger number of steps.
         callback: called with ``(algorithm, epoch, total_step)`` after every step. The run ends if it returns ``False``.
+            Also a `birl.run.Hook`, which may have a rhythm and a state, or a list of functions and hooks.
         epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch. ``False`` ends the run, too.
         checkpoint: folder that the whole state of the run is kept in. If it holds one, the run goes on from there and
             ends up bit for bit where it would have without the interruption.
@@ -96,6 +98,8 @@ class EnvironmentOptions(NamedOptions, total=False):
     eval_env: Environment | None
     eval_epsilon: float
     eval_n_trials: int
+    eval_n_steps: int | None
+    eval_statistics: bool
     seed: int | None
 
 
@@ -115,6 +119,8 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
         eval_env: a separate environment, or the name of one, for the metric ``evaluation``, the mean greedy return.
         eval_epsilon: share of random actions in it.
         eval_n_trials: number of its episodes.
+        eval_n_steps: number of its steps, instead of episodes; see `birl.metrics.evaluate`.
+        eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are metrics, too.
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
     """
 
@@ -149,6 +155,8 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
     "eval_env": None,
     "eval_epsilon": 0.0,
     "eval_n_trials": 10,
+    "eval_n_steps": None,
+    "eval_statistics": False,
     "seed": None,
 }
 
@@ -157,14 +165,14 @@ _ALLOWED: Final = {
     **dict.fromkeys(("n_steps_per_epoch", "logging_steps", "save_interval"), Allowed(int, low=1)),
     **dict.fromkeys(("update_interval", "n_updates", "eval_n_trials"), Allowed(int, low=1)),
     **dict.fromkeys(("update_start_step", "random_steps"), Allowed(int, low=0)),
-    **dict.fromkeys(
-        ("with_timestamp", "show_progress", "log_gradients", "go_on", "overlap", "deterministic"), Allowed(bool)
-    ),
+    **dict.fromkeys(("with_timestamp", "show_progress", "log_gradients", "go_on"), Allowed(bool)),
+    **dict.fromkeys(("overlap", "deterministic", "eval_statistics"), Allowed(bool)),
     "experiment_name": Allowed(str, optional=True),
     "keep_models": Allowed(int, low=1, optional=True),
     "score": Allowed(str, optional=True),
     "stop_at": Allowed(float, optional=True),
     "eval_epsilon": Allowed(float, low=0, high=1),
+    "eval_n_steps": Allowed(int, low=1, optional=True),
     "seed": Allowed(int, low=0, optional=True),
 }
 
@@ -177,10 +185,10 @@ def checked_options(n_steps: Any, options: Options) -> tuple[int, Options]:
     """
     n_steps = check("n_steps", n_steps, int, low=1)
     given = cast(Options, _checked({**DEFAULTS, **options}))
-    for name in ("callback", "epoch_callback"):
-        value: Any = given[name]  # type: ignore[literal-required]
-        if value is not None and not callable(value):
-            raise ConfigError(f"{name} is {value!r:.80}; it must be a function (algo, epoch, step)")
+    Hooks.of(given["callback"])
+    after: Any = given["epoch_callback"]
+    if after is not None and not callable(after):
+        raise ConfigError(f"epoch_callback is {after!r:.80}; it must be a function (algo, epoch, step)")
     factory = given["logger_adapter"]
     if factory is not None and (inspect.isclass(factory) or not callable(getattr(factory, "create", None))):
         raise ConfigError(

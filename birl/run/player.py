@@ -81,6 +81,7 @@ class Player:
         observation: an example, tree of arrays ``[n, *shape]`` in the dtypes of the environments.
         action_space: of one environment.
         greedy: whether the actor acts greedily.
+        values: whether it keeps the values of all actions.
 
     Attributes:
         n: number of environments.
@@ -90,11 +91,18 @@ class Player:
         cut: whether the last step left out environments that made one.
     """
 
-    def __init__(self, algorithm: Trainable, observation: Tree, action_space: Space[Any], greedy: bool) -> None:
+    def __init__(
+        self,
+        algorithm: Trainable,
+        observation: Tree,
+        action_space: Space[Any],
+        greedy: bool,
+        values: bool = False,
+    ) -> None:
         self.n = len(next(tree_leaves(observation)))
         self.actions = actions_of(action_space)
         self._example = observation
-        self._actor = algorithm.actor(greedy=greedy, n=self.n)
+        self._actor = algorithm.actor(greedy=greedy, n=self.n, **({"values": True} if values else {}))
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
         self.choice: Choice | None = None
@@ -118,12 +126,12 @@ class Player:
         """
         allowed = allowed_actions(self.actions, observation)  # asked first: the actor remembers what it has seen
         chosen = self._actor(observation, is_first, reward)
-        action, given = self._taken(chosen, observation, step)
+        action, given = self._taken(chosen, observation, is_first, step)
         check_actions(self.actions, given, allowed)
         self.choice = Choice(observation, is_first, action, self._actor.extra)
         return given
 
-    def _taken(self, chosen: Array, observation: Tree, step: int) -> tuple[Array, Array]:
+    def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         """The actor's actions as they are stored, and as environments may take them."""
         action = self.actions.clip(chosen) if self._unbounded or self.actions.whole else chosen
         return action, action
@@ -237,7 +245,8 @@ class ReplayPlayer(Player):
         random_steps: int = 0,
         schedule: Schedule | None = None,
     ) -> None:
-        super().__init__(algorithm, observation, action_space, greedy or explorer is not None)
+        values = bool(getattr(explorer, "needs_values", False))
+        super().__init__(algorithm, observation, action_space, greedy or explorer is not None, values)
         self._algorithm, self._buffer = algorithm, buffer
         self._explorer: Any = explorer
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
@@ -245,13 +254,18 @@ class ReplayPlayer(Player):
         bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
         if bind is not None:
             bind(action_space)
+        self._begin = getattr(explorer, "begin", None)
 
-    def _taken(self, chosen: Array, observation: Tree, step: int) -> tuple[Array, Array]:
-        action, _ = super()._taken(chosen, observation, step)
+    def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
+        action, _ = super()._taken(chosen, observation, is_first, step)
+        if self._begin is not None:
+            self._begin(is_first)
         if step < self._random_steps:
             action = self.actions.sample(self.n, self._generator, allowed_actions(self.actions, observation))
         elif self._explorer is not None:
-            action = self._explorer.sample(_WithGreedyActions(self._algorithm, action), observation, step)
+            action = self._explorer.sample(
+                _Chosen(self._algorithm, action, getattr(self._actor, "values", None)), observation, step
+            )
             action = self.actions.clip(action) if self.actions.whole else action
         return action, action
 
@@ -300,17 +314,22 @@ class ReplayPlayer(Player):
             self._explorer.set_state(state["explorer"])
 
 
-class _WithGreedyActions:
+class _Chosen:
     """Stands in for the algorithm before an explorer.
 
-    An actor with the memory of its episode has already chosen the greedy actions; everything else is the algorithm's.
+    An actor with the memory of its episode has already chosen the greedy actions, and may have kept the values of all;
+    everything else is the algorithm's.
     """
 
-    def __init__(self, algorithm: Trainable, action: Array) -> None:
-        self._algorithm, self._action = algorithm, action
+    def __init__(self, algorithm: Trainable, action: Array, values: Array | None) -> None:
+        self._algorithm, self._action, self._values = algorithm, action, values
 
     def predict(self, x: Tree) -> Array:
         return self._action
+
+    def action_values(self, x: Tree) -> Array:
+        given: Any = self._algorithm
+        return given.action_values(x) if self._values is None else self._values  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -337,7 +356,7 @@ class RolloutPlayer(Player):
         self._length = config.rollout_length
         self._rows: list[dict[str, Tree]] = []
 
-    def _taken(self, chosen: Array, observation: Tree, step: int) -> tuple[Array, Array]:
+    def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         return chosen, self.actions.clip(chosen)
 
     def _keep(self, choice: Choice, step: Step) -> None:

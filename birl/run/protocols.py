@@ -5,7 +5,7 @@ An algorithm is a `Trainable`; its networks are moved by a `Learner`, and act th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -129,7 +129,7 @@ class Trainable(Protocol):
     def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
         """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer."""
 
-    def actor(self, *, greedy: bool, n: int = 1) -> Actor: ...
+    def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> Actor: ...
 
     def predict(self, x: Tree) -> Array: ...
     def save(self, fname: str | Path) -> None: ...
@@ -188,4 +188,4 @@ class ExplorerProtocol(Protocol):
         """Actions ``[n]`` or ``[n, action_size]`` for observations ``x`` ``[n, …]`` at environment step ``step``."""
 
 
-Evaluator: TypeAlias = Callable[[Any, Any], float]  # (algorithm, dataset) -> metric
+Evaluator: TypeAlias = Callable[[Any, Any], float | Mapping[str, float]]  # (algorithm, dataset) -> metric, or several

@@ -30,10 +30,13 @@ from birl.run.checkpoint import (
     restored,
     save_checkpoint,
 )
+from birl.run.evaluate import measured
 from birl.run.gradient_statistics import GradientStatistics
+from birl.run.hooks import Hooks
 from birl.run.identity import ACTIONS
 from birl.run.lock import only_run
 from birl.run.options import Options
+from birl.run.origin import origin
 from birl.run.progress import Progress
 from birl.run.protocols import Evaluator, Stateful, Trainable
 from birl.run.signals import Abandoned, Interrupt
@@ -83,7 +86,8 @@ class Session:
         self._best: State | None = None  # metric, score, step
         self._ended = ""  # why the run ended before its last step
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
-        self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state}
+        self._hooks = Hooks.of(given["callback"])
+        self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state, **self._hooks.parts()}
         actions = algorithm.describe().get("action_size")  # many seeds have none
         settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch, ACTIONS: actions}
         if self._logging_steps is not None:
@@ -94,7 +98,7 @@ class Session:
             self._parts["gradients"] = self._gradients
         self._save_interval, self._checkpoint = given["save_interval"], given["checkpoint"]
         self._keep_models = given["keep_models"]
-        self._callback, self._epoch_callback = given["callback"], given["epoch_callback"]
+        self._epoch_callback = given["epoch_callback"]
         self.step = 0
         self._closed = 0  # the step at which the last finished epoch ended
         self._interrupt = Interrupt()
@@ -121,6 +125,9 @@ class Session:
                 words = ("not compiled so far, and", "") if compiled else ("compiled so far, and", "not ")
                 self.differs(f"its updates were {words[0]} are {words[1]}from now on")
         self._logger.add_params(self._algorithm.describe())
+        if state is None:
+            self._logger.add_origin(origin())
+        self._hooks.begin(self._logger.adapter)
         first = "the first update compiles" if compiled else ""
         finished = self._done and self._closed == self.step
         self._progress = Progress(self._n_steps, self.step, given["show_progress"] and not finished, first)
@@ -207,9 +214,8 @@ class Session:
     @property
     def until_looked_at(self) -> int:
         """Steps that can be made in one go: up to the next callback, reading of the metrics, or end of an epoch."""
-        if self._callback is not None:
-            return 1
-        intervals = [CHECK_INTERVAL, *([] if self._logging_steps is None else [self._logging_steps])]
+        logging = [] if self._logging_steps is None else [self._logging_steps]
+        intervals = [CHECK_INTERVAL, *logging, *self._hooks.every]
         return min(self._epoch_end - self.step, *(interval - self.step % interval for interval in intervals))
 
     def learn(self, drawn: Any) -> None:
@@ -229,7 +235,7 @@ class Session:
         if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.step < self._epoch_end:
             self.averages.check(self.step)
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
-        if self._callback is not None and says_stop(self._callback(self._algorithm, self.epoch, self.step)):
+        if any(map(says_stop, self._hooks.call(self._algorithm, self.epoch, self.step))):
             self._ended = "the callback returned False"
         self._obey()
 
@@ -243,7 +249,7 @@ class Session:
         try:
             with randomness_kept(), self._interrupt.abandonable():
                 for name, evaluator in self._evaluators.items():
-                    metrics[name] = float(evaluator(self._algorithm, self._dataset))
+                    metrics |= measured(name, evaluator, self._algorithm, self._dataset)
         except Abandoned:  # the resumed run evaluates again
             for each, state in zip(remembering, before, strict=True):
                 each.set_state(state)

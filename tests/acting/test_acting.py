@@ -40,7 +40,8 @@ def plain(algorithm: Any, x: np.ndarray, greedy: bool = True) -> np.ndarray:
 
 
 def flat(algorithm: Any, greedy: bool = True) -> FlatPolicy | None:
-    return algorithm.learner.policy.flat(greedy)
+    policy = algorithm.learner.policy
+    return policy.flat(policy.function(greedy))  # type: ignore[no-any-return]
 
 
 SCALED = {

@@ -40,7 +40,7 @@ def test_a_callback_of_one_seed_ends_all(tmp_path: Path) -> None:
         return not (step == 4 and seen.count(4) == 1)  # the first of two
 
     assert [algo.grad_step for algo in train(tmp_path, callback=stop)] == [4, 4]
-    with pytest.raises(ConfigError, match="a callback is 3"):
+    with pytest.raises(ConfigError, match="callback is 3"):
         train(tmp_path, callback=3)
 
 

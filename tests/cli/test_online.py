@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 import birl
-from birl.acting.explorers import LinearDecayEpsilonGreedy, NormalNoise
+from birl.acting.explorers import (
+    Boltzmann,
+    ConstantEpsilonGreedy,
+    ExponentialDecayEpsilonGreedy,
+    Greedy,
+    LinearDecayEpsilonGreedy,
+    NormalNoise,
+    OrnsteinUhlenbeckNoise,
+)
 from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
 from birl.cli import main
 from birl.cli.online import exploration, prioritized_sampler, replay_buffer, training_environment, with_defaults
@@ -79,6 +87,13 @@ def test_defaults_that_were_made_for_images_stay_with_images() -> None:
         (TD3Config(), "Pendulum-v1", {"noise_std": 0.5}, NormalNoise, "noise of deviation 0.5"),
         (SACConfig(), "Pendulum-v1", {}, None, "100 random actions, then actions that the policy samples"),
         (SACConfig(), "Pendulum-v1", {"explorer": "noise"}, NormalNoise, "0.2"),
+        (SACConfig(), "Pendulum-v1", {"explorer": "greedy"}, Greedy, "then greedy actions"),
+        (TD3Config(), "Pendulum-v1", {"noise_std": "0.5"}, NormalNoise, "0.5"),
+        (TD3Config(), "Pendulum-v1", {"noise_std": "0.5,1"}, NormalNoise, r"[0.5, 1.0]"),
+        (TD3Config(), "Pendulum-v1", {"explorer": "ou-noise"}, OrnsteinUhlenbeckNoise, "0.4 that drifts (theta 0.15)"),
+        (DQNConfig(), "CartPole-v1", {"explorer": "boltzmann", "temperature": 2.0}, Boltzmann, "temperature 2"),
+        (DQNConfig(), "CartPole-v1", {"epsilon": 0.1}, ConstantEpsilonGreedy, "ones (0.1)"),
+        (DQNConfig(), "CartPole-v1", {"epsilon_decay": 0.9}, ExponentialDecayEpsilonGreedy, "times 0.9 in each step"),
     ],
 )  # fmt: skip
 def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, says: str) -> None:
@@ -90,8 +105,13 @@ def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, s
 @pytest.mark.parametrize(
     ("config", "env_id", "given", "says"),
     [
-        (DQNConfig(), "CartPole-v1", {"explorer": "noise"}, "--explorer epsilon-greedy or none"),
-        (TD3Config(), "Pendulum-v1", {"explorer": "epsilon-greedy"}, "--explorer noise or none"),
+        (DQNConfig(), "CartPole-v1", {"explorer": "noise"}, "--explorer epsilon-greedy or boltzmann or greedy or none"),
+        (TD3Config(), "Pendulum-v1", {"explorer": "epsilon-greedy"}, "--explorer noise or ou-noise or greedy or none"),
+        (TD3Config(), "Pendulum-v1", {"noise_theta": 0.1}, "not for TD3.* give --explorer ou-noise, too"),
+        (DQNConfig(), "CartPole-v1", {"temperature": 1.0}, "give --explorer boltzmann, too"),
+        (DQNConfig(), "CartPole-v1", {"epsilon": 0.1, "epsilon_end": 0.1}, "--epsilon-end: not with --epsilon"),
+        (DQNConfig(), "CartPole-v1", {"epsilon_decay": 0.9, "epsilon_steps": 5}, "a straight line or a factor"),
+        (TD3Config(), "Pendulum-v1", {"noise_std": "a"}, "--noise-std is 'a'"),
         (TD3Config(), "Pendulum-v1", {"epsilon_end": 0.1}, "--epsilon-end: not for TD3"),
         (SACConfig(), "Pendulum-v1", {"noise_std": 0.1}, "give --explorer noise, too"),
         (DQNConfig(), "CartPole-v1", {"explorer": "none", "epsilon_steps": 1}, "--epsilon-steps: not for DQN"),
@@ -192,7 +212,7 @@ def test_buffers() -> None:
         (["--dataset", "cartpole-random", "--buffer-size", 9], "--buffer-size: for training in environments only"),
         (["--dataset", "cartpole-random", "--epsilon-end", 0.1], "--epsilon-end: for training in environments only"),
         (["--epsilon-end", 2], "--epsilon-end 2: "),
-        (["--explorer", "greedy"], "epsilon-greedy"),
+        (["--explorer", "random"], "epsilon-greedy"),
         (["--extend"], "holds no run"),
         (["--priority-beta", 0.5], "--priority-beta: for prioritised replay only; give --prioritized, too"),
         (["--alpha", "4"], "--set alpha=4"),

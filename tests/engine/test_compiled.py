@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import birl
 from birl.algorithm.learner import COMPILE_FROM
-from birl.algos import BCConfig, DQNConfig, SACConfig, TD3Config
+from birl.algos import BCConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from birl.engine import HardCopy, compiler
 from birl.engine import compiled as program
 from birl.errors import CompileError, ConfigError
@@ -23,6 +23,7 @@ from birl.optimizers import (
     AdamFactory,
     AdamWFactory,
     CosineAnnealingLRFactory,
+    LinearSchedulerFactory,
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
@@ -30,6 +31,8 @@ from birl.optimizers import (
 )
 from birl.optimizers.steps import moments_of, rule_of
 from birl.types import Batch
+from tests.golden.case import CHOICES, OBSERVATION
+from tests.golden.cases_ppo import rollouts
 
 SMALL = VectorEncoderFactory([8])
 FACTORIES = [
@@ -41,6 +44,8 @@ FACTORIES = [
     SGDFactory(momentum=0.9, nesterov=True),
     RMSpropFactory(),
     RMSpropFactory(centered=False, momentum=0.9, weight_decay=0.1),
+    RMSpropFactory(eps_inside_root=True),
+    RMSpropFactory(eps_inside_root=True, centered=False, momentum=0.9),
 ]
 
 
@@ -126,6 +131,42 @@ def test_compiled_equals_eager_with_clipping_a_schedule_and_late_targets() -> No
         assert moved == (step % 3 == 0)
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
     assert compiled.engine.compiled and not eager.engine.compiled
+
+
+def test_schedules_of_rates_and_clip_ranges_are_not_compiled_anew(tmp_path: Path) -> None:
+    """Programs read their values; a resumed run goes on with them."""
+    schedule = LinearSchedulerFactory(6, end=0.1)
+
+    def ppo(compiled: bool, **fields: Any) -> Any:
+        birl.seed(0)
+        factory = AdamFactory(lr_scheduler_factory=schedule)
+        fields |= {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL, "learning_rate": 0.05}
+        config = PPOConfig(compile_graph=compiled, optim_factory=factory, batch_size=16, n_epochs=2, **fields)
+        algorithm = config.create()
+        algorithm.create_impl((OBSERVATION,), CHOICES, discrete_action=True)
+        return algorithm
+
+    eager, compiled = (ppo(each, clip_range_schedule=schedule) for each in (False, True))
+    given = [rollout for _ in range(2) for rollout, _ in rollouts(eager)]
+    for step, rollout in enumerate(given):
+        expected = 0.2 * (1 - 0.9 * min(step / 3, 1))
+        assert eager.learner.batch(rollout).extra["clip_range"].unique().tolist() == pytest.approx([expected])
+        if step == 2:
+            eager.save(tmp_path / "eager.d3")
+            eager = birl.load_learnable(tmp_path / "eager.d3")
+        for algorithm in (eager, compiled):
+            torch.manual_seed(step)
+            algorithm.learner.learn(rollout)
+    assert max(differences(eager.engine, compiled.engine).values()) < 1e-5
+    assert compiled.engine.optimizers["policy"].param_groups[0]["lr"] == pytest.approx(0.005)
+    assert len(compiled.engine._updates._graphs) == 1
+    constant = ppo(False)
+    for step, rollout in enumerate(given):
+        torch.manual_seed(step)
+        constant.learner.learn(rollout)
+    assert max(differences(eager.engine, constant.engine).values()) > 1e-4
+    with pytest.raises(ConfigError, match="clip_range_schedule is Cosine"):
+        PPOConfig(clip_range_schedule=CosineAnnealingLRFactory(3))
 
 
 def test_saved_and_loaded_between_compiled_updates(tmp_path: Path) -> None:

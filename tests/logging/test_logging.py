@@ -34,6 +34,7 @@ from birl.logging import (
     TensorboardAdapterFactory,
     WanDBAdapterFactory,
 )
+from birl.logging.logger import optional
 from birl.run.gradient_statistics import GradientStatistics
 
 
@@ -738,3 +739,67 @@ def test_tensorboard_gradients(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "runs" / "run"))
     events.Reload()
     assert [event.value for event in events.Scalars("gradients/q.weight/max")] == [3.0]
+
+
+# -- where a run comes from, histograms and images ---------------------------------------------------------------------
+
+ORIGIN = {"command": "train.py", "birl": "0.1", "commit": "abc"}
+IMAGE = np.arange(12, dtype=np.uint8).reshape(3, 4)
+
+
+def write_all(logger: BirlLogger) -> None:
+    logger.add_origin(ORIGIN)
+    for shape in ((3, 4), (2, 2, 3)):
+        optional(logger.adapter, "write_image")(1, 10, f"image{len(shape)}", IMAGE.reshape(shape))
+    optional(logger.adapter, "write_histogram")(1, 10, "weights", np.arange(6.0).reshape(2, 3))
+    logger.close()
+
+
+def test_tensorboard_histograms_and_images(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write_all(BirlLogger(TensorboardAdapterFactory(tmp_path), "run", False))
+    events = EventAccumulator(str(tmp_path / "runs" / "run"))
+    events.Reload()
+    (histogram,) = events.Histograms("weights")
+    assert (histogram.step, histogram.histogram_value.num, histogram.histogram_value.sum) == (10, 6, 15.0)
+    assert [(e.step, e.height, e.width) for name in ("image2", "image3") for e in events.Images(name)] == [
+        (10, 3, 4),
+        (10, 2, 2),
+    ]
+    assert "origin/text_summary" in events.Tags()["tensors"]
+
+
+def test_wandb_histograms_and_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake: Any = FakeWandb()
+    fake.Histogram, fake.Image = (lambda values: ("histogram", len(values))), (lambda image: ("image", image.shape))
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    write_all(BirlLogger(WanDBAdapterFactory(), "run", False))
+    assert fake.calls[1:] == [
+        ("config", json.dumps({"origin": ORIGIN})),
+        ("log", {"image2": ("image", (3, 4))}, 10),
+        ("log", {"image3": ("image", (2, 2, 3))}, 10),
+        ("log", {"weights": ("histogram", 6)}, 10),
+        "finish",
+    ]
+
+
+def test_mlflow_images_and_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake: Any = FakeMlflow()
+    told: list[Any] = []
+    fake.set_tag = lambda run, name, value: told.append((name, value))
+    fake.log_image = lambda run, image, artifact_file: told.append((artifact_file, image.shape))
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", fake.entities)
+    write_all(BirlLogger(MLflowAdapterFactory(), "run", False))
+    tags = [(f"origin.{name}", value) for name, value in ORIGIN.items()]
+    assert told == [*tags, ("image2_10.png", (3, 4)), ("image3_10.png", (2, 2, 3))]
+
+
+def test_adapters_without_them_write_the_rest(tmp_path: Path) -> None:
+    write_all(BirlLogger(FileAdapterFactory(tmp_path), "run", False))
+    assert json.loads((tmp_path / "run" / "origin.json").read_text()) == ORIGIN
+    assert os.listdir(tmp_path / "run") == ["origin.json"]
+    bare = Bare()
+    write_all(BirlLogger(types.SimpleNamespace(create=lambda name: bare), "run", False))  # type: ignore[arg-type]
+    assert not [call for call in bare.calls if call != "closed"]

@@ -312,6 +312,36 @@ def test_evaluate_counts_the_first_started_episodes(mode: AutoresetMode | None, 
     assert evaluate(learner, env, n_episodes, seed=1) == returns
 
 
+def test_evaluation_by_steps() -> None:
+    """Episodes of 4 steps: those that are unfinished after the last step are left out, unless there are no others."""
+    learner, env = FakeLearner(), Drift(limit=4, end=0.0)
+    whole = evaluate(learner, env, 3, seed=1)
+    assert evaluate(learner, env, n_steps=12, seed=1) == evaluate(learner, env, n_steps=15, seed=1) == whole
+    assert len(evaluate(learner, env, n_steps=16, seed=1)) == 4
+    (begun,) = evaluate(learner, env, n_steps=3, seed=1)
+    assert begun != whole[0] and abs(begun) < abs(whole[0]) + 10
+    vector = SyncVectorEnv([lambda: Drift(limit=4, end=0.0)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    assert [len(evaluate(learner, vector, n_steps=n, seed=1)) for n in (8, 9, 16)] == [2, 2, 4]
+    with pytest.raises(ConfigError, match="n_steps is 0"):
+        evaluate(learner, env, n_steps=0)
+
+
+def test_statistics_of_returns() -> None:
+    found = birl.metrics.statistics([1.0, 2.0, 6.0])
+    assert found.pop("std") == pytest.approx((14 / 3) ** 0.5)
+    assert found == {"mean": 3.0, "median": 2.0, "min": 1.0, "max": 6.0, "episodes": 3.0}
+    learner, env = FakeLearner(), Drift()
+    statistics = birl.metrics.EnvironmentStatistics(env, 5, seed=3)
+    returns = evaluate(learner, env, 5, seed=3)
+    assert statistics(learner) == birl.metrics.statistics(returns)
+    assert birl.metrics.EnvironmentEvaluator(env, 5, seed=3)(learner) == pytest.approx(np.mean(returns))
+    state = statistics.get_state()
+    other = birl.metrics.EnvironmentStatistics(env, 5, seed=4)
+    assert other(learner) != statistics(learner)
+    other.set_state(state)
+    assert other(learner) == statistics(learner)
+
+
 def test_evaluation_does_not_favour_short_episodes() -> None:
     """Counting the episodes that finish first would give a mean of about 1 instead of 10.5."""
     env = SyncVectorEnv([Fixed] * 8, autoreset_mode=AutoresetMode.SAME_STEP)

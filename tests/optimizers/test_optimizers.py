@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,12 +21,15 @@ from birl.models import (
     AdamFactory,
     AdamWFactory,
     CosineAnnealingLRFactory,
+    ExponentialSchedulerFactory,
     GPTAdamWFactory,
+    LinearSchedulerFactory,
     LRSchedulerFactory,
     OptimizerFactory,
     RMSpropFactory,
     SGDFactory,
     SimBaEncoderFactory,
+    StepwiseSchedulerFactory,
     WarmupCosineSchedulerFactory,
     WarmupSchedulerFactory,
     register_optimizer_factory,
@@ -39,6 +43,7 @@ FACTORIES: list[OptimizerFactory] = [
     AdamWFactory(weight_decay=0.1),
     GPTAdamWFactory(weight_decay=0.1, lr_scheduler_factory=WarmupSchedulerFactory(10)),
     RMSpropFactory(),
+    RMSpropFactory(eps_inside_root=True, centered=False, lr_scheduler_factory=StepwiseSchedulerFactory((2, 5))),
     OptimizerFactory(Adam, weight_decay=1e-4),
     OptimizerFactory(RMSprop, clip_grad_norm=0.5, lr_scheduler_factory=CosineAnnealingLRFactory(5)),
 ]
@@ -73,6 +78,27 @@ def test_a_step_is_torchs_own_step(factory: OptimizerFactory) -> None:
             stepper.step()
     assert torch.allclose(model.weight, reference.weight, atol=1e-6)
     assert torch.allclose(model.bias, reference.bias, atol=1e-6)
+
+
+@pytest.mark.parametrize("centered", [True, False])
+def test_epsilon_inside_the_root(centered: bool) -> None:
+    """By hand: ``x -= lr * g / sqrt(E[g**2] - E[g]**2 + eps)``, in the constants of the DQN paper."""
+    torch.manual_seed(0)
+    x = nn.Parameter(torch.randn(4, dtype=torch.float64))
+    expected, square, mean = x.detach().numpy().copy(), np.zeros(4), np.zeros(4)
+    optimizer = RMSpropFactory(eps_inside_root=True, centered=centered).create([("x", x)], 0.1)
+    for _ in range(5):
+        gradient = torch.randn(4, dtype=torch.float64) / 100
+        x.grad = gradient
+        optimizer.step()
+        g = gradient.numpy()
+        square, mean = 0.95 * square + 0.05 * g * g, 0.95 * mean + 0.05 * g
+        expected -= 0.1 * g / np.sqrt(square - centered * mean * mean + 0.01)
+        assert np.allclose(x.detach().numpy(), expected, rtol=0, atol=1e-12)
+    outside = RMSpropFactory(centered=centered).create([("x", x)], 0.1)
+    before = x.detach().clone()
+    outside.step()
+    assert float((x.detach() - before).abs().min()) > 0.03  # torch's; those before were 0.02 at most
 
 
 def test_d3rlpys_defaults() -> None:
@@ -133,6 +159,14 @@ def test_schedules() -> None:
     assert rates(CosineAnnealingLRFactory(2, eta_min=0.2), 3) == pytest.approx([1.0, 0.6, 0.2])
     optimizer = AdamFactory().create(nn.Linear(1, 1).named_parameters(), 1.0)
     assert AdamFactory().create_scheduler(optimizer) is None
+
+
+def test_straight_lines_falls_and_stairs() -> None:
+    assert rates(LinearSchedulerFactory(4), 6) == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
+    assert rates(LinearSchedulerFactory(2, end=1.5, start=0.5), 4) == pytest.approx([0.5, 1.0, 1.5, 1.5])
+    assert rates(ExponentialSchedulerFactory(0.5, lowest=0.2), 5) == pytest.approx([1.0, 0.5, 0.25, 0.2, 0.2])
+    assert rates(StepwiseSchedulerFactory([1, 3], 0.5), 5) == pytest.approx([1.0, 0.5, 0.5, 0.25, 0.25])
+    assert decode(encode(StepwiseSchedulerFactory([1, 3]))) == StepwiseSchedulerFactory((1, 3))
 
 
 def test_warmup_and_cosine_end_at_the_lowest_share() -> None:
@@ -205,6 +239,13 @@ class OwnAdam(Adam):
         (lambda: encode(OptimizerFactory(OwnAdam)), "OwnAdam is not in torch.optim"),
         (lambda: WarmupSchedulerFactory(-1), "warmup_steps"),
         (lambda: CosineAnnealingLRFactory(0), "T_max"),
+        (lambda: LinearSchedulerFactory(0), "duration is 0"),
+        (lambda: LinearSchedulerFactory(5, end=-0.1), "end is -0.1"),
+        (lambda: ExponentialSchedulerFactory(1.1), "decay is 1.1"),
+        (lambda: StepwiseSchedulerFactory((3, 1)), "milestones is .3, 1.; it must be rising"),
+        (lambda: StepwiseSchedulerFactory(()), "milestones"),
+        (lambda: StepwiseSchedulerFactory((0, 1)), "milestones is 0"),
+        (lambda: RMSpropFactory(eps=0.0, eps_inside_root=True), "eps is 0.0"),
         (lambda: register_optimizer_factory(dict), "OptimizerFactory"),  # type: ignore[arg-type]
     ],
 )

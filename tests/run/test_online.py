@@ -199,6 +199,15 @@ def test_noise_is_clipped_to_the_environments_bounds() -> None:
     assert np.abs(actions).max() == 1.0
 
 
+def test_statistics_of_an_evaluation() -> None:
+    options: Any = {"eval_env": Drift(limit=4, end=0.0), "eval_n_steps": 10, "eval_statistics": True}
+    ((_, metrics),) = fit_online(FakeLearner(), Drift(), n_steps=20, **quiet(n_steps_per_epoch=20, **options))
+    names = ["evaluation", *(f"evaluation_{each}" for each in ("median", "std", "min", "max", "episodes"))]
+    assert [name for name in metrics if name.startswith("evaluation")] == names
+    assert metrics["evaluation_episodes"] == 2
+    assert metrics["evaluation_min"] <= metrics["evaluation_median"] <= metrics["evaluation_max"]
+
+
 def test_evaluation_environment() -> None:
     env = Drift()
     with pytest.raises(ConfigError, match="make a second one"):

@@ -1,0 +1,405 @@
+"""Published settings by name: the numbers of papers and of PFRL's and NNablaRL's reproductions, in birl's units.
+
+>>> recipe = birl.recipes.find("DQN", "atari")
+>>> print(recipe)  # what it sets, and where each number comes from
+>>> config = recipe.config()
+
+``birl train DQN --env-id ALE/Breakout-v5 --recipe atari`` sets the options of the command line, too.
+
+Units: PFRL and NNablaRL count environment steps for everything, birl's ``target_update_interval`` counts updates: their
+target every 10,000 steps, with an update every 4, is 2,500 updates. A step of an Atari game is four frames.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from birl import algos
+from birl.config import AlgorithmConfig
+from birl.errors import ConfigError, UnsupportedError, did_you_mean
+from birl.files.named import Serializable
+from birl.models import (
+    C51QFunctionFactory,
+    IQNQFunctionFactory,
+    LSTMEncoderFactory,
+    PixelEncoderFactory,
+    QFunctionFactory,
+    QRQFunctionFactory,
+    VectorEncoderFactory,
+)
+from birl.optimizers import AdamFactory, LinearSchedulerFactory, RMSpropFactory
+from birl.preprocessing import PixelObservationScaler, RunningObservationScaler
+
+__all__ = ["RECIPES", "Recipe", "Setting", "find", "names"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One number, and where it comes from.
+
+    Attributes:
+        name: of a config field, or of an option of ``birl train`` (with ``--``).
+        value: its value, or a function of the number of steps that gives it.
+        source: a few words.
+    """
+
+    name: str
+    value: Any
+    source: str
+
+    @property
+    def option(self) -> str | None:
+        """The option's name in Python, such as ``n_steps``; ``None`` for a config field."""
+        return self.name.removeprefix("--").replace("-", "_") if self.name.startswith("--") else None
+
+    def of(self, n_steps: int) -> Any:
+        """The value for a run of so many steps."""
+        return self.value(n_steps) if callable(self.value) and not isinstance(self.value, Serializable) else self.value
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings that were published together.
+
+    Attributes:
+        algorithm: name of the algorithm.
+        name: of the recipe.
+        origin: papers and reproductions.
+        settings: what it sets; everything else stays as birl has it.
+    """
+
+    algorithm: str
+    name: str
+    origin: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of ``birl train``, by their names in Python."""
+        return {each.option: each.value for each in self.settings if each.option is not None}
+
+    @property
+    def n_steps(self) -> int:
+        """Number of environment steps."""
+        return int(self.options["n_steps"])
+
+    def fields(self, n_steps: int | None = None) -> dict[str, Any]:
+        """Config fields; schedules are those of a run of ``n_steps`` steps, by default the recipe's."""
+        own = [each for each in self.settings if each.option is None]
+        return {each.name: each.of(n_steps or self.n_steps) for each in own}
+
+    def config(self, n_steps: int | None = None, **changes: Any) -> AlgorithmConfig:
+        """The configuration.
+
+        Args:
+            n_steps: length of the run in environment steps, for schedules; by default the recipe's.
+            **changes: other values of its fields.
+        """
+        config_class = getattr(algos, f"{self.algorithm}Config")
+        return config_class(**{**self.fields(n_steps), **changes})  # type: ignore[no-any-return]
+
+    def lines(self, n_steps: int | None = None) -> list[str]:
+        """A line for each setting."""
+        rows = [(each.name, _words(each.of(n_steps or self.n_steps)), each.source) for each in self.settings]
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        return [f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}" for name, value, source in rows]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.algorithm} {self.name}: {self.origin}", *self.lines()])
+
+
+def find(algorithm: str, name: str) -> Recipe:
+    """The recipe of this name.
+
+    Raises:
+        ConfigError: if the algorithm has none of this name.
+    """
+    found = RECIPES.get((algorithm, name))
+    if found is None:
+        known = names(algorithm)
+        others = ", ".join(sorted({owner for owner, _ in RECIPES}))
+        has = f"it has: {', '.join(known)}" if known else f"there are some for {others}"
+        raise ConfigError(f"{algorithm} has no recipe {name!r}{did_you_mean(name, known) or ';'} {has}")
+    return found
+
+
+def names(algorithm: str) -> list[str]:
+    """Names of the recipes of an algorithm."""
+    return [name for owner, name in RECIPES if owner == algorithm]
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Serializable) and dataclasses.is_dataclass(value):
+        defaults = {each.name: each.default for each in dataclasses.fields(value)}
+        own = {name: each for name, each in value.get_params().items() if each != defaults[name]}
+        return f"{value.get_type()}({', '.join(f'{name}={_words(each)}' for name, each in own.items())})"
+    if isinstance(value, Serializable):
+        own = {name: each for name, each in value.get_params().items() if each is not None}
+        return f"{value.get_type()}({', '.join(f'{name}={_words(each)}' for name, each in own.items())})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- what recipes share ------------------------------------------------------------------------------------------------
+
+_DQN_PAPER, _PFRL, _NNABLA = "doi:10.1038/nature14236", "PFRL", "NNablaRL"
+_INTERVAL: Final = 4
+
+
+def _updates(steps: int) -> int:
+    """Updates in so many environment steps, with one every four."""
+    return steps // _INTERVAL
+
+
+def _atari(
+    *,
+    target: int,
+    end: float | None = 0.01,
+    eval_epsilon: float = 0.001,
+    start: int = 50_000,
+    stack: int = 4,
+    source: str = f"{_PFRL} and {_NNABLA}",
+) -> tuple[Setting, ...]:
+    """The protocol of Atari's value-based algorithms.
+
+    Args:
+        target: environment steps between copies of the target network.
+        end: last epsilon; ``None`` for networks that explore by themselves.
+        eval_epsilon: epsilon in evaluations.
+        start: steps before the first update.
+        stack: frames that are joined.
+        source: of these numbers.
+    """
+    explore = (
+        Setting("--epsilon-start", 1.0, _DQN_PAPER),
+        Setting("--epsilon-end", end, source),
+        Setting("--epsilon-steps", 1_000_000, _DQN_PAPER),
+    )
+    return (
+        Setting("--n-steps", 50_000_000, f"{source}: 200 million frames"),
+        Setting("--atari", True, f"{source}: no sticky actions, 30 no-ops, lives end episodes"),
+        *((Setting("--frame-stack", stack, _DQN_PAPER),) if stack > 1 else ()),
+        Setting("--buffer-size", 1_000_000, _DQN_PAPER),
+        Setting("--random-steps", start, f"{source}: steps before the first update"),
+        Setting("--update-interval", _INTERVAL, _DQN_PAPER),
+        *(explore if end is not None else (Setting("--explorer", "none", source),)),
+        Setting("--n-steps-per-epoch", 250_000, f"{source}: 1 million frames"),
+        Setting("--eval-steps", 125_000, f"{source}: 500,000 frames"),
+        Setting("--eval-epsilon", eval_epsilon, source),
+        Setting("--eval-statistics", True, source),
+        Setting("observation_scaler", PixelObservationScaler(), _DQN_PAPER),
+        Setting("batch_size", 32, _DQN_PAPER),
+        Setting("gamma", 0.99, _DQN_PAPER),
+        Setting("target_update_interval", _updates(target), f"{source}: {target:,} steps, {_INTERVAL} an update"),
+    )
+
+
+_RMSPROP: Final = (
+    Setting("learning_rate", 2.5e-4, _DQN_PAPER),
+    Setting(
+        "optim_factory",
+        RMSpropFactory(alpha=0.95, eps=1e-2 / 32**2, centered=True, eps_inside_root=True),
+        f"{_DQN_PAPER}: 0.01 for the sum of a minibatch of 32, whose mean birl takes",
+    ),
+)
+
+
+def _adam(rate: float, eps: float, source: str) -> tuple[Setting, ...]:
+    return Setting("learning_rate", rate, source), Setting("optim_factory", AdamFactory(eps=eps), source)
+
+
+def _head(factory: QFunctionFactory, source: str) -> Setting:
+    return Setting("q_func_factory", factory, source)
+
+
+def _rainbow(n_steps: int) -> QFunctionFactory:
+    """The head of Rainbow, where factories have the options."""
+    return _with_options(C51QFunctionFactory, n_atoms=51, v_min=-10.0, v_max=10.0, dueling=[512], noisy=0.5)
+
+
+def _convolutions(n_steps: int) -> PixelEncoderFactory:
+    """The convolutions of Rainbow, without a dense layer."""
+    return _with_options(PixelEncoderFactory, feature_size=None)
+
+
+def _with_options(factory: Callable[..., Any], **options: Any) -> Any:
+    lacking = {"dueling", "noisy"} - {each.name for each in dataclasses.fields(C51QFunctionFactory)}
+    if lacking:
+        raise UnsupportedError(
+            f"Rainbow needs Q-function factories with {' and '.join(sorted(lacking))}, which this version of birl does "
+            "not have: take the recipe c51 of DQN, or a later version"
+        )
+    return factory(**options)
+
+
+_IQN: Final = _head(IQNQFunctionFactory(n_quantiles=64, n_greedy_quantiles=32), "arXiv:1806.06923: N = N' = 64, K = 32")
+_MUJOCO: Final = (
+    Setting("--buffer-size", 1_000_000, _PFRL),
+    Setting("--random-steps", 10_000, _PFRL),
+    Setting("--n-steps-per-epoch", 5000, _PFRL),
+    Setting("--n-trials", 10, _PFRL),
+)
+_400_300: Final = VectorEncoderFactory([400, 300])
+_256_256: Final = VectorEncoderFactory([256, 256])
+_64_64: Final = VectorEncoderFactory([64, 64], activation="tanh")
+
+
+def _deterministic(source: str) -> tuple[Setting, ...]:
+    return (
+        Setting("--n-steps", 1_000_000, source),
+        *_MUJOCO,
+        Setting("--explorer", "noise", f"{source}: a tenth of half the range"),
+        Setting("actor_encoder_factory", _400_300, source),
+        Setting("critic_encoder_factory", _400_300, source),
+        Setting("actor_learning_rate", 1e-3, source),
+        Setting("critic_learning_rate", 1e-3, source),
+        Setting("batch_size", 100, source),
+        Setting("tau", 0.005, source),
+    )
+
+
+_PPO_PAPER: Final = "arXiv:1707.06347 table 5"
+_PPO_MUJOCO: Final = f"{_PFRL}, arXiv:1707.06347 table 3"
+
+
+# 8 environments x 128 steps give 3 passes of 4 minibatches: 12 updates in 1024 steps
+def _ppo_updates(n_steps: int) -> int:
+    return max(1, n_steps * 12 // 1024)
+
+
+_ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
+    ("DQN", "atari"): (
+        f"Mnih et al. 2015, {_DQN_PAPER}; PFRL's reproduction",
+        (*_atari(target=10_000, end=0.1, eval_epsilon=0.05, source=_PFRL), *_RMSPROP),
+    ),
+    ("DQN", "c51"): (
+        "Bellemare et al. 2017, arXiv:1707.06887; NNablaRL's reproduction",
+        (
+            *_atari(target=10_000, source=_NNABLA),
+            *_adam(2.5e-4, 0.01 / 32, "arXiv:1707.06887"),
+            _head(C51QFunctionFactory(n_atoms=51, v_min=-10.0, v_max=10.0), "arXiv:1707.06887"),
+        ),
+    ),
+    ("DQN", "qr-dqn"): (
+        "Dabney et al. 2017, arXiv:1710.10044; NNablaRL's reproduction",
+        (
+            *_atari(target=10_000, source=_NNABLA),
+            *_adam(5e-5, 0.01 / 32, "arXiv:1710.10044"),
+            _head(QRQFunctionFactory(n_quantiles=200), "arXiv:1710.10044"),
+        ),
+    ),
+    ("DQN", "iqn"): (
+        "Dabney et al. 2018, arXiv:1806.06923; PFRL's and NNablaRL's reproductions",
+        (*_atari(target=10_000), *_adam(5e-5, 0.01 / 32, "arXiv:1806.06923"), _IQN),
+    ),
+    ("DoubleDQN", "atari"): (
+        "van Hasselt et al. 2016, arXiv:1509.06461; PFRL's reproduction",
+        (*_atari(target=30_000, source=_PFRL), *_RMSPROP),
+    ),
+    ("DoubleDQN", "drqn"): (
+        "Hausknecht and Stone 2015, arXiv:1507.06527; PFRL's reproduction",
+        (
+            *_atari(target=30_000, stack=1, source=_PFRL),
+            *_adam(1e-4, 1e-4, _PFRL),
+            Setting("encoder_factory", LSTMEncoderFactory(hidden_size=512), _PFRL),
+            Setting("sequence_length", 10, _PFRL),
+        ),
+    ),
+    ("DoubleDQN", "rainbow"): (
+        "Hessel et al. 2017, arXiv:1710.02298; PFRL's reproduction",
+        (
+            *_atari(target=32_000, end=None, eval_epsilon=0.0, start=20_000, source="arXiv:1710.02298"),
+            *_adam(6.25e-5, 1.5e-4, "arXiv:1710.02298"),
+            Setting("--multi-step", 3, "arXiv:1710.02298"),
+            Setting("--prioritized", True, "arXiv:1710.02298"),
+            Setting("--priority-alpha", 0.5, "arXiv:1710.02298"),
+            Setting("--priority-beta", 0.4, "arXiv:1710.02298: rises to 1 over the run"),
+            Setting("encoder_factory", _convolutions, "arXiv:1710.02298: streams of 512 after the convolutions"),
+            Setting("q_func_factory", _rainbow, "arXiv:1710.02298: dueling, noisy with 0.5, 51 atoms"),
+        ),
+    ),
+    ("MunchausenDQN", "atari"): (
+        "Vieillard et al. 2020, arXiv:2007.14430; NNablaRL's reproduction",
+        (*_atari(target=10_000, source=_NNABLA), *_adam(5e-5, 0.01 / 32, _NNABLA)),
+    ),
+    ("MunchausenDQN", "iqn"): (
+        "Vieillard et al. 2020, arXiv:2007.14430, appendix; NNablaRL's reproduction",
+        (*_atari(target=10_000, source=_NNABLA), *_adam(5e-5, 0.01 / 32, _NNABLA), _IQN),
+    ),
+    ("DDPG", "mujoco"): ("Fujimoto et al. 2018, arXiv:1802.09477; PFRL's reproduction", _deterministic(_PFRL)),
+    ("TD3", "mujoco"): (
+        "Fujimoto et al. 2018, arXiv:1802.09477; PFRL's reproduction",
+        (
+            *_deterministic(_PFRL),
+            Setting("update_actor_interval", 2, "arXiv:1802.09477"),
+            Setting("target_smoothing_sigma", 0.2, "arXiv:1802.09477"),
+            Setting("target_smoothing_clip", 0.5, "arXiv:1802.09477"),
+        ),
+    ),
+    ("SAC", "mujoco"): (
+        "Haarnoja et al. 2018, arXiv:1812.05905; PFRL's reproduction",
+        (
+            Setting("--n-steps", 3_000_000, f"{_PFRL}; Hopper 1 million, Humanoid 10"),
+            *_MUJOCO,
+            Setting("actor_encoder_factory", _256_256, "arXiv:1812.05905"),
+            Setting("critic_encoder_factory", _256_256, "arXiv:1812.05905"),
+            Setting("actor_learning_rate", 3e-4, "arXiv:1812.05905"),
+            Setting("critic_learning_rate", 3e-4, "arXiv:1812.05905"),
+            Setting("temp_learning_rate", 3e-4, "arXiv:1812.05905"),
+            Setting("batch_size", 256, "arXiv:1812.05905"),
+            Setting("tau", 0.005, "arXiv:1812.05905"),
+        ),
+    ),
+    ("PPO", "atari"): (
+        "Schulman et al. 2017, arXiv:1707.06347",
+        (
+            Setting("--n-steps", 10_000_000, f"{_PPO_PAPER}: 40 million frames"),
+            Setting("--atari", True, "as the other recipes"),
+            Setting("--frame-stack", 4, _DQN_PAPER),
+            Setting("--num-envs", 8, _PPO_PAPER),
+            Setting("observation_scaler", PixelObservationScaler(), _DQN_PAPER),
+            Setting("rollout_length", 128, _PPO_PAPER),
+            Setting("batch_size", 256, f"{_PPO_PAPER}: 32 x 8"),
+            Setting("n_epochs", 3, _PPO_PAPER),
+            Setting("learning_rate", 2.5e-4, _PPO_PAPER),
+            Setting(
+                "optim_factory",
+                lambda n: AdamFactory(
+                    eps=1e-5, clip_grad_norm=0.5, lr_scheduler_factory=LinearSchedulerFactory(_ppo_updates(n))
+                ),
+                f"{_PPO_PAPER}: falls to 0, here in updates; norm of 0.5: {_PFRL}",
+            ),
+            Setting("clip_range", 0.1, _PPO_PAPER),
+            Setting(
+                "clip_range_schedule", lambda n: LinearSchedulerFactory(_ppo_updates(n)), f"{_PPO_PAPER}: falls to 0"
+            ),
+            Setting("value_coefficient", 1.0, _PPO_PAPER),
+            Setting("entropy_coefficient", 0.01, _PPO_PAPER),
+            Setting("gae_lambda", 0.95, _PPO_PAPER),
+        ),
+    ),
+    ("PPO", "mujoco"): (
+        "Henderson et al. 2017, arXiv:1709.06560; PFRL's reproduction",
+        (
+            Setting("--n-steps", 2_000_000, _PFRL),
+            Setting("--n-steps-per-epoch", 5000, _PFRL),
+            Setting("observation_scaler", RunningObservationScaler(clip=5.0), _PFRL),
+            Setting("actor_encoder_factory", _64_64, _PPO_MUJOCO),
+            Setting("value_encoder_factory", _64_64, _PPO_MUJOCO),
+            Setting("rollout_length", 2048, _PPO_MUJOCO),
+            Setting("batch_size", 64, _PPO_MUJOCO),
+            Setting("n_epochs", 10, _PPO_MUJOCO),
+            Setting("learning_rate", 3e-4, _PPO_MUJOCO),
+            Setting("clip_range", 0.2, _PPO_MUJOCO),
+            Setting("gae_lambda", 0.95, _PPO_MUJOCO),
+        ),
+    ),
+}
+
+RECIPES: Final[dict[tuple[str, str], Recipe]] = {
+    (algorithm, name): Recipe(algorithm, name, origin, settings)
+    for (algorithm, name), (origin, settings) in _ROWS.items()
+}
+"""All recipes, by the names of algorithm and recipe."""

@@ -1,0 +1,186 @@
+"""Published settings: they fit their algorithms, in birl's units, and the command line takes and prints them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import birl
+from birl.algos import DQN, PPO, TD3
+from birl.cli import main
+from birl.cli.train import train
+from birl.errors import ConfigError, UnsupportedError
+from birl.models import C51QFunctionFactory
+from birl.optimizers import LinearSchedulerFactory
+from birl.recipes import RECIPES, Setting, find, names
+
+HAS_NOISE = "noisy" in {each.name for each in dataclasses.fields(C51QFunctionFactory)}
+RUNNABLE = [key for key in RECIPES if key[1] != "rainbow" or HAS_NOISE]
+
+
+@pytest.mark.parametrize("key", RUNNABLE, ids="-".join)
+def test_recipes_make_configurations_and_know_the_options(key: tuple[str, str]) -> None:
+    recipe = RECIPES[key]
+    config = recipe.config()
+    assert config.get_type() == recipe.algorithm == key[0] and recipe.name == key[1] in names(key[0])
+    for name, value in recipe.fields().items():
+        assert getattr(config, name) == value, name
+    assert recipe.options.keys() <= train.__annotations__.keys()
+    assert all(each.source for each in recipe.settings) and len({each.name for each in recipe.settings}) == len(
+        recipe.settings
+    )
+    text = str(recipe)
+    assert recipe.origin in text and all(f"  {each.name} " in text for each in recipe.settings)
+    assert recipe.config(gamma=0.5).gamma == 0.5
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "target", "start", "end"),
+    [
+        ("DQN", "atari", 10_000, 50_000, 0.1),
+        ("DQN", "iqn", 10_000, 50_000, 0.01),
+        ("DoubleDQN", "atari", 30_000, 50_000, 0.01),
+        ("DoubleDQN", "rainbow", 32_000, 20_000, None),
+    ],
+)
+def test_units_are_updates(algorithm: str, name: str, target: int, start: int, end: float | None) -> None:
+    """Published in environment steps, with an update every four."""
+    recipe = find(algorithm, name)
+    target_setting = next(each for each in recipe.settings if each.name == "target_update_interval")
+    assert target_setting.value * recipe.options["update_interval"] == target
+    assert recipe.options["random_steps"] == start and recipe.options.get("epsilon_end") == end
+
+
+def test_epsilon_of_a_mean_loss() -> None:
+    """RMSprop with a gradient 32 times as large and epsilon 0.01 makes the same step."""
+    eps = find("DQN", "atari").fields()["optim_factory"].eps
+    gradient, square = 0.003, 0.002
+    assert 32 * gradient / (32**2 * square + 0.01) ** 0.5 == pytest.approx(gradient / (square + eps) ** 0.5)
+
+
+def test_schedules_end_with_the_run() -> None:
+    """PPO makes 3 passes of 4 minibatches over 8 x 128 steps."""
+    for n_steps, updates in ((None, 10_000_000 * 12 // 1024), (10_240, 120)):
+        config: Any = find("PPO", "atari").config(n_steps)
+        assert config.optim_factory.lr_scheduler_factory.duration == config.clip_range_schedule.duration == updates
+    steps = 8 * config.rollout_length
+    assert 10_240 // steps * config.n_epochs * (steps // config.batch_size) == 120
+
+
+def test_unknown_recipes() -> None:
+    with pytest.raises(ConfigError, match="DQN has no recipe 'atary'.*it has: atari, c51, qr-dqn, iqn"):
+        find("DQN", "atary")
+    with pytest.raises(ConfigError, match="there are some for DDPG, DQN"):
+        find("CQL", "atari")
+
+
+def test_rainbow_works_where_its_parts_are() -> None:
+    recipe = find("DoubleDQN", "rainbow")
+    if HAS_NOISE:
+        assert recipe.fields()["q_func_factory"].noisy == 0.5
+    else:
+        with pytest.raises(UnsupportedError, match="needs Q-function factories with dueling and noisy"):
+            recipe.config()
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def run(*words: Any) -> int:
+    return main([str(word) for word in words])
+
+
+def test_a_recipe_sets_options_and_fields_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(TD3, "fit_online", lambda self, env, **options: seen.update(options, config=self.config))
+    assert run("train", "TD3", "--env-id", "Pendulum-v1", "--recipe", "mujoco", "--out", "a") == 0
+    assert (seen["n_steps"], seen["n_steps_per_epoch"], seen["eval_n_trials"]) == (1_000_000, 5000, 10)
+    assert (seen["random_steps"], seen["config"].batch_size, seen["config"].tau) == (10_000, 100, 0.005)
+    assert type(seen["explorer"]).__name__ == "NormalNoise" and seen["buffer"].buffer.limit == 1_000_000
+    notes = capsys.readouterr().err
+    assert "recipe mujoco: Fujimoto et al. 2018" in notes
+    assert "  --random-steps          10000 " in notes and "arXiv:1802.09477" in notes
+    words = ["--recipe", "mujoco", "--n-steps", 99, "--random-steps", 0, "--explorer", "ou-noise", "batch_size=7"]
+    assert run("train", "TD3", "--env-id", "Pendulum-v1", *words, "--out", "b") == 0
+    assert (seen["n_steps"], seen["random_steps"], seen["config"].batch_size) == (99, 0, 7)  # what the user says
+    assert type(seen["explorer"]).__name__ == "OrnsteinUhlenbeckNoise" and seen["config"].tau == 0.005
+    assert json.loads(Path("b/run.json").read_text())["recipe"] == "mujoco"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["--epsilon", 0.2], "ConstantEpsilonGreedy"),
+        (["--epsilon-decay", 0.9], "ExponentialDecayEpsilonGreedy"),
+        (["--explorer", "boltzmann"], "Boltzmann"),
+        (["--epsilon-end", 0.3], "LinearDecayEpsilonGreedy"),
+    ],
+)
+def test_another_explorer_than_the_recipes(
+    words: list[Any], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+    atari = find("DQN", "atari")
+    settings = tuple(each for each in atari.settings if each.name not in ("--atari", "--frame-stack"))
+    monkeypatch.setitem(RECIPES, ("DQN", "vectors"), dataclasses.replace(atari, settings=settings))
+    monkeypatch.setattr(DQN, "fit_online", lambda self, env, **options: seen.update(options))
+    given = ["--env-id", "CartPole-v1", "--recipe", "vectors", "observation_scaler=None", "--out", tmp_path / "a"]
+    assert run("train", "DQN", *given, *words) == 0
+    assert type(seen["explorer"]).__name__ == kind
+
+
+def test_a_run_with_a_recipe_learns_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mujoco, out = find("PPO", "mujoco"), tmp_path / "run"
+    falls = Setting("clip_range_schedule", lambda n_steps: LinearSchedulerFactory(n_steps), "here")
+    monkeypatch.setitem(RECIPES, ("PPO", "falling"), dataclasses.replace(mujoco, settings=(*mujoco.settings, falls)))
+    words = ["train", "PPO", "--env-id", "Pendulum-v1", "--recipe", "falling", "--out", out, "--n-steps-per-epoch", 64]
+    words += ["--eval-steps", 30, "--eval-statistics", "rollout_length=64", "n_epochs=1", "--n-trials", 1]
+    assert run(*words, "--n-steps", 64) == 0
+    assert run(*words, "--n-steps", 128, "--extend") == 0, capsys.readouterr().err
+    model: Any = birl.load_learnable(out / "model_128.d3")
+    assert model.observation_scaler.clip == 5.0 and model.config.rollout_length == 64
+    assert model.config.clip_range_schedule.duration == 64  # of the length that the run began with
+    assert (out / "evaluation_median.csv").exists()
+
+
+def test_recipes_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, says in (
+        (["CQL", "--env-id", "Pendulum-v1", "--recipe", "atari"], "CQL has no recipe 'atari'"),
+        (["TD3", "--dataset", "pendulum-replay", "--recipe", "mujoco"], "leave it or --dataset out"),
+    ):
+        assert run("train", *words, "--out", tmp_path / "run") == 1
+        assert says in capsys.readouterr().err
+
+
+def test_an_atari_game_with_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def spied(self: Any, env: Any, **options: Any) -> None:
+        seen.update(options, env=env, config=self.config)
+
+    monkeypatch.setattr(DQN, "fit_online", spied)
+    monkeypatch.setattr(PPO, "fit_online", spied)
+    words = ["--recipe", "atari", "--buffer-size", 100]
+    assert run("train", "DQN", "--env-id", "ALE/Breakout-v5", *words, "--out", tmp_path / "dqn") == 0
+    assert seen["env"].observation_space.shape == seen["eval_env"].observation_space.shape == (4, 84, 84)
+    assert "ClipReward" in str(seen["env"]) and "ClipReward" not in str(seen["eval_env"])
+    assert seen["env"].unwrapped.spec.kwargs["repeat_action_probability"] == 0.0
+    assert (seen["eval_n_steps"], seen["eval_epsilon"], seen["eval_statistics"]) == (125_000, 0.05, True)
+    assert seen["config"].target_update_interval == 2500
+    assert type(seen["buffer"].transition_picker).__name__ == "FrameStackTransitionPicker"
+    settings = json.loads((tmp_path / "dqn" / "run.json").read_text())
+    assert settings["atari"] is True and settings["update_interval"] == 4
+    assert run("train", "PPO", "--env-id", "ALE/Breakout-v5", "--recipe", "atari", "--out", tmp_path / "ppo") == 0
+    assert seen["env"].num_envs == 8 and seen["env"].single_observation_space.shape == (4, 84, 84)
+    environment = sys.modules["birl.cli.folder"].environment_of(tmp_path / "dqn", None)[1]
+    assert environment.observation_space.shape == (4, 84, 84) and "ClipReward" not in str(environment)
