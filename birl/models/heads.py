@@ -11,7 +11,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from birl.models.dueling import DuelingStreams, LastLayers
 from birl.models.layers import EnsembleLinear
+from birl.models.noisy import Random
 from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns
 
 
@@ -20,10 +22,15 @@ def midpoints(n: int) -> Tensor:
     return (torch.arange(n, dtype=torch.float32) + 0.5) / n
 
 
+_LINEAR = LastLayers()
+
+
 class _LinearHead(nn.Module):
-    def __init__(self, n: int, feature_size: int, n_actions: int | None, size: int = 1) -> None:
+    def __init__(
+        self, n: int, feature_size: int, n_actions: int | None, size: int = 1, last: LastLayers = _LINEAR
+    ) -> None:
         super().__init__()
-        self.linear = EnsembleLinear(n, feature_size, (n_actions or 1) * size)
+        self.linear = last.build(n, feature_size, n_actions, size)
         self.n_actions = n_actions
 
     def _rows(self, features: Tensor) -> Tensor:
@@ -39,7 +46,11 @@ class MeanHead(_LinearHead):
         n: number of members.
         feature_size: size of the last input dimension.
         n_actions: number of discrete actions, or ``None``.
+        last: how its last layers are made.
     """
+
+    def __init__(self, n: int, feature_size: int, n_actions: int | None, last: LastLayers = _LINEAR) -> None:
+        super().__init__(n, feature_size, n_actions, last=last)
 
     def forward(self, features: Tensor) -> MeanReturns:
         """Returns of ``features``."""
@@ -51,14 +62,16 @@ class QuantileHead(_LinearHead):
     """Quantiles at fixed midpoint levels (Dabney et al. 2017, arXiv:1710.10044).
 
     Args:
-        n, feature_size, n_actions: see `MeanHead`.
+        n, feature_size, n_actions, last: see `MeanHead`.
         n_quantiles: number of quantiles.
     """
 
     taus: Tensor
 
-    def __init__(self, n: int, feature_size: int, n_actions: int | None, n_quantiles: int) -> None:
-        super().__init__(n, feature_size, n_actions, n_quantiles)
+    def __init__(
+        self, n: int, feature_size: int, n_actions: int | None, n_quantiles: int, last: LastLayers = _LINEAR
+    ) -> None:
+        super().__init__(n, feature_size, n_actions, n_quantiles, last)
         self.register_buffer("taus", midpoints(n_quantiles), persistent=False)
 
     def forward(self, features: Tensor) -> QuantileReturns:
@@ -70,7 +83,7 @@ class CategoricalHead(_LinearHead):
     """Categorical distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
 
     Args:
-        n, feature_size, n_actions: see `MeanHead`.
+        n, feature_size, n_actions, last: see `MeanHead`.
         n_atoms: number of atoms.
         v_min, v_max: the lowest and highest return.
     """
@@ -78,9 +91,16 @@ class CategoricalHead(_LinearHead):
     support: Tensor
 
     def __init__(
-        self, n: int, feature_size: int, n_actions: int | None, n_atoms: int, v_min: float, v_max: float
+        self,
+        n: int,
+        feature_size: int,
+        n_actions: int | None,
+        n_atoms: int,
+        v_min: float,
+        v_max: float,
+        last: LastLayers = _LINEAR,
     ) -> None:
-        super().__init__(n, feature_size, n_actions, n_atoms)
+        super().__init__(n, feature_size, n_actions, n_atoms, last)
         self.register_buffer("support", torch.linspace(v_min, v_max, n_atoms), persistent=False)
 
     def forward(self, features: Tensor) -> CategoricalReturns:
@@ -88,19 +108,19 @@ class CategoricalHead(_LinearHead):
         return CategoricalReturns(self.support, logits=self._rows(features))
 
 
-class ImplicitQuantileHead(nn.Module):
+class ImplicitQuantileHead(Random):
     """Quantiles at random levels (Dabney et al. 2018, arXiv:1806.06923 eq. 4, with cosines ``i = 1 … embed_size``).
 
     All members of an ensemble see the same levels, so that their quantiles can be compared and mixed.
 
     Args:
-        n, feature_size, n_actions: see `MeanHead`.
+        n, feature_size, n_actions, last: see `MeanHead`.
         n_quantiles: number of levels drawn for each element.
         n_greedy_quantiles: number of fixed levels while acting.
         embed_size: number of cosines.
 
     Attributes:
-        greedy: whether levels are fixed midpoints; see `birl.models.set_acting`.
+        greedy: whether levels are fixed midpoints.
     """
 
     frequencies: Tensor
@@ -114,13 +134,13 @@ class ImplicitQuantileHead(nn.Module):
         n_quantiles: int,
         n_greedy_quantiles: int,
         embed_size: int,
+        last: LastLayers = _LINEAR,
     ) -> None:
         super().__init__()
-        self.embedding = EnsembleLinear(n, embed_size, feature_size)
-        self.linear = EnsembleLinear(n, feature_size, n_actions or 1)
+        self.embedding = EnsembleLinear(n, embed_size, feature_size, last.noisy)
+        self.linear = last.build(n, feature_size, n_actions)
         self.n_quantiles = n_quantiles
         self.is_discrete = n_actions is not None
-        self.greedy = False
         self.register_buffer("frequencies", math.pi * torch.arange(1.0, embed_size + 1.0), persistent=False)
         self.register_buffer("greedy_taus", midpoints(n_greedy_quantiles), persistent=False)
 
@@ -134,9 +154,10 @@ class ImplicitQuantileHead(nn.Module):
         ones = (1,) * (features.dim() - 2)
         if self.greedy:  # [N, Q, F]: one embedding for all elements
             embedding = embedding.view(embedding.shape[0], *ones, *embedding.shape[1:])
-        # (features * embedding) @ weight, without a product as large as the embedding
-        weight: Tensor = self.linear.weight
-        bias = self.linear.bias
-        weight = features.unsqueeze(-1) * weight.view(weight.shape[0], *ones, *weight.shape[1:])
-        values = embedding @ weight + bias.view(bias.shape[0], *ones, 1, -1)
+        if isinstance(self.linear, DuelingStreams):
+            values = self.linear(features.unsqueeze(-2) * embedding)
+        else:  # (features * embedding) @ weight, without a product as large as the embedding
+            weight, bias = self.linear.tensors()
+            weight = features.unsqueeze(-1) * weight.view(weight.shape[0], *ones, *weight.shape[1:])
+            values = embedding @ weight + bias.view(bias.shape[0], *ones, 1, -1)
         return QuantileReturns(values.transpose(-1, -2) if self.is_discrete else values.squeeze(-1), taus)

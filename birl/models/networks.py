@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.models.encoders import EncoderFactory, feature_size_of
-from birl.models.heads import ImplicitQuantileHead
+from birl.models.noisy import Random
 from birl.models.recurrent import Recurrent
 from birl.spaces import Spec
 from birl.types import Inputs, Tree, shape_map, tree_leaves, tree_map
@@ -119,13 +119,13 @@ def is_recurrent(module: nn.Module) -> bool:
 
 
 def set_acting(module: nn.Module, acting: bool) -> None:
-    """Switch between acting (no dropout, running batch statistics, fixed quantile levels) and training."""
+    """Switch between acting (no dropout, no noise, running batch statistics, fixed quantile levels) and training."""
     for part in module.modules():
         if type(part).train is nn.Module.train:
             vars(part)["training"] = not acting  # does the same as train() in a quarter of the time
         else:
             part.train(not acting)
-        if isinstance(part, ImplicitQuantileHead):
+        if isinstance(part, Random):
             part.greedy = acting
 
 

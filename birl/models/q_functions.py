@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, cast
 
 import torch
@@ -17,11 +17,13 @@ from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
 from birl.models.branches import BranchReturns
 from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
-from birl.models.encoders import EncoderFactory
+from birl.models.dueling import LastLayers
+from birl.models.encoders import SIZE, EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
 from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
 from birl.models.matmul import NEVER, products
 from birl.models.networks import Network
+from birl.models.noisy import check_noisy
 from birl.models.value_distributions import Returns
 from birl.spaces import Spec
 from birl.types import Inputs
@@ -50,26 +52,62 @@ class QFunctionFactory(Serializable):
 register_q_func_factory = QFunctionFactory.register
 
 
+_OF_ALL_HEADS = ("share_encoder", "dueling", "trunk_gradient", "noisy")
+
+
 @dataclass(frozen=True)
 class _HeadFactory(QFunctionFactory):
     """Base of factories whose further fields are the last arguments of a head."""
 
     share_encoder: bool = False
+    dueling: bool | list[int] = field(default=False, kw_only=True)
+    trunk_gradient: float = field(default=1.0, kw_only=True)
+    noisy: bool | float = field(default=False, kw_only=True)
 
     _head: ClassVar[type[nn.Module]]
 
     def __post_init__(self) -> None:
         self.convert_numpy_numbers()
-        check(f"{type(self).__name__}.share_encoder", self.share_encoder, bool)
+        own = type(self).__name__
+        check(f"{own}.share_encoder", self.share_encoder, bool)
+        check_noisy(f"{own}.noisy", self.noisy)
+        if not isinstance(self.dueling, bool):
+            sizes = self.dueling
+            if not isinstance(sizes, list | tuple) or not all(map(SIZE.accepts, sizes)):
+                raise ConfigError(f"{own}.dueling is {sizes!r:.80}; it must be True, False or a list of ints >= 1")
+        check(f"{own}.trunk_gradient", self.trunk_gradient, float, low=0)
+        if self.trunk_gradient != 1.0 and self.dueling is False:
+            raise ConfigError(f"{own}.trunk_gradient is {self.trunk_gradient}, which is for dueling=True only")
         for name, default in self._options(type(self)).items():
             if isinstance(default, int):
                 check(f"{type(self).__name__}.{name}", getattr(self, name), int, low=1)
 
-    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
-        return self._head(n, feature_size, n_actions, **self._options(self))
+    def create_head(
+        self, n: int, feature_size: int, n_actions: int | None, *, branching: bool = False
+    ) -> nn.Module:
+        return self._head(
+            n, feature_size, n_actions, **self._options(self), last=self._last(feature_size, n_actions, branching)
+        )
+
+    def _last(self, feature_size: int, n_actions: int | None, branching: bool) -> LastLayers:
+        if self.dueling is False:
+            return LastLayers(noisy=self.noisy)
+        if n_actions is None:
+            raise ConfigError(
+                f"{type(self).__name__} has dueling={self.dueling}, which tells the value of a state from the advantages "
+                "of its actions, but this Q-function reads one action: leave dueling out, or use an algorithm for "
+                "discrete actions"
+            )
+        streams = [feature_size] if self.dueling is True else self.dueling
+        if branching and not streams:
+            raise ConfigError(
+                f"{type(self).__name__} has dueling=[], but several choices at once are dueling without it: leave it "
+                "out, or give the sizes of hidden layers"
+            )
+        return LastLayers(streams, self.trunk_gradient, branching, self.noisy)
 
     def _options(self, owner: object) -> dict[str, Any]:
-        return {each.name: getattr(owner, each.name) for each in fields(self) if each.name != "share_encoder"}
+        return {each.name: getattr(owner, each.name) for each in fields(self) if each.name not in _OF_ALL_HEADS}
 
 
 @dataclass(frozen=True)
@@ -79,6 +117,13 @@ class MeanQFunctionFactory(_HeadFactory, type="mean"):
     Attributes:
         share_encoder: whether the members of an ensemble share one encoder. Its gradient is the sum of theirs (d3rlpy:
             the mean).
+        dueling: whether the returns of discrete actions are ``V + A - mean A``, from two streams of layers
+            (arXiv:1511.06581 eq. 9), by quantile, and for categorical distributions by atom before the softmax: ``True``
+            for streams with one hidden layer as wide as the features, or the sizes of their hidden layers. Of several
+            choices at once (``MultiDiscrete``), which are dueling anyway, the value and the advantages get streams.
+        trunk_gradient: factor on the gradients that leave the two streams for the encoder; the paper's is 1 / sqrt 2.
+        noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295 eqs. 9-11), or how
+            much at the start: ``True`` is the paper's 0.5. Encoders have an option of the same name.
     """
 
     _head = MeanHead
@@ -89,7 +134,7 @@ class QRQFunctionFactory(_HeadFactory, type="qr"):
     """Quantile regression (Dabney et al. 2017, arXiv:1710.10044).
 
     Attributes:
-        share_encoder: whether the members of an ensemble share one encoder.
+        share_encoder, dueling, trunk_gradient, noisy: see `MeanQFunctionFactory`.
         n_quantiles: number of quantiles.
     """
 
@@ -103,7 +148,7 @@ class IQNQFunctionFactory(_HeadFactory, type="iqn"):
     """Implicit quantile networks (Dabney et al. 2018, arXiv:1806.06923).
 
     Attributes:
-        share_encoder: whether the members of an ensemble share one encoder.
+        share_encoder, dueling, trunk_gradient, noisy: see `MeanQFunctionFactory`.
         n_quantiles: number of random quantile levels in training.
         n_greedy_quantiles: number of fixed quantile levels while acting.
         embed_size: number of cosines in the embedding of a level.
@@ -121,7 +166,7 @@ class C51QFunctionFactory(_HeadFactory, type="c51"):
     """Categorical distribution over returns (Bellemare et al. 2017, arXiv:1707.06887).
 
     Attributes:
-        share_encoder: whether the members of an ensemble share one encoder.
+        share_encoder, dueling, trunk_gradient, noisy: see `MeanQFunctionFactory`.
         n_atoms: number of atoms, at least 2.
         v_min, v_max: lowest and highest representable return; returns outside are clipped to these.
     """
@@ -157,11 +202,13 @@ class _QFunction(Network):
     ) -> None:
         share = q_func_factory.share_encoder
         actions, n_actions = (spec.actions, None) if self._reads_action else (None, spec.actions.size)
+        branching: dict[str, Any] = {}
         if n_actions is not None and isinstance(spec.actions, MultiDiscrete):
             n_actions += 1  # the value of the state; see `BranchReturns`
+            branching = {"branching": True} if isinstance(q_func_factory, _HeadFactory) else {}
         encoder = encoder_factory.build(spec.encoder_shape, actions, None if share else n_ensembles)
         super().__init__(spec, encoder, with_action=self._reads_action)
-        self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions)
+        self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions, **branching)
         self.share_encoder, self.n_ensembles = share, n_ensembles
 
     def _returns(self, inputs: Inputs, action: Tensor | None) -> Returns:
