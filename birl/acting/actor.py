@@ -25,10 +25,11 @@ class NetworkActor:
     Attributes:
         extra: columns to store with the last step: ``state.<network>`` before the step (recurrent networks), and
             ``policy_action``, the action before it is scaled or clipped, if it is in ``stores``.
+        noisy: whether the policy explores by noise in its layers, which greedy actions are without.
     """
 
     def __init__(self, policy: BuiltPolicy, greedy: bool, n: int, stores: Sequence[str] = ()) -> None:
-        self._policy, self._greedy, self.n = policy, greedy, n
+        self._policy, self._greedy, self.n, self.noisy = policy, greedy, n, policy.noisy
         self._keeps_action = "policy_action" in stores
         self.extra: dict[str, Array] = {}
         acting = policy.policy

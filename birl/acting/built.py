@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
 from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, UnsupportedError
+from birl.models.noisy import noise_of, noise_on
 from birl.observations import check_inside, check_mask, picked
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
@@ -39,6 +40,12 @@ class BuiltPolicy:
         ranged = policy.bounded or units.action_scaler is not None
         self._clips = policy.clipped and ranged
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
+        self._noise = noise_of(nets.get_submodule(policy.network)) if policy.network else []
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the network that acts has noise in its layers, with which it explores."""
+        return bool(self._noise)
 
     def function(self, greedy: bool) -> PolicyFunction:
         """The policy's greedy or sampling function."""
@@ -73,7 +80,8 @@ class BuiltPolicy:
 
         Args:
             x: observations in environment units.
-            greedy: whether to take greedy actions instead of samples.
+            greedy: whether to take greedy actions instead of samples. Only samples see the noise of noisy layers, one
+                draw for the whole call.
             state: recurrent states ``[B, state_size]`` by network name; ``None`` for zeros.
 
         Returns:
@@ -83,7 +91,7 @@ class BuiltPolicy:
         if flat is not None:
             return flat(self.units, x), after
         self.set_mode(True)
-        with torch.no_grad():
+        with torch.no_grad(), noise_on(() if greedy else self._noise):
             inputs = Inputs(self.units.observation(x), state, state_out=after if state else None)
             action = self.function(greedy)(self.nets, inputs)
             for name in state or ():

@@ -100,7 +100,9 @@ def exploration(
     actions = actions_of(single_spaces(env)[1])
     discrete = actions.discrete
     usual = ExplorerName.EPSILON_GREEDY if discrete else ExplorerName.NOISE
-    kind = given.get("explorer", ExplorerName.NONE if algorithm.acts.explores else usual)
+    noisy = _is_noisy(algorithm)
+    explores = algorithm.acts.explores or noisy
+    kind = given.get("explorer", ExplorerName.NONE if explores else usual)
     if kind not in (usual, ExplorerName.NONE):
         what = "discrete" if discrete else "continuous"
         raise ConfigError(f"--explorer {kind}: the actions are {what}, which takes --explorer {usual} or none")
@@ -108,11 +110,12 @@ def exploration(
     wrong += ["noise_std"] if "noise_std" in given and kind != ExplorerName.NOISE else []
     if wrong:
         needs = ExplorerName.NOISE if wrong == ["noise_std"] else ExplorerName.EPSILON_GREEDY
-        why = "whose policy explores by itself" if algorithm.acts.explores else f"which explores by {kind}"
+        why = "whose policy explores by itself" if explores else f"which explores by {kind}"
         remedy = f"give --explorer {needs}, too" if needs == usual else "leave it out"
         raise ConfigError(f"{flags(wrong)}: not for {type(algorithm).__name__}, {why}: {remedy}")
     explorer: Explorer | None = None
-    why = "actions that the policy samples" if algorithm.acts.explores else "greedy actions"
+    why = "actions that the policy samples" if explores else "greedy actions"
+    why = "those of noisy networks" if noisy else why
     if kind == ExplorerName.EPSILON_GREEDY:
         start, end = given.get("epsilon_start", _EPSILON[0]), given.get("epsilon_end", _EPSILON[1])
         duration = given.get("epsilon_steps", max(1, n_steps // 5))
@@ -125,6 +128,13 @@ def exploration(
         why = f"greedy ones with noise of deviation {std:g}"
     options = {"update_start_step": first, "random_steps": first, "explorer": explorer}
     return options, f"exploration: {first} random actions, then {why}"
+
+
+def _is_noisy(algorithm: Algorithm[Any, Any]) -> bool:
+    """Whether the network that acts has, or will have, noise in its layers."""
+    names = {"critic": ("encoder_factory", "q_func_factory"), "actor": ("actor_encoder_factory", "encoder_factory")}
+    factories = (getattr(algorithm.config, name, None) for name in names.get(algorithm.acts.network, ()))
+    return any(getattr(factory, "noisy", False) for factory in factories)
 
 
 def prioritized_sampler(given: dict[str, Any], n_minibatches: int) -> PrioritizedSampler | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ class DuelingStreams(nn.Module):
 
         def stream(outputs: int) -> nn.Sequential:
             sizes = [in_features, *(options.streams or ())]
-            hidden = [DenseLayer(*pair, n=n, noisy=options.noisy) for pair in zip(sizes[:-1], sizes[1:], strict=True)]
+            hidden = [DenseLayer(*pair, n=n, noisy=options.noisy) for pair in itertools.pairwise(sizes)]
             return nn.Sequential(*hidden, EnsembleLinear(n, sizes[-1], outputs * size, options.noisy))
 
         self.value = stream(1)

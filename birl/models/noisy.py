@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from birl.checks import check
-from birl.errors import ConfigError
 
 Noisy = bool | float
 """Whether a layer has noise, or how much; see `sigma`."""

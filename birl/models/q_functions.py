@@ -16,8 +16,8 @@ from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
 from birl.models.branches import BranchReturns
-from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
 from birl.models.dueling import LastLayers
+from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
 from birl.models.encoders import SIZE, EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
 from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
@@ -94,9 +94,9 @@ class _HeadFactory(QFunctionFactory):
             return LastLayers(noisy=self.noisy)
         if n_actions is None:
             raise ConfigError(
-                f"{type(self).__name__} has dueling={self.dueling}, which tells the value of a state from the advantages "
-                "of its actions, but this Q-function reads one action: leave dueling out, or use an algorithm for "
-                "discrete actions"
+                f"{type(self).__name__} has dueling={self.dueling}, which tells the value of a state from the "
+                "advantages of its actions, but this Q-function reads one action: leave dueling out, or use an "
+                "algorithm for discrete actions"
             )
         streams = [feature_size] if self.dueling is True else self.dueling
         if branching and not streams:
@@ -118,9 +118,10 @@ class MeanQFunctionFactory(_HeadFactory, type="mean"):
         share_encoder: whether the members of an ensemble share one encoder. Its gradient is the sum of theirs (d3rlpy:
             the mean).
         dueling: whether the returns of discrete actions are ``V + A - mean A``, from two streams of layers
-            (arXiv:1511.06581 eq. 9), by quantile, and for categorical distributions by atom before the softmax: ``True``
-            for streams with one hidden layer as wide as the features, or the sizes of their hidden layers. Of several
-            choices at once (``MultiDiscrete``), which are dueling anyway, the value and the advantages get streams.
+            (arXiv:1511.06581 eq. 9), by quantile, and for categorical distributions by atom before the softmax:
+            ``True`` for streams with one hidden layer as wide as the features, or the sizes of their hidden layers. Of
+            several choices at once (``MultiDiscrete``), which are dueling anyway, the value and the advantages get
+            streams.
         trunk_gradient: factor on the gradients that leave the two streams for the encoder; the paper's is 1 / sqrt 2.
         noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295 eqs. 9-11), or how
             much at the start: ``True`` is the paper's 0.5. Encoders have an option of the same name.

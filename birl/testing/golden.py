@@ -145,8 +145,8 @@ def plain_parameters(nets: nn.Module) -> dict[str, Tensor]:
 
     Layer ``i`` of member ``k`` of network ``critic`` is ``critic.k.w{i}`` ``[in, out]`` and ``critic.k.b{i}``
     ``[out]``, the last layer ``critic.k.out.w`` and ``critic.k.out.b``; networks without members have ``k = 0``. A
-    learned scalar has the name of its network. Streams of dueling heads are ``critic.k.value.w{i}`` and so on. The noise
-    of a layer has ``sigma.`` before the layer's name: ``critic.k.sigma.w0``.
+    learned scalar has the name of its network. Streams of dueling heads are ``critic.k.value.w{i}`` and so on. The
+    noise of a layer has ``sigma.`` before the layer's name: ``critic.k.sigma.w0``.
     """
     result: dict[str, Tensor] = {}
     for name, tensor in nets.state_dict().items():
