@@ -55,11 +55,11 @@ def munchausen_loss(nets: DQNNets, batch: Batch, cfg: MunchausenDQNConfig) -> Lo
     """
     with torch.no_grad():
         temperature, next_returns = cfg.entropy_temperature, nets.critic_target(batch.next_inputs)
-        next_log_policy = (next_returns.scores().mean(0) / temperature).log_softmax(-1)
+        next_log_policy = (next_returns.preferences().mean(0) / temperature).log_softmax(-1)
         policy = next_log_policy.exp()
         entropy = -(policy * next_log_policy).sum(-1)
 
-        log_policy = (nets.critic_target(batch.inputs).scores().mean(0) / temperature).log_softmax(-1)
+        log_policy = (nets.critic_target(batch.inputs).preferences().mean(0) / temperature).log_softmax(-1)
         taken = log_policy.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
         bonus = cfg.munchausen_scaling_term * (temperature * taken).clamp(cfg.clipping_value, 0)
 

@@ -60,6 +60,9 @@ class BranchReturns(Returns):
     def scores(self) -> Tensor:
         return self.inner.scores()
 
+    def preferences(self) -> Tensor:
+        return self.inner.preferences()
+
     def best(self) -> Tensor:
         """The action ``[…, D]`` of the options with the highest expected returns."""
         return self.inner.best()

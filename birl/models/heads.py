@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from birl.models.dueling import DuelingStreams, LastLayers
 from birl.models.layers import EnsembleLinear
 from birl.models.noisy import Random
+from birl.models.risk import RiskMeasure
 from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns
 
 
@@ -64,19 +65,31 @@ class QuantileHead(_LinearHead):
     Args:
         n, feature_size, n_actions, last: see `MeanHead`.
         n_quantiles: number of quantiles.
+        risk: how actions are chosen; ``None`` for by their means.
     """
 
     taus: Tensor
+    masses: Tensor | None
 
     def __init__(
-        self, n: int, feature_size: int, n_actions: int | None, n_quantiles: int, last: LastLayers = _LINEAR
+        self,
+        n: int,
+        feature_size: int,
+        n_actions: int | None,
+        n_quantiles: int,
+        risk: RiskMeasure | None = None,
+        last: LastLayers = _LINEAR,
     ) -> None:
         super().__init__(n, feature_size, n_actions, n_quantiles, last)
         self.register_buffer("taus", midpoints(n_quantiles), persistent=False)
+        masses = None if risk is None else risk.masses(n_quantiles)
+        self.register_buffer("masses", masses, persistent=False)
 
     def forward(self, features: Tensor) -> QuantileReturns:
         """Returns of ``features``."""
-        return QuantileReturns(self._rows(features), self.taus)
+        values = self._rows(features)
+        preference = None if self.masses is None else (values * self.masses).sum(-1)
+        return QuantileReturns(values, self.taus, preference=preference)
 
 
 class CategoricalHead(_LinearHead):
@@ -118,6 +131,9 @@ class ImplicitQuantileHead(Random):
         n_quantiles: number of levels drawn for each element.
         n_greedy_quantiles: number of fixed levels while acting.
         embed_size: number of cosines.
+        n_choice_quantiles: number of levels of their own that actions are chosen by in training; ``None`` for
+            ``n_quantiles`` if there is a risk measure, and else for the levels of the returns.
+        risk: how actions are chosen; ``None`` for by their means.
 
     Attributes:
         greedy: whether levels are fixed midpoints.
@@ -125,6 +141,7 @@ class ImplicitQuantileHead(Random):
 
     frequencies: Tensor
     greedy_taus: Tensor
+    choice_taus: Tensor | None
 
     def __init__(
         self,
@@ -134,6 +151,8 @@ class ImplicitQuantileHead(Random):
         n_quantiles: int,
         n_greedy_quantiles: int,
         embed_size: int,
+        n_choice_quantiles: int | None = None,
+        risk: RiskMeasure | None = None,
         last: LastLayers = _LINEAR,
     ) -> None:
         super().__init__()
@@ -143,13 +162,34 @@ class ImplicitQuantileHead(Random):
         self.is_discrete = n_actions is not None
         self.register_buffer("frequencies", math.pi * torch.arange(1.0, embed_size + 1.0), persistent=False)
         self.register_buffer("greedy_taus", midpoints(n_greedy_quantiles), persistent=False)
+        self._risk, self._n_choice = risk, n_choice_quantiles or (n_quantiles if risk else 0)
+        choice_taus = None if risk is None else risk.levels(n_greedy_quantiles)
+        self.register_buffer("choice_taus", choice_taus, persistent=False)
 
-    def forward(self, features: Tensor) -> QuantileReturns:
-        """Returns of ``features``."""
-        taus = self.greedy_taus
-        if not self.greedy:
-            size = (*features.shape[1:-1], self.n_quantiles)
-            taus = torch.rand(size, dtype=features.dtype, device=features.device)
+    def forward(self, features: Tensor, choose: bool = True) -> QuantileReturns:
+        """Returns of ``features``; with ``choose`` also what actions are chosen by, if that is something else."""
+        taus = self.greedy_taus if self.greedy else self._drawn(features, self.n_quantiles, None)
+        choice = None
+        if choose and self.is_discrete:
+            choice = self.choice_taus if self.greedy else None
+            if not self.greedy and self._n_choice:
+                choice = self._drawn(features, self._n_choice, self._risk)
+        if choice is None:
+            return QuantileReturns(self._quantiles(features, taus), taus)
+        # in one pass, which has one noise
+        both = self._quantiles(features, torch.cat((taus, choice), -1))
+        values, others = both.split([taus.shape[-1], choice.shape[-1]], -1)
+        return QuantileReturns(values, taus, preference=others.mean(-1))
+
+    def _drawn(self, features: Tensor, n: int, risk: RiskMeasure | None) -> Tensor:
+        """``n`` random levels for each element."""
+        size = (*features.shape[1:-1], n)
+        if risk is not None:
+            return risk.draw(size, features)
+        return torch.rand(size, dtype=features.dtype, device=features.device)
+
+    def _quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
+        """Quantiles ``[N, …, Q]`` or ``[N, …, A, Q]`` at the levels ``[Q]`` or ``[…, Q]``."""
         embedding = torch.relu(self.embedding((taus.unsqueeze(-1) * self.frequencies).cos().unsqueeze(0)))
         ones = (1,) * (features.dim() - 2)
         if self.greedy:  # [N, Q, F]: one embedding for all elements
@@ -160,4 +200,4 @@ class ImplicitQuantileHead(Random):
             weight, bias = self.linear.tensors()
             weight = features.unsqueeze(-1) * weight.view(weight.shape[0], *ones, *weight.shape[1:])
             values = embedding @ weight + bias.view(bias.shape[0], *ones, 1, -1)
-        return QuantileReturns(values.transpose(-1, -2) if self.is_discrete else values.squeeze(-1), taus)
+        return values.transpose(-1, -2) if self.is_discrete else values.squeeze(-1)

@@ -24,6 +24,7 @@ from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
 from birl.models.matmul import NEVER, products
 from birl.models.networks import Network
 from birl.models.noisy import check_noisy
+from birl.models.risk import RiskMeasure
 from birl.models.value_distributions import Returns
 from birl.spaces import Spec
 from birl.types import Inputs
@@ -78,6 +79,9 @@ class _HeadFactory(QFunctionFactory):
         check(f"{own}.trunk_gradient", self.trunk_gradient, float, low=0)
         if self.trunk_gradient != 1.0 and self.dueling is False:
             raise ConfigError(f"{own}.trunk_gradient is {self.trunk_gradient}, which is for dueling=True only")
+        if hasattr(self, "risk"):
+            object.__setattr__(self, "risk", RiskMeasure.from_short(self.risk))
+            check(f"{own}.risk", self.risk, RiskMeasure, ", such as birl.models.risk.CVaR()", optional=True)
         for name, default in self._options(type(self)).items():
             if isinstance(default, int):
                 check(f"{type(self).__name__}.{name}", getattr(self, name), int, low=1)
@@ -90,6 +94,12 @@ class _HeadFactory(QFunctionFactory):
         )
 
     def _last(self, feature_size: int, n_actions: int | None, branching: bool) -> LastLayers:
+        for name in ("risk", "n_choice_quantiles"):
+            if n_actions is None and getattr(self, name, None) is not None:
+                raise ConfigError(
+                    f"{type(self).__name__} has {name}={getattr(self, name)}, which is about the choice among discrete "
+                    "actions, but here a policy makes the actions: leave it out"
+                )
         if self.dueling is False:
             return LastLayers(noisy=self.noisy)
         if n_actions is None:
@@ -137,9 +147,12 @@ class QRQFunctionFactory(_HeadFactory, type="qr"):
     Attributes:
         share_encoder, dueling, trunk_gradient, noisy: see `MeanQFunctionFactory`.
         n_quantiles: number of quantiles.
+        risk: how actions are chosen, when acting and for targets: a measure of `birl.models.risk`, such as ``CVaR()``,
+            or its name; ``None`` for by their means. Losses are the same.
     """
 
     n_quantiles: int = 32
+    risk: RiskMeasure | None = field(default=None, kw_only=True)
 
     _head = QuantileHead
 
@@ -153,13 +166,22 @@ class IQNQFunctionFactory(_HeadFactory, type="iqn"):
         n_quantiles: number of random quantile levels in training.
         n_greedy_quantiles: number of fixed quantile levels while acting.
         embed_size: number of cosines in the embedding of a level.
+        n_choice_quantiles: number of random quantile levels of their own by which actions of targets are chosen
+            (the paper's K, 32); ``None`` for the levels that value them.
+        risk: see `QRQFunctionFactory`.
     """
 
     n_quantiles: int = 64
     n_greedy_quantiles: int = 32
     embed_size: int = 64
+    n_choice_quantiles: int | None = field(default=None, kw_only=True)
+    risk: RiskMeasure | None = field(default=None, kw_only=True)
 
     _head = ImplicitQuantileHead
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("IQNQFunctionFactory.n_choice_quantiles", self.n_choice_quantiles, int, low=1, optional=True)
 
 
 @dataclass(frozen=True)
@@ -212,12 +234,13 @@ class _QFunction(Network):
         self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions, **branching)
         self.share_encoder, self.n_ensembles = share, n_ensembles
 
-    def _returns(self, inputs: Inputs, action: Tensor | None) -> Returns:
+    def _returns(self, inputs: Inputs, action: Tensor | None, choose: bool = True) -> Returns:
         features = self.encode(inputs, action)
         features = features.unsqueeze(0) if self.share_encoder else features
         if features.dim() < 3:  # [N, F] could be read as N elements
             raise ShapeError("a Q-function got one observation without a batch dimension: use observation[None]")
-        return cast(Returns, self.head(features))
+        of_action = not choose and isinstance(self.head, ImplicitQuantileHead)
+        return cast(Returns, self.head(features, choose=False) if of_action else self.head(features))
 
 
 class DiscreteQFunction(_QFunction):
@@ -237,7 +260,7 @@ class DiscreteQFunction(_QFunction):
 
         Of several choices, `BranchReturns` ``[N, …, D, A]``, or those of ``action`` ``[…, D]``.
         """
-        returns, actions = self._returns(inputs, None), self.spec.actions
+        returns, actions = self._returns(inputs, None, choose=action is None), self.spec.actions
         mask = inputs.mask if self.spec.masked and action is None else None
         if isinstance(actions, MultiDiscrete):
             returns = BranchReturns.of(returns, actions, mask)
