@@ -17,7 +17,7 @@ from tests.golden.case import HEADS, VALUE_FIELDS, Case, weighted_transitions
 from tests.golden.reference_parts import BatchOf, Parameters, number
 from tests.golden.reference_value import ValueReference
 
-NORMAL = NormalDist()
+NORMAL, SPREAD = NormalDist(), 6.0
 DISTORTED: dict[str, Callable[[float], float]] = {
     "cvar": lambda tau: 0.3 * tau,
     "cpw": lambda tau: tau**0.71 / (tau**0.71 + (1 - tau) ** 0.71) ** (1 / 0.71),
@@ -81,6 +81,16 @@ class RiskReference(ValueReference):
         return result
 
 
+def _spread(algorithm: Any) -> None:
+    """Make returns that are spread, and actions that are close to each other, so that risk counts."""
+    with torch.no_grad():
+        for network in (algorithm.nets.critic, algorithm.nets.critic_target):
+            if hasattr(network.head, "embedding"):
+                network.head.embedding.weight.mul_(SPREAD)
+                network.head.linear.weight.mul_(2)
+                network.head.linear.bias.zero_()
+
+
 def _case(config: Any, head: str, risk: str, levels: int | None = None) -> Case:
     factory, own = HEADS[head]
     options: dict[str, Any] = {"risk": MEASURES.get(risk)}
@@ -95,7 +105,7 @@ def _case(config: Any, head: str, risk: str, levels: int | None = None) -> Case:
     label = f"{head} {risk or 'mean'}" + (f" of {levels}" if levels else "")
     reference = partial(RiskReference, risk=risk, levels=levels or own.size, head=replace(own), **numbers)
     config = config(**fields, target_update_interval=2)
-    return Case(label, config, reference, weighted_transitions, check=check)
+    return Case(label, config, reference, weighted_transitions, prepare=_spread, check=check)
 
 
 CASES: tuple[Case, ...] = (

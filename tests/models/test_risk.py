@@ -61,7 +61,7 @@ def test_formulas(measure: RiskMeasure) -> None:
 
 
 def test_known_numbers() -> None:
-    """CVaR(.25) of four quantiles is the lowest; risk that is avoided lowers levels, risk that is sought raises them."""
+    """CVaR(.25) of four quantiles is the lowest; to avoid risk lowers levels, to seek it raises them."""
     assert CVaR(0.25).masses(4).tolist() == [1, 0, 0, 0]
     torch.testing.assert_close(CVaR(0.5).masses(6), torch.tensor([2, 2, 2, 0, 0, 0]) / 6)
     torch.testing.assert_close(CVaR(0.3).levels(2), torch.tensor([0.075, 0.225]))
