@@ -25,7 +25,7 @@ class LastLayers:
     """
 
     streams: Sequence[int] | None = None
-    trunk_gradient: float = 1.0
+    trunk_gradient: float | None = None
     branching: bool = False
     noisy: Noisy = False
 
@@ -73,7 +73,7 @@ class DuelingStreams(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Map ``[N or 1, …, in_features]`` to ``[N, …, n_actions * size]``."""
-        if self.trunk_gradient != 1.0:  # the same numbers, with another gradient
+        if self.trunk_gradient is not None:  # the same numbers, with another gradient
             features = features.detach() + self.trunk_gradient * (features - features.detach())
         value = self.value(features).unsqueeze(-2)
         advantage = self.advantage(features).unflatten(-1, (-1, self.size))

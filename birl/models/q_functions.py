@@ -62,7 +62,7 @@ class _HeadFactory(QFunctionFactory):
 
     share_encoder: bool = False
     dueling: bool | list[int] = field(default=False, kw_only=True)
-    trunk_gradient: float = field(default=1.0, kw_only=True)
+    trunk_gradient: float | None = field(default=None, kw_only=True)
     noisy: bool | float = field(default=False, kw_only=True)
 
     _head: ClassVar[type[nn.Module]]
@@ -76,8 +76,8 @@ class _HeadFactory(QFunctionFactory):
             sizes = self.dueling
             if not isinstance(sizes, list | tuple) or not all(map(SIZE.accepts, sizes)):
                 raise ConfigError(f"{own}.dueling is {sizes!r:.80}; it must be True, False or a list of ints >= 1")
-        check(f"{own}.trunk_gradient", self.trunk_gradient, float, low=0)
-        if self.trunk_gradient != 1.0 and self.dueling is False:
+        check(f"{own}.trunk_gradient", self.trunk_gradient, float, low=0, optional=True)
+        if self.trunk_gradient is not None and self.dueling is False:
             raise ConfigError(f"{own}.trunk_gradient is {self.trunk_gradient}, which is for dueling=True only")
         if hasattr(self, "risk"):
             object.__setattr__(self, "risk", RiskMeasure.from_short(self.risk))
@@ -132,7 +132,8 @@ class MeanQFunctionFactory(_HeadFactory, type="mean"):
             ``True`` for streams with one hidden layer as wide as the features, or the sizes of their hidden layers. Of
             several choices at once (``MultiDiscrete``), which are dueling anyway, the value and the advantages get
             streams.
-        trunk_gradient: factor on the gradients that leave the two streams for the encoder; the paper's is 1 / sqrt 2.
+        trunk_gradient: factor on the gradients that leave the two streams for the encoder, or ``None``; the paper's is
+            1 / sqrt 2.
         noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295 eqs. 9-11), or how
             much at the start: ``True`` is the paper's 0.5. Encoders have an option of the same name.
     """

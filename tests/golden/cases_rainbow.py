@@ -25,7 +25,7 @@ def _case(
     fields = {
         **VALUE_FIELDS,
         "encoder_factory": replace(ENCODER, noisy=noisy),
-        "q_func_factory": replace(factory, dueling=dueling, noisy=noisy, trunk_gradient=trunk),
+        "q_func_factory": replace(factory, dueling=dueling, noisy=noisy, trunk_gradient=None if trunk == 1.0 else trunk),
         "n_critics": n_critics,
         "target_update_interval": 2,
     } | ({"alpha": alpha} if alpha else {})
