@@ -17,7 +17,7 @@ def _case(
     *,
     dueling: Any = False,
     noisy: Any = False,
-    trunk: float = 1.0,
+    trunk: float | None = None,
     n_critics: int = 2,
     alpha: float = 0.0,
 ) -> Case:
@@ -25,12 +25,12 @@ def _case(
     fields = {
         **VALUE_FIELDS,
         "encoder_factory": replace(ENCODER, noisy=noisy),
-        "q_func_factory": replace(factory, dueling=dueling, noisy=noisy, trunk_gradient=None if trunk == 1.0 else trunk),
+        "q_func_factory": replace(factory, dueling=dueling, noisy=noisy, trunk_gradient=trunk),
         "n_critics": n_critics,
         "target_update_interval": 2,
     } | ({"alpha": alpha} if alpha else {})
     numbers = {"double": config is not algos.DQNConfig, "rate": 1e-2, "interval": 2, "conservative": alpha}
-    parts = {"dueling": dueling is not False, "noisy": bool(noisy), "trunk": trunk}
+    parts = {"dueling": dueling is not False, "noisy": bool(noisy), "trunk": trunk or 1.0}
 
     def check(reference: Any) -> None:
         drawn = reference.drawn
@@ -38,7 +38,7 @@ def _case(
         first = [float(each.flatten()[0]) for each in drawn]
         assert len(set(first)) == len(first), "two passes had the same noise"
 
-    words = ["dueling"] * parts["dueling"] + ["noisy"] * parts["noisy"] + ["trunk"] * (trunk != 1.0)
+    words = ["dueling"] * parts["dueling"] + ["noisy"] * parts["noisy"] + ["trunk"] * (trunk is not None)
     label = " ".join([*words, head]) + ("" if n_critics == 2 else f" x{n_critics}")
     reference = partial(RainbowReference, head=own, **numbers, **parts)
     return Case(label, config(**fields), reference, weighted_transitions, check=check)
