@@ -81,7 +81,8 @@ class _HeadFactory(QFunctionFactory):
             raise ConfigError(f"{own}.trunk_gradient is {self.trunk_gradient}, which is for dueling=True only")
         if hasattr(self, "risk"):
             object.__setattr__(self, "risk", RiskMeasure.from_short(self.risk))
-            check(f"{own}.risk", self.risk, RiskMeasure, ", such as birl.models.risk.CVaR()", optional=True)
+            hint = ", such as birl.models.CVaR()"
+            check(f"{own}.risk", self.risk, RiskMeasure, hint, optional=True)  # type: ignore[type-abstract]
         for name, default in self._options(type(self)).items():
             if isinstance(default, int):
                 check(f"{type(self).__name__}.{name}", getattr(self, name), int, low=1)
