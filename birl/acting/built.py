@@ -40,7 +40,8 @@ class BuiltPolicy:
         ranged = policy.bounded or units.action_scaler is not None
         self._clips = policy.clipped and ranged
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
-        self._noise = noise_of(nets.get_submodule(policy.network)) if policy.network else []
+        network = nets._modules.get(policy.network)
+        self._noise = [] if network is None else noise_of(network)
 
     @property
     def noisy(self) -> bool:
