@@ -256,6 +256,15 @@ def _seeds_encoder(**options: Any) -> Fields:
     return {"encoder_factory": VectorEncoderFactory(hidden_units=[16, 16], **options)}
 
 
+def _noisy(hidden_units: list[int], noisy: float = 0.5) -> Fields:
+    return {"encoder_factory": VectorEncoderFactory(hidden_units=hidden_units, noisy=noisy)}
+
+
+def _dueling_c51(n_atoms: int, v_min: float, v_max: float) -> Fields:
+    head = C51QFunctionFactory(n_atoms=n_atoms, v_min=v_min, v_max=v_max, dueling=[16], noisy=0.1)
+    return {"q_func_factory": head}
+
+
 ROWS: tuple[Row, ...] = (
     Row(
         algos.DQNConfig,
@@ -316,9 +325,28 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         algos.DoubleDQNConfig,
+        contract=(Variant(), Variant("dueling noisy C51", {**_noisy([6], 0.1), **_dueling_c51(11, -10.0, 10.0)})),
         probes=(Probing(n_steps=120),),
-        chain=_heads(600, VALUE_CHAIN),
+        chain=(
+            *_heads(600, VALUE_CHAIN),
+            Chain(
+                "dueling noisy C51",
+                {**VALUE_CHAIN, **_noisy([32], 0.1), **_dueling_c51(21, -0.5, 1.5)},
+                n_steps=800,
+            ),
+        ),
         seeds=(
+            Variant("dueling noisy C51", {**_noisy([16, 16]), **_dueling_c51(11, -10.0, 10.0)}),
+            Variant(
+                "dueling noisy IQN, ensemble",
+                {
+                    **_noisy([16]),
+                    "n_critics": 2,
+                    "q_func_factory": IQNQFunctionFactory(
+                        n_quantiles=4, n_greedy_quantiles=4, embed_size=4, dueling=[8], noisy=True
+                    ),
+                },
+            ),
             Variant("QR, ensemble", {"q_func_factory": QRQFunctionFactory(n_quantiles=5), "n_critics": 2}),
             Variant("dropout, layer norm", _seeds_encoder(dropout_rate=0.3, use_layer_norm=True)),
             # a bias before batch norm has no gradient but rounding, which Adam would blow up: SGD leaves it small

@@ -27,12 +27,14 @@ class NetworkActor:
         values: values ``[n, A]`` of all discrete actions in the last step, if it keeps them; see `as_values`.
         extra: columns to store with the last step: ``state.<network>`` before the step (recurrent networks), and
             ``policy_action``, the action before it is scaled or clipped, if it is in ``stores``.
+        noisy: whether the policy explores by noise in its layers, which greedy actions are without.
     """
 
     def __init__(
         self, policy: BuiltPolicy, greedy: bool, n: int, stores: Sequence[str] = (), values: bool = False
     ) -> None:
-        self._policy, self.n = policy, n
+        self._policy, self.n, self.noisy = policy, n, policy.noisy
+        self._noise = not greedy
         self._function = policy.scores if values else policy.function(greedy)
         self.values: Array | None = None
         self._keeps_values = values
@@ -59,7 +61,7 @@ class NetworkActor:
             self._state = {name: value * keep for name, value in self._state.items()}
             self.extra = {f"state.{name}": value.numpy().copy() for name, value in self._state.items()}
             state = {name: value.to(policy.units.device) for name, value in self._state.items()}
-        action, after = policy.act(observation, self._function, state)
+        action, after = policy.act(observation, self._function, state, noise=self._noise)
         if self._keeps_values:
             self.values, action = as_values(action), action.argmax(-1)
         self._state.update({name: value.cpu() for name, value in after.items()})

@@ -14,6 +14,7 @@ from birl.acting.policy import Policy, PolicyFunction
 from birl.actions import allowed_actions
 from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, UnsupportedError
 from birl.models.distributions import NEVER
+from birl.models.noisy import noise_of, noise_on
 from birl.observations import check_inside, check_mask, picked
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
@@ -41,6 +42,13 @@ class BuiltPolicy:
         ranged = policy.bounded or units.action_scaler is not None
         self._clips = policy.clipped and ranged
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
+        network = nets._modules.get(policy.network)
+        self._noise = [] if network is None else noise_of(network)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the network that acts has noise in its layers, with which it explores."""
+        return bool(self._noise)
 
     def function(self, greedy: bool) -> PolicyFunction:
         """The policy's greedy or sampling function."""
@@ -84,7 +92,7 @@ class BuiltPolicy:
         return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
 
     def act(
-        self, x: Tree, function: PolicyFunction, state: State | None = None
+        self, x: Tree, function: PolicyFunction, state: State | None = None, *, noise: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What a function of the policy gives for observations ``[B, *shape]``, in the fast form if there is one.
 
@@ -92,6 +100,7 @@ class BuiltPolicy:
             x: observations in environment units.
             function: gives greedy actions, samples or scores.
             state: recurrent states ``[B, state_size]`` by network name; ``None`` for zeros.
+            noise: whether noisy layers draw their noise, once for the whole call, as in actions that explore.
 
         Returns:
             Actions in the policy's range, or scores, and the states after them.
@@ -100,7 +109,7 @@ class BuiltPolicy:
         if flat is not None:
             return flat(self.units, x), after
         self.set_mode(True)
-        with torch.no_grad():
+        with torch.no_grad(), noise_on(self._noise if noise else ()):
             inputs = Inputs(self.units.observation(x), state, state_out=after if state else None)
             action = function(self.nets, inputs)
             for name in state or ():
@@ -110,7 +119,7 @@ class BuiltPolicy:
 
     def predict(self, x: Tree, greedy: bool) -> Array:
         """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
-        return self.to_environment(self.act(self.checked(x, chooses=True), self.function(greedy))[0])
+        return self.to_environment(self.act(self.checked(x, chooses=True), self.function(greedy), noise=not greedy)[0])
 
     def action_values(self, x: Tree) -> Array:
         """Values ``[B, A]`` of all discrete actions for observations ``[B, *shape]``; see `as_values`."""

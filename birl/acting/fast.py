@@ -226,7 +226,7 @@ class _Parts:
         self.last = self._follow(head, "linear")
         self.supported = type(encoder) is VectorEncoder and type(head) in (MeanHead, type(self.network))
         self.supported &= type(self.last) is nn.Linear or (
-            type(self.last) is EnsembleLinear and self.last.weight.shape[0] == 1
+            type(self.last) is EnsembleLinear and self.last.weight.shape[0] == 1 and self.last.noise is None
         )
         if self.supported:
             layers = self._follow(encoder, "layers")

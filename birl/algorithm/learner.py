@@ -186,6 +186,11 @@ class Learner:
         self._frozen = frozen if self.running else contextlib.nullcontext
         self._mode: bool | None = None
         self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
+        if self.policy.noisy and self.experience.on_policy:
+            raise UnsupportedError(
+                f"{self.name} compares the probabilities of its rollouts with those of its policy, which noise in its "
+                "layers would change between the two: leave noisy out of the encoder of its policy"
+            )
         self.memory: dict[str, Any] = {}
         self.returns: DiscountedReturns | None = None
         if getattr(self.experience, "returns_to_go", False):

@@ -213,7 +213,7 @@ def constrained_action(nets: DiscreteBCQNets, inputs: Inputs) -> Tensor:
     returns, imitator = judged(nets, inputs)
     logits = imitator.masked_logits
     ratio = (logits - logits.amax(-1, keepdim=True)).exp()
-    return returns.scores().mean(0).masked_fill(ratio < nets.action_flexibility, -math.inf).argmax(-1)
+    return returns.preferences().mean(0).masked_fill(ratio < nets.action_flexibility, -math.inf).argmax(-1)
 
 
 def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -> Loss:

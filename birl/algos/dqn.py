@@ -78,7 +78,7 @@ def double_q_target(nets: DQNNets, batch: Batch) -> Returns:
     with torch.no_grad():
         with eval_mode(nets.critic):
             best = nets.critic(batch.next_inputs).best()
-        return nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
+        return nets.critic_target(batch.next_inputs, best).min().backup(batch.reward, batch.discount)
 
 
 def double_q_loss(nets: DQNNets, batch: Batch, cfg: DoubleDQNConfig) -> Loss:

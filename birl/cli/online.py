@@ -139,7 +139,8 @@ def exploration(
     """
     first = given.get("random_steps", min(_FIRST, n_steps // 10))
     actions = actions_of(single_spaces(env)[1])
-    own, explores = type(algorithm).__name__, algorithm.acts.explores
+    own, noisy = type(algorithm).__name__, _is_noisy(algorithm)
+    explores = algorithm.acts.explores or noisy
     fitting = _FOR_CHOICES if actions.discrete else _FOR_QUANTITIES
     kind = given.get("explorer", ExplorerName.NONE if explores else fitting[0])
     allowed = (*fitting, ExplorerName.GREEDY, ExplorerName.NONE)
@@ -155,6 +156,7 @@ def exploration(
     explorer, why = _explorer(kind, actions, n_steps, given)
     if explorer is None:
         why = "actions that the policy samples" if explores else "greedy actions"
+        why = "those of noisy networks" if noisy else why
     options = {"update_start_step": first, "random_steps": first, "explorer": explorer}
     return options, f"exploration: {first} random actions, then {why}"
 
@@ -206,6 +208,13 @@ def _numbers(text: Any) -> Any:
     except ValueError as error:
         raise ConfigError(f"--noise-std is {text!r}; it must be a number, or one for each quantity: 0.1,0.2") from error
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _is_noisy(algorithm: Algorithm[Any, Any]) -> bool:
+    """Whether the network that acts has, or will have, noise in its layers."""
+    names = {"critic": ("encoder_factory", "q_func_factory"), "actor": ("actor_encoder_factory", "encoder_factory")}
+    factories = (getattr(algorithm.config, name, None) for name in names.get(algorithm.acts.network, ()))
+    return any(getattr(factory, "noisy", False) for factory in factories)
 
 
 def prioritized_sampler(given: dict[str, Any], n_minibatches: int) -> PrioritizedSampler | None:

@@ -33,6 +33,7 @@ from birl.models.q_functions import (
     register_q_func_factory,
 )
 from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
+from birl.models.risk import CPW, CVaR, Norm, Power, RiskMeasure, Wang
 from birl.models.scalar import Scalar
 from birl.models.transformer import (
     CausalTransformer,
@@ -63,10 +64,12 @@ from birl.optimizers import (
 )
 
 __all__ = [
+    "CPW",
     "ActorCriticNets",
     "AdamFactory",
     "AdamWFactory",
     "C51QFunctionFactory",
+    "CVaR",
     "CategoricalPolicy",
     "CategoricalReturns",
     "CausalTransformer",
@@ -90,16 +93,19 @@ __all__ = [
     "MeanQFunctionFactory",
     "MeanReturns",
     "Network",
+    "Norm",
     "NormalPolicy",
     "OptimizerFactory",
     "PixelEncoderFactory",
     "PositionEncodingType",
+    "Power",
     "QFunctionFactory",
     "QRQFunctionFactory",
     "QuantileReturns",
     "RMSpropFactory",
     "ResidualPolicy",
     "Returns",
+    "RiskMeasure",
     "SGDFactory",
     "Scalar",
     "ShareSchedulerFactory",
@@ -110,6 +116,7 @@ __all__ = [
     "VAEEncoder",
     "ValueFunction",
     "VectorEncoderFactory",
+    "Wang",
     "WarmupCosineSchedulerFactory",
     "WarmupSchedulerFactory",
     "eval_mode",

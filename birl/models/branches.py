@@ -61,6 +61,9 @@ class BranchReturns(Returns):
     def scores(self) -> Tensor:
         return self.inner.scores()
 
+    def preferences(self) -> Tensor:
+        return self.inner.preferences()
+
     def best(self) -> Tensor:
         """The action ``[…, D]`` of the options with the highest expected returns."""
         return self.inner.best()
@@ -75,7 +78,7 @@ class BranchReturns(Returns):
         The value of one is the mean over the branches, so ``exp(mean / temperature)`` is a product of the branches':
         each has a policy of its own, with ``D`` times the temperature.
         """
-        logits = self.scores().mean(0) / temperature
+        logits = self.preferences().mean(0) / temperature
         return Categorical(logits / logits.shape[-2], self.allowed, several=True)
 
     def gather(self, action: Tensor) -> BranchReturns:

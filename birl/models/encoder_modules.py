@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from birl.errors import ConfigError
 from birl.models.layers import DenseLayer, activation_named, layer_norm
+from birl.models.noisy import Noisy
 from birl.spaces import MOST_CHANNELS, is_channels_last
 from birl.types import Tree, tree_leaves
 
@@ -25,7 +26,7 @@ class VectorEncoder(nn.Module):
         activation: of every layer but the last.
         last_activation: of the last layer; ``None`` for the same.
         n: number of stacked members, or ``None`` for one plain encoder.
-        **options: ``use_batch_norm``, ``use_layer_norm`` and ``dropout_rate`` of each `DenseLayer`.
+        **options: ``use_batch_norm``, ``use_layer_norm``, ``dropout_rate`` and ``noisy`` of each `DenseLayer`.
     """
 
     def __init__(
@@ -66,13 +67,14 @@ class SimBaBlock(nn.Module):
         features: size of ``x``.
         hidden_size: size between the two products.
         n: number of stacked members, or ``None``.
+        noisy: see `birl.models.noisy.sigma`.
     """
 
-    def __init__(self, features: int, hidden_size: int, n: int | None = None) -> None:
+    def __init__(self, features: int, hidden_size: int, n: int | None = None, noisy: Noisy = False) -> None:
         super().__init__()
         self.norm = layer_norm(features, n)
-        self.expand = DenseLayer(features, hidden_size, "relu", n=n)
-        self.contract = DenseLayer(hidden_size, features, "none", n=n)
+        self.expand = DenseLayer(features, hidden_size, "relu", n=n, noisy=noisy)
+        self.contract = DenseLayer(hidden_size, features, "none", n=n, noisy=noisy)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[M, features]``, or ``[N, M, features]`` if stacked, to the same shape."""
@@ -89,15 +91,23 @@ class SimBaEncoder(nn.Module):
         hidden_size: size inside the blocks.
         n_blocks: number of blocks.
         n: number of stacked members, or ``None`` for one plain encoder.
+        noisy: see `birl.models.noisy.sigma`.
     """
 
     def __init__(
-        self, in_features: int, feature_size: int, hidden_size: int, n_blocks: int, *, n: int | None = None
+        self,
+        in_features: int,
+        feature_size: int,
+        hidden_size: int,
+        n_blocks: int,
+        *,
+        n: int | None = None,
+        noisy: Noisy = False,
     ) -> None:
         super().__init__()
         self.feature_size = feature_size
-        self.embedding = DenseLayer(in_features, feature_size, "none", n=n)
-        self.blocks = nn.ModuleList(SimBaBlock(feature_size, hidden_size, n) for _ in range(n_blocks))
+        self.embedding = DenseLayer(in_features, feature_size, "none", n=n, noisy=noisy)
+        self.blocks = nn.ModuleList(SimBaBlock(feature_size, hidden_size, n, noisy) for _ in range(n_blocks))
         self.norm = layer_norm(feature_size, n)
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
@@ -131,11 +141,12 @@ class PixelEncoder(nn.Module):
     Args:
         observation_shape: ``(channels, height, width)``, or ``(height, width, channels)``.
         filters: ``(channels, kernel size, stride)`` of each convolution.
-        feature_size: size of the dense layer.
+        feature_size: size of the dense layer; ``None`` for none.
         activation: of every layer but the last.
         last_activation: of the dense layer; ``None`` for the same.
         action_size: number of action dimensions, 0 without actions.
         use_batch_norm, dropout_rate: after every layer.
+        noisy: of the dense layer; see `birl.models.noisy.sigma`.
 
     Raises:
         ConfigError: if the image is not three-dimensional, may have many channels last, or is too small for the
@@ -146,13 +157,14 @@ class PixelEncoder(nn.Module):
         self,
         observation_shape: tuple[int, ...],
         filters: Sequence[Sequence[int]],
-        feature_size: int,
+        feature_size: int | None,
         activation: str = "relu",
         last_activation: str | None = None,
         *,
         action_size: int = 0,
         use_batch_norm: bool = False,
         dropout_rate: float | None = None,
+        noisy: Noisy = False,
     ) -> None:
         super().__init__()
         if len(observation_shape) != 3:
@@ -170,7 +182,6 @@ class PixelEncoder(nn.Module):
                 "first, swap the last two axes, or flatten with VectorEncoderFactory"
             )
         self.activation = activation_named(activation)
-        self.feature_size = feature_size
         channels, height, width = first
         self.convolutions, self.after = nn.ModuleList(), nn.ModuleList()
         for out_channels, kernel, stride in filters:
@@ -186,13 +197,18 @@ class PixelEncoder(nn.Module):
             self.convolutions.append(nn.Conv2d(channels, out_channels, kernel, stride))
             self.after.append(nn.Sequential(*after))
             channels = out_channels
-        self.dense = DenseLayer(
-            channels * height * width + action_size,
-            feature_size,
-            activation if last_activation is None else last_activation,
-            use_batch_norm=use_batch_norm,
-            dropout_rate=dropout_rate,
-        )
+        size = channels * height * width + action_size
+        self.feature_size = size if feature_size is None else feature_size
+        self.dense: nn.Module = nn.Identity()
+        if feature_size is not None:
+            self.dense = DenseLayer(
+                size,
+                feature_size,
+                activation if last_activation is None else last_activation,
+                use_batch_norm=use_batch_norm,
+                dropout_rate=dropout_rate,
+                noisy=noisy,
+            )
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``."""
@@ -200,7 +216,8 @@ class PixelEncoder(nn.Module):
         for convolution, after in zip(self.convolutions, self.after, strict=True):
             x = after(self.activation(convolution(x)))
         x = x.flatten(1)
-        return self.dense(x if action is None else torch.cat((x, action), -1))
+        features: Tensor = self.dense(x if action is None else torch.cat((x, action), -1))
+        return features
 
 
 class TreeEncoder(nn.Module):

@@ -23,6 +23,7 @@ from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.files.named import Serializable
 from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder, channels_first
 from birl.models.layers import Members, activation_named
+from birl.models.noisy import check_noisy
 from birl.types import Shape, is_shape, leaf_shapes, shape_map
 
 SIZE = Allowed(int, low=1)
@@ -121,6 +122,8 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
         dropout_rate: dropout probability after each layer, or ``None``.
         exclude_last_activation: whether the last layer is linear.
         last_activation: activation of the last layer instead of ``activation``.
+        noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295), or how much at the
+            start: ``True`` is the paper's 0.5.
     """
 
     hidden_units: list[int] = field(default_factory=lambda: [256, 256])
@@ -130,6 +133,7 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
     dropout_rate: float | None = None
     exclude_last_activation: bool = False
     last_activation: str | None = None
+    noisy: bool | float = False
 
     def __post_init__(self) -> None:
         _check_layers(self)
@@ -149,6 +153,7 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
             use_batch_norm=self.use_batch_norm,
             use_layer_norm=self.use_layer_norm,
             dropout_rate=self.dropout_rate,
+            noisy=self.noisy,
         )
 
 
@@ -158,28 +163,35 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
 
     Attributes:
         filters: ``[channels, kernel size, stride]`` of each convolution.
-        feature_size: size of the dense layer after them.
+        feature_size: size of the dense layer after them; ``None`` for none, for heads with streams of their own.
         activation: see `birl.models.layers.ACTIVATIONS`.
         use_batch_norm: batch norm after each activation.
         dropout_rate: dropout probability after each layer, or ``None``.
         exclude_last_activation: whether the dense layer is linear.
         last_activation: activation of the dense layer instead of ``activation``.
+        noisy: of the dense layer; see `VectorEncoderFactory`.
     """
 
     filters: list[list[int]] = field(default_factory=lambda: _filters_for(84))
-    feature_size: int = 512
+    feature_size: int | None = 512
     activation: str = "relu"
     use_batch_norm: bool = False
     dropout_rate: float | None = None
     exclude_last_activation: bool = False
     last_activation: str | None = None
+    noisy: bool | float = False
 
     def __post_init__(self) -> None:
         _check_layers(self)
         rows = self.filters if isinstance(self.filters, list | tuple) else [None]
         if not all(isinstance(row, list | tuple) and len(row) == 3 and all(map(SIZE.accepts, row)) for row in rows):
             raise ConfigError(f"filters is {self.filters!r}; each must be [channels, kernel size, stride], ints >= 1")
-        check("feature_size", self.feature_size, int, low=1)
+        check("feature_size", self.feature_size, int, low=1, optional=True)
+        if self.feature_size is None and (self.noisy or self.exclude_last_activation or self.last_activation):
+            raise ConfigError(
+                "feature_size is None, so that there is no dense layer: noisy, exclude_last_activation and "
+                "last_activation, which are about it, must be left out"
+            )
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         _check_sizes(observation_shape)
@@ -192,6 +204,7 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
             action_size=action_size,
             use_batch_norm=self.use_batch_norm,
             dropout_rate=self.dropout_rate,
+            noisy=self.noisy,
         )
 
 
@@ -206,14 +219,17 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
         feature_size: size of the residual stream and of the features.
         hidden_size: size inside the blocks.
         n_blocks: number of blocks.
+        noisy: of the dense layers; see `VectorEncoderFactory`.
     """
 
     feature_size: int = 256
     hidden_size: int = 1024
     n_blocks: int = 1
+    noisy: bool | float = False
 
     def __post_init__(self) -> None:
         self.convert_numpy_numbers()
+        check_noisy("noisy", self.noisy)
         for name in ("feature_size", "hidden_size", "n_blocks"):
             check(name, getattr(self, name), int, low=1)
 
@@ -222,7 +238,7 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         size = _flat_size(self, observation_shape) + action_size
-        return SimBaEncoder(size, self.feature_size, self.hidden_size, self.n_blocks, n=n)
+        return SimBaEncoder(size, self.feature_size, self.hidden_size, self.n_blocks, n=n, noisy=self.noisy)
 
 
 @dataclass(frozen=True)
@@ -237,11 +253,13 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
         activation: see `birl.models.layers.ACTIVATIONS`.
         use_batch_norm: batch norm after each activation.
         dropout_rate: dropout probability after each layer, or ``None``.
+        noisy: of the dense layers; see `VectorEncoderFactory`.
     """
 
     activation: str = "relu"
     use_batch_norm: bool = False
     dropout_rate: float | None = None
+    noisy: bool | float = False
 
     def __post_init__(self) -> None:
         _check_layers(self)
@@ -259,6 +277,7 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
             self.activation,
             use_batch_norm=self.use_batch_norm,
             dropout_rate=self.dropout_rate,
+            noisy=self.noisy,
         )
         return TreeEncoder(leaves, joint)
 
@@ -372,3 +391,4 @@ def _check_layers(factory: Any) -> None:
     for name in ("use_batch_norm", "use_layer_norm", "exclude_last_activation"):
         check(name, getattr(factory, name, False), bool)
     check("dropout_rate", factory.dropout_rate, float, low=0, below=1, optional=True)
+    check_noisy("noisy", factory.noisy)

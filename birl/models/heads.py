@@ -11,7 +11,10 @@ import math
 import torch
 from torch import Tensor, nn
 
+from birl.models.dueling import DuelingStreams, LastLayers
 from birl.models.layers import EnsembleLinear
+from birl.models.noisy import Random
+from birl.models.risk import RiskMeasure
 from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns
 
 
@@ -20,10 +23,15 @@ def midpoints(n: int) -> Tensor:
     return (torch.arange(n, dtype=torch.float32) + 0.5) / n
 
 
+_LINEAR = LastLayers()
+
+
 class _LinearHead(nn.Module):
-    def __init__(self, n: int, feature_size: int, n_actions: int | None, size: int = 1) -> None:
+    def __init__(
+        self, n: int, feature_size: int, n_actions: int | None, size: int = 1, last: LastLayers = _LINEAR
+    ) -> None:
         super().__init__()
-        self.linear = EnsembleLinear(n, feature_size, (n_actions or 1) * size)
+        self.linear = last.build(n, feature_size, n_actions, size)
         self.n_actions = n_actions
 
     def _rows(self, features: Tensor) -> Tensor:
@@ -39,7 +47,11 @@ class MeanHead(_LinearHead):
         n: number of members.
         feature_size: size of the last input dimension.
         n_actions: number of discrete actions, or ``None``.
+        last: how its last layers are made.
     """
+
+    def __init__(self, n: int, feature_size: int, n_actions: int | None, last: LastLayers = _LINEAR) -> None:
+        super().__init__(n, feature_size, n_actions, last=last)
 
     def forward(self, features: Tensor) -> MeanReturns:
         """Returns of ``features``."""
@@ -51,26 +63,40 @@ class QuantileHead(_LinearHead):
     """Quantiles at fixed midpoint levels (Dabney et al. 2017, arXiv:1710.10044).
 
     Args:
-        n, feature_size, n_actions: see `MeanHead`.
+        n, feature_size, n_actions, last: see `MeanHead`.
         n_quantiles: number of quantiles.
+        risk: how actions are chosen; ``None`` for by their means.
     """
 
     taus: Tensor
+    masses: Tensor | None
 
-    def __init__(self, n: int, feature_size: int, n_actions: int | None, n_quantiles: int) -> None:
-        super().__init__(n, feature_size, n_actions, n_quantiles)
+    def __init__(
+        self,
+        n: int,
+        feature_size: int,
+        n_actions: int | None,
+        n_quantiles: int,
+        risk: RiskMeasure | None = None,
+        last: LastLayers = _LINEAR,
+    ) -> None:
+        super().__init__(n, feature_size, n_actions, n_quantiles, last)
         self.register_buffer("taus", midpoints(n_quantiles), persistent=False)
+        masses = None if risk is None else risk.masses(n_quantiles)
+        self.register_buffer("masses", masses, persistent=False)
 
     def forward(self, features: Tensor) -> QuantileReturns:
         """Returns of ``features``."""
-        return QuantileReturns(self._rows(features), self.taus)
+        values = self._rows(features)
+        preference = None if self.masses is None else (values * self.masses).sum(-1)
+        return QuantileReturns(values, self.taus, preference=preference)
 
 
 class CategoricalHead(_LinearHead):
     """Categorical distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
 
     Args:
-        n, feature_size, n_actions: see `MeanHead`.
+        n, feature_size, n_actions, last: see `MeanHead`.
         n_atoms: number of atoms.
         v_min, v_max: the lowest and highest return.
     """
@@ -78,9 +104,16 @@ class CategoricalHead(_LinearHead):
     support: Tensor
 
     def __init__(
-        self, n: int, feature_size: int, n_actions: int | None, n_atoms: int, v_min: float, v_max: float
+        self,
+        n: int,
+        feature_size: int,
+        n_actions: int | None,
+        n_atoms: int,
+        v_min: float,
+        v_max: float,
+        last: LastLayers = _LINEAR,
     ) -> None:
-        super().__init__(n, feature_size, n_actions, n_atoms)
+        super().__init__(n, feature_size, n_actions, n_atoms, last)
         self.register_buffer("support", torch.linspace(v_min, v_max, n_atoms), persistent=False)
 
     def forward(self, features: Tensor) -> CategoricalReturns:
@@ -88,23 +121,27 @@ class CategoricalHead(_LinearHead):
         return CategoricalReturns(self.support, logits=self._rows(features))
 
 
-class ImplicitQuantileHead(nn.Module):
+class ImplicitQuantileHead(Random):
     """Quantiles at random levels (Dabney et al. 2018, arXiv:1806.06923 eq. 4, with cosines ``i = 1 … embed_size``).
 
     All members of an ensemble see the same levels, so that their quantiles can be compared and mixed.
 
     Args:
-        n, feature_size, n_actions: see `MeanHead`.
+        n, feature_size, n_actions, last: see `MeanHead`.
         n_quantiles: number of levels drawn for each element.
         n_greedy_quantiles: number of fixed levels while acting.
         embed_size: number of cosines.
+        n_choice_quantiles: number of levels of their own that actions are chosen by in training; ``None`` for
+            ``n_quantiles`` if there is a risk measure, and else for the levels of the returns.
+        risk: how actions are chosen; ``None`` for by their means.
 
     Attributes:
-        greedy: whether levels are fixed midpoints; see `birl.models.set_acting`.
+        greedy: whether levels are fixed midpoints.
     """
 
     frequencies: Tensor
     greedy_taus: Tensor
+    choice_taus: Tensor | None
 
     def __init__(
         self,
@@ -114,29 +151,53 @@ class ImplicitQuantileHead(nn.Module):
         n_quantiles: int,
         n_greedy_quantiles: int,
         embed_size: int,
+        n_choice_quantiles: int | None = None,
+        risk: RiskMeasure | None = None,
+        last: LastLayers = _LINEAR,
     ) -> None:
         super().__init__()
-        self.embedding = EnsembleLinear(n, embed_size, feature_size)
-        self.linear = EnsembleLinear(n, feature_size, n_actions or 1)
+        self.embedding = EnsembleLinear(n, embed_size, feature_size, last.noisy)
+        self.linear = last.build(n, feature_size, n_actions)
         self.n_quantiles = n_quantiles
         self.is_discrete = n_actions is not None
-        self.greedy = False
         self.register_buffer("frequencies", math.pi * torch.arange(1.0, embed_size + 1.0), persistent=False)
         self.register_buffer("greedy_taus", midpoints(n_greedy_quantiles), persistent=False)
+        self._risk, self._n_choice = risk, n_choice_quantiles or (n_quantiles if risk else 0)
+        choice_taus = None if risk is None else risk.levels(n_greedy_quantiles)
+        self.register_buffer("choice_taus", choice_taus, persistent=False)
 
-    def forward(self, features: Tensor) -> QuantileReturns:
-        """Returns of ``features``."""
-        taus = self.greedy_taus
-        if not self.greedy:
-            size = (*features.shape[1:-1], self.n_quantiles)
-            taus = torch.rand(size, dtype=features.dtype, device=features.device)
+    def forward(self, features: Tensor, choose: bool = True) -> QuantileReturns:
+        """Returns of ``features``; with ``choose`` also what actions are chosen by, if that is something else."""
+        taus = self.greedy_taus if self.greedy else self._drawn(features, self.n_quantiles, None)
+        choice = None
+        if choose and self.is_discrete:
+            choice = self.choice_taus if self.greedy else None
+            if not self.greedy and self._n_choice:
+                choice = self._drawn(features, self._n_choice, self._risk)
+        if choice is None:
+            return QuantileReturns(self._quantiles(features, taus), taus)
+        # in one pass, which has one noise
+        both = self._quantiles(features, torch.cat((taus, choice), -1))
+        values, others = both.split([taus.shape[-1], choice.shape[-1]], -1)
+        return QuantileReturns(values, taus, preference=others.mean(-1))
+
+    def _drawn(self, features: Tensor, n: int, risk: RiskMeasure | None) -> Tensor:
+        """``n`` random levels for each element."""
+        size = (*features.shape[1:-1], n)
+        if risk is not None:
+            return risk.draw(size, features)
+        return torch.rand(size, dtype=features.dtype, device=features.device)
+
+    def _quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
+        """Quantiles ``[N, …, Q]`` or ``[N, …, A, Q]`` at the levels ``[Q]`` or ``[…, Q]``."""
         embedding = torch.relu(self.embedding((taus.unsqueeze(-1) * self.frequencies).cos().unsqueeze(0)))
         ones = (1,) * (features.dim() - 2)
         if self.greedy:  # [N, Q, F]: one embedding for all elements
             embedding = embedding.view(embedding.shape[0], *ones, *embedding.shape[1:])
-        # (features * embedding) @ weight, without a product as large as the embedding
-        weight: Tensor = self.linear.weight
-        bias = self.linear.bias
-        weight = features.unsqueeze(-1) * weight.view(weight.shape[0], *ones, *weight.shape[1:])
-        values = embedding @ weight + bias.view(bias.shape[0], *ones, 1, -1)
-        return QuantileReturns(values.transpose(-1, -2) if self.is_discrete else values.squeeze(-1), taus)
+        if isinstance(self.linear, DuelingStreams):
+            values = self.linear(features.unsqueeze(-2) * embedding)
+        else:  # (features * embedding) @ weight, without a product as large as the embedding
+            weight, bias = self.linear.tensors()
+            weight = features.unsqueeze(-1) * weight.view(weight.shape[0], *ones, *weight.shape[1:])
+            values = embedding @ weight + bias.view(bias.shape[0], *ones, 1, -1)
+        return values.transpose(-1, -2) if self.is_discrete else values.squeeze(-1)

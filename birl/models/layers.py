@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from birl.errors import ConfigError
 from birl.models import matmul
+from birl.models.noisy import FactorisedNoise, Noisy
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -49,20 +50,27 @@ class EnsembleLinear(nn.Module):
         n: number of members.
         in_features: size of the last dimension of the input.
         out_features: size of the last dimension of the output.
+        noisy: see `birl.models.noisy.sigma`. Each member has its own noise.
     """
 
-    def __init__(self, n: int, in_features: int, out_features: int) -> None:
+    def __init__(self, n: int, in_features: int, out_features: int, noisy: Noisy = False) -> None:
         super().__init__()
         bound = 1.0 / math.sqrt(max(in_features, 1))
         self.weight = nn.Parameter(torch.empty(n, in_features, out_features).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(n, 1, out_features).uniform_(-bound, bound))
+        self.noise = FactorisedNoise(self.weight, self.bias, noisy) if noisy else None
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Weights ``[N, in, out]`` and biases ``[N, 1, out]`` of one pass, with its noise."""
+        weight, bias = self.weight, self.bias
+        return (weight, bias) if self.noise is None else self.noise(weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[M, in]`` (the same for all members) or ``[N or 1, …, in]`` to ``[N, …, out]``."""
         if x.dim() > 3:
             y = self.forward(x.flatten(1, -2))
             return y.view(y.shape[0], *x.shape[1:-1], y.shape[-1])
-        weight, bias = self.weight, self.bias
+        weight, bias = self.tensors()
         n = weight.shape[0]
         if matmul.applies(x, weight):
             return matmul.linear(x if x.dim() == 3 else x.unsqueeze(0), weight, bias)
@@ -81,6 +89,24 @@ class EnsembleLinear(nn.Module):
         if self.weight.shape[-1] != 1 or x.device.type != "cpu":
             return False
         return x.dim() > 1 and x.shape[-1] == self.weight.shape[1] and x.dtype == self.weight.dtype
+
+
+class NoisyLinear(nn.Linear):
+    """A linear layer with noise; see `birl.models.noisy.FactorisedNoise`.
+
+    Args:
+        in_features: size of the last dimension of the input.
+        out_features: size of the last dimension of the output.
+        noisy: see `birl.models.noisy.sigma`.
+    """
+
+    def __init__(self, in_features: int, out_features: int, noisy: Noisy = True) -> None:
+        super().__init__(in_features, out_features)
+        self.noise = FactorisedNoise(self.weight, self.bias, noisy)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[…, in_features]`` to ``[…, out_features]``."""
+        return dense(x, *self.noise(self.weight, self.bias))
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -112,6 +138,7 @@ class DenseLayer(nn.Module):
         use_batch_norm: whether to normalise over the batch (single layers only).
         use_layer_norm: whether to normalise over features.
         dropout_rate: probability of zeroing a feature.
+        noisy: see `birl.models.noisy.sigma`.
     """
 
     def __init__(
@@ -124,11 +151,16 @@ class DenseLayer(nn.Module):
         use_batch_norm: bool = False,
         use_layer_norm: bool = False,
         dropout_rate: float | None = None,
+        noisy: Noisy = False,
     ) -> None:
         super().__init__()
         self.activation = activation_named(activation)
         sizes = (in_features, out_features)
-        self.linear = nn.Linear(*sizes) if n is None else EnsembleLinear(n, *sizes)
+        self.linear: nn.Linear | EnsembleLinear
+        if n is None:
+            self.linear = NoisyLinear(*sizes, noisy) if noisy else nn.Linear(*sizes)
+        else:
+            self.linear = EnsembleLinear(n, *sizes, noisy)
         self.after = nn.ModuleList([nn.BatchNorm1d(out_features)] if use_batch_norm else [])
         self.after.extend([layer_norm(out_features, n)] if use_layer_norm else [])
         self.after.extend([nn.Dropout(dropout_rate)] if dropout_rate else [])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.models.encoders import EncoderFactory, feature_size_of
-from birl.models.heads import ImplicitQuantileHead
+from birl.models.noisy import Random, noise_of
 from birl.models.recurrent import Recurrent
 from birl.spaces import Spec
 from birl.types import Inputs, Tree, shape_map, tree_leaves, tree_map
@@ -33,6 +33,7 @@ class Network(nn.Module):
         self.feature_size = feature_size_of(encoder, spec.encoder_shape, spec.actions.size if with_action else None)
         self.state_size: int = getattr(encoder, "state_size", 0)
         self._ranks = shape_map(len, spec.encoder_shape)
+        self._noisy = bool(noise_of(encoder))
 
     def encode(self, inputs: Inputs, action: Tensor | None = None) -> Tensor:
         """Features ``[..., F]``, or ``[N, ..., F]`` of an ensemble encoder.
@@ -65,10 +66,15 @@ class Network(nn.Module):
         if len(leading) == 1 and is_first is not None:
             is_first = is_first.unsqueeze(0)
         shape = leading if len(leading) == 2 else torch.Size((1, *leading))
-        sequence = _unflatten(encoder.embed(self._flatten(observation)), shape)
-        following = None
-        if inputs.following is not None:
+        flat, following = self._flatten(observation), None
+        if inputs.following is None:
+            sequence = _unflatten(encoder.embed(flat), shape)
+        elif not self._noisy:
+            sequence = _unflatten(encoder.embed(flat), shape)
             following = _unflatten(encoder.embed(self._flatten(self.spec.encoded(inputs.following))), shape)
+        else:  # in one pass, which has one noise
+            both = tree_map(lambda *x: torch.cat(x), flat, self._flatten(self.spec.encoded(inputs.following)))
+            sequence, following = (_unflatten(each, shape) for each in encoder.embed(both).chunk(2, -2))
         features, final = encoder.unroll(sequence, state, is_first, following)
         if inputs.state_out is not None:
             inputs.state_out[self.state_key] = final
@@ -119,13 +125,13 @@ def is_recurrent(module: nn.Module) -> bool:
 
 
 def set_acting(module: nn.Module, acting: bool) -> None:
-    """Switch between acting (no dropout, running batch statistics, fixed quantile levels) and training."""
+    """Switch between acting (no dropout, no noise, running batch statistics, fixed quantile levels) and training."""
     for part in module.modules():
         if type(part).train is nn.Module.train:
             vars(part)["training"] = not acting  # does the same as train() in a quarter of the time
         else:
             part.train(not acting)
-        if isinstance(part, ImplicitQuantileHead):
+        if isinstance(part, Random):
             part.greedy = acting
 
 

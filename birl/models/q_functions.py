@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, cast
 
 import torch
@@ -16,12 +16,15 @@ from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.named import Serializable
 from birl.models.branches import BranchReturns
+from birl.models.dueling import LastLayers
 from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
-from birl.models.encoders import EncoderFactory
+from birl.models.encoders import SIZE, EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
 from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
 from birl.models.matmul import NEVER, products
 from birl.models.networks import Network
+from birl.models.noisy import check_noisy
+from birl.models.risk import RiskMeasure
 from birl.models.value_distributions import Returns
 from birl.spaces import Spec
 from birl.types import Inputs
@@ -50,26 +53,72 @@ class QFunctionFactory(Serializable):
 register_q_func_factory = QFunctionFactory.register
 
 
+_OF_ALL_HEADS = ("share_encoder", "dueling", "trunk_gradient", "noisy")
+
+
 @dataclass(frozen=True)
 class _HeadFactory(QFunctionFactory):
     """Base of factories whose further fields are the last arguments of a head."""
 
     share_encoder: bool = False
+    dueling: bool | list[int] = field(default=False, kw_only=True)
+    trunk_gradient: float | None = field(default=None, kw_only=True)
+    noisy: bool | float = field(default=False, kw_only=True)
 
     _head: ClassVar[type[nn.Module]]
 
     def __post_init__(self) -> None:
         self.convert_numpy_numbers()
-        check(f"{type(self).__name__}.share_encoder", self.share_encoder, bool)
+        own = type(self).__name__
+        check(f"{own}.share_encoder", self.share_encoder, bool)
+        check_noisy(f"{own}.noisy", self.noisy)
+        if not isinstance(self.dueling, bool):
+            sizes = self.dueling
+            if not isinstance(sizes, list | tuple) or not all(map(SIZE.accepts, sizes)):
+                raise ConfigError(f"{own}.dueling is {sizes!r:.80}; it must be True, False or a list of ints >= 1")
+        check(f"{own}.trunk_gradient", self.trunk_gradient, float, low=0, optional=True)
+        if self.trunk_gradient is not None and self.dueling is False:
+            raise ConfigError(f"{own}.trunk_gradient is {self.trunk_gradient}, which is for dueling=True only")
+        if hasattr(self, "risk"):
+            object.__setattr__(self, "risk", RiskMeasure.from_short(self.risk))
+            hint = ", such as birl.models.CVaR()"
+            check(f"{own}.risk", self.risk, RiskMeasure, hint, optional=True)  # type: ignore[type-abstract]
         for name, default in self._options(type(self)).items():
             if isinstance(default, int):
                 check(f"{type(self).__name__}.{name}", getattr(self, name), int, low=1)
 
-    def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
-        return self._head(n, feature_size, n_actions, **self._options(self))
+    def create_head(
+        self, n: int, feature_size: int, n_actions: int | None, *, branching: bool = False
+    ) -> nn.Module:
+        return self._head(
+            n, feature_size, n_actions, **self._options(self), last=self._last(feature_size, n_actions, branching)
+        )
+
+    def _last(self, feature_size: int, n_actions: int | None, branching: bool) -> LastLayers:
+        for name in ("risk", "n_choice_quantiles"):
+            if n_actions is None and getattr(self, name, None) is not None:
+                raise ConfigError(
+                    f"{type(self).__name__} has {name}={getattr(self, name)}, which is about the choice among discrete "
+                    "actions, but here a policy makes the actions: leave it out"
+                )
+        if self.dueling is False:
+            return LastLayers(noisy=self.noisy)
+        if n_actions is None:
+            raise ConfigError(
+                f"{type(self).__name__} has dueling={self.dueling}, which tells the value of a state from the "
+                "advantages of its actions, but this Q-function reads one action: leave dueling out, or use an "
+                "algorithm for discrete actions"
+            )
+        streams = [feature_size] if self.dueling is True else self.dueling
+        if branching and not streams:
+            raise ConfigError(
+                f"{type(self).__name__} has dueling=[], but several choices at once are dueling without it: leave it "
+                "out, or give the sizes of hidden layers"
+            )
+        return LastLayers(streams, self.trunk_gradient, branching, self.noisy)
 
     def _options(self, owner: object) -> dict[str, Any]:
-        return {each.name: getattr(owner, each.name) for each in fields(self) if each.name != "share_encoder"}
+        return {each.name: getattr(owner, each.name) for each in fields(self) if each.name not in _OF_ALL_HEADS}
 
 
 @dataclass(frozen=True)
@@ -79,6 +128,15 @@ class MeanQFunctionFactory(_HeadFactory, type="mean"):
     Attributes:
         share_encoder: whether the members of an ensemble share one encoder. Its gradient is the sum of theirs (d3rlpy:
             the mean).
+        dueling: whether the returns of discrete actions are ``V + A - mean A``, from two streams of layers
+            (arXiv:1511.06581 eq. 9), by quantile, and for categorical distributions by atom before the softmax:
+            ``True`` for streams with one hidden layer as wide as the features, or the sizes of their hidden layers. Of
+            several choices at once (``MultiDiscrete``), which are dueling anyway, the value and the advantages get
+            streams.
+        trunk_gradient: factor on the gradients that leave the two streams for the encoder, or ``None``; the paper's is
+            1 / sqrt 2.
+        noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295 eqs. 9-11), or how
+            much at the start: ``True`` is the paper's 0.5. Encoders have an option of the same name.
     """
 
     _head = MeanHead
@@ -89,11 +147,14 @@ class QRQFunctionFactory(_HeadFactory, type="qr"):
     """Quantile regression (Dabney et al. 2017, arXiv:1710.10044).
 
     Attributes:
-        share_encoder: whether the members of an ensemble share one encoder.
+        share_encoder, dueling, trunk_gradient, noisy: see `MeanQFunctionFactory`.
         n_quantiles: number of quantiles.
+        risk: how actions are chosen, when acting and for targets: a measure of `birl.models.risk`, such as ``CVaR()``,
+            or its name; ``None`` for by their means. Losses are the same.
     """
 
     n_quantiles: int = 32
+    risk: RiskMeasure | None = field(default=None, kw_only=True)
 
     _head = QuantileHead
 
@@ -103,17 +164,26 @@ class IQNQFunctionFactory(_HeadFactory, type="iqn"):
     """Implicit quantile networks (Dabney et al. 2018, arXiv:1806.06923).
 
     Attributes:
-        share_encoder: whether the members of an ensemble share one encoder.
+        share_encoder, dueling, trunk_gradient, noisy: see `MeanQFunctionFactory`.
         n_quantiles: number of random quantile levels in training.
         n_greedy_quantiles: number of fixed quantile levels while acting.
         embed_size: number of cosines in the embedding of a level.
+        n_choice_quantiles: number of random quantile levels of their own by which actions of targets are chosen
+            (the paper's K, 32); ``None`` for the levels that value them.
+        risk: see `QRQFunctionFactory`.
     """
 
     n_quantiles: int = 64
     n_greedy_quantiles: int = 32
     embed_size: int = 64
+    n_choice_quantiles: int | None = field(default=None, kw_only=True)
+    risk: RiskMeasure | None = field(default=None, kw_only=True)
 
     _head = ImplicitQuantileHead
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("IQNQFunctionFactory.n_choice_quantiles", self.n_choice_quantiles, int, low=1, optional=True)
 
 
 @dataclass(frozen=True)
@@ -121,7 +191,7 @@ class C51QFunctionFactory(_HeadFactory, type="c51"):
     """Categorical distribution over returns (Bellemare et al. 2017, arXiv:1707.06887).
 
     Attributes:
-        share_encoder: whether the members of an ensemble share one encoder.
+        share_encoder, dueling, trunk_gradient, noisy: see `MeanQFunctionFactory`.
         n_atoms: number of atoms, at least 2.
         v_min, v_max: lowest and highest representable return; returns outside are clipped to these.
     """
@@ -157,19 +227,22 @@ class _QFunction(Network):
     ) -> None:
         share = q_func_factory.share_encoder
         actions, n_actions = (spec.actions, None) if self._reads_action else (None, spec.actions.size)
+        branching: dict[str, Any] = {}
         if n_actions is not None and isinstance(spec.actions, MultiDiscrete):
             n_actions += 1  # the value of the state; see `BranchReturns`
+            branching = {"branching": True} if isinstance(q_func_factory, _HeadFactory) else {}
         encoder = encoder_factory.build(spec.encoder_shape, actions, None if share else n_ensembles)
         super().__init__(spec, encoder, with_action=self._reads_action)
-        self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions)
+        self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions, **branching)
         self.share_encoder, self.n_ensembles = share, n_ensembles
 
-    def _returns(self, inputs: Inputs, action: Tensor | None) -> Returns:
+    def _returns(self, inputs: Inputs, action: Tensor | None, choose: bool = True) -> Returns:
         features = self.encode(inputs, action)
         features = features.unsqueeze(0) if self.share_encoder else features
         if features.dim() < 3:  # [N, F] could be read as N elements
             raise ShapeError("a Q-function got one observation without a batch dimension: use observation[None]")
-        return cast(Returns, self.head(features))
+        of_action = not choose and isinstance(self.head, ImplicitQuantileHead)
+        return cast(Returns, self.head(features, choose=False) if of_action else self.head(features))
 
 
 class DiscreteQFunction(_QFunction):
@@ -189,7 +262,7 @@ class DiscreteQFunction(_QFunction):
 
         Of several choices, `BranchReturns` ``[N, …, D, A]``, or those of ``action`` ``[…, D]``.
         """
-        returns, actions = self._returns(inputs, None), self.spec.actions
+        returns, actions = self._returns(inputs, None, choose=action is None), self.spec.actions
         mask = inputs.mask if self.spec.masked and action is None else None
         if isinstance(actions, MultiDiscrete):
             returns = BranchReturns.of(returns, actions, mask)

@@ -135,22 +135,23 @@ class _RecurrentEncoderFactory(EncoderFactory):
     hidden_size: int = 128
     hidden_units: list[int] = field(default_factory=lambda: [128])
     activation: str = "relu"
+    noisy: bool | float = False
 
     _cell: ClassVar[type[nn.LSTMCell | nn.GRUCell]]
     _ensemble: ClassVar[type[nn.Module]] = RecurrentMembers
 
     def __post_init__(self) -> None:
         self.convert_numpy_numbers()
-        VectorEncoderFactory(self.hidden_units, self.activation)  # checks both
+        VectorEncoderFactory(self.hidden_units, self.activation, noisy=self.noisy)  # checks them
         check("hidden_size", self.hidden_size, int, low=1)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> RecurrentEncoder:
         joint = None
         if action_size:
-            joint = VectorEncoder(self.hidden_size + action_size, [self.hidden_size], self.activation)
-        factory: EncoderFactory = VectorEncoderFactory(self.hidden_units, self.activation)
+            joint = VectorEncoder(self.hidden_size + action_size, [self.hidden_size], self.activation, noisy=self.noisy)
+        factory: EncoderFactory = VectorEncoderFactory(self.hidden_units, self.activation, noisy=self.noisy)
         if not is_shape(observation_shape) or len(observation_shape) == 3:
-            factory = DefaultEncoderFactory(self.activation)
+            factory = DefaultEncoderFactory(self.activation, noisy=self.noisy)
         embedding = factory.create(observation_shape)
         return RecurrentEncoder(embedding, self._cell(feature_size_of(embedding), self.hidden_size), joint)
 
@@ -165,6 +166,7 @@ class LSTMEncoderFactory(_RecurrentEncoderFactory, type="lstm"):
         hidden_size: size of the core's output; the state is twice as large.
         hidden_units: dense layers in front of the core. Images and trees have their default encoders instead.
         activation: of these layers and of the one that joins an action.
+        noisy: of the same layers; see `birl.models.VectorEncoderFactory`. The core has no noise.
     """
 
     _cell = nn.LSTMCell
@@ -180,6 +182,7 @@ class GRUEncoderFactory(_RecurrentEncoderFactory, type="gru"):
         hidden_size: size of the core's output and of the state.
         hidden_units: dense layers in front of the core. Images and trees have their default encoders instead.
         activation: of these layers and of the one that joins an action.
+        noisy: of the same layers; see `birl.models.VectorEncoderFactory`. The core has no noise.
     """
 
     _cell = nn.GRUCell

@@ -37,12 +37,16 @@ class Returns(Protocol):
         """Expected return ``[N, …, A]``."""
 
     def scores(self) -> Tensor:
-        """Expected returns ``[N, …, A]``, very low for actions that are not allowed: what choices are made by."""
+        """Expected returns ``[N, …, A]``, very low for actions that are not allowed."""
         return masked(self.mean(), self.allowed)
 
+    def preferences(self) -> Tensor:
+        """What choices are made by ``[N, …, A]``: `scores`, or those of a risk measure or of levels of its own."""
+        return self.scores()
+
     def best(self) -> Tensor:
-        """The action ``[…]`` of the highest expected return, averaged over the ensemble: the greedy action."""
-        return self.scores().mean(0).argmax(-1)
+        """The action ``[…]`` of the highest preference, averaged over the ensemble: the greedy action."""
+        return self.preferences().mean(0).argmax(-1)
 
     def gap(self, action: Tensor) -> Tensor:
         """How much less int64 ``action`` ``[…]`` is worth than the best one: ``[…]``, at least 0.
@@ -53,11 +57,11 @@ class Returns(Protocol):
         return scores.amax(-1) - scores.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def policy(self, temperature: float) -> Categorical:
-        """The Boltzmann policy: probabilities proportional to ``exp(expected return / temperature)``.
+        """The Boltzmann policy: probabilities proportional to ``exp(preference / temperature)``.
 
-        Of expected returns that are averaged over the ensemble. Actions that are not allowed have none.
+        Of `preferences` that are averaged over the ensemble. Actions that are not allowed have none.
         """
-        return Categorical(self.scores().mean(0) / temperature, self.allowed)
+        return Categorical(self.preferences().mean(0) / temperature, self.allowed)
 
     def gather(self, action: Tensor) -> Self:
         """The returns of int64 ``action`` ``[…]``: removes ``A``."""
@@ -215,11 +219,13 @@ class QuantileReturns(_RowReturns):
         values: ``[N, …, Q]`` or ``[N, …, A, Q]``.
         taus: quantile levels in [0, 1], ``[Q]`` or ``[…, Q]`` (without ``N`` and ``A``).
         allowed: see `Returns`.
+        preference: ``[N, …, A]``, by which actions are chosen instead of the mean; ``None`` for the mean.
     """
 
     values: Tensor
     taus: Tensor
     allowed: Tensor | None = None
+    preference: Tensor | None = None
 
     def _rows(self) -> Tensor:
         return self.values
@@ -230,11 +236,17 @@ class QuantileReturns(_RowReturns):
     def mean(self) -> Tensor:
         return self.values.mean(-1)
 
+    def preferences(self) -> Tensor:
+        return self.scores() if self.preference is None else masked(self.preference, self.allowed)
+
     def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> QuantileReturns:
         taus = self.taus
         if taus.dim() > 1:  # levels of each element are those of all branches
             taus = taus.unsqueeze(-2) if branches > 0 else taus.squeeze(-2)
-        return QuantileReturns(function(self.values), taus)
+        preference = self.preference
+        if preference is not None:
+            preference = function(preference.unsqueeze(-1)).squeeze(-1)
+        return QuantileReturns(function(self.values), taus, preference=preference)
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> QuantileReturns:
         next_returns = self.values if bonus is None else self.values + bonus.unsqueeze(-1)

@@ -225,7 +225,8 @@ class ReplayPlayer(Player):
     Args:
         algorithm, observation, action_space: see `Player`.
         buffer: replay buffer with one lane per environment; ``None`` to store nothing.
-        explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones.
+        explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones, and
+            for those of noisy networks.
         greedy: whether the policy acts greedily where there is no explorer.
         generator: source of random actions.
         random_steps: number of steps at the start that are uniformly random.
@@ -247,6 +248,12 @@ class ReplayPlayer(Player):
     ) -> None:
         values = bool(getattr(explorer, "needs_values", False))
         super().__init__(algorithm, observation, action_space, greedy or explorer is not None, values)
+        if explorer is not None and getattr(self._actor, "noisy", False):
+            raise ConfigError(
+                f"explorer is a {type(explorer).__name__}, which changes greedy actions, but the layers of this "
+                f"{type(algorithm).__name__} are noisy: their noise explores, and greedy actions are without it. Leave "
+                "explorer out, or noisy"
+            )
         self._algorithm, self._buffer = algorithm, buffer
         self._explorer: Any = explorer
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule

@@ -135,6 +135,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"encoder\.cell\.([wb])\w+_hh", r"cell.\1_h"),
     (r"(?:head\.)?linear\.([wb])\w+", r"out.\1"),
     (r"head\.embedding\.([wb])\w+", r"embed.\1"),
+    (r"head\.linear\.(value|advantage)\.(\d+)\.linear\.([wb])\w+", r"\1.\3\2"),
+    (r"head\.linear\.(value|advantage)\.\d+\.([wb])\w+", r"\1.out.\2"),
 )
 
 
@@ -143,7 +145,8 @@ def plain_parameters(nets: nn.Module) -> dict[str, Tensor]:
 
     Layer ``i`` of member ``k`` of network ``critic`` is ``critic.k.w{i}`` ``[in, out]`` and ``critic.k.b{i}``
     ``[out]``, the last layer ``critic.k.out.w`` and ``critic.k.out.b``; networks without members have ``k = 0``. A
-    learned scalar has the name of its network.
+    learned scalar has the name of its network. Streams of dueling heads are ``critic.k.value.w{i}`` and so on. The
+    noise of a layer has ``sigma.`` before the layer's name: ``critic.k.sigma.w0``.
     """
     result: dict[str, Tensor] = {}
     for name, tensor in nets.state_dict().items():
@@ -154,7 +157,9 @@ def plain_parameters(nets: nn.Module) -> dict[str, Tensor]:
             continue
         member = re.search(r"members\.(\d+)\.", rest)
         single = rest.replace(member[0], "") if member else rest
-        labels = [found.expand(plain) for pattern, plain in _RULES if (found := re.fullmatch(pattern, single))]
+        bare = single.replace(".noise", "")
+        labels = [found.expand(plain) for pattern, plain in _RULES if (found := re.fullmatch(pattern, bare))]
+        labels = labels if bare == single else [f"sigma.{label}" for label in labels]
         if not labels:
             raise ValueError(f"no plain name is known for {name!r}: pass a function of your own as `parameters`")
         if value.dim() == 3:  # stacked: [N, in, out], biases [N, 1, out]

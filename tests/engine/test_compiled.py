@@ -18,7 +18,7 @@ from birl.algos import BCConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from birl.engine import HardCopy, compiler
 from birl.engine import compiled as program
 from birl.errors import CompileError, ConfigError
-from birl.models import EncoderFactory, VectorEncoderFactory
+from birl.models import C51QFunctionFactory, EncoderFactory, VectorEncoderFactory
 from birl.optimizers import (
     AdamFactory,
     AdamWFactory,
@@ -482,6 +482,26 @@ def test_recorded_updates_are_the_updates() -> None:
         assert float(first["loss"]) == float(second["loss"])
     assert set(differences(plain.engine, recorded.engine).values()) == {0.0}
     assert (tape.recorded, tape.replayed) == (2, 20 - 2 * program.RUNS_BEFORE_RECORDING)  # with and without a copy
+
+
+def test_noise_moves_on_in_programs_and_recordings() -> None:
+    """Of noisy networks: the same batch and the same parameters have another loss each time, the same in all ways."""
+    fields: dict[str, Any] = {
+        "encoder_factory": VectorEncoderFactory([8], noisy=True),
+        "q_func_factory": C51QFunctionFactory(n_atoms=5, dueling=[4], noisy=True),
+        "learning_rate": 0.0,
+    }
+    ways = {"eager": dqn(False, **fields), "compiled": dqn(True, **fields), "recorded": dqn(True, **fields)}
+    tape = ways["recorded"].engine._updates._record = _Tape(ways["recorded"])
+    losses, states = {}, {}
+    for way, algorithm in ways.items():
+        torch.manual_seed(7)
+        losses[way] = [float(algorithm.update(batch(0))["loss"]) for _ in range(9)]
+        states[way] = torch.get_rng_state()
+    assert tape.replayed > 2 and len(set(losses["eager"])) == 9
+    assert losses["compiled"] == pytest.approx(losses["eager"], rel=1e-5)
+    assert losses["recorded"] == losses["compiled"]
+    assert torch.equal(states["eager"], states["compiled"]) and torch.equal(states["eager"], states["recorded"])
 
 
 def test_many_updates_in_one_recording() -> None:
