@@ -13,6 +13,7 @@ from birl.models.encoders import (
     register_encoder_factory,
 )
 from birl.models.networks import Network, eval_mode, is_recurrent, set_acting
+from birl.models.normalized import BatchRenormEncoderFactory, DroQEncoderFactory
 from birl.models.policies import (
     CategoricalPolicy,
     ConditionalNormalPolicy,
@@ -32,6 +33,7 @@ from birl.models.q_functions import (
     QRQFunctionFactory,
     register_q_func_factory,
 )
+from birl.models.quadratic import QuadraticQFunction
 from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
 from birl.models.scalar import Scalar
 from birl.models.transformer import (
@@ -62,6 +64,7 @@ __all__ = [
     "ActorCriticNets",
     "AdamFactory",
     "AdamWFactory",
+    "BatchRenormEncoderFactory",
     "C51QFunctionFactory",
     "CategoricalPolicy",
     "CategoricalReturns",
@@ -75,6 +78,7 @@ __all__ = [
     "DeterministicPolicy",
     "DiscreteDecisionTransformer",
     "DiscreteQFunction",
+    "DroQEncoderFactory",
     "EncoderFactory",
     "GPTAdamWFactory",
     "GRUEncoderFactory",
@@ -90,6 +94,7 @@ __all__ = [
     "PositionEncodingType",
     "QFunctionFactory",
     "QRQFunctionFactory",
+    "QuadraticQFunction",
     "QuantileReturns",
     "RMSpropFactory",
     "ResidualPolicy",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.heads import ImplicitQuantileHead
+from birl.models.normalized import BatchRenorm, DropoutNorm
 from birl.models.recurrent import Recurrent
 from birl.spaces import Spec
 from birl.types import Inputs, Tree, shape_map, tree_leaves, tree_map
@@ -125,7 +126,7 @@ def set_acting(module: nn.Module, acting: bool) -> None:
             vars(part)["training"] = not acting  # does the same as train() in a quarter of the time
         else:
             part.train(not acting)
-        if isinstance(part, ImplicitQuantileHead):
+        if isinstance(part, ImplicitQuantileHead | DropoutNorm):
             part.greedy = acting
 
 
@@ -145,7 +146,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-_MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+_MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, BatchRenorm)
 
 
 def _flatten(x: Tensor, rank: int) -> Tensor:

@@ -135,6 +135,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"encoder\.cell\.([wb])\w+_hh", r"cell.\1_h"),
     (r"(?:head\.)?linear\.([wb])\w+", r"out.\1"),
     (r"head\.embedding\.([wb])\w+", r"embed.\1"),
+    (r"encoder\.layers\.(\d+)\.(?:norm\.)?(weight|bias|running_\w+|batches)", r"norm\1.\2"),
 )
 
 
