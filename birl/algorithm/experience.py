@@ -49,6 +49,7 @@ class Transitions(Experience):
     next_actions: bool = False
     returns_to_go: bool = False
     single_seed: str = ""
+    n_updates: int = 1
     gathers = True
 
     @property

@@ -56,6 +56,7 @@ class Experience:
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
         single_seed: why several seeds cannot be trained at once; empty if they can.
+        n_updates: number of updates at each point where a loop in environments makes some, if it is not told.
         description: a phrase for the documentation.
     """
 
@@ -65,6 +66,7 @@ class Experience:
     contexts: bool = False
     gathers: bool = False
     single_seed: str = ""
+    n_updates: int = 1
     description: str = "nothing: it does not learn"
 
     def draw(self, learner: Learner, source: Any) -> Any:

@@ -161,7 +161,10 @@ def train(
         ),
     ] = None,
     n_updates: Annotated[
-        int | None, typer.Option(min=1, help="Online: updates after every --update-interval steps.  [default: 1]")
+        int | None,
+        typer.Option(
+            min=1, help="Online: updates after every --update-interval steps.  [default: 1; 20 for REDQ and DroQ]"
+        ),
     ] = None,
     logging_steps: Annotated[
         int | None, typer.Option(min=1, help="Write metrics every so many steps, not only once an epoch.")
@@ -263,7 +266,8 @@ def train(
         if source is None and not algorithm.learns_from.on_policy:
             options, why = exploration(learner, env, planned, off_policy)
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
-            updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * (n_updates or 1)
+            each = n_updates or algorithm.learns_from.n_updates
+            updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * each
             sampler = prioritized_sampler(drawing, updates)
             options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
             notes.append(why)
