@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from birl.acting.policy import Policy
 from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.engine import Engine, Step
+from birl.engine.resets import reset
 from birl.errors import CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
 from birl.observations import choices_in, picked
@@ -171,7 +173,8 @@ class Learner:
     ) -> None:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
-        self.nets: Any = definition.networks(spec, config).to(device)
+        self._new_networks = partial(definition.networks, spec, config)
+        self.nets: Any = self._new_networks().to(device)
         self.engine = Engine(self.nets, definition.steps, config)
         if config.compile_graph is True:
             self.engine.compile()
@@ -223,6 +226,7 @@ class Learner:
             Losses and metrics as scalar tensors on the device, averaged over the passes that had them.
         """
         self.set_mode(acting=False)
+        before = self.engine.grad_step
         self.experience.before(self, drawn)
         batch = drawn if isinstance(drawn, Batch) else self.batch(drawn)
         found: dict[str, list[Tensor]] = {}
@@ -236,12 +240,14 @@ class Learner:
                     found.setdefault(name, []).append(value)
         hand_back(drawn, batch, self.engine)
         self.experience.after(self, drawn)
+        self._reset_if_due(before)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
+        together = together and self._reset_interval is None
         return UPDATES_AT_ONCE if together else 1
 
     def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
@@ -256,6 +262,16 @@ class Learner:
             return self.engine.update_many(
                 lambda: self.batch(self.draw(source)), count, [] if generator is None else [generator]
             )
+
+    @property
+    def _reset_interval(self) -> int | None:
+        return getattr(self.config, "reset_interval", None)
+
+    def _reset_if_due(self, before: int) -> None:
+        """Reset the networks if that is due after one of the updates that came after number ``before``."""
+        interval = self._reset_interval
+        if interval is not None and self.engine.grad_step // interval > before // interval:
+            reset(self.engine, self._new_networks().to(self.device), self.config.reset_share)
 
     @property
     def see(self) -> Callable[..., None] | None:
@@ -287,6 +303,11 @@ class Learner:
             The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
         self.experience.check_run(self, source, count)
+        if self._reset_interval is not None and self.engine.reduce is not None:
+            raise UnsupportedError(
+                f"reset_interval={self._reset_interval} was given to several processes, which would draw new networks "
+                "of their own: leave it out, or learn in one process"
+            )
         if growing and self.returns is not None and "reward_scaler" in self.running:
             raise UnsupportedError(
                 f"{self.name} learns from sums of scaled rewards, which it keeps: they would not follow a running "

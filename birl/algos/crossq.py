@@ -15,6 +15,7 @@ from birl.algorithm import (
     Inputs,
     Loss,
     PolicyConfig,
+    ResetConfig,
     Spec,
     StochasticActor,
     TemperatureConfig,
@@ -48,7 +49,7 @@ def _adam() -> AdamFactory:
 
 
 @config
-class CrossQConfig(TemperatureConfig, PolicyConfig):
+class CrossQConfig(TemperatureConfig, ResetConfig, PolicyConfig):
     """CrossQ (Bhatt et al. 2019, arXiv:1902.05605): SAC without target networks, with batch norm and wide critics.
 
     Both state-action pairs of a transition pass the critics in one batch, whose statistics are those of the data and

@@ -18,6 +18,7 @@ from birl.algorithm import (
     Loss,
     PolicyConfig,
     Polyak,
+    ResetConfig,
     SharedFields,
     Spec,
     StochasticActor,
@@ -42,7 +43,7 @@ from birl.preprocessing import MultiplyRewardScaler, RewardScaler
 
 
 @config
-class ICML2018SACConfig(PolicyConfig):
+class ICML2018SACConfig(ResetConfig, PolicyConfig):
     """Soft Actor-Critic as it was first published (Haarnoja et al. 2018, arXiv:1801.01290).
 
     Targets of the Q-functions come from a state-value function, whose target network follows slowly. The entropy

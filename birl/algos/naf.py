@@ -19,6 +19,7 @@ from birl.algorithm import (
     NetworkConfig,
     Policy,
     Polyak,
+    ResetConfig,
     Spec,
     Transitions,
     config,
@@ -30,7 +31,7 @@ from birl.models import MeanReturns, QuadraticQFunction
 
 
 @config
-class NAFConfig(NetworkConfig):
+class NAFConfig(ResetConfig, NetworkConfig):
     """Normalised advantage functions (Gu et al. 2016, arXiv:1603.00748): DQN for continuous actions.
 
     Q is a quadratic function of the action around the best one, so that no policy has to be learned beside it. It
