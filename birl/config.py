@@ -408,7 +408,7 @@ class SharedFields:
     value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, "Encoder of the state-value function.")
     target_update_interval: int = field(8000, "Number of updates between hard copies to the target network.", low=1)
     update_actor_interval: int = field(
-        2, "Number of critic updates for one update of the policy and the targets.", low=1
+        2, "Number of critic updates for one update of the policy (and of targets that are delayed with it).", low=1
     )
     max_weight: float = field(100.0, "Largest advantage weight.", above=0)
     beta: float = field(0.5, "Weight of the Kullback-Leibler divergence in the imitator's loss.", low=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
@@ -16,6 +16,7 @@ from birl.algorithm import (
     Loss,
     PolicyConfig,
     ResetConfig,
+    SharedFields,
     Spec,
     StochasticActor,
     TemperatureConfig,
@@ -35,8 +36,6 @@ from birl.models import (
     MeanQFunctionFactory,
     QFunctionFactory,
     Returns,
-    Scalar,
-    SquashedNormalPolicy,
     eval_mode,
     is_recurrent,
 )
@@ -71,18 +70,15 @@ class CrossQConfig(TemperatureConfig, ResetConfig, PolicyConfig):
     )
     q_func_factory: QFunctionFactory = field(MeanQFunctionFactory, like=ValueConfig)
     n_critics: int = field(2, like=ValueConfig)
-    update_actor_interval: int = field(3, "Number of critic updates for one update of the policy.", low=1)
+    update_actor_interval: int = field(3, like=SharedFields)
 
 
-class CrossQNets(nn.Module):
-    """Every tensor that CrossQ learns."""
+class CrossQNets(sac.SACNets):
+    """Every tensor that CrossQ learns: SAC's, without targets."""
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
-        super().__init__()
-        self.actor = SquashedNormalPolicy(spec, cfg.actor_encoder_factory)
-        self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
-        self.temperature = Scalar(cfg.initial_temperature)
-        self.target_entropy = -float(spec.actions.size)
+        super().__init__(spec, cfg)
+        del self.critic_target
 
 
 def together(critic: ContinuousQFunction, batch: Batch, next_action: Tensor) -> tuple[Returns, Returns]:

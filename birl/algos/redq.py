@@ -14,6 +14,7 @@ from birl.algorithm import (
     Loss,
     PolicyConfig,
     Polyak,
+    SharedFields,
     StochasticActor,
     Transitions,
     When,
@@ -44,7 +45,7 @@ class REDQConfig(SACConfig):
     n_target_critics: int = field(
         2, "Number of critics, drawn anew for each update, the lowest of which makes targets.", low=1
     )
-    update_actor_interval: int = field(20, "Number of critic updates for one update of the policy.", low=1)
+    update_actor_interval: int = field(20, like=SharedFields)
 
     def __post_init__(self) -> None:
         super().__post_init__()

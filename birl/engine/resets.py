@@ -13,7 +13,8 @@ def reset(trained: Trained, fresh: nn.Module, share: float) -> None:
     """Bring all trained networks to, or towards, new ones (Schwarzer et al. 2023, arXiv:2305.19452, section 3).
 
     Encoders are shrunk and perturbed: ``share * old + (1 - share) * new``. Everything else begins anew, optimisers
-    included; their schedules go on. Target networks begin as copies.
+    included; their schedules go on. Target networks begin as copies. (The paper also begins anew the dense layer after
+    the convolutions, which is a part of encoders here, and its schedules of n-step returns and of the discount.)
 
     Args:
         trained: the networks.

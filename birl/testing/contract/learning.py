@@ -86,7 +86,7 @@ def metrics(subject: Subject) -> None:
 
 
 def q_functions(subject: Subject) -> None:
-    """Every kind of Q-function learns and predicts, but for those that the configuration refuses."""
+    """Every kind of Q-function learns and predicts, but for those that the configuration refuses by name."""
     if not hasattr(subject.config, "q_func_factory"):
         return
     heads: tuple[QFunctionFactory, ...] = (
@@ -96,11 +96,15 @@ def q_functions(subject: Subject) -> None:
         C51QFunctionFactory(n_atoms=11),
         MeanQFunctionFactory(share_encoder=True),
     )
-    taken = [head for head in heads if _takes(subject, head)]
-    assert taken, "the configuration refuses every kind of Q-function"
-    for head in taken:
+    for head in heads:
+        try:
+            chosen = subject.with_config(q_func_factory=head, update_actor_interval=1)
+        except ConfigError as error:
+            if "q_func_factory" in str(error) and not isinstance(head, type(subject.config.q_func_factory)):
+                continue
+            raise
         # a target network is one with a target: everything trained must move within two updates
-        algorithm = subject.with_config(q_func_factory=head, update_actor_interval=1).build()
+        algorithm = chosen.build()
         before = snapshot(algorithm.nets)
         for item in subject.inputs(algorithm, 2):
             metrics = algorithm.update(item)
@@ -112,14 +116,6 @@ def q_functions(subject: Subject) -> None:
         x = subject.observations(5)
         value = algorithm.predict_value(x, subject.act(algorithm, x))
         assert value.shape == (5,) and np.isfinite(value).all(), f"{head}: predict_value gave {value!r}"
-
-
-def _takes(subject: Subject, head: QFunctionFactory) -> bool:
-    try:
-        subject.with_config(q_func_factory=head)
-    except ConfigError:
-        return False
-    return True
 
 
 def targets_follow(subject: Subject) -> None:
