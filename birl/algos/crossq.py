@@ -102,7 +102,7 @@ def critic_loss(nets: CrossQNets, batch: Batch, cfg: CrossQConfig) -> Loss:
     return td_loss(present, target, batch)
 
 
-def actor_loss(nets: CrossQNets, batch: Batch, cfg: CrossQConfig) -> Loss:
+def actor_loss(nets: CrossQNets, batch: Batch, cfg: Any) -> Loss:
     """SAC's (arXiv:1812.05905, eq. 9): ``E[alpha * log pi(a|s) - min_j Q_j(s, a)]`` with reparametrised ``a``."""
     with eval_mode(nets.critic):
         return sac.actor_loss(nets, batch, cfg)
