@@ -21,11 +21,11 @@ def reset(trained: Trained, fresh: nn.Module, share: float) -> None:
         fresh: newly made networks of the same kind.
         share: of the old parameters of encoders.
     """
-    new = dict(fresh.named_parameters())
-    for name in {name: None for own in trained.parameters.values() for name in own}:
-        parameter = trained.nets.get_parameter(name)
+    names = {id(tensor): name for own in trained.parameters.values() for name, tensor in own.items()}  # each once
+    for name in names.values():
+        parameter, new = trained.nets.get_parameter(name), fresh.get_parameter(name)
         kept = share if name.partition(".")[2].startswith("encoder.") else 0.0
-        parameter.copy_(kept * parameter + (1 - kept) * new[name])
+        parameter.copy_(kept * parameter + (1 - kept) * new)
     for step in trained.targets:
         source, target = (trained.nets.get_submodule(each) for each in (step.source, step.target))
         target.load_state_dict(source.state_dict())

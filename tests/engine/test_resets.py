@@ -77,7 +77,7 @@ def test_new_parameters_are_those_of_new_networks() -> None:
     assert any(not torch.equal(new[name], kept[name]) for name in encoders)
 
 
-@pytest.mark.parametrize("name", ["DQN", "NAF", "CrossQ", "ICML2018SAC", "TD3"])
+@pytest.mark.parametrize("name", ["DQN", "DiscreteBCQ", "NAF", "CrossQ", "ICML2018SAC", "TD3"])
 def test_runs_go_on_after_a_file_as_they_would_have(name: str, tmp_path: Path) -> None:
     known = getattr(algos, f"{name}Config").documentation()
     fields = {field: ENCODER for field, *_ in known if field.endswith("encoder_factory")}
