@@ -132,6 +132,8 @@ SHORTER: dict[str, dict[str, Any]] = {
         for name in ("AL", "DPP", "DoublePAL", "MunchausenDQN", "PAL")
     },
     "BEAR": {"warmup_steps": 1000},
+    "REDQ": {"update_actor_interval": 2},
+    "DroQ": {"update_actor_interval": 2},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
     "PLAS": {"warmup_steps": 2000},
     "PLASWithPerturbation": {"warmup_steps": 2000},
@@ -140,7 +142,7 @@ SHORTER: dict[str, dict[str, Any]] = {
     "DiscreteAWR": {"beta": 1.0, "actor_learning_rate": 5e-4, "critic_learning_rate": 1e-3},
 }
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
-HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC")  # thousands of actions, or ten critics, in each update
+HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "REDQ", "TQC")  # many actions, critics or units an update
 SMALL, MIDDLE = (64, 64), (128, 128)
 PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
@@ -213,9 +215,15 @@ Act = Callable[[Any, float, bool], Any]
 
 def narrowed(library: Any, algorithm: str, widths: tuple[int, ...]) -> dict[str, Any]:
     """Encoders with ``widths`` for all networks of an algorithm of birl or d3rlpy; none where there are no widths."""
-    names = [each.name for each in dataclasses.fields(getattr(library.algos, f"{algorithm}Config"))]
-    encoder = library.models.VectorEncoderFactory(list(widths))
-    return {name: encoder for name in names if widths and name.endswith("encoder_factory")}
+    config = getattr(library.algos, f"{algorithm}Config")
+    names = [each.name for each in dataclasses.fields(config) if widths and each.name.endswith("encoder_factory")]
+    own, encoder = config(), library.models.VectorEncoderFactory(list(widths))
+    return {
+        name: dataclasses.replace(getattr(own, name), hidden_units=list(widths))
+        if hasattr(getattr(own, name), "hidden_units")  # an encoder that belongs to the algorithm
+        else encoder
+        for name in names
+    }
 
 
 def mean_return(env: Any, act: Act) -> float:

@@ -335,7 +335,22 @@ class NetworkConfig(AlgorithmConfig):
 
 
 @config
-class ValueConfig(NetworkConfig):
+class ResetConfig(AlgorithmConfig):
+    """Fields of value-based algorithms, whose networks may begin anew now and then."""
+
+    reset_interval: int | None = field(
+        None,
+        "Number of updates between resets, in which heads, targets and optimisers begin anew, and encoders in part; "
+        "never if `None`.",
+        low=1,
+    )
+    reset_share: float = field(
+        0.5, "Share of their parameters that encoders keep in a reset; the rest is that of new ones.", low=0, high=1
+    )
+
+
+@config
+class ValueConfig(ResetConfig, NetworkConfig):
     """Fields of algorithms that learn Q-functions and no policy."""
 
     q_func_factory: QFunctionFactory = field(MeanQFunctionFactory, "Form of the Q-function: mean, QR, IQN or C51.")
@@ -357,7 +372,7 @@ class PolicyConfig(AlgorithmConfig):
 
 
 @config
-class ActorCriticConfig(PolicyConfig):
+class ActorCriticConfig(ResetConfig, PolicyConfig):
     """Fields of algorithms with a policy, Q-functions and target networks that follow slowly."""
 
     q_func_factory: QFunctionFactory = field(MeanQFunctionFactory, like=ValueConfig)
@@ -396,7 +411,7 @@ class SharedFields:
     value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, "Encoder of the state-value function.")
     target_update_interval: int = field(8000, "Number of updates between hard copies to the target network.", low=1)
     update_actor_interval: int = field(
-        2, "Number of critic updates for one update of the policy and the targets.", low=1
+        2, "Number of critic updates for one update of the policy (and of targets that are delayed with it).", low=1
     )
     max_weight: float = field(100.0, "Largest advantage weight.", above=0)
     beta: float = field(0.5, "Weight of the Kullback-Leibler divergence in the imitator's loss.", low=0)

@@ -28,9 +28,9 @@ FINDINGS = """\
 ### How to read this
 
 A random policy has about -1200 on Pendulum and 22 on CartPole, the replays have -345 and 129 on average and much
-better episodes at their ends. 5,000 updates are few, and BCQ, BEAR, CQL, CalQL and EDAC have networks of 64 units here:
-some rows show an algorithm that has not learned yet, as BEAR's, CalQL's and EDAC's. The rows tell whether both sides
-learn alike, not which algorithm is good.
+better episodes at their ends. 5,000 updates are few, and BCQ, BEAR, CQL, CalQL, CrossQ, EDAC, REDQ and TQC have
+networks of 64 units here: some rows show an algorithm that has not learned yet, as BEAR's, CalQL's and EDAC's. The rows
+tell whether both sides learn alike, not which algorithm is good.
 
 With two or three seeds a bootstrap interval is no more than the lowest and the highest of them. All evaluations begin
 in the same ten states. Seeds were added where birl lay below d3rlpy, to find out whether that was a fault, and not
@@ -94,7 +94,7 @@ METRICS = {
     "td_loss": "Temporal-difference loss, without what is added to it.",
     "temp": "Temperature: the weight of the entropy.",
     "temp_loss": "Loss of the temperature; its sign says which way the temperature goes.",
-    "v_loss": "Expectile loss of the state-value function.",
+    "v_loss": "Loss of the state-value function.",
     "vae_loss": "Reconstruction error and divergence of the auto-encoder.",
     "value_loss": "Squared error of the state-value function.",
     "weights": "Mean weight of the imitated actions.",

@@ -13,7 +13,9 @@ from typing import Any
 
 from birl import algos
 from birl.models import (
+    BatchRenormEncoderFactory,
     C51QFunctionFactory,
+    DroQEncoderFactory,
     EncoderFactory,
     GRUEncoderFactory,
     IQNQFunctionFactory,
@@ -23,7 +25,7 @@ from birl.models import (
     VectorEncoderFactory,
 )
 from birl.optimizers import SGDFactory
-from birl.preprocessing import MinMaxActionScaler
+from birl.preprocessing import MinMaxActionScaler, MultiplyRewardScaler
 from birl.testing import PROBES
 from birl.types import ActionSpace
 
@@ -216,6 +218,9 @@ TD3_CHAIN = {"actor_learning_rate": 1e-3, "critic_learning_rate": 3e-3, "tau": 0
 TD3_CHAIN_OF_HEADS = {"actor_learning_rate": 5e-4}
 CONSERVATIVE_PROBE = {"conservative_weight": 0.3, "alpha_threshold": 0.5, "n_action_samples": 4}
 CONSERVATIVE_CHAIN = {"conservative_weight": 0.1, "alpha_threshold": 0.5, "n_action_samples": 4}
+RENORM = dict.fromkeys(
+    ("actor_encoder_factory", "critic_encoder_factory"), BatchRenormEncoderFactory([32, 32], momentum=0.1, warmup=50)
+)
 CLONING_CHAIN = {"learning_rate": 1e-2}
 BEAR_RUN = {
     "imitator_learning_rate": 1e-2,
@@ -428,6 +433,69 @@ ROWS: tuple[Row, ...] = (
             ),
         ),
         chain=_heads(400, {}, slow=("qr",)),
+        seeds=(Variant(fields={"action_scaler": BOUNDS}),),
+    ),
+    Row(
+        algos.ICML2018SACConfig,
+        probes=(  # values count entropy, too: see tests/algos/test_critics.py
+            Probing(
+                "", {"reward_scaler": MultiplyRewardScaler(10.0)}, n_steps=200, kinds=ACTION_PROBES, true_values=False
+            ),
+        ),
+        chain=(Chain("", {"reward_scaler": MultiplyRewardScaler(20.0)}, n_steps=800),),
+        seeds=(Variant(fields={"action_scaler": BOUNDS}),),
+    ),
+    Row(
+        algos.TQCConfig,
+        probes=(Probing("", {"n_critics": 2}, n_steps=150, kinds=SOME_PROBES),),
+        chain=(Chain("", {"n_critics": 2}, n_steps=400),),
+        seeds=(Variant(fields={"action_scaler": BOUNDS}),),
+    ),
+    Row(
+        algos.REDQConfig,
+        contract=(Variant("", {"n_critics": 4, "update_actor_interval": 2}),),
+        probes=(Probing("", {"n_critics": 4, "update_actor_interval": 1}, n_steps=150, kinds=SOME_PROBES),),
+        chain=(Chain("", {"n_critics": 4, "update_actor_interval": 1}, n_steps=400),),
+        seeds=(Variant(fields={"action_scaler": BOUNDS, "n_critics": 4, "update_actor_interval": 2}),),
+    ),
+    Row(
+        algos.DroQConfig,
+        contract=(Variant("", {"update_actor_interval": 2}),),
+        probes=(
+            Probing(
+                "",
+                {"critic_encoder_factory": DroQEncoderFactory([32, 32]), "update_actor_interval": 1},
+                n_steps=200,
+                kinds=SOME_PROBES,
+            ),
+        ),
+        chain=(
+            Chain(
+                "", {"critic_encoder_factory": DroQEncoderFactory([32]), "update_actor_interval": 1}, n_steps=400
+            ),
+        ),
+        seeds=(
+            Variant(
+                fields={
+                    "action_scaler": BOUNDS,
+                    "critic_encoder_factory": DroQEncoderFactory([16, 16], dropout_rate=0.2),
+                    "update_actor_interval": 2,
+                }
+            ),
+        ),
+    ),
+    Row(
+        algos.CrossQConfig,
+        contract=(Variant("", {"update_actor_interval": 2}),),
+        probes=(Probing("", {**RENORM, "update_actor_interval": 1}, n_steps=200, kinds=SOME_PROBES),),
+        chain=(Chain("", {**RENORM, "update_actor_interval": 1}, n_steps=400),),
+        seeds=(Variant(fields={**RENORM, "action_scaler": BOUNDS, "update_actor_interval": 2}),),
+    ),
+    Row(
+        algos.NAFConfig,
+        contract=(Variant(), Variant("GRU", {"encoder_factory": GRU, **SEQUENCES})),
+        probes=(Probing(n_steps=150),),
+        chain=(Chain("", {"learning_rate": 3e-3}, n_steps=600),),
         seeds=(Variant(fields={"action_scaler": BOUNDS}),),
     ),
     Row(

@@ -96,7 +96,7 @@ def test_what_is_logged_is_what_an_update_gives():
     for config in (each for each in configs if issubclass(each, AlgorithmConfig) and each.algorithm.steps):
         fields = {name: small for name, *_ in config.documentation() if name.endswith("encoder_factory")}
         fields |= {"batch_size": 8, "warmup_steps": 1, "context_size": 4, "num_heads": 1}
-        fields |= {"rollout_length": 8, "n_epochs": 1}
+        fields |= {"rollout_length": 8, "n_epochs": 1, "update_actor_interval": 1}
         fields |= {"batch_size_per_update": 4, "n_actor_updates": 1, "n_critic_updates": 1}
         known = {name for name, *_ in config.documentation()}
         cfg = config(**{name: value for name, value in fields.items() if name in known})

@@ -35,6 +35,7 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     else:
         if buffer is not None:
             building.check_picker(buffer, algorithm.config)
+        run = {"n_updates": algorithm.learns_from.n_updates, **run}
         epochs = online.online_fitter(algorithm, env, buffer, explorer, n_steps, **run)
     list(epochs)
 
@@ -42,7 +43,7 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
 def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options: AgentOptions) -> Agent:
     """An agent for one's own loop; see `Algorithm.agent`."""
     name, experience = algorithm.definition().name, algorithm.learns_from
-    given = checked_agent_options(options)
+    given = checked_agent_options({"n_updates": experience.n_updates, **options})
     env = known_space(algorithm) if env is None else as_environment(env)
     if experience.on_policy:
         _check_alone(algorithm)

@@ -54,6 +54,7 @@ class Transitions(Experience):
     returns_to_go: bool = False
     one_step: bool = False
     single_seed: str = ""
+    n_updates: int = 1
     gathers = True
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Step
+from birl.engine.resets import reset
 from birl.engine.trained import no_errors
 from birl.errors import CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
@@ -60,6 +62,7 @@ class Experience:
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
         one_step: whether transitions must be of single steps: n-step returns are refused.
         single_seed: why several seeds cannot be trained at once; empty if they can.
+        n_updates: number of updates at each point where a loop in environments makes some, if it is not told.
         description: a phrase for the documentation.
     """
 
@@ -71,6 +74,7 @@ class Experience:
     gathers: bool = False
     one_step: bool = False
     single_seed: str = ""
+    n_updates: int = 1
     description: str = "nothing: it does not learn"
 
     def draw(self, learner: Learner, source: Any) -> Any:
@@ -175,7 +179,8 @@ class Learner:
     ) -> None:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
-        self.nets: Any = definition.networks(spec, config).to(device)
+        self._new_networks = partial(definition.networks, spec, config)
+        self.nets: Any = self._new_networks().to(device)
         self.engine = Engine(self.nets, definition.steps, config)
         if config.compile_graph is True:
             self.engine.compile()
@@ -232,6 +237,7 @@ class Learner:
             Losses and metrics as scalar tensors on the device, averaged over the passes that had them.
         """
         self.set_mode(acting=False)
+        before = self.engine.grad_step
         self.experience.before(self, drawn)
         batch = drawn if isinstance(drawn, Batch) else self.batch(drawn)
         found: dict[str, list[Tensor]] = {}
@@ -245,12 +251,14 @@ class Learner:
                     found.setdefault(name, []).append(value)
         hand_back(drawn, batch, self.engine)
         self.experience.after(self, drawn)
+        self._reset_if_due(before)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
+        together = together and self._reset_interval is None
         return UPDATES_AT_ONCE if together else 1
 
     def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
@@ -265,6 +273,16 @@ class Learner:
             return self.engine.update_many(
                 lambda: self.batch(self.draw(source)), count, [] if generator is None else [generator]
             )
+
+    @property
+    def _reset_interval(self) -> int | None:
+        return getattr(self.config, "reset_interval", None)
+
+    def _reset_if_due(self, before: int) -> None:
+        """Reset the networks if that is due after one of the updates that came after number ``before``."""
+        interval = self._reset_interval
+        if interval is not None and self.engine.grad_step // interval > before // interval:
+            reset(self.engine, self._new_networks().to(self.device), self.config.reset_share)
 
     @property
     def see(self) -> Callable[..., None] | None:
@@ -303,6 +321,11 @@ class Learner:
         """
         self.check_sampler(source)
         self.experience.check_run(self, source, count)
+        if self._reset_interval is not None and self.engine.reduce is not None:
+            raise UnsupportedError(
+                f"reset_interval={self._reset_interval} was given to several processes, which would draw new networks "
+                "of their own: leave it out, or learn in one process"
+            )
         if growing and self.returns is not None and "reward_scaler" in self.running:
             raise UnsupportedError(
                 f"{self.name} learns from sums of scaled rewards, which it keeps: they would not follow a running "

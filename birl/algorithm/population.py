@@ -134,6 +134,8 @@ def check_many(algorithm: Any) -> None:
     experience.refuse(name, next(iter(experience.loops), "fit"))
     if experience.single_seed:
         raise UnsupportedError(f"{name} {experience.single_seed}: train each seed by itself")
+    if getattr(algorithm.config, "reset_interval", None) is not None:
+        raise UnsupportedError("reset_interval is not for several seeds at once yet: train each seed by itself")
     if algorithm.built:
         check_stackable(algorithm.engine)
 

@@ -44,6 +44,8 @@ from birl.algos.cql import CQL as CQL
 from birl.algos.cql import CQLConfig as CQLConfig
 from birl.algos.cql import DiscreteCQL as DiscreteCQL
 from birl.algos.cql import DiscreteCQLConfig as DiscreteCQLConfig
+from birl.algos.crossq import CrossQ as CrossQ
+from birl.algos.crossq import CrossQConfig as CrossQConfig
 from birl.algos.crr import CRR as CRR
 from birl.algos.crr import CRRConfig as CRRConfig
 from birl.algos.ddpg import DDPG as DDPG
@@ -62,12 +64,16 @@ from birl.algos.dqn import DoubleDQN as DoubleDQN
 from birl.algos.dqn import DoubleDQNConfig as DoubleDQNConfig
 from birl.algos.edac import EDAC as EDAC
 from birl.algos.edac import EDACConfig as EDACConfig
+from birl.algos.icml2018_sac import ICML2018SAC as ICML2018SAC
+from birl.algos.icml2018_sac import ICML2018SACConfig as ICML2018SACConfig
 from birl.algos.iql import DiscreteIQL as DiscreteIQL
 from birl.algos.iql import DiscreteIQLConfig as DiscreteIQLConfig
 from birl.algos.iql import IQL as IQL
 from birl.algos.iql import IQLConfig as IQLConfig
 from birl.algos.munchausen_dqn import MunchausenDQN as MunchausenDQN
 from birl.algos.munchausen_dqn import MunchausenDQNConfig as MunchausenDQNConfig
+from birl.algos.naf import NAF as NAF
+from birl.algos.naf import NAFConfig as NAFConfig
 from birl.algos.nfq import NFQ as NFQ
 from birl.algos.nfq import NFQConfig as NFQConfig
 from birl.algos.plas import PLAS as PLAS
@@ -84,6 +90,10 @@ from birl.algos.random_policy import RandomPolicy as RandomPolicy
 from birl.algos.random_policy import RandomPolicyConfig as RandomPolicyConfig
 from birl.algos.rebrac import ReBRAC as ReBRAC
 from birl.algos.rebrac import ReBRACConfig as ReBRACConfig
+from birl.algos.redq import DroQ as DroQ
+from birl.algos.redq import DroQConfig as DroQConfig
+from birl.algos.redq import REDQ as REDQ
+from birl.algos.redq import REDQConfig as REDQConfig
 from birl.algos.sac import SAC as SAC
 from birl.algos.sac import SACConfig as SACConfig
 from birl.algos.tacr import TACR as TACR
@@ -92,6 +102,8 @@ from birl.algos.td3 import TD3 as TD3
 from birl.algos.td3 import TD3Config as TD3Config
 from birl.algos.td3_plus_bc import TD3PlusBC as TD3PlusBC
 from birl.algos.td3_plus_bc import TD3PlusBCConfig as TD3PlusBCConfig
+from birl.algos.tqc import TQC as TQC
+from birl.algos.tqc import TQCConfig as TQCConfig
 
 QLearningAlgoBase = Algorithm
 TransformerAlgoBase = TransformerAlgorithm

@@ -72,7 +72,7 @@ class CRRConfig(ActorCriticConfig):
         choices=("hard", "soft"),
     )
     target_update_interval: int = field(100, like=SharedFields)
-    update_actor_interval: int = field(1, "Number of critic updates for one update of the policy.", low=1)
+    update_actor_interval: int = field(1, like=SharedFields)
 
 
 class CRRNets(ActorCriticNets):

@@ -266,7 +266,7 @@ def train(
         if source is None and not algorithm.learns_from.on_policy:
             options, why = exploration(learner, env, planned, off_policy)
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
-            each = online.get("n_updates", 1)
+            each = online.get("n_updates", algorithm.learns_from.n_updates)
             updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * each
             sampler = prioritized_sampler(drawing, updates)
             options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)

@@ -101,7 +101,10 @@ UpdateInterval = Annotated[
     ),
 ]
 NUpdates = Annotated[
-    int | None, typer.Option(min=1, help="Online: updates after every --update-interval steps.  [default: 1]")
+    int | None,
+    typer.Option(
+        min=1, help="Online: updates after every --update-interval steps.  [default: 1; 20 for REDQ and DroQ]"
+    ),
 ]
 LoggingSteps = Annotated[
     int | None, typer.Option(min=1, help="Write metrics every so many steps, not only once an epoch.")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from filelock import Timeout
 
+from birl.actions import Actions, check_actions
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace
 from birl.dataset.episode import DatasetInfo, Signature
@@ -60,6 +61,14 @@ def get_storage_state(storage: Storage) -> State:
 
     columns = {name: read(storage.place.host(column)) for name, column in storage.columns.items()}
     return state | {"flags": read(storage.flags), "columns": columns}
+
+
+def check_saved_actions(actions: Actions, state: State) -> None:
+    """Raise `ActionError` if a state of `get_storage_state` holds choices that are none of ``actions``."""
+    if actions.discrete and "columns" in state:
+        stored, flags = np.asarray(state["columns"]["action"]), np.asarray(state["flags"])
+        if stored.shape[:-1] == flags.shape:  # others are told by `set_storage_state`
+            check_actions(actions, stored[(flags & FINAL) == 0])  # rows without a step hold none
 
 
 def set_storage_state(storage: Storage, state: State) -> None:

@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from birl.actions import check_actions
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.augmentation import Augmentation
@@ -21,6 +20,7 @@ from birl.dataset.dataset_info import info_of_env, info_of_signatures
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature, check_episodes
 from birl.dataset.folders import (
     begin_writing,
+    check_saved_actions,
     end_writing,
     get_storage_state,
     new_folder,
@@ -35,7 +35,7 @@ from birl.dataset.incoming import episode_rows, first_rows, observation_columns,
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
-from birl.dataset.storage import FINAL, NO_TRANSITION, TERMINATED, TRUNCATED, Storage
+from birl.dataset.storage import NO_TRANSITION, TERMINATED, TRUNCATED, Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
@@ -464,11 +464,7 @@ class ReplayBuffer(ReplayBufferBase):
         self.reader.set_state(state)
         if "storage" in state:
             info = replace(self.storage.info, action_size=state["action_size"])
-            if info.actions.discrete and "columns" in state["storage"]:
-                rows = state["storage"]
-                actions, flags = np.asarray(rows["columns"]["action"]), np.asarray(rows["flags"])
-                if actions.shape[:-1] == flags.shape:  # others are told below
-                    check_actions(info.actions, actions[(flags & FINAL) == 0])  # rows without a step hold none
+            check_saved_actions(info.actions, state["storage"])
             self._before_write()
             set_storage_state(self.storage, state["storage"])
             self.storage.info = info

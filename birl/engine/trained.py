@@ -156,6 +156,16 @@ class Trained:
                         state["step"].fill_(self.step_counts[name])
             self._counts_stored = True
 
+    def forget_moments(self) -> None:
+        """Set the moments and step counts of all optimisers to 0, in place. Schedules go on."""
+        for optimizer in self.optimizers.values():
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor):
+                        value.zero_()
+        self.step_counts = dict.fromkeys(self.optimizers, 0)
+        self._counts_stored = True
+
     def copy_optimizer(self, name: str, source: Trained) -> None:
         """Copy the state of a step's optimiser from elsewhere, whose parameters have the same shapes."""
         source.store_counts()

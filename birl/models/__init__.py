@@ -13,6 +13,7 @@ from birl.models.encoders import (
     register_encoder_factory,
 )
 from birl.models.networks import Network, eval_mode, is_recurrent, set_acting
+from birl.models.normalized import BatchRenormEncoderFactory, DroQEncoderFactory
 from birl.models.policies import (
     CategoricalPolicy,
     ConditionalNormalPolicy,
@@ -32,6 +33,7 @@ from birl.models.q_functions import (
     QRQFunctionFactory,
     register_q_func_factory,
 )
+from birl.models.quadratic import QuadraticQFunction
 from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
 from birl.models.risk import CPW, CVaR, Norm, Power, RiskMeasure, Wang
 from birl.models.scalar import Scalar
@@ -68,6 +70,7 @@ __all__ = [
     "ActorCriticNets",
     "AdamFactory",
     "AdamWFactory",
+    "BatchRenormEncoderFactory",
     "C51QFunctionFactory",
     "CVaR",
     "CategoricalPolicy",
@@ -82,6 +85,7 @@ __all__ = [
     "DeterministicPolicy",
     "DiscreteDecisionTransformer",
     "DiscreteQFunction",
+    "DroQEncoderFactory",
     "EncoderFactory",
     "ExponentialSchedulerFactory",
     "GPTAdamWFactory",
@@ -101,6 +105,7 @@ __all__ = [
     "Power",
     "QFunctionFactory",
     "QRQFunctionFactory",
+    "QuadraticQFunction",
     "QuantileReturns",
     "RMSpropFactory",
     "ResidualPolicy",

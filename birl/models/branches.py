@@ -88,6 +88,12 @@ class BranchReturns(Returns):
         """Branch by branch."""
         return BranchReturns(self.inner.min(), self.of_action)
 
+    def members(self, index: Tensor) -> BranchReturns:
+        return BranchReturns(self.inner.members(index), self.of_action)
+
+    def part(self, index: int) -> BranchReturns:
+        return BranchReturns(self.inner.part(index), self.of_action)
+
     def blend(self, share: float) -> BranchReturns:
         return BranchReturns(self.inner.blend(share), self.of_action)
 

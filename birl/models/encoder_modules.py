@@ -52,7 +52,7 @@ class VectorEncoder(nn.Module):
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
-        x = _joined(observation, action)
+        x = joined(observation, action)
         if self.n is not None and len(self.layers) == 0:
             return x.expand(self.n, *x.shape[-2:])
         for layer in self.layers:
@@ -112,14 +112,14 @@ class SimBaEncoder(nn.Module):
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
-        x = self.embedding(_joined(observation, action))
+        x = self.embedding(joined(observation, action))
         for block in self.blocks:
             x = block(x)
         features: Tensor = self.norm(x)
         return features
 
 
-def _joined(observation: Tensor, action: Tensor | None) -> Tensor:
+def joined(observation: Tensor, action: Tensor | None) -> Tensor:
     """``action`` is ``[M, A]``, or ``[N, M, A]``: one for each member."""
     x = observation if observation.dim() == 2 else observation.reshape(observation.shape[0], -1)
     if action is not None and action.dim() == 3:

@@ -137,15 +137,14 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
 
     def __post_init__(self) -> None:
         _check_layers(self)
-        if not isinstance(self.hidden_units, list | tuple) or not all(map(SIZE.accepts, self.hidden_units)):
-            raise ConfigError(f"hidden_units is {self.hidden_units!r}; it must be a list of ints >= 1")
+        check_hidden_units(self.hidden_units)
 
     def _stacks(self, observation_shape: Shape) -> bool:
         return not self.use_batch_norm
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         return VectorEncoder(
-            _flat_size(self, observation_shape) + action_size,
+            flat_size(self, observation_shape) + action_size,
             self.hidden_units,
             self.activation,
             _last_activation(self),
@@ -237,7 +236,7 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
         return True
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
-        size = _flat_size(self, observation_shape) + action_size
+        size = flat_size(self, observation_shape) + action_size
         return SimBaEncoder(size, self.feature_size, self.hidden_size, self.n_blocks, n=n, noisy=self.noisy)
 
 
@@ -369,7 +368,8 @@ def _check_sizes(shape: Shape) -> None:
         raise ShapeError(f"observations have shape {shape!r}; each size must be >= 1: leave empty arrays out")
 
 
-def _flat_size(factory: EncoderFactory, shape: Shape) -> int:
+def flat_size(factory: EncoderFactory, shape: Shape) -> int:
+    """Number of elements of one observation, which must be one array."""
     if not is_shape(shape):
         raise ConfigError(
             f"{type(factory).__name__} encodes one array, not observations of shape {shape!r}; "
@@ -377,6 +377,12 @@ def _flat_size(factory: EncoderFactory, shape: Shape) -> int:
         )
     _check_sizes(shape)
     return math.prod(shape)
+
+
+def check_hidden_units(given: Any) -> None:
+    """Raise `ConfigError` unless these are the sizes of layers."""
+    if not isinstance(given, list | tuple) or not all(map(SIZE.accepts, given)):
+        raise ConfigError(f"hidden_units is {given!r}; it must be a list of ints >= 1")
 
 
 def _last_activation(factory: VectorEncoderFactory | PixelEncoderFactory) -> str | None:

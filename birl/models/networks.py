@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.noisy import Random, noise_of
+from birl.models.normalized import BatchRenorm
 from birl.models.recurrent import Recurrent
 from birl.spaces import Spec
 from birl.types import Inputs, Tree, shape_map, tree_leaves, tree_map
@@ -151,7 +152,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-_MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+_MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, BatchRenorm)
 
 
 def _flatten(x: Tensor, rank: int) -> Tensor:

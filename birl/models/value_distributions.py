@@ -69,6 +69,12 @@ class Returns(Protocol):
     def min(self) -> Self:
         """For each element the member with the lowest mean: removes ``N``."""
 
+    def members(self, index: Tensor) -> Self:
+        """The returns of the members int64 ``index`` ``[M]``: ``M`` takes the place of ``N``."""
+
+    def part(self, index: int) -> Self:
+        """The returns at ``index`` of the dimension after ``N``, which is removed."""
+
     def blend(self, share: float) -> Self:
         """``share * lowest + (1 - share) * highest`` of the members, by their means: removes ``N``.
 
@@ -134,6 +140,12 @@ class MeanReturns(Returns):
         lowest = self.values.squeeze(0) if self.values.shape[0] == 1 else self.values.min(0).values
         return MeanReturns(lowest, self.allowed)
 
+    def members(self, index: Tensor) -> MeanReturns:
+        return MeanReturns(self.values.index_select(0, index), self.allowed)
+
+    def part(self, index: int) -> MeanReturns:
+        return MeanReturns(self.values[:, index], None if self.allowed is None else self.allowed[index])
+
     def blend(self, share: float) -> MeanReturns:
         if self.values.shape[0] == 1:
             return self.min()
@@ -191,6 +203,13 @@ class _RowReturns(Returns):
 
         return self._picked(lowest)
 
+    def members(self, index: Tensor) -> Self:
+        return self._picked(lambda rows: rows.index_select(0, index))
+
+    def part(self, index: int) -> Self:
+        allowed = None if self.allowed is None else self.allowed[index]
+        return self._picked(lambda rows: rows[:, index]).among(allowed)
+
     def blend(self, share: float) -> Self:
         """Row by row: quantiles are averaged, probabilities mixed."""
         rows, mean = self._rows(), self.mean()
@@ -238,6 +257,21 @@ class QuantileReturns(_RowReturns):
 
     def preferences(self) -> Tensor:
         return self.scores() if self.preference is None else masked(self.preference, self.allowed)
+
+    def part(self, index: int) -> QuantileReturns:
+        taus = self.taus if self.taus.dim() == 1 else self.taus[index]
+        return replace(super().part(index), taus=taus)
+
+    def truncated(self, count: int) -> QuantileReturns:
+        """The quantiles of all members as one mixture, without its ``count`` highest: removes ``N``.
+
+        For returns of given actions (Kuznetsov et al. 2020, arXiv:2005.04269, section 4). Levels are those of as many
+        equal parts.
+        """
+        mixture = self.values.movedim(0, -2).flatten(-2).sort(-1).values
+        kept = mixture[..., : mixture.shape[-1] - count]
+        size = kept.shape[-1]
+        return QuantileReturns(kept, (torch.arange(size, device=kept.device, dtype=kept.dtype) + 0.5) / size)
 
     def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> QuantileReturns:
         taus = self.taus

@@ -108,7 +108,7 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
 
     Attributes:
         update_interval, n_updates: ``n_updates`` updates after every ``update_interval`` steps, once the buffer holds a
-            minibatch.
+            minibatch. By default one after every step, and as many as they are made for with REDQ and DroQ: 20.
         update_start_step: number of steps before the first update.
         random_steps: number of steps with uniformly random actions at the start of the run. A resumed run does not
             begin with them again.

@@ -137,6 +137,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"head\.embedding\.([wb])\w+", r"embed.\1"),
     (r"head\.linear\.(value|advantage)\.(\d+)\.linear\.([wb])\w+", r"\1.\3\2"),
     (r"head\.linear\.(value|advantage)\.\d+\.([wb])\w+", r"\1.out.\2"),
+    (r"encoder\.layers\.(\d+)\.(?:norm\.)?(weight|bias|running_\w+|batches)", r"norm\1.\2"),
 )
 
 

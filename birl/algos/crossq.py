@@ -1,0 +1,125 @@
+"""CrossQ: SAC without target networks."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    Inputs,
+    Loss,
+    PolicyConfig,
+    ResetConfig,
+    SharedFields,
+    Spec,
+    StochasticActor,
+    TemperatureConfig,
+    Transitions,
+    ValueConfig,
+    When,
+    config,
+    field,
+    q_value,
+)
+from birl.algos import sac
+from birl.losses import td_loss, temperature_loss
+from birl.models import (
+    BatchRenormEncoderFactory,
+    ContinuousQFunction,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    QFunctionFactory,
+    Returns,
+    eval_mode,
+    is_recurrent,
+)
+from birl.optimizers import AdamFactory, OptimizerFactory
+from birl.types import tree_map
+
+
+def _adam() -> AdamFactory:
+    return AdamFactory(betas=(0.5, 0.999))
+
+
+@config
+class CrossQConfig(TemperatureConfig, ResetConfig, PolicyConfig):
+    """CrossQ (Bhatt et al. 2019, arXiv:1902.05605): SAC without target networks, with batch norm and wide critics.
+
+    Both state-action pairs of a transition pass the critics in one batch, whose statistics are those of the data and
+    of the policy together. Batch renormalisation, the published version's choice, takes running statistics into
+    account after a warm-up. While one of the two networks moves, the other is normalised by its running statistics.
+
+    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    """
+
+    actor_learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
+    temp_learning_rate: float = 1e-3
+    actor_optim_factory: OptimizerFactory = field(_adam, like=PolicyConfig)
+    critic_optim_factory: OptimizerFactory = field(_adam, like=PolicyConfig)
+    temp_optim_factory: OptimizerFactory = field(_adam, like=TemperatureConfig)
+    actor_encoder_factory: EncoderFactory = field(BatchRenormEncoderFactory, like=PolicyConfig)
+    critic_encoder_factory: EncoderFactory = field(
+        lambda: BatchRenormEncoderFactory(hidden_units=[2048, 2048]), like=PolicyConfig
+    )
+    q_func_factory: QFunctionFactory = field(MeanQFunctionFactory, like=ValueConfig)
+    n_critics: int = field(2, like=ValueConfig)
+    update_actor_interval: int = field(3, like=SharedFields)
+
+
+class CrossQNets(sac.SACNets):
+    """Every tensor that CrossQ learns: SAC's, without targets."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__(spec, cfg)
+        del self.critic_target
+
+
+def together(critic: ContinuousQFunction, batch: Batch, next_action: Tensor) -> tuple[Returns, Returns]:
+    """Returns ``[N, ...]`` of ``(s, a)`` and of ``(s', a')``, from one batch of both.
+
+    Recurrent critics, whose states differ, see one after the other.
+    """
+    if is_recurrent(critic):
+        return critic(batch.inputs, batch.action), critic(batch.next_inputs, next_action)
+    both = tree_map(lambda *each: torch.stack(each), batch.observation, batch.next_observation)
+    returns: Returns = critic(Inputs(both), torch.stack((batch.action, next_action)))
+    return returns.part(0), returns.part(1)
+
+
+def critic_loss(nets: CrossQNets, batch: Batch, cfg: CrossQConfig) -> Loss:
+    """SAC's without targets: ``y = r + discount * (min_j Q_j(s', a') - alpha * log pi(a'|s'))``, with no gradient."""
+    with torch.no_grad(), eval_mode(nets.actor):
+        next_action, log_prob = nets.actor(batch.next_inputs).sample()
+    present, following = together(nets.critic, batch, next_action)
+    target = following.min().backup(batch.reward, batch.discount, bonus=-nets.temperature() * log_prob)
+    return td_loss(present, target, batch)
+
+
+def actor_loss(nets: CrossQNets, batch: Batch, cfg: Any) -> Loss:
+    """SAC's (arXiv:1812.05905, eq. 9): ``E[alpha * log pi(a|s) - min_j Q_j(s, a)]`` with reparametrised ``a``."""
+    with eval_mode(nets.critic):
+        return sac.actor_loss(nets, batch, cfg)
+
+
+DELAYED = When(every="update_actor_interval")
+
+
+@final
+class CrossQ(Algorithm[CrossQConfig, CrossQNets]):
+    """See `CrossQConfig`."""
+
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = StochasticActor(value=q_value)
+    steps = (
+        Gradient("critic", critic_loss),
+        Gradient("actor", actor_loss, when=DELAYED),
+        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss", when=DELAYED),
+    )

@@ -1,0 +1,79 @@
+"""Normalised advantage functions: Q-learning for continuous actions."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.algorithm import (
+    ActionSpace,
+    ActorCriticConfig,
+    Algorithm,
+    Batch,
+    Gradient,
+    Inputs,
+    Loss,
+    NetworkConfig,
+    Policy,
+    Polyak,
+    ResetConfig,
+    Spec,
+    Transitions,
+    config,
+    field,
+    q_value,
+)
+from birl.losses import td_loss
+from birl.models import MeanReturns, QuadraticQFunction
+
+
+@config
+class NAFConfig(ResetConfig, NetworkConfig):
+    """Normalised advantage functions (Gu et al. 2016, arXiv:1603.00748): DQN for continuous actions.
+
+    Q is a quadratic function of the action around the best one, so that no policy has to be learned beside it. It
+    acts greedily: give ``fit_online`` an explorer, such as ``NormalNoise``.
+
+    Logs ``loss``.
+
+    Differs from the paper: layers and learning rate are birl's, and there is no batch norm by default
+    (``encoder_factory=VectorEncoderFactory(use_batch_norm=True)``); the paper searches rates for each task, and also
+    learns from imagined rollouts. Differs from PFRL: the target network follows slowly, as in the paper, and the best
+    action is in the box by a tanh, where PFRL clips an action that lies outside, which is not the best one inside.
+    """
+
+    tau: float = field(0.005, like=ActorCriticConfig)
+
+
+class NAFNets(nn.Module):
+    """Every tensor that NAF learns."""
+
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__()
+        self.critic = QuadraticQFunction(spec, cfg.encoder_factory)
+        self.critic_target = deepcopy(self.critic)
+
+
+def naf_loss(nets: NAFNets, batch: Batch, cfg: NAFConfig) -> Loss:
+    """Algorithm 1: the squared distance of ``Q(s, a)`` from ``y = r + discount * V'(s')``."""
+    with torch.no_grad():
+        target = MeanReturns(nets.critic_target.best(batch.next_inputs)[1]).backup(batch.reward, batch.discount)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+
+
+def best_action(nets: NAFNets, inputs: Inputs) -> Tensor:
+    """The actions ``mu(s)`` ``[..., A]`` of the highest values."""
+    return nets.critic.best(inputs)[0]
+
+
+@final
+class NAF(Algorithm[NAFConfig, NAFNets]):
+    """See `NAFConfig`."""
+
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Transitions()
+    acts = Policy(greedy=best_action, sample=best_action, value=q_value, network="critic")
+    steps = (Gradient("critic", naf_loss, optimizer="", metric="loss"), Polyak("critic", "critic_target"))

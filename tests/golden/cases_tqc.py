@@ -1,0 +1,88 @@
+"""Goldens of TQC (2005.04269), with its reference: the mixture as a sorted list of numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from birl import algos
+from tests.golden.case import ACTOR_FIELDS, ACTOR_RATES, Case, transitions, with_head
+from tests.golden.reference_actor_critic import SACReference
+from tests.golden.reference_parts import BatchOf, Parameters, gradients_of, members, number, squashed_sample
+
+
+class TQCReference(SACReference):
+    """Algorithm 1 of 2005.04269, with losses summed over predicted quantiles."""
+
+    def __init__(self, parameters: Parameters, *, dropped: int, **rest: Any) -> None:
+        super().__init__(parameters, **rest)
+        self.dropped, self.n = dropped, members(parameters, "critic")
+
+    def _quantiles(self, p: Parameters, net: str, x: Tensor, a: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        taus, joint = self.head.draw(len(x)), torch.cat([x, a], -1)
+        return [self.head.forward(p, f"{net}.{k}", joint, taus)[:, 0] for k in range(self.n)], taus
+
+    def critic_step(self, batch: BatchOf) -> float:
+        """Quantile regression on what is left of the mixture."""
+        p, head, size = self.parameters, self.head, len(batch["reward"])
+        following = batch["next_observation"]
+        noise = torch.randn(batch["action"].shape, dtype=torch.float64)
+        action, log_density = squashed_sample(p, "actor.0", following, noise)
+        z, _ = self._quantiles(p, "critic_target", following, action)
+        alpha = math.exp(number(p["temperature"]))
+        y = []
+        for b in range(size):
+            mixture = sorted(number(value) for member in z for value in member[b])
+            kept = mixture[: self.n * (head.size - self.dropped)]
+            reward, discount = number(batch["reward"][b]), number(batch["discount"][b])
+            y.append([reward + discount * (value - alpha * number(log_density[b])) for value in kept])
+
+        def loss(q: Parameters) -> Tensor:
+            predicted, taus = self._quantiles(q, "critic", batch["observation"], batch["action"])
+            total = torch.zeros((), dtype=torch.float64)
+            for member in predicted:
+                for b in range(size):
+                    for i in range(head.size):
+                        tau = (2 * i + 1) / (2 * head.size) if taus is None else number(taus[b, i])
+                        for goal in y[b]:
+                            u = goal - member[b, i]
+                            huber = 0.5 * u**2 if abs(number(u)) <= 1 else torch.abs(u) - 0.5
+                            share = batch["weight"][b] / (len(y[b]) * size)
+                            total = total + share * abs(tau - (1.0 if number(u) < 0 else 0.0)) * huber
+            return total
+
+        gradients, value = gradients_of(loss, p, ["critic"])
+        self.critic.step(p, gradients)
+        return value
+
+    def actor_step(self, batch: BatchOf) -> float:
+        """The policy climbs the mean of all quantiles of all critics."""
+        p, size = self.parameters, len(batch["reward"])
+        noise = torch.randn(batch["action"].shape, dtype=torch.float64)
+
+        def loss(q: Parameters) -> Tensor:
+            a, log_density = squashed_sample(q, "actor.0", batch["observation"], noise)
+            self.drawn = [number(d) for d in log_density]
+            z, _ = self._quantiles(q, "critic", batch["observation"], a)
+            total = torch.zeros((), dtype=torch.float64)
+            for b in range(size):
+                mean = sum(self.head.expectation(member[b]) for member in z) / self.n
+                total = total + torch.exp(q["temperature"]) * log_density[b] - mean
+            return total / size
+
+        gradients, value = gradients_of(loss, p, ["actor"])
+        self.actor.step(p, gradients)
+        return value
+
+
+def _tqc(head: str) -> Case:
+    fields = {**ACTOR_FIELDS, "temp_learning_rate": 3e-2, "initial_temperature": 0.4, "tau": 0.1}
+    fields |= {"n_critics": 3, "n_dropped_quantiles": 1}
+    numbers = {**ACTOR_RATES, "temp_rate": 3e-2, "tau": 0.1, "dropped": 1}
+    return Case(head, **with_head(head, algos.TQCConfig, fields, TQCReference, numbers), inputs=transitions)
+
+
+CASES = (_tqc("qr"), _tqc("iqn"))
