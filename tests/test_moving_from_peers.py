@@ -17,7 +17,7 @@ from birl.cli.train import train
 DOCS = Path(__file__).parent.parent / "docs"
 ROW = r"^\| `((?:pfrl|nnabla_rl)\.[\w.]+)` \| (.*) \| ?(.*) ?\|$"
 PAGES = {name: re.findall(ROW, (DOCS / f"moving-{name}.md").read_text("utf-8"), re.M) for name in ("pfrl", "nnablarl")}
-COMING = {"*(soon)*", "*(later)*"}
+COMING = {"*(later)*"}
 
 
 def exists(words: str) -> bool:

@@ -272,7 +272,7 @@ def test_copies_ask_the_same_function() -> None:
         ({"sampler": 3}, "sampler is 3"),
         ({"sampler": HindsightSampler(rewarded)}, "replaced once"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_wrong_settings_are_refused(options: Any, match: str) -> None:
     with pytest.raises(ConfigError, match=match):

@@ -1,0 +1,186 @@
+"""PPO on MiniGrid: birl reads the dict observations as they are, Stable-Baselines3 needs a wrapper.
+
+``python benchmarks/minigrid_ppo.py --side birl --env MiniGrid-Empty-8x8-v0 --seed 0`` appends one line per evaluation
+to ``benchmarks/results/minigrid.csv``: of 50 episodes with sampled actions, as PPO explores, the share that reaches the
+goal and the mean return, which falls with the steps to the goal. Both sides have 8 environments, rollouts of 128 steps,
+four passes in minibatches of 256 and the other numbers below. birl reads the parts ``image`` and ``direction`` with its
+default encoder of each; Stable-Baselines3 the image alone, flattened for two layers of 64 tanh units, by
+`minigrid.wrappers.ImgObsWrapper`. It needs `minigrid`, and `stable_baselines3` for that side.
+``python benchmarks/minigrid_ppo.py --table`` prints the last evaluations.
+"""
+# ruff: noqa: T201  a script that prints
+
+from __future__ import annotations
+
+import argparse
+import csv
+import fcntl
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import gymnasium
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "minigrid.csv"
+STEPS = {"MiniGrid-Empty-8x8-v0": 102_400, "MiniGrid-DoorKey-5x5-v0": 307_200}
+LANES, ROLLOUT, EPISODES, EVALUATIONS = 8, 128, 50, 10
+RATE, GAMMA, LAMBDA, ENTROPY = 3e-4, 0.99, 0.95, 0.01
+Act = Callable[[Any], int]
+
+
+def evaluate(env: gymnasium.Env, act: Act) -> tuple[float, float]:
+    """Share of `EPISODES` episodes that reach the goal, and their mean return. The first has the seed 10,000."""
+    returns = []
+    for episode in range(EPISODES):
+        observation, _ = env.reset(seed=10_000 + episode)
+        done = False
+        while not done:
+            observation, reward, terminated, truncated, _ = env.step(act(observation))
+            done = terminated or truncated
+        returns.append(float(reward))  # the only one of the episode
+    return float(np.mean(np.greater(returns, 0))), float(np.mean(returns))
+
+
+class Report:
+    """Evaluates `EVALUATIONS` times in a run and appends what it finds; the time it takes is not counted."""
+
+    def __init__(self, options: argparse.Namespace, env: gymnasium.Env) -> None:
+        self.options, self.env = options, env
+        self.interval = STEPS[options.env] // EVALUATIONS
+        self.next, self.begin, self.spent = self.interval, time.perf_counter(), 0.0
+
+    def __call__(self, step: int, act: Act) -> None:
+        """Evaluate if it is due."""
+        if step < self.next:
+            return
+        self.next += self.interval
+        before = time.perf_counter()
+        reached, mean = evaluate(self.env, act)
+        seconds = round(before - self.begin - self.spent)
+        row = (self.options.env, self.options.side, self.options.seed, step, reached, f"{mean:.3f}", seconds)
+        self.spent += time.perf_counter() - before
+        with RESULTS.open("a", newline="") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if file.tell() == 0:
+                csv.writer(file).writerow(("env", "side", "seed", "step", "success", "return", "seconds"))
+            csv.writer(file).writerow(row)
+        print(*row, flush=True)
+
+
+def run_birl(options: argparse.Namespace) -> None:
+    """One run of birl, without a wrapper."""
+    import birl
+
+    birl.seed(options.seed)
+    widths = birl.models.DefaultEncoderFactory(activation="tanh")
+    algorithm = birl.algos.PPOConfig(
+        observation_keys=("image", "direction"),
+        rollout_length=ROLLOUT,
+        batch_size=256,
+        n_epochs=4,
+        learning_rate=RATE,
+        gamma=GAMMA,
+        gae_lambda=LAMBDA,
+        entropy_coefficient=ENTROPY,
+        actor_encoder_factory=widths,
+        value_encoder_factory=widths,
+    ).create()
+    env = gymnasium.make_vec(options.env, num_envs=LANES, vectorization_mode="sync")
+    report = Report(options, gymnasium.make(options.env))
+
+    def after(_: Any, __: int, step: int) -> None:
+        actor = algorithm.actor(greedy=False)
+
+        def act(x: Any) -> int:
+            lanes = {key: np.asarray(x[key])[None] for key in ("image", "direction")}
+            return int(actor(lanes, np.array([False]), np.zeros(1))[0])
+
+        report(step, act)
+
+    algorithm.fit_online(
+        env,
+        n_steps=STEPS[options.env],
+        n_steps_per_epoch=STEPS[options.env],
+        callback=after,
+        seed=options.seed,
+        show_progress=False,
+        logger_adapter=birl.logging.NoopAdapterFactory(),
+    )
+
+
+def run_sb3(options: argparse.Namespace) -> None:
+    """One run of Stable-Baselines3."""
+    import torch
+    from minigrid.wrappers import ImgObsWrapper
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(1)
+    env = make_vec_env(options.env, LANES, seed=options.seed, wrapper_class=ImgObsWrapper)
+    report = Report(options, ImgObsWrapper(gymnasium.make(options.env)))
+    model = PPO(
+        "MlpPolicy",
+        env,
+        n_steps=ROLLOUT,
+        batch_size=256,
+        n_epochs=4,
+        learning_rate=RATE,
+        gamma=GAMMA,
+        gae_lambda=LAMBDA,
+        ent_coef=ENTROPY,
+        # The image counts kinds, colours and states from 0 to 10: not to be divided by 255.
+        policy_kwargs={"net_arch": [64, 64], "normalize_images": False},
+        seed=options.seed,
+        device="cpu",
+    )
+
+    class Evaluate(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            report(self.num_timesteps, lambda x: int(model.predict(x, deterministic=False)[0]))
+
+        _on_training_end = _on_rollout_start
+
+    model.learn(STEPS[options.env], callback=Evaluate())
+
+
+def table() -> None:
+    """Print the last evaluation of each run."""
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    line = "{success} of episodes, return {return}, {seconds} s"
+    with RESULTS.open(newline="") as file:
+        for row in csv.DictReader(file):
+            found[row["env"], row["side"]][row["seed"]] = line.format(**row)
+    for (env, side), seeds in sorted(found.items()):
+        print(f"{env} {side}:", *(f"seed {seed}: {last}" for seed, last in sorted(seeds.items())), sep="\n  ")
+
+
+def main() -> None:
+    """One run, or the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--side", choices=["birl", "sb3"])
+    parser.add_argument("--env", choices=STEPS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if options.table:
+        table()
+        return
+    if options.side is None or options.env is None:
+        parser.error("--side and --env say what to run")
+    import minigrid  # noqa: F401  it registers its environments
+
+    {"birl": run_birl, "sb3": run_sb3}[options.side](options)
+
+
+if __name__ == "__main__":
+    main()
