@@ -344,8 +344,11 @@ class ResetConfig(AlgorithmConfig):
         "never if `None`.",
         low=1,
     )
-    reset_share: float = field(
-        0.5, "Share of their parameters that encoders keep in a reset; the rest is that of new ones.", low=0, high=1
+    reset_share: float | None = field(
+        None,
+        "Share of their parameters that encoders keep in a reset, the rest being that of new ones; 0.5 if `None`.",
+        low=0,
+        high=1,
     )
 
 

@@ -9,7 +9,7 @@ from birl.engine.trained import Trained
 
 
 @torch.no_grad()
-def reset(trained: Trained, fresh: nn.Module, share: float) -> None:
+def reset(trained: Trained, fresh: nn.Module, share: float | None) -> None:
     """Bring all trained networks to, or towards, new ones (Schwarzer et al. 2023, arXiv:2305.19452, section 3).
 
     Encoders are shrunk and perturbed: ``share * old + (1 - share) * new``. Everything else begins anew, optimisers
@@ -19,8 +19,9 @@ def reset(trained: Trained, fresh: nn.Module, share: float) -> None:
     Args:
         trained: the networks.
         fresh: newly made networks of the same kind.
-        share: of the old parameters of encoders.
+        share: of the old parameters of encoders; 0.5 if ``None``.
     """
+    share = 0.5 if share is None else share
     names = {id(tensor): name for own in trained.parameters.values() for name, tensor in own.items()}  # each once
     for name in names.values():
         parameter, new = trained.nets.get_parameter(name), fresh.get_parameter(name)

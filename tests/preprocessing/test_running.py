@@ -218,9 +218,9 @@ def test_a_rollout_is_learned_from_in_the_scale_that_it_was_acted_in(monkeypatch
     scaler, ratios, update = algorithm.observation_scaler, [], learner.engine.update
     act = learner.policy.act
 
-    def acting(x: Any, greedy: bool, state: Any = None) -> Any:
+    def acting(x: Any, *rest: Any, **options: Any) -> Any:
         acted.append(scaler.transform(torch.from_numpy(x)).clone())
-        return act(x, greedy, state)
+        return act(x, *rest, **options)
 
     def updated(batch: Batch, only: Any = None) -> dict[str, Tensor]:
         with torch.no_grad():
