@@ -13,13 +13,13 @@ target every 10,000 steps, with an update every 4, is 2,500 updates. A step of a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from birl import algos
 from birl.config import AlgorithmConfig
-from birl.errors import ConfigError, UnsupportedError, did_you_mean
+from birl.errors import ConfigError, did_you_mean
 from birl.files.named import Serializable
 from birl.models import (
     C51QFunctionFactory,
@@ -214,27 +214,9 @@ def _head(factory: QFunctionFactory, source: str) -> Setting:
     return Setting("q_func_factory", factory, source)
 
 
-def _rainbow(n_steps: int) -> QFunctionFactory:
-    """The head of Rainbow, where factories have the options."""
-    return _with_options(C51QFunctionFactory, n_atoms=51, v_min=-10.0, v_max=10.0, dueling=[512], noisy=0.5)
-
-
-def _convolutions(n_steps: int) -> PixelEncoderFactory:
-    """The convolutions of Rainbow, without a dense layer."""
-    return _with_options(PixelEncoderFactory, feature_size=None)
-
-
-def _with_options(factory: Callable[..., Any], **options: Any) -> Any:
-    lacking = {"dueling", "noisy"} - {each.name for each in dataclasses.fields(C51QFunctionFactory)}
-    if lacking:
-        raise UnsupportedError(
-            f"Rainbow needs Q-function factories with {' and '.join(sorted(lacking))}, which this version of birl does "
-            "not have: take the recipe c51 of DQN, or a later version"
-        )
-    return factory(**options)
-
-
 _IQN: Final = _head(IQNQFunctionFactory(n_quantiles=64, n_greedy_quantiles=32), "arXiv:1806.06923: N = N' = 64, K = 32")
+_CONVOLUTIONS: Final = PixelEncoderFactory(feature_size=None)
+_RAINBOW: Final = C51QFunctionFactory(n_atoms=51, v_min=-10.0, v_max=10.0, dueling=[512], noisy=0.5)
 _MUJOCO: Final = (
     Setting("--buffer-size", 1_000_000, _PFRL),
     Setting("--random-steps", 10_000, _PFRL),
@@ -316,8 +298,8 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("--prioritized", True, "arXiv:1710.02298"),
             Setting("--priority-alpha", 0.5, "arXiv:1710.02298"),
             Setting("--priority-beta", 0.4, "arXiv:1710.02298: rises to 1 over the run"),
-            Setting("encoder_factory", _convolutions, "arXiv:1710.02298: streams of 512 after the convolutions"),
-            Setting("q_func_factory", _rainbow, "arXiv:1710.02298: dueling, noisy with 0.5, 51 atoms"),
+            Setting("encoder_factory", _CONVOLUTIONS, "arXiv:1710.02298: streams of 512 after the convolutions"),
+            _head(_RAINBOW, "arXiv:1710.02298: dueling, noisy with 0.5, 51 atoms"),
         ),
     ),
     ("MunchausenDQN", "atari"): (

@@ -14,16 +14,12 @@ import birl
 from birl.algos import DQN, PPO, TD3
 from birl.cli import main
 from birl.cli.train import train
-from birl.errors import ConfigError, UnsupportedError
-from birl.models import C51QFunctionFactory
+from birl.errors import ConfigError
 from birl.optimizers import LinearSchedulerFactory
 from birl.recipes import RECIPES, Setting, find, names
 
-HAS_NOISE = "noisy" in {each.name for each in dataclasses.fields(C51QFunctionFactory)}
-RUNNABLE = [key for key in RECIPES if key[1] != "rainbow" or HAS_NOISE]
 
-
-@pytest.mark.parametrize("key", RUNNABLE, ids="-".join)
+@pytest.mark.parametrize("key", RECIPES, ids="-".join)
 def test_recipes_make_configurations_and_know_the_options(key: tuple[str, str]) -> None:
     recipe = RECIPES[key]
     config = recipe.config()
@@ -79,13 +75,11 @@ def test_unknown_recipes() -> None:
         find("CQL", "atari")
 
 
-def test_rainbow_works_where_its_parts_are() -> None:
-    recipe = find("DoubleDQN", "rainbow")
-    if HAS_NOISE:
-        assert recipe.fields()["q_func_factory"].noisy == 0.5
-    else:
-        with pytest.raises(UnsupportedError, match="needs Q-function factories with dueling and noisy"):
-            recipe.config()
+def test_rainbow_has_all_its_parts() -> None:
+    config: Any = find("DoubleDQN", "rainbow").config()
+    head = config.q_func_factory
+    assert config.encoder_factory.feature_size is None
+    assert (head.dueling, head.noisy, head.n_atoms) == ([512], 0.5, 51)
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
