@@ -589,3 +589,8 @@ def test_many_files_of_a_folder_can_be_plotted(birl_: Any, tmp_path: Path, monke
     assert text == "x.png: many/seed_0/loss.csv, many/seed_1/loss.csv\n"
     assert "run.json" in birl_.notes and "left out" in birl_.notes
     assert main(["plot", "many/run.json", "--save", "x.png"]) == 1
+
+
+def test_other_environments_than_atari_are_told_from_games() -> None:
+    with pytest.raises(ConfigError, match="CartPole-v1 is no Atari game.*ALE/Breakout-v5"):
+        training_environment("CartPole-v1", atari=True)
