@@ -262,9 +262,11 @@ def killed_writer(folder: Path, width: int, limit: int, lanes: int, moment: rand
         try:
             there = (folder / "storage.json").exists()
             buffer = ReplayBuffer.open(folder) if there else new(folder, limit, lanes, width)
-            for number in range(_next(buffer), 900):
+            first = _next(buffer)
+            for number in range(first, first + 17):  # numbers stay below 1,000 in fifty lives, however late the kill
                 write(buffer, number, width)
                 os.write(writing, struct.pack("q", number + 1))
+            signal.pause()
         finally:
             os._exit(1)
     os.close(writing)
