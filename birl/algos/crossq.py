@@ -22,12 +22,12 @@ from birl.algorithm import (
     TemperatureConfig,
     Transitions,
     ValueConfig,
-    When,
     config,
     field,
     q_value,
 )
 from birl.algos import sac
+from birl.algos.td3 import DELAYED
 from birl.losses import td_loss, temperature_loss
 from birl.models import (
     BatchRenormEncoderFactory,
@@ -106,9 +106,6 @@ def actor_loss(nets: CrossQNets, batch: Batch, cfg: Any) -> Loss:
     """SAC's (arXiv:1812.05905, eq. 9): ``E[alpha * log pi(a|s) - min_j Q_j(s, a)]`` with reparametrised ``a``."""
     with eval_mode(nets.critic):
         return sac.actor_loss(nets, batch, cfg)
-
-
-DELAYED = When(every="update_actor_interval")
 
 
 @final

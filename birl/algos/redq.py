@@ -17,12 +17,12 @@ from birl.algorithm import (
     SharedFields,
     StochasticActor,
     Transitions,
-    When,
     config,
     field,
     q_value,
 )
 from birl.algos.sac import SACConfig, SACNets
+from birl.algos.td3 import DELAYED
 from birl.algos.tqc import actor_loss
 from birl.errors import ConfigError
 from birl.losses import td_loss, temperature_loss
@@ -80,7 +80,6 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: REDQConfig) -> Loss:
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 
-LAST = When(every="update_actor_interval")
 UPDATES = 20  # for each step in an environment
 
 
@@ -94,8 +93,8 @@ class REDQ(Algorithm[REDQConfig, SACNets]):
     steps = (
         Gradient("critic", critic_loss),
         Polyak("critic", "critic_target"),
-        Gradient("actor", actor_loss, when=LAST),
-        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss", when=LAST),
+        Gradient("actor", actor_loss, when=DELAYED),
+        Gradient("temperature", temperature_loss, optimizer="temp", metric="temp_loss", when=DELAYED),
     )
 
 

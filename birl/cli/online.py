@@ -86,22 +86,20 @@ def training_environment(
 
     With ``atari`` it is preprocessed: `birl.envs.Atari`, in ``training`` with clipped rewards and episodes of one life.
     """
+    wrapper: Any = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
     if atari:
         gymnasium.register_envs(require("ale_py", "atari"))
-        wrapper: Any = partial(Atari, num_stack=frame_stack if frame_stack > 1 else None, is_eval=not training)
+        wrapper = partial(Atari, num_stack=frame_stack if frame_stack > 1 else None, is_eval=not training)
         options = {"frameskip": 1, "repeat_action_probability": 0.0, **options}
-        try:
-            return make_environment(name, num_envs, wrapper, action_mask, **options)
-        except ConfigError as error:
-            if "keyword argument 'frameskip'" not in str(error):
-                raise
-            raise ConfigError(
-                f"{name} is no Atari game, which --atari and the recipes that set it are for: give a game such as "
-                "ALE/Breakout-v5, or leave the option out"
-            ) from error
-    else:
-        wrapper = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
-    return make_environment(name, num_envs, wrapper, action_mask, **options)
+    try:
+        return make_environment(name, num_envs, wrapper, action_mask, **options)
+    except ConfigError as error:
+        if not atari or "keyword argument 'frameskip'" not in str(error):
+            raise
+        raise ConfigError(
+            f"{name} is no Atari game, which --atari and the recipes that set it are for: give a game such as "
+            "ALE/Breakout-v5, or leave the option out"
+        ) from error
 
 
 def with_defaults(

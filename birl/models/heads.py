@@ -15,13 +15,7 @@ from birl.models.dueling import DuelingStreams, LastLayers
 from birl.models.layers import EnsembleLinear
 from birl.models.noisy import Random
 from birl.models.risk import RiskMeasure
-from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns
-
-
-def midpoints(n: int) -> Tensor:
-    """The middles of ``n`` equal parts of [0, 1] (1710.10044 lemma 2)."""
-    return (torch.arange(n, dtype=torch.float32) + 0.5) / n
-
+from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, midpoints
 
 _LINEAR = LastLayers()
 

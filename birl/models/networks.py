@@ -67,15 +67,14 @@ class Network(nn.Module):
         if len(leading) == 1 and is_first is not None:
             is_first = is_first.unsqueeze(0)
         shape = leading if len(leading) == 2 else torch.Size((1, *leading))
-        flat, following = self._flatten(observation), None
-        if inputs.following is None:
-            sequence = _unflatten(encoder.embed(flat), shape)
-        elif not self._noisy:
-            sequence = _unflatten(encoder.embed(flat), shape)
-            following = _unflatten(encoder.embed(self._flatten(self.spec.encoded(inputs.following))), shape)
-        else:  # in one pass, which has one noise
-            both = tree_map(lambda *x: torch.cat(x), flat, self._flatten(self.spec.encoded(inputs.following)))
+        flat = self._flatten(observation)
+        after = None if inputs.following is None else self._flatten(self.spec.encoded(inputs.following))
+        if after is not None and self._noisy:  # in one pass, which has one noise
+            both = tree_map(lambda *x: torch.cat(x), flat, after)
             sequence, following = (_unflatten(each, shape) for each in encoder.embed(both).chunk(2, -2))
+        else:
+            sequence = _unflatten(encoder.embed(flat), shape)
+            following = None if after is None else _unflatten(encoder.embed(after), shape)
         features, final = encoder.unroll(sequence, state, is_first, following)
         if inputs.state_out is not None:
             inputs.state_out[self.state_key] = final

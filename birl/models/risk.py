@@ -16,6 +16,7 @@ from torch import Tensor
 
 from birl.checks import check
 from birl.files.named import Serializable
+from birl.models.value_distributions import midpoints
 
 
 class RiskMeasure(Serializable):
@@ -31,7 +32,7 @@ class RiskMeasure(Serializable):
 
     def levels(self, n: int) -> Tensor:
         """``n`` fixed levels: the middles of equal parts of [0, 1], distorted."""
-        return self.distort((torch.arange(n, dtype=torch.float64) + 0.5) / n).to(torch.get_default_dtype())
+        return self.distort(midpoints(n, torch.float64)).to(torch.get_default_dtype())
 
     def masses(self, n: int) -> Tensor:
         """The shares of distorted levels in ``n`` equal parts of [0, 1]: how much each of so many quantiles counts."""

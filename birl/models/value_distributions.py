@@ -18,6 +18,11 @@ from torch import Tensor
 from birl.models.distributions import Categorical, masked
 
 
+def midpoints(n: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
+    """The middles of ``n`` equal parts of [0, 1] (1710.10044 lemma 2)."""
+    return (torch.arange(n, dtype=dtype, device=device) + 0.5) / n
+
+
 class Returns(Protocol):
     """A critic's output. ``A`` below stands for the action dimension, which only discrete critics have.
 
@@ -270,8 +275,7 @@ class QuantileReturns(_RowReturns):
         """
         mixture = self.values.movedim(0, -2).flatten(-2).sort(-1).values
         kept = mixture[..., : mixture.shape[-1] - count]
-        size = kept.shape[-1]
-        return QuantileReturns(kept, (torch.arange(size, device=kept.device, dtype=kept.dtype) + 0.5) / size)
+        return QuantileReturns(kept, midpoints(kept.shape[-1], kept.dtype, kept.device))
 
     def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> QuantileReturns:
         taus = self.taus

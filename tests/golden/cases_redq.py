@@ -12,13 +12,12 @@ from torch import Tensor
 from birl import algos
 from birl.models import DroQEncoderFactory
 from tests.golden.case import ACTOR_FIELDS, ACTOR_RATES, HEADS, Case, transitions, with_head
-from tests.golden.reference_actor_critic import SACReference
+from tests.golden.reference_actor_critic import MeanOfCriticsReference
 from tests.golden.reference_parts import (
     BatchOf,
     Parameters,
     average,
     gradients_of,
-    members,
     number,
     squashed_sample,
 )
@@ -27,19 +26,13 @@ SOFT_FIELDS = {**ACTOR_FIELDS, "temp_learning_rate": 3e-2, "initial_temperature"
 SOFT_RATES = {**ACTOR_RATES, "temp_rate": 3e-2, "tau": 0.1}
 
 
-class REDQReference(SACReference):
+class REDQReference(MeanOfCriticsReference):
     """Algorithm 1 of 2101.05982: the policy moves after every ``interval`` updates of the critics."""
 
     def __init__(self, parameters: Parameters, *, subset: int, interval: int, **rest: Any) -> None:
         super().__init__(parameters, **rest)
         self.subset, self.interval, self.updates = subset, interval, 0
-        self.n = members(parameters, "critic")
         self.seen: set[int] = set()
-
-    def _values(self, p: Parameters, net: str, x: Tensor, a: Tensor) -> tuple[list[Tensor], Tensor | None]:
-        """Outputs ``[B, Q]`` of each member."""
-        taus, joint = self.head.draw(len(x)), torch.cat([x, a], -1)
-        return [self.head.forward(p, f"{net}.{k}", joint, taus)[:, 0] for k in range(self.n)], taus
 
     def critic_step(self, batch: BatchOf) -> float:
         """The lowest of a few targets."""
@@ -69,25 +62,6 @@ class REDQReference(SACReference):
 
         gradients, value = gradients_of(loss, p, ["critic"])
         self.critic.step(p, gradients)
-        return value
-
-    def actor_step(self, batch: BatchOf) -> float:
-        """The policy climbs the mean of all critics."""
-        p, size = self.parameters, len(batch["reward"])
-        noise = torch.randn(batch["action"].shape, dtype=torch.float64)
-
-        def loss(q: Parameters) -> Tensor:
-            a, log_density = squashed_sample(q, "actor.0", batch["observation"], noise)
-            self.drawn = [number(d) for d in log_density]
-            z, _ = self._values(q, "critic", batch["observation"], a)
-            total = torch.zeros((), dtype=torch.float64)
-            for b in range(size):
-                mean = sum(self.head.expectation(member[b]) for member in z) / self.n
-                total = total + torch.exp(q["temperature"]) * log_density[b] - mean
-            return total / size
-
-        gradients, value = gradients_of(loss, p, ["actor"])
-        self.actor.step(p, gradients)
         return value
 
     def update(self, batch: BatchOf) -> dict[str, float]:

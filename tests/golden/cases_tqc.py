@@ -10,20 +10,16 @@ from torch import Tensor
 
 from birl import algos
 from tests.golden.case import ACTOR_FIELDS, ACTOR_RATES, Case, transitions, with_head
-from tests.golden.reference_actor_critic import SACReference
-from tests.golden.reference_parts import BatchOf, Parameters, gradients_of, members, number, squashed_sample
+from tests.golden.reference_actor_critic import MeanOfCriticsReference
+from tests.golden.reference_parts import BatchOf, Parameters, gradients_of, number, squashed_sample
 
 
-class TQCReference(SACReference):
+class TQCReference(MeanOfCriticsReference):
     """Algorithm 1 of 2005.04269, with losses summed over predicted quantiles."""
 
     def __init__(self, parameters: Parameters, *, dropped: int, **rest: Any) -> None:
         super().__init__(parameters, **rest)
-        self.dropped, self.n = dropped, members(parameters, "critic")
-
-    def _quantiles(self, p: Parameters, net: str, x: Tensor, a: Tensor) -> tuple[list[Tensor], Tensor | None]:
-        taus, joint = self.head.draw(len(x)), torch.cat([x, a], -1)
-        return [self.head.forward(p, f"{net}.{k}", joint, taus)[:, 0] for k in range(self.n)], taus
+        self.dropped = dropped
 
     def critic_step(self, batch: BatchOf) -> float:
         """Quantile regression on what is left of the mixture."""
@@ -31,7 +27,7 @@ class TQCReference(SACReference):
         following = batch["next_observation"]
         noise = torch.randn(batch["action"].shape, dtype=torch.float64)
         action, log_density = squashed_sample(p, "actor.0", following, noise)
-        z, _ = self._quantiles(p, "critic_target", following, action)
+        z, _ = self._values(p, "critic_target", following, action)
         alpha = math.exp(number(p["temperature"]))
         y = []
         for b in range(size):
@@ -41,7 +37,7 @@ class TQCReference(SACReference):
             y.append([reward + discount * (value - alpha * number(log_density[b])) for value in kept])
 
         def loss(q: Parameters) -> Tensor:
-            predicted, taus = self._quantiles(q, "critic", batch["observation"], batch["action"])
+            predicted, taus = self._values(q, "critic", batch["observation"], batch["action"])
             total = torch.zeros((), dtype=torch.float64)
             for member in predicted:
                 for b in range(size):
@@ -56,25 +52,6 @@ class TQCReference(SACReference):
 
         gradients, value = gradients_of(loss, p, ["critic"])
         self.critic.step(p, gradients)
-        return value
-
-    def actor_step(self, batch: BatchOf) -> float:
-        """The policy climbs the mean of all quantiles of all critics."""
-        p, size = self.parameters, len(batch["reward"])
-        noise = torch.randn(batch["action"].shape, dtype=torch.float64)
-
-        def loss(q: Parameters) -> Tensor:
-            a, log_density = squashed_sample(q, "actor.0", batch["observation"], noise)
-            self.drawn = [number(d) for d in log_density]
-            z, _ = self._quantiles(q, "critic", batch["observation"], a)
-            total = torch.zeros((), dtype=torch.float64)
-            for b in range(size):
-                mean = sum(self.head.expectation(member[b]) for member in z) / self.n
-                total = total + torch.exp(q["temperature"]) * log_density[b] - mean
-            return total / size
-
-        gradients, value = gradients_of(loss, p, ["actor"])
-        self.actor.step(p, gradients)
         return value
 
 

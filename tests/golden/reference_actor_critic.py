@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -182,6 +183,37 @@ class SACReference:
         }
         average(self.parameters, "critic", "critic_target", self.tau)
         return metrics
+
+
+class MeanOfCriticsReference(SACReference):
+    """SAC whose policy climbs the mean of all critics; what their targets are is another matter."""
+
+    def __init__(self, parameters: Parameters, **rest: Any) -> None:
+        super().__init__(parameters, **rest)
+        self.n = members(parameters, "critic")
+
+    def _values(self, p: Parameters, net: str, x: Tensor, a: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """Outputs ``[B, Q]`` of each member."""
+        return _q(p, net, self.head, x, a)
+
+    def actor_step(self, batch: BatchOf) -> float:
+        """The policy climbs the mean of all critics."""
+        p, size = self.parameters, len(batch["reward"])
+        noise = torch.randn(batch["action"].shape, dtype=torch.float64)
+
+        def loss(q: Parameters) -> Tensor:
+            a, log_density = squashed_sample(q, "actor.0", batch["observation"], noise)
+            self.drawn = [number(d) for d in log_density]
+            z, _ = self._values(q, "critic", batch["observation"], a)
+            total = torch.zeros((), dtype=torch.float64)
+            for b in range(size):
+                mean = sum(self.head.expectation(member[b]) for member in z) / self.n
+                total = total + torch.exp(q["temperature"]) * log_density[b] - mean
+            return total / size
+
+        gradients, value = gradients_of(loss, p, ["actor"])
+        self.actor.step(p, gradients)
+        return value
 
 
 class DiscreteSACReference:
