@@ -68,6 +68,7 @@ class Network(nn.Module):
             is_first = is_first.unsqueeze(0)
         shape = leading if len(leading) == 2 else torch.Size((1, *leading))
         flat = self._flatten(observation)
+        following: Tensor | None
         after = None if inputs.following is None else self._flatten(self.spec.encoded(inputs.following))
         if after is not None and self._noisy:  # in one pass, which has one noise
             both = tree_map(lambda *x: torch.cat(x), flat, after)
