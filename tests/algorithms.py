@@ -652,8 +652,8 @@ ROWS: tuple[Row, ...] = (
             ),
         ),
         probes=(
-            Probing("discrete", {"learning_rate": 3e-3}, True, n_steps=640),
-            Probing("values", {"learning_rate": 3e-3}, False, n_steps=640, kinds=("discount", "time_limit")),
+            Probing("discrete", {"learning_rate": 1e-2}, True, n_steps=1280),
+            Probing("values", {"learning_rate": 1e-2}, False, n_steps=1280, kinds=("discount", "time_limit")),
             Probing("actions", {"learning_rate": 6e-3}, False, n_steps=1920, kinds=ACTION_PROBES),
         ),
         chain=(

@@ -41,6 +41,7 @@ class PPOConfig(AlgorithmConfig):
     Continuous actions come from a Gaussian with a learned standard deviation that is the same in all states, and are
     clipped to the environment's bounds. A rollout has ``rollout_length`` steps from each environment; ``n_epochs``
     passes learn from it in minibatches of ``batch_size`` steps (recurrent networks: sequences of ``sequence_length``).
+    Weights begin orthogonal (Engstrom et al. 2020, arXiv:2005.12729, section 3).
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
     """
@@ -81,9 +82,8 @@ class PPONets(nn.Module):
         self.actor = policy_of(spec, cfg.actor_encoder_factory, tanh_mean=False)
         self.value = ValueFunction(spec, cfg.value_encoder_factory)
         # A policy that starts near uniform explores (Andrychowicz et al. 2020, arXiv:2006.05990, section 3.2).
-        with torch.no_grad():
-            self.actor.linear.weight.mul_(0.01)
-            self.actor.linear.bias.zero_()
+        self.actor.make_orthogonal(0.01)
+        self.value.make_orthogonal(1.0)
 
 
 def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from birl.models.encoder_modules import PixelEncoder, VectorEncoder
 from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.noisy import Random, noise_of
 from birl.models.normalized import BatchRenorm
@@ -118,6 +119,22 @@ class LinearNetwork(Network):
         encoder = encoder_factory.build(spec.encoder_shape, spec.actions if with_action else None)
         super().__init__(spec, encoder, with_action=with_action)
         self.linear = nn.Linear(self.feature_size, spec.actions.size if size is None else size)
+
+    def make_orthogonal(self, gain: float) -> None:
+        """Orthogonal weights without biases, as policies that learn from rollouts begin (arXiv:2005.12729, section 3).
+
+        Recurrent cells and encoders of one's own keep the weights that they were made with.
+
+        Args:
+            gain: scale of the last layer's weights; that of the encoder's is sqrt(2).
+        """
+        library = [part for part in self.encoder.modules() if isinstance(part, VectorEncoder | PixelEncoder)]
+        scales: dict[nn.Module, float] = {layer: 2**0.5 for part in library for layer in part.modules()}
+        for layer, scale in {**scales, self.linear: gain}.items():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                nn.init.orthogonal_(layer.weight, scale)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
 
 
 def is_recurrent(module: nn.Module) -> bool:

@@ -21,11 +21,13 @@ from birl.models import (
     DefaultEncoderFactory,
     DeterministicPolicy,
     DiscreteQFunction,
+    EncoderFactory,
     GRUEncoderFactory,
     IQNQFunctionFactory,
     LSTMEncoderFactory,
     MeanQFunctionFactory,
     NormalPolicy,
+    PixelEncoderFactory,
     QFunctionFactory,
     QRQFunctionFactory,
     Scalar,
@@ -215,6 +217,32 @@ def test_policies(leading: tuple[int, ...]) -> None:
     categorical = CategoricalPolicy(DISCRETE, ENCODER)(inputs)
     assert isinstance(categorical, Categorical) and categorical.mode().shape == leading
     assert ValueFunction(CONTINUOUS, ENCODER)(inputs).shape == leading
+
+
+class OwnEncoderFactory(EncoderFactory, type="own_of_test_networks"):
+    def create(self, observation_shape: Any) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+
+
+@pytest.mark.parametrize("factory", [ENCODER, DefaultEncoderFactory(), PixelEncoderFactory(feature_size=16)])
+def test_orthogonal_weights(factory: Any) -> None:
+    spec = Spec((1, 84, 84), Discrete(3)) if isinstance(factory, PixelEncoderFactory) else DISCRETE
+    policy = CategoricalPolicy(spec, factory)
+    policy.make_orthogonal(0.01)
+    layers = [each for each in policy.encoder.modules() if isinstance(each, nn.Linear | nn.Conv2d)]
+    assert len(layers) >= 2
+    for layer, gain in [*((each, 2**0.5) for each in layers), (policy.linear, 0.01)]:
+        singular = torch.linalg.svdvals(layer.weight.detach().flatten(1))
+        torch.testing.assert_close(singular, torch.full_like(singular, gain), rtol=1e-4, atol=0)
+        assert layer.bias is not None
+        assert not layer.bias.any()
+
+
+def test_encoders_of_ones_own_keep_their_weights() -> None:
+    policy = CategoricalPolicy(DISCRETE, OwnEncoderFactory())
+    before = deepcopy(policy.encoder.state_dict())
+    policy.make_orthogonal(1.0)
+    torch.testing.assert_close(policy.encoder.state_dict(), before, rtol=0, atol=0)
 
 
 def test_log_std_is_clamped() -> None:
