@@ -11,7 +11,7 @@ from torch import Tensor
 from birl.checks import check
 from birl.dataset.minibatch import MiniBatch, TrajectoryMiniBatch
 from birl.preprocessing.units import Units, to_float
-from birl.types import Batch
+from birl.types import Batch, Tree, tree_map
 
 _EXTRA = {"next_action": Units.action, "next_action_known": Units.column, "return_to_go": Units.column}
 
@@ -72,10 +72,10 @@ def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tens
     terminated = units.tensor(rollout.terminated).to(torch.float32)
     ended = torch.maximum(torch.maximum(terminated, units.tensor(rollout.truncated).to(torch.float32)), 1 - valid)
     batch = Batch(
-        observation=units.observation(rollout.observation),
+        observation=_in_units(units, rollout.observation, rollout.inputs),
         action=action,
         reward=units.reward(rollout.reward[..., None]),
-        next_observation=units.observation(rollout.next_observation),
+        next_observation=_in_units(units, rollout.next_observation, rollout.next_inputs),
         discount=gamma * (1 - terminated),
         weight=valid,
         is_first=units.tensor(rollout.is_first).to(torch.bool),
@@ -83,6 +83,11 @@ def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tens
         extra={name: units.tensor(value) for name, value in rollout.extra.items() if name.startswith("state.")},
     )
     return batch, ended
+
+
+def _in_units(units: Units, observation: Tree, inputs: Tree | None) -> Tree:
+    """Observations in the networks' units: those of each step, where they are known."""
+    return units.observation(observation) if inputs is None else tree_map(units.tensor, inputs)
 
 
 def fold_sequences(batch: Batch, length: int) -> Batch:

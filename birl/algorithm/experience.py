@@ -251,10 +251,6 @@ class Rollouts(Experience):
         if isinstance(drawn, Rollout):
             learner.see_rewards(drawn.reward, drawn.is_first, drawn.valid)
 
-    def after(self, learner: Learner, drawn: Any) -> None:
-        if isinstance(drawn, Rollout):  # not sooner: an update sees observations as the policy saw them
-            learner.see_observations(drawn.observation, drawn.valid)
-
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         minibatches = self._sequences if learner.recurrent else self._steps
         metric, field = self.limit or ("", "")

@@ -93,9 +93,6 @@ class Experience:
     def before(self, learner: Learner, drawn: Any) -> None:
         """Called before an update from ``drawn``, for example to move running scalers."""
 
-    def after(self, learner: Learner, drawn: Any) -> None:
-        """Called after it."""
-
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         """The engine updates to make with a batch, by default one; each is answered with its metrics."""
         yield Pass(batch)
@@ -250,7 +247,6 @@ class Learner:
                 for name, value in metrics.items():
                     found.setdefault(name, []).append(value)
         hand_back(drawn, batch, self.engine)
-        self.experience.after(self, drawn)
         self._reset_if_due(before)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
@@ -294,6 +290,15 @@ class Learner:
         self.see_rewards(reward[None], is_first[None], valid[None])
         self.see_observations(observation, valid)
 
+    @property
+    def units_move(self) -> bool:
+        """Whether a running scaler moves the networks' units of observations from step to step."""
+        return "observation_scaler" in self.running
+
+    def in_units(self, observation: Tree) -> Tree:
+        """Observations ``[n, *shape]`` in the networks' units of this moment, as arrays."""
+        return tree_map(lambda leaf: leaf.cpu().numpy(), self.units.observation(observation))
+
     def see_rewards(self, reward: Array, is_first: Array, valid: Array) -> None:
         """Move the reward scaler, if it is a running one, with steps ``[T, n]``; see `Rollout`."""
         if "reward_scaler" in self.running:
@@ -301,7 +306,7 @@ class Learner:
 
     def see_observations(self, observation: Tree, valid: Array) -> None:
         """Move the observation scaler, if it is a running one, with the valid steps ``[..., *shape]``."""
-        if "observation_scaler" in self.running:
+        if self.units_move:
             parts = self.spec.encoded(picked(self.spec.observations, observation))
             self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
 

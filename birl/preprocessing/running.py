@@ -1,7 +1,7 @@
 """Scalers that move with what is seen in environments.
 
-Their statistics move between updates, never inside of one: an update, and the acting that led to a rollout, see one
-scale. They are tensors that move in place, so what was compiled or recorded goes on with them.
+Their statistics move between updates, never inside of one. They are tensors that move in place, so what was compiled or
+recorded goes on with them.
 """
 
 from __future__ import annotations
@@ -182,11 +182,9 @@ class RunningObservationScaler(_Running, ObservationScaler, type="running"):
     Each number of an observation has its own. Of tuples and dicts only arrays of floats are scaled, because integers
     may be numbers of choices, and pixels have a scaler of their own. Before the first step nothing is but clipped.
 
-    `fit_online` moves it: off-policy with every step, before the updates that follow; on-policy when the update from a
-    rollout is over, because that must see what the policy acted on. Evaluation, models and exports take it as it is.
+    `fit_online` and agents move it with every step. On-policy updates see observations as the policy saw them, each in
+    the scale of its step; off-policy ones see all in the newest scale. Evaluation, models and exports take it as it is.
     `fit` fits it to the data, unless it has seen steps already, and leaves it so.
-
-    Differs from ``VecNormalize`` of Stable-Baselines3, which moves with every step of a rollout.
 
     Args:
         clip: largest absolute value, above 0; ``None`` for none.

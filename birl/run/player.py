@@ -361,15 +361,22 @@ class RolloutPlayer(Player):
         super().__init__(algorithm, observation, action_space, greedy=False)
         config: Any = algorithm.config
         self._length = config.rollout_length
+        self._moving = algorithm.learner if algorithm.learner.units_move else None
         self._rows: list[dict[str, Tree]] = []
 
     def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         return chosen, self.actions.clip(chosen)
 
     def _keep(self, choice: Choice, step: Step) -> None:
-        if step.valid.any():  # else only resets: no row
-            made = {name: value for name, value in step._asdict().items() if name != "returns"}
-            self._rows.append(tree_map(np.array, {**choice._asdict(), **made}))
+        if not step.valid.any():  # only resets: no row
+            return
+        row = {**choice._asdict(), **step._asdict()}
+        del row["returns"]
+        if self._moving is not None:
+            row["inputs"] = self._moving.in_units(choice.observation)
+            self._moving.see_observations(choice.observation, step.valid)
+            row["next_inputs"] = self._moving.in_units(step.next_observation)
+        self._rows.append(tree_map(np.array, row))
 
     def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
         if self.pending == 0 and (len(self._rows) == self._length or last):
@@ -400,7 +407,8 @@ class RolloutPlayer(Player):
         return {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
 
     def set_state(self, state: State) -> None:
-        if state["rows"] and "extra" not in state["columns"]:
+        needed = {"extra"} if self._moving is None else {"extra", "inputs"}
+        if state["rows"] and not needed <= state["columns"].keys():
             raise ResumeError(
                 "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
                 "cannot read: start anew in another folder, or finish the run with that build"
@@ -408,6 +416,8 @@ class RolloutPlayer(Player):
         if state["rows"]:
             flags = dict.fromkeys(("terminated", "truncated", "valid"), np.zeros(self.n, bool))
             like = {"next_observation": self._example, "reward": np.zeros(self.n, np.float32), **flags}
+            if self._moving is not None:
+                like |= dict.fromkeys(("inputs", "next_inputs"), self._moving.in_units(self._example))
             self._check_rows((state["rows"],), state["columns"], like)
         rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)

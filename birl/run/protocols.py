@@ -82,6 +82,16 @@ class Learner(Protocol):
     def see(self) -> Callable[[Tree, Array, Array, Array], None] | None:
         """Called, if not ``None``, with each step ``[n, …]``: observations, rewards, ``is_first`` and ``valid``."""
 
+    @property
+    def units_move(self) -> bool:
+        """Whether a running scaler moves the networks' units of observations from step to step."""
+
+    def in_units(self, observation: Tree) -> Tree:
+        """Observations ``[n, *shape]`` in the networks' units of this moment, as arrays."""
+
+    def see_observations(self, observation: Tree, valid: Array) -> None:
+        """Move that scaler with the valid ones of some observations ``[n, *shape]``."""
+
     def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
         """Begin a run. Returns the source to draw from: the dataset, or one with its contents near the training device.
 
@@ -162,6 +172,8 @@ class Rollout:
             or environments beyond ``n_steps`` in the last row): not to be learned from, and a break for any
             recursion over time.
         extra: the actor's ``extra`` at every step, by name, each ``[T, N, …]``.
+        inputs, next_inputs: the observations in the networks' units of each step, which a running scaler moves;
+            ``None`` if they do not move.
     """
 
     observation: Tree
@@ -173,6 +185,8 @@ class Rollout:
     is_first: Array
     valid: Array
     extra: dict[str, Array]
+    inputs: Tree | None = None
+    next_inputs: Tree | None = None
 
     @property
     def start_state(self) -> dict[str, Array]:
