@@ -32,11 +32,14 @@ from birl.losses import backward_recursion, shared
 from birl.models import (
     DefaultEncoderFactory,
     EncoderFactory,
+    NormalFactory,
     ValueFunction,
     is_recurrent,
     policy_of,
 )
 from birl.optimizers import OptimizerFactory, SGDFactory
+
+_POLICY = NormalFactory(tanh_mean=True, log_std_range=(-5.0, 2.0))
 
 
 def _momentum() -> OptimizerFactory:
@@ -104,7 +107,7 @@ class AWRNets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: AWRConfig) -> None:
         super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, tanh_mean=True, log_std_range=(-5.0, 2.0))
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, _POLICY)
         self.value = ValueFunction(spec, cfg.critic_encoder_factory)
         if is_recurrent(self):
             raise UnsupportedError("AWR learns from single states: use feed-forward encoders, or PPO to have a memory")

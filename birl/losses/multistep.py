@@ -50,9 +50,9 @@ def backward_recursion(a: Tensor, b: Tensor, longest: int | None = None) -> Tens
 def generalized_advantage(
     reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, gae_lambda: float
 ) -> Tensor:
-    """Advantages by GAE (Schulman et al. 2016, arXiv:1506.02438, eq. 16): ``A_t = delta_t + discount_t lambda A_{t+1}``.
+    """Advantages by GAE (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 
-    ``delta_t = r_t + discount_t V(s'_t) - V(s_t)`` (eq. 9).
+    ``A_t = delta_t + discount_t lambda A_{t+1}`` with ``delta_t = r_t + discount_t V(s'_t) - V(s_t)`` (eq. 9).
 
     Args:
         reward, value, next_value, discount, ended: see above.
@@ -123,7 +123,7 @@ def retrace(
         reward, discount, ended: see above.
         q: ``Q(s_t, a_t)``.
         next_value: ``V(s'_t)``, the expectation of ``Q(s'_t, .)`` under the target policy.
-        trace: ``c_t`` of the action ``a_t``, a number or one for each row ``[T, B]``; that of the first row is not used.
+        trace: ``c_t`` of the action ``a_t``, a number or one for each row; that of the first is not used.
 
     Returns:
         Targets ``[T, B]``.
@@ -211,6 +211,6 @@ def _check(reward: Tensor, **others: Tensor) -> None:
     for name, x in others.items():
         if x.shape[-2:] != reward.shape[-2:] or reward.dim() < 2:
             raise ShapeError(
-                f"{name} has shape {tuple(x.shape)} and reward {tuple(reward.shape)}; both must end in the same [T, B]: "
-                "take away dimensions of size 1, and give single sequences a B of 1"
+                f"{name} has shape {tuple(x.shape)} and reward {tuple(reward.shape)}; both must end in the same "
+                "[T, B]: take away dimensions of size 1, and give single sequences a B of 1"
             )

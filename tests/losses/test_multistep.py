@@ -275,8 +275,7 @@ def test_a_termination_is_not_bootstrapped_and_a_time_limit_is() -> None:
 
 def test_rewards_to_go_count_each_reward_once() -> None:
     """PFRL's REINFORCE counts the last one twice, and makes [210, 200, 100] of these."""
-    zero = torch.zeros(3, 1)
-    found = lambda_returns(torch.tensor([[1.0], [10.0], [100.0]]), zero, torch.ones(3, 1), torch.tensor([[0.0], [0], [1]]))
+    found = lambda_returns(column(1, 10, 100), column(0, 0, 0), column(1, 1, 1), column(0, 0, 1))
     assert found[:, 0].tolist() == [111.0, 110.0, 100.0]
 
 
