@@ -13,16 +13,22 @@ from birl.losses.multistep import (
 from birl.losses.sharing import shared
 from birl.losses.temperature import temperature_loss
 from birl.losses.temporal_difference import td_loss
+from birl.losses.trust_region import Searched, conjugate_gradients, fisher_product, line_search, natural_step
 from birl.losses.vae import vae_loss
 from birl.types import Loss
 
 __all__ = [
     "Loss",
+    "Searched",
     "VTrace",
     "backward_recursion",
+    "conjugate_gradients",
+    "fisher_product",
     "generalized_advantage",
     "lambda_returns",
+    "line_search",
     "n_step_returns",
+    "natural_step",
     "retrace",
     "shared",
     "td_loss",

@@ -28,8 +28,7 @@ def backward_recursion(a: Tensor, b: Tensor, longest: int | None = None) -> Tens
     """Solve ``x_t = a_t + b_t x_{t+1}``, with nothing below the last row, for all rows at once.
 
     By doubling: after pass ``k`` a row has gathered the ``2**k`` rows from itself on, so that there are ``log2 T``
-    passes. They only multiply and add: products that run towards 0 do no harm, and rounding errors grow with the number
-    of passes, not of rows.
+    passes. They only multiply and add, so that products which run towards 0 do no harm.
 
     Args:
         a: ``[..., T, B]``.
