@@ -28,15 +28,18 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.errors import ConfigError, UnsupportedError
-from birl.losses import shared
+from birl.losses import backward_recursion, shared
 from birl.models import (
     DefaultEncoderFactory,
     EncoderFactory,
+    NormalFactory,
     ValueFunction,
     is_recurrent,
     policy_of,
 )
 from birl.optimizers import OptimizerFactory, SGDFactory
+
+_POLICY = NormalFactory(tanh_mean=True, log_std_range=(-5.0, 2.0))
 
 
 def _momentum() -> OptimizerFactory:
@@ -104,7 +107,7 @@ class AWRNets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: AWRConfig) -> None:
         super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, tanh_mean=True, log_std_range=(-5.0, 2.0))
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, _POLICY)
         self.value = ValueFunction(spec, cfg.critic_encoder_factory)
         if is_recurrent(self):
             raise UnsupportedError("AWR learns from single states: use feed-forward encoders, or PPO to have a memory")
@@ -113,8 +116,7 @@ class AWRNets(nn.Module):
 def lambda_returns(value: Tensor, reward: Tensor, discount: Tensor, step: Tensor, lam: float, longest: int) -> Tensor:
     """TD(lambda) returns of rows that follow one another: ``R_t = r_t + discount_t ((1 - lam) V_{t+1} + lam R_{t+1})``.
 
-    A closing row after each episode holds the state after its last step, where ``R = V``. All rows are solved at once
-    by doubling: after pass ``k`` a return reaches ``2**k`` steps ahead.
+    A closing row after each episode holds the state after its last step, where ``R = V``.
 
     Args:
         value: ``[R]``, of each row's state.
@@ -127,18 +129,10 @@ def lambda_returns(value: Tensor, reward: Tensor, discount: Tensor, step: Tensor
     Returns:
         Returns ``[R]``.
     """
-    returns = torch.where(step > 0, reward + discount * (1 - lam) * _ahead(value, 1), value)
-    decay, reach = discount * lam * step, 1
-    while reach <= longest:
-        returns = returns + decay * _ahead(returns, reach)
-        decay = decay * _ahead(decay, reach)
-        reach *= 2
-    return returns
-
-
-def _ahead(x: Tensor, by: int) -> Tensor:
-    """``x`` shifted by that many rows, 0 beyond the end."""
-    return F.pad(x[by:], (0, by))
+    next_value = F.pad(value[1:], (0, 1))
+    known = torch.where(step > 0, reward + discount * (1 - lam) * next_value, value)
+    decay = discount * lam * step
+    return backward_recursion(known.unsqueeze(-1), decay.unsqueeze(-1), longest + 1).squeeze(-1)
 
 
 def value_loss(nets: AWRNets, batch: Batch, cfg: AWRConfig) -> Loss:

@@ -26,7 +26,14 @@ from birl.algorithm import (
 )
 from birl.errors import ConfigError
 from birl.losses import generalized_advantage
-from birl.models import DefaultEncoderFactory, EncoderFactory, ValueFunction, policy_of
+from birl.models import (
+    DefaultEncoderFactory,
+    DistributionFactory,
+    EncoderFactory,
+    NormalFactory,
+    ValueFunction,
+    policy_of,
+)
 from birl.optimizers import AdamFactory, LRSchedulerFactory, OptimizerFactory, ShareSchedulerFactory
 
 
@@ -38,7 +45,7 @@ def _encoder() -> EncoderFactory:
 class PPOConfig(AlgorithmConfig):
     """Proximal Policy Optimization with the clipped objective (Schulman et al. 2017, arXiv:1707.06347).
 
-    Continuous actions come from a Gaussian with a learned standard deviation that is the same in all states, and are
+    By default continuous actions come from a Gaussian whose standard deviation is the same in all states, and are
     clipped to the environment's bounds. A rollout has ``rollout_length`` steps from each environment; ``n_epochs``
     passes learn from it in minibatches of ``batch_size`` steps (recurrent networks: sequences of ``sequence_length``).
     Weights begin orthogonal (Engstrom et al. 2020, arXiv:2005.12729, section 3).
@@ -51,6 +58,11 @@ class PPOConfig(AlgorithmConfig):
     optim_factory: OptimizerFactory = field(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5), like=NetworkConfig)
     actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
     value_encoder_factory: EncoderFactory = field(_encoder, like=SharedFields)
+    distribution_factory: DistributionFactory = field(
+        NormalFactory,
+        "Distribution of continuous actions, and where its standard deviation comes from: a `NormalFactory`, "
+        "`SquashedNormalFactory` or `BetaFactory`.",
+    )
     rollout_length: int = field(2048, "Number of steps each environment makes between updates.", low=1)
     n_epochs: int = field(10, "Number of passes over a rollout.", low=1)
     gae_lambda: float = field(0.95, "Decay of generalised advantage estimation.", low=0, high=1)
@@ -79,7 +91,7 @@ class PPONets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: PPOConfig) -> None:
         super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, tanh_mean=False)
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
         self.value = ValueFunction(spec, cfg.value_encoder_factory)
         # A policy that starts near uniform explores (Andrychowicz et al. 2020, arXiv:2006.05990, section 3.2).
         self.actor.make_orthogonal(0.01)

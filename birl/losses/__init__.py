@@ -1,10 +1,39 @@
 """Pure tensor functions that two or more algorithms use."""
 
-from birl.losses.gae import generalized_advantage
+from birl.losses.multistep import (
+    VTrace,
+    backward_recursion,
+    generalized_advantage,
+    lambda_returns,
+    n_step_returns,
+    retrace,
+    upgo_returns,
+    vtrace,
+)
 from birl.losses.sharing import shared
 from birl.losses.temperature import temperature_loss
 from birl.losses.temporal_difference import td_loss
+from birl.losses.trust_region import Searched, conjugate_gradients, fisher_product, line_search, natural_step
 from birl.losses.vae import vae_loss
 from birl.types import Loss
 
-__all__ = ["Loss", "generalized_advantage", "shared", "td_loss", "temperature_loss", "vae_loss"]
+__all__ = [
+    "Loss",
+    "Searched",
+    "VTrace",
+    "backward_recursion",
+    "conjugate_gradients",
+    "fisher_product",
+    "generalized_advantage",
+    "lambda_returns",
+    "line_search",
+    "n_step_returns",
+    "natural_step",
+    "retrace",
+    "shared",
+    "td_loss",
+    "temperature_loss",
+    "upgo_returns",
+    "vae_loss",
+    "vtrace",
+]

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from birl.models import torch as torch  # a path of d3rlpy's
 from birl.models.actor_critic import ActorCriticNets
+from birl.models.distribution_factories import (
+    BetaFactory,
+    DistributionFactory,
+    NormalFactory,
+    SquashedNormalFactory,
+)
 from birl.models.encoders import (
     DefaultEncoderFactory,
     EncoderFactory,
@@ -18,6 +24,7 @@ from birl.models.policies import (
     CategoricalPolicy,
     ConditionalNormalPolicy,
     DeterministicPolicy,
+    DistributionPolicy,
     NormalPolicy,
     ResidualPolicy,
     SquashedNormalPolicy,
@@ -71,6 +78,7 @@ __all__ = [
     "AdamFactory",
     "AdamWFactory",
     "BatchRenormEncoderFactory",
+    "BetaFactory",
     "C51QFunctionFactory",
     "CVaR",
     "CategoricalPolicy",
@@ -85,6 +93,8 @@ __all__ = [
     "DeterministicPolicy",
     "DiscreteDecisionTransformer",
     "DiscreteQFunction",
+    "DistributionFactory",
+    "DistributionPolicy",
     "DroQEncoderFactory",
     "EncoderFactory",
     "ExponentialSchedulerFactory",
@@ -98,6 +108,7 @@ __all__ = [
     "MeanReturns",
     "Network",
     "Norm",
+    "NormalFactory",
     "NormalPolicy",
     "OptimizerFactory",
     "PixelEncoderFactory",
@@ -115,6 +126,7 @@ __all__ = [
     "Scalar",
     "ShareSchedulerFactory",
     "SimBaEncoderFactory",
+    "SquashedNormalFactory",
     "SquashedNormalPolicy",
     "StepwiseSchedulerFactory",
     "VAEDecoder",

@@ -1,16 +1,13 @@
 """Action distributions as plain values: tensors in, tensors out, no host synchronisation.
 
-Every distribution has ``sample(n) -> (action, log_prob)`` (``n`` per element in a new first dimension, or one without),
-``log_prob(action)``, ``entropy()`` and ``mode()``, the greedy action, so a loss need not know whether actions are
-continuous or discrete. The last dimension of the parameters is the action's; it is summed over in log-probabilities,
-entropies and divergences, which therefore have the leading dimensions only.
+All are a `Distribution`, so a loss need not know whether actions are continuous, discrete or both.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Protocol, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +20,48 @@ ATANH_LIMIT = 1.0 - 1e-6
 
 NEVER = -1e9
 """Logit or value of an action that is not allowed: finite, so that its probability times its logarithm is 0."""
+
+class Distribution(Protocol):
+    """What losses and policies know of a distribution over actions.
+
+    The last dimensions of the parameters are the action's: log-probabilities, entropies and divergences are sums over
+    them, and have the leading dimensions ``[...]`` only.
+
+    A policy of the past is kept as a column of a batch, and compared with the present one of the same observations::
+
+        batch = replace(batch, extra={**batch.extra, "policy": nets.actor(batch.inputs).parameters()})   # prepared once
+        ...
+        policy = nets.actor(batch.inputs)
+        divergence = policy.with_parameters(batch.extra["policy"]).kl(policy)
+    """
+
+    def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Actions and their log-probabilities ``[(n,) ...]``: ``n`` for each element in a new first dimension, or one.
+
+        Samples of quantities are differentiable functions of the parameters (reparametrised); choices are not.
+        """
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-probability or log-density of ``action``; extra leading dimensions broadcast."""
+
+    def mode(self) -> Tensor:
+        """The greedy action."""
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats ``[...]``."""
+
+    def kl(self, other: Self) -> Tensor:
+        """``KL(self || other)`` in nats ``[...]``, in closed form."""
+
+    def parameters(self) -> Tensor:
+        """All that tells it from others of its kind over the same actions, ``[..., P]``, differentiable.
+
+        Which actions are allowed is not among them, since the observations tell.
+        """
+
+    def with_parameters(self, parameters: Tensor) -> Self:
+        """The distribution of the same kind, over the same actions, with other `parameters` ``[..., P]``."""
+
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
@@ -63,6 +102,26 @@ class Normal:
         distance = (self.mean - other.mean) * (-other.log_std).exp()
         return (0.5 * ((2.0 * ratio).exp() + distance.square() - 1.0) - ratio).sum(-1)
 
+    def decoupled_kl(self, other: Normal) -> tuple[Tensor, Tensor]:
+        """The divergence from ``self`` if only the mean, and if only the standard deviation, became that of ``other``.
+
+        MPO bounds each (Abdolmaleki et al. 2018, arXiv:1812.02256, section 4.2.1). Dimensions are not summed.
+
+        Returns:
+            Two tensors ``[..., action_size]``.
+        """
+        ratio = self.log_std - other.log_std
+        distance = (other.mean - self.mean) * (-self.log_std).exp()
+        return 0.5 * distance.square(), (0.5 * ((2.0 * ratio).exp() - 1.0) - ratio).expand_as(self.mean)
+
+    def parameters(self) -> Tensor:
+        """Means, then logarithms of the standard deviations ``[..., 2 * action_size]``."""
+        return torch.cat((self.mean, self.log_std.expand_as(self.mean)), -1)
+
+    def with_parameters(self, parameters: Tensor) -> Normal:
+        """See `Distribution.with_parameters`."""
+        return Normal(*parameters.chunk(2, -1))
+
 
 @dataclass(frozen=True)
 class SquashedNormal:
@@ -98,6 +157,77 @@ class SquashedNormal:
     def mode(self) -> Tensor:
         """``tanh(mean)``: the median, which serves as the greedy action of a squashed policy."""
         return self.mean.tanh()
+
+    def kl(self, other: SquashedNormal) -> Tensor:
+        """``KL(self || other)`` in nats ``[...]``: that of the Gaussians, as tanh is invertible."""
+        return Normal(self.mean, self.log_std).kl(Normal(other.mean, other.log_std))
+
+    def parameters(self) -> Tensor:
+        """Those of the Gaussian; see `Normal.parameters`."""
+        return Normal(self.mean, self.log_std).parameters()
+
+    def with_parameters(self, parameters: Tensor) -> SquashedNormal:
+        """See `Distribution.with_parameters`."""
+        return SquashedNormal(*parameters.chunk(2, -1))
+
+
+@dataclass(frozen=True)
+class Beta:
+    """Beta distributions of independent dimensions, stretched to [-1, 1] (Chou et al. 2017, PMLR 70:834-843).
+
+    No density lies outside of the bounds, and none needs to be clipped to them.
+
+    Attributes:
+        alpha, beta: ``[..., action_size]``, at least 1, so that the density has one peak.
+    """
+
+    alpha: Tensor
+    beta: Tensor
+
+    def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Reparametrised actions ``[(n,) ..., action_size]`` in [-1, 1] and log-densities ``[(n,) ...]``."""
+        shape = self.alpha.shape if n is None else (n, *self.alpha.shape)
+        up, down = (torch.distributions.Gamma(x, torch.ones_like(x), validate_args=False) for x in self._pair)
+        above, below = (each.rsample(shape[: len(shape) - self.alpha.dim()]) for each in (up, down))
+        action = (above - below) / (above + below)
+        return action, self.log_prob(action)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-density of ``action`` in [-1, 1], clamped to `ATANH_LIMIT` first: at 1 it may have no finite value."""
+        inside = action.clamp(-ATANH_LIMIT, ATANH_LIMIT)
+        alpha, beta = self._pair
+        density = (alpha - 1.0) * torch.log1p(inside) + (beta - 1.0) * torch.log1p(-inside)
+        return (density - (alpha + beta - 1.0) * _LOG_2 - _log_beta(alpha, beta)).sum(-1)
+
+    def mode(self) -> Tensor:
+        """The peak; the middle of a uniform distribution."""
+        up, down = self.alpha - 1.0, self.beta - 1.0
+        return (up - down) / (up + down).clamp(min=1e-12)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats ``[...]``."""
+        alpha, beta = self._pair
+        both = alpha + beta
+        mean = (alpha - 1.0) * alpha.digamma() + (beta - 1.0) * beta.digamma() - (both - 2.0) * both.digamma()
+        return (_log_beta(alpha, beta) - mean + _LOG_2).sum(-1)
+
+    def kl(self, other: Beta) -> Tensor:
+        """``KL(self || other)`` in nats ``[...]``."""
+        more, less, both = self.alpha - other.alpha, self.beta - other.beta, self.alpha + self.beta
+        mean = more * self.alpha.digamma() + less * self.beta.digamma() - (more + less) * both.digamma()
+        return (_log_beta(*other._pair) - _log_beta(*self._pair) + mean).sum(-1)
+
+    def parameters(self) -> Tensor:
+        """``alpha``, then ``beta`` ``[..., 2 * action_size]``."""
+        return torch.cat(self._pair, -1)
+
+    def with_parameters(self, parameters: Tensor) -> Beta:
+        """See `Distribution.with_parameters`."""
+        return Beta(*parameters.chunk(2, -1))
+
+    @property
+    def _pair(self) -> tuple[Tensor, Tensor]:
+        return self.alpha, self.beta
 
 
 @dataclass(frozen=True)
@@ -183,6 +313,15 @@ class Categorical:
         log_probs = self.log_probs
         return self._sum((log_probs.exp() * (log_probs - other.log_probs)).sum(-1))
 
+    def parameters(self) -> Tensor:
+        """The logits ``[..., action_size]``; of several choices ``[..., D * action_size]``."""
+        return self.logits.flatten(-2) if self.several else self.logits
+
+    def with_parameters(self, parameters: Tensor) -> Categorical:
+        """See `Distribution.with_parameters`. The same actions are allowed."""
+        logits = parameters.unflatten(-1, self.logits.shape[-2:]) if self.several else parameters
+        return replace(self, logits=logits)
+
 
 @dataclass(frozen=True)
 class Joint:
@@ -193,7 +332,7 @@ class Joint:
         actions: splits actions ``[..., W]`` into parts and joins them.
     """
 
-    parts: tuple[Normal | Categorical, ...]
+    parts: tuple[Distribution, ...]
     actions: Composite
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
@@ -216,7 +355,17 @@ class Joint:
 
     def kl(self, other: Joint) -> Tensor:
         """``KL(self || other)`` in nats ``[...]``."""
-        return self._total([own.kl(each) for own, each in zip(self.parts, other.parts, strict=True)])  # type: ignore[arg-type]
+        return self._total([own.kl(each) for own, each in zip(self.parts, other.parts, strict=True)])
+
+    def parameters(self) -> Tensor:
+        """Those of all parts, one after the other ``[..., P]``."""
+        return torch.cat([part.parameters() for part in self.parts], -1)
+
+    def with_parameters(self, parameters: Tensor) -> Joint:
+        """See `Distribution.with_parameters`."""
+        sizes = [part.parameters().shape[-1] for part in self.parts]
+        pairs = zip(self.parts, parameters.split(sizes, -1), strict=True)
+        return replace(self, parts=tuple(part.with_parameters(own) for part, own in pairs))
 
     @staticmethod
     def _total(values: list[Tensor]) -> Tensor:
@@ -238,3 +387,8 @@ def _log_density(noise: Tensor, log_std: Tensor) -> Tensor:
 
 def _log_jacobian(raw: Tensor) -> Tensor:
     return 2.0 * (_LOG_2 - raw - F.softplus(-2.0 * raw))
+
+
+def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
+    """Logarithm of the beta function."""
+    return alpha.lgamma() + beta.lgamma() - (alpha + beta).lgamma()

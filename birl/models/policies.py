@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, cast
+import math
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from birl.actions import Composite, masks_of_choices
-from birl.models.distributions import Categorical, Joint, Normal, SquashedNormal
+from birl.models.distribution_factories import DistributionFactory, NormalFactory
+from birl.models.distributions import Beta, Categorical, Distribution, Joint, Normal, SquashedNormal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork
 from birl.spaces import Spec
@@ -117,6 +119,46 @@ class ConditionalNormalPolicy(_GaussianPolicy):
         return Normal(mean.tanh(), log_std.clamp(*self.log_std_range))
 
 
+class _FactoryPolicy(LinearNetwork):
+    """Base of policies whose quantities have the distribution that a factory chooses."""
+
+    log_std: Tensor | None
+
+    def __init__(
+        self,
+        spec: Spec,
+        encoder_factory: EncoderFactory,
+        distribution: DistributionFactory,
+        n_outputs: int,
+        n_quantities: int,
+    ) -> None:
+        super().__init__(spec, encoder_factory, n_outputs)
+        self.distribution = distribution
+        log_std, learns = distribution.log_std(n_quantities) or (None, False)
+        if log_std is not None and learns:
+            self.log_std = nn.Parameter(log_std)
+        else:
+            self.register_buffer("log_std", log_std, persistent=False)
+
+
+class DistributionPolicy(_FactoryPolicy):
+    """Distribution of quantities that a factory chooses.
+
+    Args:
+        spec: shapes of observations and actions.
+        encoder_factory: makes the encoder.
+        distribution: chooses the distribution.
+    """
+
+    def __init__(self, spec: Spec, encoder_factory: EncoderFactory, distribution: DistributionFactory) -> None:
+        size = spec.actions.size
+        super().__init__(spec, encoder_factory, distribution, distribution.n_outputs(size), size)
+
+    def forward(self, inputs: Inputs) -> Normal | SquashedNormal | Beta:
+        """Distribution of actions ``[..., action_size]``."""
+        return self.distribution.build(self.linear(self.encode(inputs)), self.log_std)
+
+
 class CategoricalPolicy(LinearNetwork):
     """Distribution over discrete actions.
 
@@ -131,35 +173,26 @@ class CategoricalPolicy(LinearNetwork):
         return _categorical(self.spec.actions, self.linear(self.encode(inputs)), mask)
 
 
-class JointPolicy(LinearNetwork):
+class JointPolicy(_FactoryPolicy):
     """Independent distributions of the parts of an action.
-
-    Quantities have a standard deviation that is the same for all observations, as in `NormalPolicy`.
 
     Args:
         spec: shapes of observations and actions; these are `birl.actions.Composite`.
-        encoder_factory, tanh_mean, log_std_range, initial_log_std: see `NormalPolicy`.
+        encoder_factory: makes the encoder.
+        distribution: chooses the distribution of quantities.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        encoder_factory: EncoderFactory,
-        tanh_mean: bool = True,
-        log_std_range: tuple[float, float] = (-20.0, 2.0),
-        initial_log_std: float = 0.0,
-    ) -> None:
-        super().__init__(spec, encoder_factory)
-        self.actions = cast(Composite, spec.actions)
-        self._sizes = [part.size for part in self.actions.parts]
-        quantities = sum(part.size for part in self.actions.parts if not part.discrete)
-        self.log_std = nn.Parameter(torch.full((quantities,), initial_log_std))
-        self.tanh_mean, self.log_std_range = tanh_mean, log_std_range
+    def __init__(self, spec: Spec, encoder_factory: EncoderFactory, distribution: DistributionFactory) -> None:
+        actions = cast(Composite, spec.actions)
+        sizes = [part.size if part.discrete else distribution.n_outputs(part.size) for part in actions.parts]
+        quantities = sum(part.size for part in actions.parts if not part.discrete)
+        super().__init__(spec, encoder_factory, distribution, sum(sizes), quantities)
+        self.actions, self._sizes, self._quantities = actions, sizes, quantities
 
     def forward(self, inputs: Inputs) -> Joint:
         """Distribution of actions ``[..., W]``."""
-        log_std = self.log_std.clamp(*self.log_std_range)
-        parts: list[Normal | Categorical] = []
+        log_std = None if self.log_std is None else self.log_std.expand(self._quantities)
+        parts: list[Distribution] = []
         mask = inputs.mask if self.spec.masked else None
         masks = iter([] if mask is None else masks_of_choices(self.actions, mask))
         outputs = self.linear(self.encode(inputs)).split(self._sizes, -1)
@@ -167,8 +200,10 @@ class JointPolicy(LinearNetwork):
             if part.discrete:
                 parts.append(_categorical(part, output, next(masks, None)))
                 continue
-            own, log_std = log_std[: part.size], log_std[part.size :]
-            parts.append(Normal(output.tanh() if self.tanh_mean else output, own))
+            own = None
+            if log_std is not None:
+                own, log_std = log_std[: part.size], log_std[part.size :]
+            parts.append(self.distribution.build(output, own))
         return Joint(tuple(parts), self.actions)
 
 
@@ -177,18 +212,22 @@ def _categorical(actions: Any, logits: Tensor, mask: Tensor | None) -> Categoric
     return Categorical(actions.branched(logits), actions.branched_mask(mask, logits), bool(actions.shape))
 
 
-def policy_of(spec: Spec, encoder_factory: EncoderFactory, **gaussian: Any) -> _StochasticPolicy:
+def policy_of(
+    spec: Spec, encoder_factory: EncoderFactory, distribution: DistributionFactory | None = None
+) -> CategoricalPolicy | NormalPolicy | DistributionPolicy | JointPolicy:
     """A stochastic policy of any kind of actions.
 
     Args:
         spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
-        **gaussian: further arguments of a `NormalPolicy` or `JointPolicy`, if there are quantities.
+        distribution: chooses the distribution of quantities, if there are any; by default ``NormalFactory()``.
     """
+    distribution = distribution or NormalFactory()
     if spec.actions.discrete:
         return CategoricalPolicy(spec, encoder_factory)
-    kind = JointPolicy if isinstance(spec.actions, Composite) else NormalPolicy
-    return kind(spec, encoder_factory, **gaussian)
-
-
-_StochasticPolicy: TypeAlias = CategoricalPolicy | NormalPolicy | JointPolicy
+    if isinstance(spec.actions, Composite):
+        return JointPolicy(spec, encoder_factory, distribution)
+    if isinstance(distribution, NormalFactory) and distribution.std == "parameter":  # a `FlatPolicy` knows it
+        initial = math.log(distribution.initial_std)
+        return NormalPolicy(spec, encoder_factory, distribution.tanh_mean, distribution.log_std_range, initial)
+    return DistributionPolicy(spec, encoder_factory, distribution)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from birl import algos
-from birl.models import VectorEncoderFactory
+from birl.models import BetaFactory, NormalFactory, VectorEncoderFactory
 from birl.optimizers import AdamFactory
 from birl.run.protocols import Rollout
 from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, by_algorithm, exact
@@ -30,6 +30,8 @@ def rollouts(algorithm: Any) -> list[tuple[Rollout, dict[str, Tensor]]]:
         action = torch.from_numpy(generator.integers(CHOICES, size=(length, lanes)))
         if not discrete:
             action = exact(generator, length, lanes, ACTIONS)
+            if isinstance(algorithm.config.distribution_factory, BetaFactory):
+                action = (action / 4).clamp(-0.875, 0.875)
         flags = {name: np.zeros((length, lanes), bool) for name in ("terminated", "truncated", "is_first")}
         flags["terminated"][2, 0] = flags["truncated"][3, 1] = flags["truncated"][6, 0] = True
         flags["is_first"][0] = flags["is_first"][3, 0] = flags["is_first"][5, 1] = True
@@ -59,7 +61,10 @@ def rollouts(algorithm: Any) -> list[tuple[Rollout, dict[str, Tensor]]]:
     return pairs
 
 
-def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True, kl: float | None = None) -> Case:
+def _ppo(
+    policy: str, value_clip: float | None = None, normalize: bool = True, kl: float | None = None, **options: Any
+) -> Case:
+    discrete = policy == "discrete"
     config = algos.PPOConfig(
         learning_rate=1e-2,
         optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5),
@@ -72,6 +77,7 @@ def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True
         normalize_advantage=normalize,
         target_kl=kl,
         gamma=0.9,
+        **options,
     )
     reference = partial(
         PPOReference,
@@ -88,11 +94,11 @@ def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True
         batch_size=5,
         normalize=normalize,
         target_kl=kl,
-        discrete=discrete,
+        policy=policy,
     )
     variant = (" value clip" if value_clip else "") + (" target KL" if kl else "")
     return Case(
-        ("discrete" if discrete else "continuous") + variant,
+        ("continuous" if policy == "parameter" else policy) + variant,
         config,
         reference,
         rollouts,
@@ -101,4 +107,14 @@ def _ppo(discrete: bool, value_clip: float | None = None, normalize: bool = True
     )
 
 
-CASES: tuple[Case, ...] = (_ppo(True), _ppo(False), _ppo(False, value_clip=0.1, normalize=False), _ppo(False, kl=0.001))
+CASES: tuple[Case, ...] = (
+    _ppo("discrete"),
+    _ppo("parameter"),
+    _ppo("parameter", value_clip=0.1, normalize=False),
+    _ppo("parameter", kl=0.001),
+    *(
+        _ppo(std, distribution_factory=NormalFactory(std=std, initial_std=0.5))
+        for std in ("spherical", "state", "fixed")
+    ),
+    _ppo("beta", distribution_factory=BetaFactory()),
+)

@@ -39,24 +39,34 @@ class PPOReference:
         batch_size: int,
         normalize: bool,
         target_kl: float | None,
-        discrete: bool,
+        policy: str,
     ) -> None:
         self.parameters = dict(parameters)
         self.optimizer = Adam(rate, eps=eps, max_norm=max_norm)
         self.gamma, self.gae_lambda, self.clip, self.value_clip = gamma, gae_lambda, clip, value_clip
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
         self.target_kl = target_kl
-        self.epochs, self.batch_size, self.normalize, self.discrete = epochs, batch_size, normalize, discrete
+        self.epochs, self.batch_size, self.normalize, self.policy = epochs, batch_size, normalize, policy
 
     def _log_prob(self, p: Parameters, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability of one action and the policy's entropy."""
         out = network(p, "actor.0", x)
-        if self.discrete:
+        if self.policy == "discrete":
             log_probs = out - torch.log(torch.exp(out).sum())
             return log_probs[int(action)], -(torch.exp(log_probs) * log_probs).sum()
-        log_std = p["actor.log_std"]
+        size = len(action)
+        if self.policy == "beta":  # 1 + softplus; a density of (a + 1) / 2, which is half as wide
+            ours = torch.distributions.Beta(*(1 + torch.log(1 + torch.exp(part)) for part in (out[:size], out[size:])))
+            log_prob = (ours.log_prob((action + 1) / 2) - math.log(2)).sum()
+            return log_prob, (ours.entropy() + math.log(2)).sum()
+        log_std = {
+            "parameter": lambda: p["actor.log_std"],
+            "spherical": lambda: p["actor.log_std"][0].repeat(size),
+            "state": lambda: out[size:] + math.log(0.5),
+            "fixed": lambda: torch.full((size,), math.log(0.5), dtype=torch.float64),
+        }[self.policy]()
         entropy = (0.5 * math.log(2 * math.pi * math.e) + log_std).sum()
-        return normal_log_density(action, out, log_std).sum(), entropy
+        return normal_log_density(action, out[:size], log_std).sum(), entropy
 
     def advantages(self, rollout: BatchOf) -> dict[tuple[int, int], float]:
         """1506.02438 eq. 16, written as the sum over the rest of the episode inside the rollout."""
