@@ -92,8 +92,8 @@ class HindsightSampler(Sampler):
             there = f"a dict of {sorted(parts)}" if parts else "no dict"
             raise ConfigError(
                 f"observations are {there}, without the arrays achieved_goal and desired_goal that a HindsightSampler "
-                "exchanges: use an environment like Gymnasium's GoalEnv and store both (name both in "
-                "observation_keys, of buffer and algorithm, if you give any), or leave sampler= out"
+                "exchanges: use an environment like Gymnasium's GoalEnv and store both (name both in the "
+                "observation_keys of the buffer, if you give any), or leave sampler= out"
             )
         if achieved != desired:
             raise ShapeError(
