@@ -31,7 +31,7 @@ from birl.models import (
     VectorEncoderFactory,
 )
 from birl.optimizers import AdamFactory, LinearSchedulerFactory, RMSpropFactory
-from birl.preprocessing import PixelObservationScaler, RunningObservationScaler
+from birl.preprocessing import MultiplyRewardScaler, PixelObservationScaler, RunningObservationScaler
 
 __all__ = ["RECIPES", "Recipe", "Setting", "find", "names"]
 
@@ -214,24 +214,43 @@ def _head(factory: QFunctionFactory, source: str) -> Setting:
     return Setting("q_func_factory", factory, source)
 
 
-_IQN: Final = _head(IQNQFunctionFactory(n_quantiles=64, n_greedy_quantiles=32), "arXiv:1806.06923: N = N' = 64, K = 32")
+_IQN: Final = _head(
+    IQNQFunctionFactory(n_quantiles=64, n_greedy_quantiles=32, n_choice_quantiles=32),
+    "arXiv:1806.06923: N = N' = 64, K = 32",
+)
 _CONVOLUTIONS: Final = PixelEncoderFactory(feature_size=None)
 _RAINBOW: Final = C51QFunctionFactory(n_atoms=51, v_min=-10.0, v_max=10.0, dueling=[512], noisy=0.5)
-_MUJOCO: Final = (
-    Setting("--buffer-size", 1_000_000, _PFRL),
-    Setting("--random-steps", 10_000, _PFRL),
-    Setting("--n-steps-per-epoch", 5000, _PFRL),
-    Setting("--n-trials", 10, _PFRL),
-)
 _400_300: Final = VectorEncoderFactory([400, 300])
 _256_256: Final = VectorEncoderFactory([256, 256])
 _64_64: Final = VectorEncoderFactory([64, 64], activation="tanh")
 
 
+def _mujoco(n_steps: int, steps_source: str, source: str) -> tuple[Setting, ...]:
+    """The protocol of off-policy algorithms in MuJoCo's environments."""
+    return (
+        Setting("--n-steps", n_steps, steps_source),
+        Setting("--buffer-size", 1_000_000, source),
+        Setting("--random-steps", 10_000, source),
+        Setting("--n-steps-per-epoch", 5000, source),
+        Setting("--n-trials", 10, source),
+    )
+
+
+def _soft(source: str) -> tuple[Setting, ...]:
+    """What both forms of SAC share."""
+    return (
+        Setting("actor_encoder_factory", _256_256, source),
+        Setting("critic_encoder_factory", _256_256, source),
+        Setting("actor_learning_rate", 3e-4, source),
+        Setting("critic_learning_rate", 3e-4, source),
+        Setting("batch_size", 256, source),
+        Setting("tau", 0.005, source),
+    )
+
+
 def _deterministic(source: str) -> tuple[Setting, ...]:
     return (
-        Setting("--n-steps", 1_000_000, source),
-        *_MUJOCO,
+        *_mujoco(1_000_000, source, source),
         Setting("--explorer", "noise", f"{source}: a tenth of half the range"),
         Setting("actor_encoder_factory", _400_300, source),
         Setting("critic_encoder_factory", _400_300, source),
@@ -242,6 +261,7 @@ def _deterministic(source: str) -> tuple[Setting, ...]:
     )
 
 
+_SAC_PAPER: Final = "arXiv:1801.01290 table 1"
 _PPO_PAPER: Final = "arXiv:1707.06347 table 5"
 _PPO_MUJOCO: Final = f"{_PFRL}, arXiv:1707.06347 table 3"
 
@@ -323,15 +343,19 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
     ("SAC", "mujoco"): (
         "Haarnoja et al. 2018, arXiv:1812.05905; PFRL's reproduction",
         (
-            Setting("--n-steps", 3_000_000, f"{_PFRL}; Hopper 1 million, Humanoid 10"),
-            *_MUJOCO,
-            Setting("actor_encoder_factory", _256_256, "arXiv:1812.05905"),
-            Setting("critic_encoder_factory", _256_256, "arXiv:1812.05905"),
-            Setting("actor_learning_rate", 3e-4, "arXiv:1812.05905"),
-            Setting("critic_learning_rate", 3e-4, "arXiv:1812.05905"),
+            *_mujoco(3_000_000, f"{_PFRL}; Hopper 1 million, Humanoid 10", _PFRL),
+            *_soft("arXiv:1812.05905"),
             Setting("temp_learning_rate", 3e-4, "arXiv:1812.05905"),
-            Setting("batch_size", 256, "arXiv:1812.05905"),
-            Setting("tau", 0.005, "arXiv:1812.05905"),
+        ),
+    ),
+    ("ICML2018SAC", "mujoco"): (
+        "Haarnoja et al. 2018, arXiv:1801.01290; NNablaRL's reproduction",
+        (
+            *_mujoco(3_000_000, f"{_NNABLA}; Hopper and Walker2d 1 million, Humanoid 10", _NNABLA),
+            *_soft(_SAC_PAPER),
+            Setting("value_encoder_factory", _256_256, _SAC_PAPER),
+            Setting("gamma", 0.99, _SAC_PAPER),
+            Setting("reward_scaler", MultiplyRewardScaler(5.0), "arXiv:1801.01290 table 2; Humanoid 20"),
         ),
     ),
     ("PPO", "atari"): (

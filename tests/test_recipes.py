@@ -82,6 +82,29 @@ def test_rainbow_has_all_its_parts() -> None:
     assert (head.dueling, head.noisy, head.n_atoms) == ([512], 0.5, 51)
 
 
+def test_published_algorithms_have_recipes() -> None:
+    """A name for each algorithm that was published with settings for Atari or MuJoCo."""
+    games = {"DQN": ["atari", "c51", "qr-dqn", "iqn"], "DoubleDQN": ["atari", "drqn", "rainbow"]}
+    robots = {name: ["mujoco"] for name in ("DDPG", "TD3", "SAC", "ICML2018SAC")}
+    rows = games | robots | {"MunchausenDQN": ["atari", "iqn"], "PPO": ["atari", "mujoco"]}
+    for algorithm, own in rows.items():
+        assert set(own) <= set(names(algorithm)), algorithm
+
+
+def test_first_sac_has_the_scale_of_its_paper() -> None:
+    config: Any = find("ICML2018SAC", "mujoco").config()
+    assert config.reward_scaler.multiplier == 5.0
+    sizes = (config.actor_encoder_factory, config.critic_encoder_factory, config.value_encoder_factory)
+    assert [each.hidden_units for each in sizes] == [[256, 256]] * 3
+
+
+def test_iqn_chooses_by_k_levels_of_their_own() -> None:
+    for key in (("DQN", "iqn"), ("MunchausenDQN", "iqn")):
+        config: Any = find(*key).config()
+        head = config.q_func_factory
+        assert (head.n_quantiles, head.n_greedy_quantiles, head.n_choice_quantiles) == (64, 32, 32)
+
+
 # -- the command line --------------------------------------------------------------------------------------------------
 
 

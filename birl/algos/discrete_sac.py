@@ -36,14 +36,16 @@ from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFacto
 class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
     """Soft Actor-Critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
-    Expectations over all actions take the place of sampled ones. The target entropy is ``0.98 * log|A|``, or
-    ``target_entropy``; where some actions are masked, it is the same share of what is possible. In ``MultiDiscrete``
-    action spaces each choice has a distribution of its own, and critics branch as those of `DQN`.
+    Expectations over all actions take the place of sampled ones. With a quantile head (discrete QR-SAC) or a
+    categorical one, targets are the mixture of the actions' returns under the policy. The target entropy is
+    ``0.98 * log|A|``, or ``target_entropy``; where some actions are masked, it is the same share of what is possible.
+    In ``MultiDiscrete`` action spaces each choice has a distribution of its own, and critics branch as those of `DQN`.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
     Differs from d3rlpy: the critics' squared error, as in the paper, instead of the Huber loss (heads of expected
-    returns only); the temperature moves after the policy, not before; targets are copied as `DQNConfig` says.
+    returns only); a mixture of quantiles instead of their averages; the temperature moves after the policy, not before;
+    targets are copied as `DQNConfig` says.
     """
 
     batch_size: int = 64
@@ -83,10 +85,13 @@ class DiscreteSACNets(nn.Module):
 
 
 def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
-    """Eqs. 4 and 10: ``y = r + discount * pi(s')^T [min_j Q'_j(s') - alpha * log pi(s')]``."""
+    """Eqs. 4 and 10: ``y = r + discount * pi(s')^T [min_j Q'_j(s') - alpha * log pi(s')]``.
+
+    Quantiles and atoms of the target are those of the mixture of all actions' returns, moved by the mean entropy bonus.
+    """
     with torch.no_grad():
         policy = nets.actor(batch.next_inputs)
-        next_returns = nets.critic_target(batch.next_inputs).min().mix(policy.probs)
+        next_returns = nets.critic_target(batch.next_inputs).min().mixture(policy.probs)
         target = next_returns.backup(batch.reward, batch.discount, bonus=nets.temperature() * policy.entropy())
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 

@@ -29,17 +29,20 @@ class MunchausenDQNConfig(DQNConfig):
     """Munchausen DQN (Vieillard et al. 2020, arXiv:2007.14430): the log-policy is added to the reward.
 
     The policy is ``softmax(Q' / temperature)`` of the target network. It takes the place of the maximum in targets, and
-    its scaled logarithm, clipped, is a bonus on the data's action. It acts greedily. With ``IQNQFunctionFactory`` this
-    is Munchausen IQN, the ``MunchausenIQN`` of NNablaRL; the quantile and categorical heads work alike. In
-    ``MultiDiscrete`` action spaces critics branch as those of `DQN`, and the policy is that of all combinations.
+    its scaled logarithm, clipped, is a bonus on the data's action. It acts greedily: an explorer explores, in the paper
+    an epsilon-greedy one. With ``IQNQFunctionFactory`` this is Munchausen IQN, the ``MunchausenIQN`` of NNablaRL; the
+    quantile and categorical heads work alike. In ``MultiDiscrete`` action spaces critics branch as those of `DQN`, and
+    the policy is that of all combinations.
 
     The bonus is an implicit Kullback-Leibler penalty: the policy changes little from one target to the next. Short runs
     need a small ``target_update_interval``, or the policy stays near its random beginning.
 
     Logs ``loss``.
 
-    Differs from the paper: an ensemble of critics is possible; Munchausen IQN acts greedily, too, instead of by the
-    policy, and takes the policy from the same number of sampled quantiles as its targets.
+    Differs from the paper: an ensemble of critics is possible. Differs from the authors' program: Munchausen IQN acts
+    greedily, as NNablaRL's does, where theirs samples actions, with the policy's probabilities taken for logits. The
+    explorer ``Boltzmann(entropy_temperature)`` samples from the policy itself. ``n_choice_quantiles`` of the head gives
+    the policy quantile levels of its own.
     """
 
     learning_rate: float = 5e-5

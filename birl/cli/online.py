@@ -27,19 +27,26 @@ from birl.cli.common import flags, make_environment
 from birl.config import AlgorithmConfig
 from birl.dataset import (
     BasicTransitionPicker,
+    EpisodicFIFOBuffer,
+    FIFOBuffer,
     FrameStackTransitionPicker,
+    HindsightSampler,
     LastFrameWriterPreprocess,
     MultiStepFrameStackTransitionPicker,
     MultiStepTransitionPicker,
     PrioritizedSampler,
+    RandomShift,
+    RecentSampler,
     ReplayBuffer,
-    create_fifo_replay_buffer,
+    Sampler,
 )
 from birl.envs import Atari, FrameStack, environment_spec, single_spaces
 from birl.errors import ConfigError, require
 from birl.types import is_shape
 
 BUFFER_SIZE = 1_000_000
+_GOALS = 4.0
+_OF_BUFFER = {"buffer_size", "whole_episodes", "random_shift"}
 _FIRST, _EPSILON, _NOISE, _OU_NOISE = 1000, (1.0, 0.05), 0.1, 0.2
 _IMAGE, _PRIORITY = 3, "priority_"
 # The Atari papers' numbers, which some algorithms have as defaults, and what learns where observations are vectors.
@@ -57,6 +64,14 @@ class ExplorerName(StrEnum):
     OU_NOISE = "ou-noise"
     GREEDY = "greedy"
     NONE = "none"
+
+
+class HindsightGoals(StrEnum):
+    """Where the goals of `birl.dataset.HindsightSampler` come from."""
+
+    FUTURE = "future"
+    FINAL = "final"
+    EPISODE = "episode"
 
 
 _FOR_CHOICES = (ExplorerName.EPSILON_GREEDY, ExplorerName.BOLTZMANN)
@@ -239,15 +254,50 @@ def prioritized_sampler(given: dict[str, Any], n_minibatches: int) -> Prioritize
     return None
 
 
+def drawing_sampler(
+    env: Any, given: dict[str, Any], n_minibatches: int, prioritized: Sampler | None = None
+) -> Sampler | None:
+    """The sampler that the options ask for; ``None`` for a uniform one.
+
+    Args:
+        env: training environment, which rewards other goals.
+        given: values of the command line's options.
+        n_minibatches: length of the run, in which recent steps come to count like all others.
+        prioritized: that of ``--prioritized``.
+
+    Raises:
+        ConfigError: if they do not fit together, or the environment has no goals.
+    """
+    sampler = prioritized
+    if "recent" in given:
+        if prioritized is not None:
+            raise ConfigError("--prioritized and --recent: both say which steps are drawn more often; leave one out")
+        sampler = RecentSampler(given["recent"], anneal_steps=max(1, n_minibatches))
+    if "hindsight" not in given:
+        if "hindsight_k" in given:
+            raise ConfigError(f"--hindsight-k {given['hindsight_k']:g}: for hindsight only; give --hindsight, too")
+        return sampler
+    own = getattr(env, "envs", [env])[0].unwrapped
+    if not callable(getattr(own, "compute_reward", None)):
+        raise ConfigError(
+            f"--hindsight {given['hindsight']}: the environment {type(own).__name__} has no compute_reward("
+            "achieved_goal, desired_goal, info), which rewards steps for other goals, as Gymnasium's GoalEnv has it: "
+            "leave the option out"
+        )
+    ends = getattr(own, "compute_terminated", None)
+    k = given.get("hindsight_k", _GOALS)
+    return HindsightSampler(own.compute_reward, str(given["hindsight"]), k, compute_terminated=ends, sampler=sampler)
+
+
 def replay_buffer(
-    env: Any, config: AlgorithmConfig, given: dict[str, Any], sampler: PrioritizedSampler | None = None
+    env: Any, config: AlgorithmConfig, given: dict[str, Any], sampler: Sampler | None = None
 ) -> ReplayBuffer | None:
     """The buffer that the options ask for; ``None`` for the loop's own.
 
     Frames that are stacked are stored once if they are images of one channel.
     """
     stack, steps = given.get("frame_stack", 1), given.get("multi_step", 1)
-    if "buffer_size" not in given and sampler is None and stack == steps == 1:
+    if not given.keys() & _OF_BUFFER and sampler is None and stack == steps == 1:
         return None
     shape = environment_spec(env, config.observation_keys).encoder_shape
     picker, writer = BasicTransitionPicker(), None
@@ -257,6 +307,11 @@ def replay_buffer(
     if steps > 1:
         several = MultiStepFrameStackTransitionPicker(stack, steps, config.gamma)
         picker = several if once else MultiStepTransitionPicker(steps, config.gamma)
-    limit = given.get("buffer_size", BUFFER_SIZE)
+    retention = EpisodicFIFOBuffer if given.get("whole_episodes") else FIFOBuffer
+    shift = RandomShift(given["random_shift"]) if "random_shift" in given else None
+    keys = config.observation_keys
+    if keys is not None and isinstance(sampler, HindsightSampler):  # stored, whether networks read them or not
+        keys = tuple(dict.fromkeys((*keys, "achieved_goal", "desired_goal")))
     parts: dict[str, Any] = {"transition_picker": picker, "writer_preprocessor": writer, "sampler": sampler}
-    return create_fifo_replay_buffer(limit, env=env, observation_keys=config.observation_keys, **parts)
+    limit = given.get("buffer_size", BUFFER_SIZE)
+    return ReplayBuffer(retention(limit), env=env, observation_keys=keys, augmentation=shift, **parts)

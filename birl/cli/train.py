@@ -22,6 +22,7 @@ from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
 from birl.cli.online import (
     EXPLORATION,
+    drawing_sampler,
     exploration,
     prioritized_sampler,
     replay_buffer,
@@ -45,6 +46,8 @@ from birl.cli.train_options import (
     EvalSteps,
     ExplorerKind,
     FrameStacked,
+    Hindsight,
+    HindsightShare,
     KeepModels,
     LoggingSteps,
     LogGradients,
@@ -57,11 +60,14 @@ from birl.cli.train_options import (
     PriorityAlpha,
     PriorityBeta,
     RandomSteps,
+    Recent,
     RecipeName,
+    Shift,
     StopAt,
     Temperature,
     Trials,
     UpdateInterval,
+    WholeEpisodes,
 )
 from birl.dataset import MultiStepTransitionPicker
 from birl.engine.trained import no_errors
@@ -142,6 +148,11 @@ def train(
     noise_theta: NoiseTheta = None,
     random_steps: RandomSteps = None,
     buffer_size: BufferSize = None,
+    whole_episodes: WholeEpisodes = False,
+    recent: Recent = None,
+    hindsight: Hindsight = None,
+    hindsight_k: HindsightShare = None,
+    random_shift: Shift = None,
     update_interval: UpdateInterval = None,
     n_updates: NUpdates = None,
     logging_steps: LoggingSteps = None,
@@ -176,6 +187,8 @@ def train(
         return {name: value for name, value in found.items() if value is not None}
 
     learning = given(update_interval=update_interval, n_updates=n_updates, buffer_size=buffer_size)
+    learning |= given(whole_episodes=whole_episodes, recent=recent, random_shift=random_shift)
+    learning |= given(hindsight=hindsight, hindsight_k=hindsight_k)
     explored = given(explorer=explorer, epsilon_start=epsilon_start, epsilon_end=epsilon_end)
     explored |= given(epsilon_steps=epsilon_steps, epsilon_decay=epsilon_decay, epsilon=epsilon)
     explored |= given(temperature=temperature, noise_std=noise_std, noise_theta=noise_theta)
@@ -268,7 +281,7 @@ def train(
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
             each = online.get("n_updates", algorithm.learns_from.n_updates)
             updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * each
-            sampler = prioritized_sampler(drawing, updates)
+            sampler = drawing_sampler(env, online, updates, prioritized_sampler(drawing, updates))
             options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
             notes.append(why)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from birl.cli.online import BUFFER_SIZE, ExplorerName
+from birl.cli.online import BUFFER_SIZE, ExplorerName, HindsightGoals
 
 EpochLength = Annotated[
     int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")
@@ -91,6 +91,42 @@ RandomSteps = Annotated[
 ]
 BufferSize = Annotated[
     int | None, typer.Option(min=1, help=f"Online: newest steps that are kept.  [default: {BUFFER_SIZE}]")
+]
+WholeEpisodes = Annotated[
+    bool, typer.Option("--whole-episodes", help="Online: keep and drop whole episodes, not single steps.")
+]
+Recent = Annotated[
+    float | None,
+    typer.Option(
+        "--recent",
+        metavar="ETA",
+        min=0,
+        max=1,
+        help="Online: draw new steps more often (ERE), the more, the lower; 0.996 is usual. It rises to 1, uniform "
+        "draws, over the run.",
+    ),
+]
+Hindsight = Annotated[
+    HindsightGoals | None,
+    typer.Option(
+        help="Online: learn as if goals that were achieved in the same episode had been pursued (HER): states after "
+        "the step, the last one, or any. For environments like Gymnasium's GoalEnv, with compute_reward."
+    ),
+]
+HindsightShare = Annotated[
+    float | None,
+    typer.Option(
+        "--hindsight-k", metavar="K", min=0, help="Steps with such goals for each with its own.  [default: 4]"
+    ),
+]
+Shift = Annotated[
+    int | None,
+    typer.Option(
+        "--random-shift",
+        metavar="PIXELS",
+        min=1,
+        help="Online: shift the images of minibatches at random by up to so many pixels (DrQ); 4 is usual.",
+    ),
 ]
 UpdateInterval = Annotated[
     int | None,

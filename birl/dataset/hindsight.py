@@ -43,8 +43,8 @@ class HindsightSampler(Sampler):
         strategy: where goals come from: ``"future"``, any state after the step; ``"final"``, the last state;
             ``"episode"``, any state.
         k: number of steps with other goals for each one with its own, above 0. The paper takes 4, with ``"future"``.
-        compute_terminated: likewise, whether the episode ends by reaching ``achieved_goal``. Without it steps terminate
-            where they did; give it where reaching the goal ends an episode.
+        compute_terminated: likewise, whether the episode ends by reaching ``achieved_goal``; or ``False`` for all goals
+            at once. Without it steps terminate where they did; give it where reaching the goal ends an episode.
         sampler: chooses the steps; `birl.dataset.Uniform` if ``None``.
 
     Raises:
@@ -92,8 +92,8 @@ class HindsightSampler(Sampler):
             there = f"a dict of {sorted(parts)}" if parts else "no dict"
             raise ConfigError(
                 f"observations are {there}, without the arrays achieved_goal and desired_goal that a HindsightSampler "
-                "exchanges: use an environment like Gymnasium's GoalEnv and store both (name both in "
-                "observation_keys, of buffer and algorithm, if you give any), or leave sampler= out"
+                "exchanges: use an environment like Gymnasium's GoalEnv and store both (name both in the "
+                "observation_keys of the buffer, if you give any), or leave sampler= out"
             )
         if achieved != desired:
             raise ShapeError(
@@ -257,8 +257,9 @@ class _InHindsight(BasicTransitionPicker):
 
 def _answer(name: str, function: Judge, goals: list[Array]) -> Array:
     """What a user's function says of ``goals``, achieved and desired, ``[n, …]``: ``[n]``."""
-    count = len(goals[0])
-    answer = np.asarray(function(goals[0], goals[1], {}))
+    count, told = len(goals[0]), function(goals[0], goals[1], {})
+    # tasks that never end there may say so once for all; a number would be a mean over the wrong axis
+    answer = np.full(count, told) if isinstance(told, bool) and name == "compute_terminated" else np.asarray(told)
     if answer.size != count or answer.dtype.kind not in "biuf":
         raise ShapeError(
             f"{name} gave {answer.dtype} of shape {answer.shape} for {count} goals; it must give {count} numbers: "

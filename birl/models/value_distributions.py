@@ -92,6 +92,13 @@ class Returns(Protocol):
     def mix(self, probs: Tensor) -> Self:
         """Expectation over actions with probabilities ``probs`` ``[…, A]``: removes ``A``."""
 
+    def mixture(self, probs: Tensor) -> Self:
+        """The return of an action drawn with ``probs`` ``[…, A]``, to make a target of: removes ``A``.
+
+        Its mean is that of `mix`. Its shape is the mixture's, but for several choices at once, which are mixed.
+        """
+        return self.mix(probs)
+
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> Self:
         """The target ``reward + discount * (Z + bonus)``, detached.
 
@@ -244,12 +251,14 @@ class QuantileReturns(_RowReturns):
         taus: quantile levels in [0, 1], ``[Q]`` or ``[…, Q]`` (without ``N`` and ``A``).
         allowed: see `Returns`.
         preference: ``[N, …, A]``, by which actions are chosen instead of the mean; ``None`` for the mean.
+        share: probabilities of the values of a target, which add up to 1, like ``values``; ``None`` if all are equal.
     """
 
     values: Tensor
     taus: Tensor
     allowed: Tensor | None = None
     preference: Tensor | None = None
+    share: Tensor | None = None
 
     def _rows(self) -> Tensor:
         return self.values
@@ -258,7 +267,7 @@ class QuantileReturns(_RowReturns):
         return QuantileReturns(rows, self.taus, self.allowed)
 
     def mean(self) -> Tensor:
-        return self.values.mean(-1)
+        return self.values.mean(-1) if self.share is None else (self.values * self.share).sum(-1)
 
     def preferences(self) -> Tensor:
         return self.scores() if self.preference is None else masked(self.preference, self.allowed)
@@ -266,6 +275,11 @@ class QuantileReturns(_RowReturns):
     def part(self, index: int) -> QuantileReturns:
         taus = self.taus if self.taus.dim() == 1 else self.taus[index]
         return replace(super().part(index), taus=taus)
+
+    def mixture(self, probs: Tensor) -> QuantileReturns:
+        """The quantiles of all actions, each with its action's share."""
+        share = (probs / self.values.shape[-1]).unsqueeze(-1).expand_as(self.values)
+        return QuantileReturns(self.values.flatten(-2), self.taus, share=share.flatten(-2))
 
     def truncated(self, count: int) -> QuantileReturns:
         """The quantiles of all members as one mixture, without its ``count`` highest: removes ``N``.
@@ -288,7 +302,8 @@ class QuantileReturns(_RowReturns):
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> QuantileReturns:
         next_returns = self.values if bonus is None else self.values + bonus.unsqueeze(-1)
-        return QuantileReturns((reward.unsqueeze(-1) + discount.unsqueeze(-1) * next_returns).detach(), self.taus)
+        target = (reward.unsqueeze(-1) + discount.unsqueeze(-1) * next_returns).detach()
+        return QuantileReturns(target, self.taus, share=self.share)
 
     def td_loss(self, target: QuantileReturns, delta: float | None = None) -> Tensor:
         """Quantile Huber loss (1806.06923 eq. 3), summed over predicted and averaged over target quantiles.
@@ -302,7 +317,8 @@ class QuantileReturns(_RowReturns):
         clipped = size.clamp(max=kappa)
         huber = clipped * (size - 0.5 * clipped)
         weight = (self.taus.unsqueeze(-1) - (error.detach() < 0).to(error.dtype)).abs()
-        loss = (weight * huber).mean(-1).sum(-1)
+        loss = weight * huber
+        loss = (loss.mean(-1) if target.share is None else (loss * target.share.unsqueeze(-2)).sum(-1)).sum(-1)
         return loss if kappa == 1.0 else loss / kappa
 
 

@@ -29,7 +29,7 @@ from birl.run.checkpoint import (
 )
 from birl.run.identity import ACTIONS, run_settings
 from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_settings, replay_settings
-from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts
+from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
 from birl.run.session import CHECK_INTERVAL, SamplerPart
 from birl.types import MASK, Array, State, Tree, parts_like, tree_map
@@ -83,7 +83,7 @@ class Agent:
     ) -> None:
         self.algorithm, self.step = algorithm, 0
         self._env, self._settings = env, {**settings, ACTIONS: algorithm.describe()["action_size"]}
-        self._example = _example(algorithm, env, player.n)
+        self._example = player.example
         self._names = named_map(lambda _, name: name, self._example)
         self._training = self._now = _Episodes.begin(player)
         self._averages = Averages()
@@ -332,7 +332,8 @@ class Agent:
                 lambda like, x, name: self._leaf(f"{what} {name!r}" if name else what, like, x),
                 *(self._example, parts, self._names),
             )
-            check_inside(self.algorithm.spec.observations, batch, what)
+            read = self.algorithm.spec.observations  # the buffer may store more
+            check_inside(read, picked(read, batch), what)
             if self.algorithm.spec.masked:
                 check_mask(batch, ShapeError, f"{what}[{MASK!r}]")
             return batch
@@ -418,7 +419,7 @@ def replay_agent(
     _, random = reset_generator(env, given["seed"]).spawn(2)
     player = ReplayPlayer(
         algorithm,
-        _example(algorithm, env, n),
+        _example(observed(algorithm, env, buffer), env, n),
         single_spaces(env)[1],
         buffer,
         explorer,
@@ -436,11 +437,11 @@ def rollout_agent(algorithm: Trainable, env: Environment, n: int) -> Agent:
     settings = run_settings(algorithm, "agent", environments=n)
     algorithm.build_with_env(env)
     algorithm.learner.begin_run(None, 0)
-    player = RolloutPlayer(algorithm, _example(algorithm, env, n), single_spaces(env)[1])
+    player = RolloutPlayer(algorithm, _example(algorithm.spec.observations, env, n), single_spaces(env)[1])
     return Agent(algorithm, player, env, {}, settings)
 
 
-def _example(algorithm: Trainable, env: Environment, n: int) -> Tree:
-    """Zeros in the shapes and dtypes of what is read of an environment's observations."""
-    leaves = picked(algorithm.spec.observations, leaf_spaces(single_spaces(env)[0]))
+def _example(observations: Tree, env: Environment, n: int) -> Tree:
+    """Zeros in the shapes and dtypes of what is read of an environment's ``observations``."""
+    leaves = picked(observations, leaf_spaces(single_spaces(env)[0]))
     return tree_map(lambda space: np.zeros((n, *space.shape), space.dtype), leaves)

@@ -10,7 +10,7 @@ from birl.dataset import create_infinite_replay_buffer
 from birl.envs import Stepper, as_environment, reset_generator
 from birl.observations import part_names
 from birl.run.collector import Collector
-from birl.run.player import ReplayPlayer, check_parts
+from birl.run.player import ReplayPlayer, check_parts, observed
 from birl.run.progress import Progress
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 
@@ -49,7 +49,7 @@ def collect(
         keys = part_names(algorithm.spec.observations)
         buffer = create_infinite_replay_buffer(env=env, observation_keys=keys)
     resets, random = reset_generator(env, seed).spawn(2)
-    stepper = Stepper(env, resets, observations=algorithm.spec.observations)
+    stepper = Stepper(env, resets, observations=observed(algorithm, env, buffer))
     parts = (algorithm, stepper.observation, stepper.action_space, buffer, explorer)
     collector = Collector(stepper, ReplayPlayer(*parts, greedy=deterministic, generator=random))
     with contextlib.closing(Progress(n_steps, 0, show_progress)) as progress:

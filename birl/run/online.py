@@ -14,7 +14,7 @@ from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import DIGEST, digest, environment_settings, part_settings, run_settings, sampler_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import ReplayPlayer, Schedule, check_parts
+from birl.run.player import ReplayPlayer, Schedule, check_parts, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.session import SamplerPart, Session
 
@@ -75,7 +75,7 @@ def online_fitter(
     schedule = begun_schedule(algorithm, buffer, given, n_steps)
     settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
     resets, random = reset_generator(env, seed).spawn(2)
-    stepper = Stepper(env, resets, observations=algorithm.spec.observations)
+    stepper = Stepper(env, resets, observations=observed(algorithm, env, buffer))
     if overlap and not stepper.divisible:
         raise ConfigError(
             f"overlap=True was given with a {type(env.unwrapped).__name__}; only environments that run in "

@@ -14,9 +14,10 @@ from gymnasium import Space
 from birl.actions import actions_of, allowed_actions, check_actions
 from birl.checks import check
 from birl.dataset import ReplayBuffer
-from birl.envs import Step
+from birl.envs import Step, environment_spec, single_spaces
 from birl.errors import ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import checked_array
+from birl.observations import leaf_spaces, part_names
 from birl.run.protocols import ExplorerProtocol, Rollout, Trainable
 from birl.types import Array, State, Tree, tree_leaves, tree_map
 
@@ -55,6 +56,19 @@ def check_parts(buffer: Any, explorer: Any, batch_size: int = 1) -> None:
         )
 
 
+def observed(algorithm: Trainable, env: Any, buffer: Any) -> Tree:
+    """What is read of an environment's observations, see `birl.observations`.
+
+    All that a built algorithm reads, and what ``buffer`` stores beside it, such as the goals that were achieved.
+    """
+    own = algorithm.spec.observations
+    stored = part_names(getattr(getattr(buffer, "dataset_info", None), "observations", None)) or ()
+    names = {*(part_names(own) or ()), *stored}
+    there = part_names(leaf_spaces(single_spaces(env)[0])) or ()
+    wanted = [name for name in there if name in names]
+    return own if len(wanted) == len(part_names(own) or ()) else environment_spec(env, wanted).observations
+
+
 class Choice(NamedTuple):
     """Actions of ``n`` environments that wait for the step that they lead to.
 
@@ -87,6 +101,7 @@ class Player:
         n: number of environments.
         actions: what they take, with bounds.
         choice: actions that wait for their step, if there are any.
+        example: see above.
         pending: steps that are stored and not yet counted.
         cut: whether the last step left out environments that made one.
     """
@@ -101,7 +116,7 @@ class Player:
     ) -> None:
         self.n = len(next(tree_leaves(observation)))
         self.actions = actions_of(action_space)
-        self._example = observation
+        self.example = observation
         self._actor = algorithm.actor(greedy=greedy, n=self.n, **({"values": True} if values else {}))
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
@@ -191,7 +206,7 @@ class Player:
             columns: those of a `Choice`, and further ones.
             like: examples ``[n, …]`` of the further ones.
         """
-        for name, own in {"observation": self._example, "is_first": np.zeros(self.n, bool), **like}.items():
+        for name, own in {"observation": self.example, "is_first": np.zeros(self.n, bool), **like}.items():
             tree_map(lambda x, y, name=name: checked_array(y, (*lead, *x.shape), x.dtype, name), own, columns[name])
         wanted = (*lead, self.n)
         for name, column in {"action": columns["action"], **columns["extra"]}.items():
@@ -415,9 +430,9 @@ class RolloutPlayer(Player):
             )
         if state["rows"]:
             flags = dict.fromkeys(("terminated", "truncated", "valid"), np.zeros(self.n, bool))
-            like = {"next_observation": self._example, "reward": np.zeros(self.n, np.float32), **flags}
+            like = {"next_observation": self.example, "reward": np.zeros(self.n, np.float32), **flags}
             if self._moving is not None:
-                like |= dict.fromkeys(("inputs", "next_inputs"), self._moving.in_units(self._example))
+                like |= dict.fromkeys(("inputs", "next_inputs"), self._moving.in_units(self.example))
             self._check_rows((state["rows"],), state["columns"], like)
         rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)

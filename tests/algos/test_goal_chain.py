@@ -110,6 +110,44 @@ def test_it_is_found_online_in_hindsight(seed: int) -> None:
     assert arrives(algorithm)
 
 
+@pytest.mark.parametrize("number", [None, 2])
+def test_what_was_achieved_is_stored_and_need_not_be_read(tmp_path: Path, number: int | None) -> None:
+    """The networks read two parts; the third is there for hindsight, in the loop, in one's own loop and in logs."""
+    keys = ("observation", "desired_goal")
+
+    def made() -> Any:
+        env: Any = GoalChain() if number is None else gymnasium.vector.SyncVectorEnv([GoalChain] * number)
+        return env, create_fifo_replay_buffer(500, env=env, sampler=sampler(True))
+
+    def run(folder: str, stop: int | None, go_on: bool = False) -> Any:
+        seed_everything(3)
+        algorithm, (env, buffer) = dqn(batch_size=16, observation_keys=keys), made()
+        options: Any = {"n_steps": 160, "n_steps_per_epoch": 80, "update_start_step": 50, "go_on": go_on, **QUIET}
+        algorithm.fit_online(
+            env, buffer, algos.ConstantEpsilonGreedy(0.5), checkpoint=tmp_path / folder, seed=0, eval_env=GoalChain(),
+            epoch_callback=lambda algo, epoch, step: stop is None or step < stop, **options
+        )  # fmt: skip
+        batch = buffer.sample_transition_batch(100)
+        assert set(batch.observations) == {*keys, "achieved_goal"} and (batch.observations["desired_goal"] != 1).any()
+        return repr((algorithm.get_state(), batch.rewards, batch.observations))
+
+    whole = run("whole", None)
+    run("parts", 80)
+    assert run("parts", None, go_on=True) == whole
+
+    env, buffer = made()
+    algorithm = dqn(batch_size=16, observation_keys=keys)
+    algorithm.collect(env, buffer, n_steps=20, show_progress=False)
+    assert set(algorithm.spec.observations) == set(keys) and buffer.transition_count == 20
+    env, buffer = made()
+    agent = algorithm.agent(number or 1, buffer, env=GoalChain(), update_start_step=16)
+    seen = env.reset()[0]
+    for _ in range(20):
+        seen, reward, terminated, truncated, _ = env.step(agent.act(seen))
+        agent.observe(seen, reward, terminated, truncated)
+    assert buffer.transition_count == 20 * (number or 1) and "loss" in agent.metrics()
+
+
 def test_a_run_that_is_resumed_draws_the_same_goals(tmp_path: Path) -> None:
     def run(folder: str, stop: int | None, go_on: bool = False) -> Any:
         seed_everything(3)

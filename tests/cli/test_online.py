@@ -24,12 +24,25 @@ from birl.acting.explorers import (
 )
 from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
 from birl.cli import main
-from birl.cli.online import exploration, prioritized_sampler, replay_buffer, training_environment, with_defaults
+from birl.cli.online import (
+    drawing_sampler,
+    exploration,
+    prioritized_sampler,
+    replay_buffer,
+    training_environment,
+    with_defaults,
+)
 from birl.cli.playing import play_episodes
 from birl.dataset import (
+    EpisodicFIFOBuffer,
+    FIFOBuffer,
     FrameStackTransitionPicker,
+    HindsightSampler,
     MultiStepFrameStackTransitionPicker,
     MultiStepTransitionPicker,
+    PrioritizedSampler,
+    RandomShift,
+    RecentSampler,
 )
 from birl.errors import ConfigError
 from birl.files import load_archive
@@ -206,9 +219,49 @@ def test_buffers() -> None:
     assert vector.single_observation_space.shape == (8,)
 
 
+GOALS = "tests.algos.test_goal_chain:GoalChain"
+
+
+def test_replay_of_other_kinds() -> None:
+    pole, goals = birl.envs.make_env("CartPole-v1"), birl.envs.make_env(GOALS, num_envs=2)
+    found: Any = replay_buffer(pole, DQNConfig(), {"whole_episodes": True})
+    assert isinstance(found.buffer, EpisodicFIFOBuffer) and found.buffer.limit == 1_000_000
+    found = replay_buffer(images((3, 40, 40)), DQNConfig(), {"random_shift": 2, "buffer_size": 9})
+    assert found.reader.sources[0].augmentation == RandomShift(2) and type(found.buffer) is FIFOBuffer
+    recent: Any = drawing_sampler(pole, {"recent": 0.99}, 70)
+    assert (type(recent), recent.eta, recent.anneal_steps) == (RecentSampler, 0.99, 70)
+    assert drawing_sampler(pole, {}, 70) is None
+    priorities = PrioritizedSampler()
+    hindsight: Any = drawing_sampler(goals, {"hindsight": "final", "hindsight_k": 2}, 70, priorities)
+    assert (type(hindsight), hindsight.strategy, hindsight.k) == (HindsightSampler, "final", 2)
+    assert hindsight.sampler is priorities
+    config = DQNConfig(observation_keys=("observation", "desired_goal"))
+    found = replay_buffer(goals, config, {}, hindsight)
+    assert set(found.dataset_info.observations) == {"observation", "desired_goal", "achieved_goal"}
+
+
+def test_hindsight_and_recent_steps(birl_: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["train", "DQN", "--env-id", GOALS, "--n-steps", 60, "--random-steps", 20, "--n-trials", 1, "--out", out]
+    words += ["--hindsight", "future", "--recent", 0.9, "--update-interval", 2, "batch_size=8"]
+    words += ['observation_keys=["observation", "desired_goal"]']
+    birl_(*words)
+    settings = json.loads((out / "run.json").read_text())
+    assert settings.items() >= {"hindsight": "future", "recent": 0.9}.items() and "hindsight_k" not in settings
+    state = load_archive(out / "checkpoint.d3c", "checkpoint")[1]["parts"]["sampler"]["sampler"]
+    assert state == {"draws": 20}  # every other step of the forty after the random ones
+    assert "hindsight was 'future', now 'final'" in birl_(*words, "--hindsight", "final", status=1)
+    assert set(birl.load_learnable(out / "model_60.d3").spec.observations) == {"observation", "desired_goal"}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--dataset", "cartpole-random", "--recent", 0.9], "--recent: for training in environments only"),
+        (["--recent", 0.9, "--prioritized"], "--prioritized and --recent: both say which steps"),
+        (["--hindsight-k", 3], "--hindsight-k 3: for hindsight only; give --hindsight, too"),
+        (["--hindsight", "future"], "--hindsight future: the environment CartPoleEnv has no compute_reward("),
+        (["--random-shift", 4], "RandomShift shifts images"),
         (["--dataset", "cartpole-random", "--buffer-size", 9], "--buffer-size: for training in environments only"),
         (["--dataset", "cartpole-random", "--epsilon-end", 0.1], "--epsilon-end: for training in environments only"),
         (["--epsilon-end", 2], "--epsilon-end 2: "),

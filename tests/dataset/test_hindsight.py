@@ -146,6 +146,15 @@ def test_the_next_action_is_that_after_the_shortened_window() -> None:
     np.testing.assert_array_equal(batch.extra["next_action"][:, 0], np.where(after < 9, after, 0))
 
 
+def test_a_task_that_never_ends_may_say_so_once() -> None:
+    """As gymnasium-robotics' environments do; a number of numpy would be a mean over the wrong axis."""
+    batch = made(HindsightSampler(rewarded, k=1e9, compute_terminated=lambda *_: False)).sample_transition_batch(50)
+    assert not batch.terminals.any()
+    wrong = made(HindsightSampler(rewarded, k=1e9, compute_terminated=lambda *_: np.bool_(False)))
+    with pytest.raises(ShapeError, match="compute_terminated gave bool of shape"):
+        wrong.sample_transition_batch(50)
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_all_steps_of_a_sequence_have_one_goal(ends: bool) -> None:
     buffer = made(HindsightSampler(rewarded, k=2, compute_terminated=arrived if ends else None))

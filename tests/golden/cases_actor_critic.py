@@ -38,6 +38,12 @@ def _sac(head: str) -> Case:
     return Case(head, **parts, inputs=transitions)
 
 
+def _discrete_sac(head: str) -> Case:
+    fields, numbers = {**SOFT_FIELDS, "target_update_interval": 2}, {**SOFT_RATES, "interval": 2}
+    parts = with_head(head, algos.DiscreteSACConfig, fields, DiscreteSACReference, numbers)
+    return Case(head, **parts, inputs=transitions)
+
+
 def _edac(head: str) -> Case:
     fields, numbers = {**SOFT_FIELDS, **TAU, "n_critics": 3, "eta": 0.7}, {**SOFT_RATES, **TAU, "eta": 0.7}
     return Case(head, **with_head(head, algos.EDACConfig, fields, EDACReference, numbers), inputs=transitions)
@@ -150,12 +156,7 @@ def _cloning(config: Any, kind: str, label: str, **fields: Any) -> Case:
 
 CASES: tuple[Case, ...] = (
     *(_sac(head) for head in HEADS),
-    Case(
-        "",
-        algos.DiscreteSACConfig(**SOFT_FIELDS, target_update_interval=2),
-        partial(DiscreteSACReference, **SOFT_RATES, interval=2),
-        transitions,
-    ),
+    *(_discrete_sac(head) for head in HEADS),
     *(
         _conservative(config, reference, backup)
         for config, reference in ((algos.CQLConfig, CQLReference), (algos.CalQLConfig, CalQLReference))

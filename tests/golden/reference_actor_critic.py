@@ -217,12 +217,22 @@ class MeanOfCriticsReference(SACReference):
 
 
 class DiscreteSACReference:
-    """1910.07207: expectations over all actions in place of samples. Target entropy ``0.98 log |A|``."""
+    """1910.07207: expectations over all actions in place of samples. Target entropy ``0.98 log |A|``.
+
+    The target of a distributional head is the mixture of the actions' distributions.
+    """
 
     def __init__(
-        self, parameters: Parameters, *, actor_rate: float, critic_rate: float, temp_rate: float, interval: int
+        self,
+        parameters: Parameters,
+        *,
+        actor_rate: float,
+        critic_rate: float,
+        temp_rate: float,
+        interval: int,
+        head: Head = _MEAN,
     ) -> None:
-        self.parameters, self.interval, self.updates = dict(parameters), interval, 0
+        self.parameters, self.interval, self.updates, self.head = dict(parameters), interval, 0, head
         self.actor, self.critic, self.temp = Adam(actor_rate), Adam(critic_rate), Adam(temp_rate)
         self.n = members(parameters, "critic")
 
@@ -232,12 +242,45 @@ class DiscreteSACReference:
         probs = torch.exp(logits) / torch.exp(logits).sum(-1, keepdim=True)
         return probs, torch.log(probs)
 
-    def _lower(self, p: Parameters, net: str, x: Tensor) -> Tensor:
-        values = [mlp(p, f"{net}.{k}", x) for k in range(self.n)]
-        result = values[0]
-        for other in values[1:]:
-            result = torch.where(other < result, other, result)
-        return result
+    def _outputs(self, p: Parameters, net: str, x: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """Outputs ``[B, A, Q]`` of each member, and the levels that they are at."""
+        taus = self.head.draw(len(x))
+        return [self.head.forward(p, f"{net}.{k}", x, taus) for k in range(self.n)], taus
+
+    def _lower(self, p: Parameters, net: str, x: Tensor) -> list[list[Tensor]]:
+        """For each state and action the row ``[Q]`` of the member that expects least."""
+        outputs, _ = self._outputs(p, net, x)
+        return [
+            [min((z[b, a] for z in outputs), key=lambda row: number(self.head.expectation(row))) for a in range(count)]
+            for b, count in [(b, outputs[0].shape[1]) for b in range(len(x))]
+        ]
+
+    def _mixed(self, rows: list[Tensor], probs: list[float], reward: float, discount: float, bonus: float) -> Any:
+        """The target: values with their probabilities, or for C51 the masses of its atoms."""
+        if self.head.kind == "c51":
+            masses = sum(prob * self.head.probabilities(row) for prob, row in zip(probs, rows, strict=True))
+            return self.head.target(masses, reward, discount, bonus, masses=True)  # type: ignore[arg-type]
+        if self.head.kind == "mean":
+            value = sum(prob * number(row[0]) for prob, row in zip(probs, rows, strict=True))
+            return torch.tensor([reward + discount * (value + bonus)], dtype=torch.float64)
+        return [
+            (reward + discount * (number(value) + bonus), prob / len(row))
+            for prob, row in zip(probs, rows, strict=True)
+            for value in row
+        ]
+
+    def _distance(self, z: Tensor, y: Any, taus: Tensor | None) -> Tensor:
+        """Loss of one element: prediction ``z`` ``[Q]`` against a target."""
+        if self.head.kind in ("mean", "c51"):
+            return self.head.loss(z, y, taus, huber=False)
+        total = torch.zeros((), dtype=z.dtype)
+        for i in range(len(z)):
+            tau = number(taus[i]) if taus is not None else (2 * i + 1) / (2 * len(z))
+            for value, prob in y:
+                u = value - z[i]
+                half = 0.5 * u**2 if abs(number(u)) <= 1 else torch.abs(u) - 0.5
+                total = total + prob * abs(tau - (1.0 if number(u) < 0 else 0.0)) * half
+        return total
 
     def update(self, batch: BatchOf) -> dict[str, float]:
         """One update."""
@@ -249,18 +292,18 @@ class DiscreteSACReference:
         alpha = math.exp(number(p["temperature"]))
         y = []
         for b in range(size):
-            v = sum(
-                number(probs[b, a]) * (number(lower[b, a]) - alpha * number(log_probs[b, a]))
-                for a in range(probs.shape[1])
-            )
-            y.append(number(batch["reward"][b]) + number(batch["discount"][b]) * v)
+            own = [number(prob) for prob in probs[b]]
+            bonus = -alpha * sum(prob * number(log) for prob, log in zip(own, log_probs[b], strict=True))
+            y.append(self._mixed(lower[b], own, number(batch["reward"][b]), number(batch["discount"][b]), bonus))
 
         def critic_loss(q: Parameters) -> Tensor:
             total = torch.zeros((), dtype=torch.float64)
-            for k in range(self.n):
-                values = mlp(q, f"critic.{k}", batch["observation"])
+            outputs, taus = self._outputs(q, "critic", batch["observation"])
+            for z in outputs:
                 for b in range(size):
-                    total = total + batch["weight"][b] * (values[b, int(batch["action"][b])] - y[b]) ** 2 / size
+                    levels = None if taus is None else taus[b]
+                    error = self._distance(z[b, int(batch["action"][b])], y[b], levels)
+                    total = total + batch["weight"][b] * error / size
             return total
 
         gradients, metrics["critic_loss"] = gradients_of(critic_loss, p, ["critic"])
@@ -268,7 +311,8 @@ class DiscreteSACReference:
 
         def actor_loss(q: Parameters) -> Tensor:
             pi, log_pi = self._policy(q, batch["observation"])
-            low = self._lower(q, "critic", batch["observation"])
+            rows = self._lower(q, "critic", batch["observation"])
+            low = torch.stack([torch.stack([self.head.expectation(row) for row in state]) for state in rows])
             return (pi * (torch.exp(q["temperature"]) * log_pi - low)).sum(-1).mean()
 
         gradients, metrics["actor_loss"] = gradients_of(actor_loss, p, ["actor"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, project
+from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, midpoints, project
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0, 2.0])
 
@@ -95,6 +97,27 @@ def test_min_of_discrete_returns_is_taken_for_each_action() -> None:
     assert torch.allclose(lowest.mean(), values.mean(-1).amin(0))
     action = torch.tensor([0, 4, 2, 2])
     assert torch.equal(lowest.gather(action).values, returns.gather(action).min().values)
+
+
+def test_a_mixture_has_the_mean_and_the_shape_of_all_actions() -> None:
+    """Its loss is the expected loss against the target of an action that is drawn."""
+    torch.manual_seed(0)
+    probs, reward, discount = torch.rand(5, 3).softmax(-1), torch.randn(5), torch.rand(5)
+    taus, support = midpoints(4), torch.linspace(-2, 2, 7)
+    kinds: Any = [
+        (QuantileReturns(torch.randn(2, 5, 3, 4), taus), QuantileReturns(torch.randn(2, 5, 4), taus)),
+        (CategoricalReturns(support, torch.randn(2, 5, 3, 7)), CategoricalReturns(support, torch.randn(2, 5, 7))),
+    ]
+    for returns, predicted in kinds:
+        mixture = returns.min().mixture(probs)
+        assert torch.allclose(mixture.mean(), (returns.min().mean() * probs).sum(-1), atol=1e-6)
+        target, expected = mixture.backup(reward, discount, bonus=reward), torch.zeros(2, 5)
+        for action in range(3):
+            of_action = returns.min().gather(torch.full((5,), action)).backup(reward, discount, bonus=reward)
+            expected += probs[:, action] * predicted.td_loss(of_action)
+        assert torch.allclose(predicted.td_loss(target), expected, atol=1e-5)
+    mean = MeanReturns(torch.randn(2, 5, 3)).min()
+    assert torch.equal(mean.mixture(probs).mean(), mean.mix(probs).mean())
 
 
 def test_mix_keeps_the_mean_for_every_kind() -> None:
