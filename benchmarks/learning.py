@@ -24,11 +24,14 @@ import torch
 import birl
 from birl.algos import (
     DQNConfig,
+    ICML2018SACConfig,
     LinearDecayEpsilonGreedy,
     NormalNoise,
     PPOConfig,
+    REDQConfig,
     SACConfig,
     TD3Config,
+    TQCConfig,
 )
 from birl.config import AlgorithmConfig
 from birl.dataset import create_fifo_replay_buffer
@@ -127,6 +130,29 @@ def _td3() -> TD3Config:
     )
 
 
+# SAC's relatives, small and with one update for each step, of which REDQ makes 20 by default.
+_RELATIVE: dict[str, Any] = {
+    "batch_size": 64,
+    "actor_learning_rate": 1e-3,
+    "critic_learning_rate": 1e-3,
+    "actor_encoder_factory": _SMALL,
+    "critic_encoder_factory": _SMALL,
+    "action_scaler": MinMaxActionScaler(),
+}
+
+
+def _tqc() -> TQCConfig:
+    return TQCConfig(temp_learning_rate=1e-3, **_RELATIVE)
+
+
+def _redq() -> REDQConfig:
+    return REDQConfig(temp_learning_rate=1e-3, update_actor_interval=1, **_RELATIVE)
+
+
+def _first_sac() -> ICML2018SACConfig:
+    return ICML2018SACConfig(value_encoder_factory=_SMALL, reward_scaler=None, **_RELATIVE)
+
+
 def _dqn() -> DQNConfig:
     # As RL Baselines3 Zoo tuned it for DQN: bursts of 128 updates, and the target network moves after each burst.
     return DQNConfig(batch_size=64, learning_rate=2.3e-3, target_update_interval=128)
@@ -172,6 +198,7 @@ def _memory_ppo(encoder: EncoderFactory) -> Callable[[], PPOConfig]:
 
 _PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "target": -200.0, "limit": 10_000, "epoch": 500}
 _PENDULUM["options"] = {"random_steps": 1000, "update_start_step": 1000}
+_RELATIVES: dict[str, Any] = {**_PENDULUM, "target": -400.0, "options": {**_PENDULUM["options"], "n_updates": 1}}
 _CARTPOLE: dict[str, Any] = {"env_id": "CartPole-v1", "target": 475.0}
 # The cue is -1 or 1, and so is the reward: without memory the mean return is 0.
 _MEMORY: dict[str, Any] = {"env_id": "birl.testing:MemoryEnv", "target": 0.95, "epoch": 1000, "episodes": 100}
@@ -186,6 +213,9 @@ _MEMORY_PPO: dict[str, Any] = {**_MEMORY, "limit": 60_000, "epoch": 352 * 5, "nu
 TASKS: dict[str, Task] = {
     "pendulum-sac": Task(config=_sac, **_PENDULUM),
     "pendulum-td3": Task(config=_td3, explorer=lambda: NormalNoise(std=0.2), **_PENDULUM),
+    "pendulum-tqc": Task(config=_tqc, **_RELATIVES),
+    "pendulum-redq": Task(config=_redq, **_RELATIVES),
+    "pendulum-icml2018sac": Task(config=_first_sac, **_RELATIVES),
     "cartpole-dqn": Task(
         config=_dqn,
         limit=50_000,

@@ -13,6 +13,10 @@ PEERS: dict[str, list[list[str]]] = {
     # Each list is installed by a command of its own: torch first, so that nothing else chooses its version.
     "d3rlpy": [[_TORCH], ["d3rlpy==2.8.1", "gymnasium[classic-control,mujoco]"]],
     "sb3": [[_TORCH], ["stable-baselines3==2.9.2", "gymnasium[classic-control,mujoco]"]],
+    "sb3-contrib": [
+        [_TORCH],
+        ["sb3-contrib==2.9.2", "stable-baselines3==2.9.2", "gymnasium[box2d,classic-control]", "minatar"],
+    ],
     "jax": [["jax", "optax", "numpy"]],
 }
 """What each peer needs. They pin different versions of the same packages, so each gets an environment."""

@@ -257,28 +257,27 @@ def aiming(library: Any, algorithm: Any, task: Task) -> Act:
 class Report:
     """Evaluates when it is due and appends the scores to the results."""
 
-    def __init__(self, options: argparse.Namespace, versions: str) -> None:
-        self.options, self.versions = options, versions
-        task = TASKS[options.task]
-        self.env_name, self.steps, self.interval = task.env, task.steps, task.interval
+    def __init__(self, options: argparse.Namespace, versions: str, task: Task, results: Path | None = None) -> None:
+        self.options, self.versions, self.results = options, versions, results or RESULTS
+        self.env_name, self.interval = task.env, task.interval
         self.begin, self.spent = time.perf_counter(), 0.0
 
     def due(self, step: int) -> bool:
         """Whether an evaluation belongs after ``step``."""
         return step % self.interval == 0 and step > 0
 
-    def __call__(self, step: int, act: Act) -> None:
-        """Evaluate after ``step``; the time it takes is not counted."""
+    def __call__(self, step: int, act: Act, make: Callable[[str], Any] | None = None) -> None:
+        """Evaluate after ``step``, in an environment that ``make`` makes; the time it takes is not counted."""
         import gymnasium
 
         seconds = time.perf_counter() - self.begin - self.spent
-        env = gymnasium.make(self.env_name)
+        env = (make or gymnasium.make)(self.env_name)
         score = mean_return(env, act)
         env.close()
         self.spent = time.perf_counter() - self.begin - seconds
         row = (self.options.task, self.options.side, self.options.seed, step, f"{score:.4f}", f"{seconds:.1f}")
-        RESULTS.parent.mkdir(exist_ok=True)
-        with RESULTS.open("a", newline="") as file:
+        self.results.parent.mkdir(exist_ok=True)
+        with self.results.open("a", newline="") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if file.tell() == 0:
                 csv.writer(file).writerow(FIELDS)
@@ -296,7 +295,7 @@ def run_birl(options: argparse.Namespace) -> None:
 
     task = TASKS[options.task]
     name, steps = task.algorithm, task.steps
-    report = Report(options, f"birl {birl.__version__} torch {torch.__version__}")
+    report = Report(options, f"birl {birl.__version__} torch {torch.__version__}", task)
     birl.seed(options.seed)
     fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", **task.fields}
     fields |= narrowed(birl, name, task.widths)
@@ -365,7 +364,7 @@ def run_sb3(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     task = TASKS[options.task]
     name, env_name, steps = task.algorithm, task.env, task.steps
-    report = Report(options, f"stable-baselines3 {sb3.__version__} torch {torch.__version__}")
+    report = Report(options, f"stable-baselines3 {sb3.__version__} torch {torch.__version__}", task)
 
     class Evaluate(BaseCallback):
         def _on_step(self) -> bool:
@@ -409,7 +408,7 @@ def run_d3rlpy(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     task = TASKS[options.task]
     steps = task.steps
-    report = Report(options, f"d3rlpy {d3rlpy.__version__} torch {torch.__version__}")
+    report = Report(options, f"d3rlpy {d3rlpy.__version__} torch {torch.__version__}", task)
     d3rlpy.seed(options.seed)
     shipped = Path(__file__).parent.parent / "birl" / "data" / f"{task.data}.h5"
     path = REPLAY if task.data == "REPLAY" else shipped
@@ -451,16 +450,18 @@ class Outcome:
         steps: of the evaluations, ``[E]``.
         scores: mean returns ``[S, E]``, a row for each seed.
         seconds: that each run took, ``[S]``.
+        tail: number of last evaluations that count as the outcome.
     """
 
     steps: list[int]
     scores: Any
     seconds: list[float]
+    tail: int = 1
 
     @property
     def last(self) -> Any:
         """Mean returns of the last evaluations, ``[S]``."""
-        return self.scores[:, -1]
+        return self.scores[:, -self.tail :].mean(1)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -475,21 +476,24 @@ class Outcome:
         return f"{self.last.mean():.1f}" + (f" ({low:.1f} … {high:.1f})" if len(self.last) > 1 else "")
 
 
-def outcomes() -> dict[str, dict[str, Outcome]]:
+def outcomes(
+    tasks: dict[str, Task] | None = None, results: Path | None = None, tail: int = 1
+) -> dict[str, dict[str, Outcome]]:
     """What is known, by task and side, in their orders here; the newer one where a run was made twice."""
+    tasks = TASKS if tasks is None else tasks
     runs: dict[tuple[str, str], dict[int, dict[int, tuple[float, float]]]] = defaultdict(lambda: defaultdict(dict))
-    with RESULTS.open(newline="") as file:
+    with (results or RESULTS).open(newline="") as file:
         for row in csv.DictReader(file):
             run = runs[row["task"], row["side"]][int(row["seed"])]
             run[int(row["step"])] = float(row["score"]), float(row["seconds"])
     found: dict[str, dict[str, Outcome]] = defaultdict(dict)
-    for name, task in TASKS.items():
+    for name, task in tasks.items():
         steps = list(range(task.interval, task.steps + 1, task.interval))
         for side in SIDES:
             seeds = [run for _, run in sorted(runs[name, side].items()) if run.keys() >= set(steps)]
             if seeds:
                 scores = np.array([[run[step][0] for step in steps] for run in seeds])
-                found[name][side] = Outcome(steps, scores, [run[task.steps][1] for run in seeds])
+                found[name][side] = Outcome(steps, scores, [run[task.steps][1] for run in seeds], tail)
     return dict(found)
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import cliff_walk, learning
+from benchmarks import cliff_walk, learning, scores
+from benchmarks import values as value_scores
 from benchmarks.__main__ import chosen, measure_row, wanted_rows
 from benchmarks.report import (
     Comparison,
@@ -262,3 +268,85 @@ def test_a_cliff_walk_has_one_step_with_a_reward_and_is_learned_sooner_by_priori
     assert cliff_walk.updates_until_learned(4, False, 0, limit=20) is None
     sums = [sum(cliff_walk.updates_until_learned(5, kind, seed) or 0 for seed in range(3)) for kind in (True, False)]
     assert 0 < sums[0] < 0.7 * sums[1]
+
+
+# -------------------------------------------------------------------------------------------------------------- values
+
+
+def test_the_outcome_of_a_run_is_the_mean_of_its_last_evaluations() -> None:
+    found = scores.Outcome([1, 2, 3], np.array([[9.0, 1.0, 3.0], [9.0, 5.0, 7.0]]), [1.0, 1.0], tail=2)
+    assert found.last.tolist() == [2.0, 6.0] and found.interval == (2.0, 6.0)
+    assert dataclasses.replace(found, tail=1).last.tolist() == [3.0, 7.0]
+
+
+@pytest.mark.parametrize("algorithm", value_scores.ALGORITHMS)
+def test_every_algorithm_of_the_value_based_family_runs_on_vectors_and_images(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(value_scores, "RESULTS", tmp_path / "values.csv")
+    monkeypatch.setattr(scores, "EPISODES", 1)
+    monkeypatch.setattr(value_scores, "make", lambda name: TimeLimit(Planes() if "MinAtar" in name else Vectors(), 5))
+    for name in ("acrobot", "breakout"):
+        short = {"steps": 24, "random": 8, "decay": 8, "every": 4, "copy": 8, "batch_size": 4}
+        setting = dataclasses.replace(value_scores.SETTINGS[name], **short)
+        task = f"{algorithm.lower()}-{name}"
+        monkeypatch.setitem(
+            value_scores.TASKS, task, dataclasses.replace(value_scores.TASKS[task], steps=24, interval=12)
+        )
+        options = argparse.Namespace(task=task, algorithm=algorithm, side="birl", seed=3)
+        value_scores.run_birl(options, setting)
+        found = scores.outcomes(value_scores.TASKS, value_scores.RESULTS, 2)[task]["birl"]
+        assert found.steps == [12, 24] and found.scores.tolist() == [[5.0, 5.0]]
+
+
+def test_the_table_of_values_has_a_line_for_each_algorithm_and_side(tmp_path: Path) -> None:
+    steps = {name: range(each.interval, each.steps + 1, each.interval) for name, each in value_scores.TASKS.items()}
+    with (tmp_path / "values.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerow(scores.FIELDS)
+        runs = (("dqn-acrobot", "birl", 3.0), ("dqn-acrobot", "sb3", 6.0), ("iqn-breakout", "birl", 9.0))
+        for (task, side, last), seed in itertools.product(runs, (0, 1)):
+            csv.writer(file).writerows((task, side, seed, step, last + seed, 60, "") for step in steps[task])
+        csv.writer(file).writerow(("m-dqn-acrobot", "birl", 0, 3_000, 0.0, 1, ""))  # was stopped
+    found = scores.outcomes(value_scores.TASKS, tmp_path / "values.csv", value_scores.TAIL)
+    lines = value_scores.table(found).splitlines()
+    assert "| DQN | birl | 3.5 (3.0 … 4.0) [2, 60 s] |  |  |  |" in lines
+    assert "| DQN | SB3 | 6.5 (6.0 … 7.0) [2, 60 s] |  |  |  |" in lines
+    assert "| IQN | birl |  |  | 9.5 (9.0 … 10.0) [2, 60 s] |  |" in lines
+    assert not any(line.startswith("| M-DQN") for line in lines)
+    pytest.importorskip("matplotlib")
+    value_scores.plot(found, tmp_path / "values.svg")
+    assert "MinAtar/SpaceInvaders-v1" in (tmp_path / "values.svg").read_text(encoding="utf-8")
+
+
+def test_planes_come_first_and_are_bytes() -> None:
+    env = value_scores.Planes(Booleans())
+    observation, _ = env.reset()
+    assert env.observation_space.shape == observation.shape == (3, 10, 10) and observation.dtype == np.uint8
+    assert observation[2, 4, 5] == 1 and observation.sum() == 1
+
+
+class Vectors(gymnasium.Env[Any, Any]):
+    """A reward of 1 each step."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (6,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(seed=options.get("seed"))
+        return np.zeros(self.observation_space.shape, self.observation_space.dtype), {}
+
+    def step(self, action: Any) -> Any:
+        return *self.reset()[:1], 1.0, False, False, {}
+
+
+class Planes(Vectors):
+    observation_space = gymnasium.spaces.Box(0, 1, (4, 10, 10), np.uint8)
+
+
+class Booleans(Vectors):
+    observation_space = gymnasium.spaces.Box(0, 1, (10, 10, 3), bool)
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        observation[4, 5, 2] = True
+        return observation, info

@@ -48,7 +48,9 @@ class ICML2018SACConfig(ResetConfig, PolicyConfig):
 
     Targets of the Q-functions come from a state-value function, whose target network follows slowly. The entropy
     counts once: how much it weighs is set by the scale of the rewards, 5 by default and 20 for Humanoid in the paper.
-    ``SAC`` is the later form, which learns a temperature instead. Predicted values are in units of scaled rewards.
+    ``SAC`` is the later form, which learns a temperature instead. Predicted values are in units of scaled rewards. A
+    scale of 5 is for rewards of about one a step: where they are larger, as those of Pendulum-v1, entropy then counts
+    for next to nothing; give a lower one, or ``reward_scaler=None``.
 
     Logs ``v_loss``, ``critic_loss`` and ``actor_loss``.
 
