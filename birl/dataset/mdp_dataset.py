@@ -126,6 +126,8 @@ class MDPDataset(ReplayBuffer):
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
         observations = chosen(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
         observations = named_map(partial(as_observation, "observations"), observations)
+        if observation_space is not None:
+            observation_space = as_observations(observation_space, observation_keys)
         if action_masks is not None:
             masks = as_masks("action_masks", action_masks)
             observations = {**named_parts(observations), MASK: masks}
