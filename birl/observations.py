@@ -154,19 +154,25 @@ class Choices:
 Leaf: TypeAlias = Numbers | Choices
 
 
-def as_observations(value: Any) -> Tree:
+def as_observations(value: Any, keys: Sequence[str] | None = None) -> Tree:
     """Observations given as a shape or a space of Gymnasium, or a tuple or dict of these, in their canonical form.
+
+    Args:
+        value: what is given.
+        keys: names of the parts that are kept, see `chosen`; others need not be readable.
 
     Raises:
         ConfigError: if they are not described.
     """
-    if isinstance(value, Leaf):
-        return value
     if isinstance(value, Space):
         try:
-            return observations_of(leaf_spaces(value))
+            return observations_of(chosen(leaf_spaces(value), keys))
         except EnvironmentMismatchError as error:
             raise ConfigError(str(error)) from error
+    if keys is not None:
+        value = chosen(value, keys)
+    if isinstance(value, Leaf):
+        return value
     if isinstance(value, str | bytes) or not isinstance(value, Mapping | Iterable):
         raise ConfigError(
             f"{value!r:.100} is no shape: give a tuple of ints such as (17,), a space such as "

@@ -172,6 +172,36 @@ def test_datasets_keep_what_observations_are(tmp_path: Any) -> None:
     assert some.observation_shape == {"x": (1,)}
 
 
+def test_the_parts_of_a_space_are_found_by_name_whatever_their_order(tmp_path: Any) -> None:
+    """Spaces of Gymnasium sort the parts of dicts, logs need not; files keep choices in the order of the data."""
+    space = spaces.Dict({"z": spaces.Discrete(9), "x": spaces.Discrete(4, start=1), "b": spaces.Box(0, 9, (2,))})
+    states = {"z": np.array([8, 0]), "x": np.array([1, 4]), "b": np.zeros((2, 2), np.float32)}
+    dataset = data(states, observation_space=space)
+    dataset.dump(tmp_path / "data.h5")
+    again = ReplayBuffer(InfiniteBuffer(), episodes=dataset.episodes, observation_space=space)
+    data(states, observation_space=space, storage=tmp_path / "folder").close()
+    own = {"z": Choices((9,)), "x": Choices((4,), (1,)), "b": Numbers((2,))}
+    loaded = ReplayBuffer.load(tmp_path / "data.h5"), ReplayBuffer.open(tmp_path / "folder")
+    for each in (dataset, again, *loaded):
+        assert list(each.dataset_info.observations.items()) == list(own.items())
+        assert each.episodes[0].observations["z"].tolist() == [8, 0]
+
+
+def test_parts_that_are_left_out_need_not_be_readable() -> None:
+    space = spaces.Dict({"m": spaces.Text(5), "x": spaces.Discrete(4), "y": spaces.Discrete(3)})
+    steps = {"m": np.array(["go", "no"]), "x": np.array([0, 2]), "y": np.array([0, 1])}
+    own = {"x": Choices((4,)), "y": Choices((3,))}
+    some = {"observation_space": space, "observation_keys": ("x", "y")}
+    assert data(steps, **some).dataset_info.observations == own
+    assert data({"x": steps["x"], "y": steps["y"]}, **some).dataset_info.observations == own
+    masked = data(steps, **some, action_masks=np.ones((2, 3))).dataset_info.observations
+    assert masked == {**own, "action_mask": Numbers((3,))}
+    told = {"x": spaces.Discrete(4), "y": spaces.Discrete(3), "m": spaces.Text(5)}
+    assert data(steps, observation_space=told, observation_keys=["x"]).dataset_info.observations == {"x": Choices((4,))}
+    with pytest.raises(ConfigError, match="'m' of the observation is Text"):
+        data({"x": steps["x"]}, observation_space=space)
+
+
 def test_buffers_of_environments_store_the_parts_that_are_named() -> None:
     import gymnasium
 

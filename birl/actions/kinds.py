@@ -222,7 +222,8 @@ class Discrete:
     def from_stored(self, stored: Tensor) -> Tensor:
         """int64 ``[...]`` from integers ``[..., 1]``."""
         choice = stored.select(-1, 0).to(torch.int64)
-        return choice - self.start if self.start else choice
+        # padding is 0, which is no choice if these begin elsewhere; what is stored was checked
+        return (choice - self.start).clamp(0, self.size - 1) if self.start else choice
 
     def given(self, action: Tensor) -> Tensor:
         """See `Continuous.given`."""

@@ -92,17 +92,16 @@ class MultiDiscrete:
 
     def from_stored(self, stored: Tensor) -> Tensor:
         """See `Continuous.from_stored`."""
-        return self._moved(stored.to(torch.int64), -1)
+        if not any(self.starts):
+            return stored.to(torch.int64)
+        columns = zip(self.parts, stored.split(1, -1), strict=True)
+        return torch.stack([part.from_stored(each) for part, each in columns], -1)
 
     def given(self, action: Tensor) -> Tensor:
         """See `Continuous.given`."""
-        return self._moved(action, 1)
-
-    def _moved(self, action: Tensor, sign: int) -> Tensor:
         if not any(self.starts):
             return action
-        columns = zip(action.unbind(-1), self.starts, strict=True)
-        return torch.stack([column + sign * start for column, start in columns], -1)
+        return torch.stack([part.given(each) for part, each in zip(self.parts, action.unbind(-1), strict=True)], -1)
 
     def within(self, action: Tensor) -> Tensor:
         """Choices have no range."""
@@ -268,15 +267,19 @@ class Composite:
 
     def from_stored(self, stored: Tensor) -> Tensor:
         """See `Continuous.from_stored`."""
-        return self._moved(stored.to(torch.float32), -1)
+        stored = stored.to(torch.float32)
+        if not any(self._starts):
+            return stored
+        columns = zip(self.parts, stored.split(self.widths, -1), strict=True)
+        return self.joined([part.from_stored(each) for part, each in columns])
 
     def given(self, action: Tensor) -> Tensor:
         """See `Continuous.given`."""
-        return self._moved(action, 1)
+        return action + action.new_tensor(self._starts) if any(self._starts) else action
 
-    def _moved(self, action: Tensor, sign: int) -> Tensor:
-        starts = [start for part in self.parts for start in part.starts]
-        return action + sign * action.new_tensor(starts) if any(starts) else action
+    @property
+    def _starts(self) -> list[int]:
+        return [start for part in self.parts for start in part.starts]
 
     def within(self, action: Tensor) -> Tensor:
         """See `Continuous.within`. Parts without bounds are not scaled, and have no range."""

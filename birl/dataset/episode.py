@@ -22,7 +22,7 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import ConfigError, EmptyDataError, ShapeError
-from birl.observations import as_observations, observations_in, wider
+from birl.observations import as_observations, observations_in, picked, wider
 from birl.types import (
     ActionSpace,
     Array,
@@ -113,7 +113,7 @@ class DatasetInfo:
     """Signatures, action space and action size of a dataset.
 
     Attributes:
-        observations: what observations are, see `birl.observations`; by default numbers.
+        observations: what observations are, see `birl.observations`, in the order of the signature; by default numbers.
     """
 
     observation_signature: Signature
@@ -124,8 +124,10 @@ class DatasetInfo:
     observations: Tree = None
 
     def __post_init__(self) -> None:
-        if self.observations is None:
-            object.__setattr__(self, "observations", as_observations(self.observation_signature.tree_shape))
+        signature, found = self.observation_signature, self.observations
+        # spaces sort the parts of dicts, data need not; files tell them apart by their order
+        found = as_observations(signature.tree_shape) if found is None else picked(signature.tree, found)
+        object.__setattr__(self, "observations", found)
 
     @classmethod
     def from_episodes(

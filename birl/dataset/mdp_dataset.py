@@ -126,12 +126,15 @@ class MDPDataset(ReplayBuffer):
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
         observations = chosen(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
         observations = named_map(partial(as_observation, "observations"), observations)
+        if observation_space is not None:
+            observation_space = as_observations(observation_space, observation_keys)
         if action_masks is not None:
             masks = as_masks("action_masks", action_masks)
+            if isinstance(observations, dict) and MASK in observations:
+                raise DataError(f"the observations have a part {MASK!r} already: leave action_masks out")
             observations = {**named_parts(observations), MASK: masks}
             if observation_space is not None:
-                space_of = named_parts(as_observations(observation_space))
-                observation_space = {**space_of, MASK: masks.shape[1:]}
+                observation_space = {**named_parts(observation_space), MASK: masks.shape[1:]}
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         actions, what = prepare_actions(actions, action_space, action_size)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
@@ -140,7 +143,7 @@ class MDPDataset(ReplayBuffer):
         check_finite("observations", observations)
         check_finite("rewards", rewards)
         width = np.shape(observations[MASK])[1:] if isinstance(observations, dict) and MASK in observations else ()
-        if action_size is None and len(width) == 1 and what.kind is ActionSpace.DISCRETE:
+        if action_size is None and len(width) == 1 and what.kind is ActionSpace.DISCRETE and width[0] > what.size:
             what = actions_told(int(width[0]), what.kind)
         parts = observations_in(observations, observation_space)
         spec = Spec(parts, what)
@@ -162,6 +165,8 @@ class MDPDataset(ReplayBuffer):
             _check_following(observations, following, ends)
             finals = tree_map(lambda leaf: leaf[ends], following)
             check_finite("next_observations", finals)
+            if spec.masked:
+                check_mask(finals, DataError, f"next_observations[{MASK!r}]")
             parts = parts if observation_space is not None else wider(parts, observations_in(finals))
             check_inside(parts, finals, "next_observations")
 

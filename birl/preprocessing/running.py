@@ -17,10 +17,24 @@ from torch import Tensor
 
 from birl.checks import check
 from birl.errors import ConfigError, EmptyDataError, NonFiniteError, ShapeError, UnsupportedError
+from birl.observations import picked
 from birl.preprocessing.base import Scaler, as_float, blocks, merged
 from birl.preprocessing.observation_scalers import ObservationScaler
 from birl.preprocessing.reward_scalers import RewardScaler
-from birl.types import FLOAT32_MAX, Array, Shape, State, Tree, as_parts, is_shape, leaf_shapes, tree_leaves, tree_map
+from birl.types import (
+    FLOAT32_MAX,
+    Array,
+    Shape,
+    State,
+    Tree,
+    as_parts,
+    is_shape,
+    leaf_shapes,
+    shape_map,
+    tree_leaves,
+    tree_map,
+    without_mask,
+)
 
 _PARTS: Final = ("count", "mean", "squares")
 _INSIDE: Final[ContextVar[bool]] = ContextVar("inside an update", default=False)
@@ -192,6 +206,8 @@ class RunningObservationScaler(_Running, ObservationScaler, type="running"):
         statistics: JSON form of another one's; ``None`` for none.
     """
 
+    _structure: Tree = None  # of the observations that networks read, once these are known; kept by `set_state`
+
     def __init__(self, clip: float | None = 10.0, eps: float = 1e-8, statistics: Any = None) -> None:
         self._set_limits(clip, eps)
         self._leaves: list[Moments | None] | None = None  # None: of an array that is not scaled
@@ -217,6 +233,7 @@ class RunningObservationScaler(_Running, ObservationScaler, type="running"):
         return max((int(each.count) for each in self._leaves or () if each is not None), default=0)
 
     def prepare(self, shape: Shape, gamma: float) -> None:
+        self._structure = shape_map(lambda _: None, shape)
         given, name = list(leaf_shapes(shape)), type(self).__name__
         if self._leaves is None:
             if is_shape(shape):  # the leaves of trees are known by their dtypes, with the first step
@@ -241,15 +258,17 @@ class RunningObservationScaler(_Running, ObservationScaler, type="running"):
         """Move with some steps.
 
         Args:
-            observations: tree of arrays ``[n, *shape]``.
+            observations: tree of arrays ``[n, *shape]``. Parts are found by name, and those that networks do not read
+                are not looked at, once it is known what they read.
 
         Raises:
             UnsupportedError: inside an update.
-            ShapeError: if they have other shapes than the steps before.
+            ShapeError: if they have other parts or shapes than the steps before.
             NonFiniteError: if they hold NaN or infinity.
         """
         self._check_outside()
-        rows = [np.asarray(leaf) for leaf in tree_leaves(as_parts(observations))]
+        parts = picked(self._structure, without_mask(as_parts(observations)))
+        rows = [np.asarray(leaf) for leaf in tree_leaves(parts)]
         leaves = self._leaves
         if leaves is None:
             scaled = [len(rows) == 1 or leaf.dtype.kind == "f" for leaf in rows]

@@ -151,7 +151,7 @@ class Agent:
                 "reward, terminated, truncated) says where they led"
             )
         following = self._batch("next_observation", next_observation)
-        rewards = self._numbers("reward", reward, "iuf", "finite numbers")
+        rewards = self._numbers("reward", reward, "iuf", "finite number")
         if not all_finite(rewards := rewards.astype(np.float64)):
             raise NonFiniteError(f"reward is {reward!r:.80}; it must be finite in float32: mend the environment")
         valid = self._flags("valid", np.ones(n, np.bool_) if valid is None else valid)
@@ -360,13 +360,13 @@ class Agent:
         return cast
 
     def _flags(self, what: str, given: Any) -> Array:
-        return self._numbers(what, given, "b", "booleans")
+        return self._numbers(what, given, "b", "boolean")
 
-    def _numbers(self, what: str, given: Any, kinds: str, words: str) -> Array:
+    def _numbers(self, what: str, given: Any, kinds: str, word: str) -> Array:
         array = np.asarray(given)
         array = array.reshape(1) if self.n == array.size == 1 else array
         if array.shape != (self.n,) or array.dtype.kind not in kinds:
-            wanted = f"{self.n} {words}, of shape ({self.n},)" if self.n > 1 else f"one of {words}"
+            wanted = f"{self.n} {word}s, of shape ({self.n},)" if self.n > 1 else f"a {word}"
             raise ShapeError(f"{what} is {given!r:.80}; it must be {wanted}")
         return array
 

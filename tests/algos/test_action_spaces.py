@@ -906,3 +906,46 @@ def test_branches_learn_to_move_eight_coordinates() -> None:
     outputs = algorithm.nets.critic.head.linear.weight.shape[-1]
     assert outputs == 8 * 11 + 1
     assert np.mean(birl.metrics.evaluate(algorithm, Reach(), n_episodes=20)) > 15  # at random 9.5, at best 19.4
+
+
+GRU = birl.models.GRUEncoderFactory(hidden_size=4)
+PADDED = [
+    pytest.param(spaces.Discrete, 3, algos.DQNConfig(batch_size=4, encoder_factory=GRU), id="DQN"),
+    pytest.param(spaces.Discrete, 3, algos.DiscreteBCConfig(batch_size=4, encoder_factory=GRU), id="DiscreteBC"),
+    pytest.param(spaces.Discrete, 3, algos.DiscreteDecisionTransformerConfig(batch_size=4, context_size=5), id="DT"),
+    pytest.param(spaces.MultiDiscrete, [3, 4], algos.DQNConfig(batch_size=4, encoder_factory=GRU), id="branches"),
+]
+
+
+@pytest.mark.parametrize("start", [2, -7])
+@pytest.mark.parametrize(("space", "sizes", "config"), PADDED)
+def test_padding_is_no_action_wherever_choices_begin(space: Any, sizes: Any, config: Any, start: int) -> None:
+    """Sequences are padded with zeros: what is learned does not depend on where actions begin to count."""
+    rows = np.random.default_rng(0).integers(0, sizes, (30, np.size(sizes)))
+    steps = np.random.default_rng(1).normal(size=(30, 2)).astype(np.float32)
+
+    def learned(begin: int) -> Any:
+        birl.seed(0)
+        told = space(sizes, start=begin * np.ones_like(sizes) if np.ndim(sizes) else begin)
+        ends = np.arange(30) % 3 == 2
+        dataset = birl.dataset.MDPDataset(steps, rows + begin, np.arange(30) % 2, ends, action_size=told)
+        algorithm = config.create()
+        algorithm.fit(dataset, n_steps=3, n_steps_per_epoch=3, **QUIET)
+        return algorithm.learner.nets.state_dict()
+
+    plain, moved = learned(0), learned(start)
+    assert all(torch.equal(plain[name], moved[name]) for name in plain)
+
+
+@pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
+def test_padding_beside_quantities() -> None:
+    parts = (np.arange(30) % 3 + 2, np.linspace(-1, 1, 30, dtype=np.float32)[:, None])
+    told = spaces.Tuple((spaces.Discrete(3, start=2), spaces.Box(-1, 1, (1,))))
+    steps, ends = np.random.default_rng(1).normal(size=(30, 2)), np.arange(30) % 3 == 2
+    dataset = birl.dataset.MDPDataset(steps, parts, np.zeros(30), ends, action_size=told)
+    cloning = algos.BCConfig(batch_size=4, encoder_factory=GRU).create()
+    cloning.fit(dataset, n_steps=3, n_steps_per_epoch=3, **QUIET)
+    actions = cloning.learner.spec.actions
+    stored = torch.tensor([[2.0, 0.5], [4.0, -1.0], [0.0, 0.0]])
+    assert actions.from_stored(stored).tolist() == [[0, 0.5], [2, -1], [0, 0]]
+    assert actions.given(actions.from_stored(stored[:2])).tolist() == stored[:2].tolist()

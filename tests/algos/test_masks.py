@@ -276,6 +276,10 @@ def test_masks_that_cannot_be_are_refused() -> None:
         with pytest.raises(DataError, match=f"action_masks {given}; it must be zeros and ones"):
             MDPDataset(*steps, action_masks=wrong)
     assert MDPDataset(*steps, action_masks=ones).dataset_info.action_size == A
+    with pytest.raises(ShapeError, match=r"has shape \(2,\); it must have \(4,\), a number for each action"):
+        MDPDataset(*steps, action_masks=ones[:, :2])
+    with pytest.raises(DataError, match="have a part 'action_mask' already: leave action_masks out"):
+        MDPDataset({"observation": steps[0], "action_mask": ones}, *steps[1:], action_masks=ones)
     with pytest.raises(EnvironmentMismatchError, match="environment 0 allows no action"):
         algos.DQNConfig(batch_size=4).create().fit_online(ActionMask(Doors("closed")), n_steps=10, **QUIET)
     for breaks, given in (("none", "none"), ("short", r"one of shape \(2,\)")):
@@ -364,6 +368,10 @@ def test_masks_are_zeros_and_ones_wherever_they_come_from(mask: Any) -> None:
     parts = {"observation": np.zeros((4, 2)), "action_mask": np.stack([mask] * 4)}
     with refused:
         MDPDataset(parts, np.zeros(4, np.int64), np.zeros(4), np.arange(4) == 3)
+    allowed = {"observation": np.zeros((4, 2)), "action_mask": np.ones((4, A))}
+    last = {"observation": np.zeros((4, 2)), "action_mask": np.stack([*np.ones((3, A)), mask])}
+    with refused:
+        MDPDataset(allowed, np.zeros(4, int), np.zeros(4), np.zeros(4), np.arange(4) == 3, next_observations=last)
 
 
 def test_parts_that_are_text_are_told() -> None:

@@ -521,3 +521,20 @@ def test_dict_observations_online() -> None:
     found = algorithm.observation_scaler.get_params()["statistics"]
     kind, place = found if found[0] is None else found[::-1]  # in the order of the space
     assert kind is None and place["count"] == 40 and place["mean"][0] == pytest.approx(100, abs=20)
+
+
+def test_parts_move_by_name_whatever_their_order() -> None:
+    """In one's own loop dicts need not be sorted, as spaces are, and may hold a mask and parts that nobody reads."""
+    box = spaces.Box(-np.inf, np.inf, (2,))
+    space = spaces.Dict({"a": box, "b": box, "text": spaces.Text(5), "action_mask": spaces.MultiBinary(3)})
+    algorithm = DQNConfig(observation_scaler=RunningObservationScaler(), observation_keys=("a", "b")).create()
+    algorithm.build_with_env(birl.envs.Elsewhere(space, spaces.Discrete(3)))
+    scaler: Any = algorithm.observation_scaler
+    rows = {"b": np.full((4, 2), 7.0), "action_mask": np.ones((4, 3)), "text": ["go"] * 4, "a": np.full((4, 2), -5.0)}
+    scaler.update(rows)
+    scaler.set_state(scaler.get_state())
+    scaler.update(rows)
+    assert [part["mean"] for part in scaler.get_params()["statistics"]] == [[-5.0, -5.0], [7.0, 7.0]]
+    with pytest.raises(ShapeError, match="it must have a, b"):
+        scaler.update({"b": rows["b"]})
+    assert scaler.count == 8

@@ -276,11 +276,11 @@ def test_half_precision_has_its_limits_too() -> None:
     ("changes", "error", "words"),
     [
         ({"reward": np.nan}, NonFiniteError, "reward is nan; it must be finite"),
-        ({"reward": "much"}, ShapeError, "reward is 'much'; it must be one of finite numbers"),
+        ({"reward": "much"}, ShapeError, "reward is 'much'; it must be a finite number"),
         ({"reward": [1.0, 2.0]}, ShapeError, "reward is"),
         ({"reward": True}, ShapeError, "reward is True"),
-        ({"terminated": 1.0}, ShapeError, "terminated is 1.0; it must be one of booleans"),
-        ({"truncated": {}}, ShapeError, "truncated is {}; it must be one of booleans"),
+        ({"terminated": 1.0}, ShapeError, "terminated is 1.0; it must be a boolean"),
+        ({"truncated": {}}, ShapeError, "truncated is {}; it must be a boolean"),
         ({"valid": False}, ShapeError, "valid is False for environment 0, whose episode goes on"),
     ],
 )
