@@ -113,6 +113,12 @@ class MiniBatch:
         mapped = {name: tree_map(function, value) for name, value in values.items() if value is not None}
         return replace(self, rows=None, **mapped)
 
+    def having(self, **fields: Any) -> Self:
+        """The same minibatch with other values in some fields: `dataclasses.replace`, ten times as fast."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), **fields)
+        return other
+
     def to_augment(self, augmentation: Any, numbers: Array) -> Self:
         """The same minibatch, which an augmentation changes on the training device, with ``numbers`` ``[B, 2, k]``."""
         if self._axis == 1:  # a sequence is changed as a whole
@@ -146,7 +152,7 @@ class MiniBatch:
         """The same minibatch with arrays of ones for the intervals and weights that are ``None``."""
         ones = _ones(self.rewards)
         intervals = ones if self.intervals is None else self.intervals
-        return replace(self, intervals=intervals, weights=ones if self.weights is None else self.weights)
+        return self.having(intervals=intervals, weights=ones if self.weights is None else self.weights)
 
     def concatenate(self, *others: Self) -> Self:
         """One minibatch of this one's elements followed by those of others."""

@@ -13,7 +13,7 @@ from birl.errors import CorruptFileError, EmptyDataError, NonFiniteError, Unsupp
 from birl.files.restore import checked_array
 from birl.types import FLOAT32_MAX, Array, State
 
-_TOP: Final = 4096  # sums in the highest level: a cumulative sum of these is quicker than descending to them
+_TOP: Final = 512  # sums in the highest level: a cumulative sum of these is quicker than descending to them
 
 
 class PrioritizedSampler(Sampler):
@@ -88,6 +88,8 @@ class PrioritizedSampler(Sampler):
 
     def _leaf(self, number: Array) -> Array:
         """The leaves of steps by their numbers."""
+        if self._lanes == 1:
+            return number % self._capacity
         position, lane = np.divmod(number, self._lanes)
         return lane * self._capacity + position % self._capacity
 
@@ -129,15 +131,17 @@ class PrioritizedSampler(Sampler):
 
     def update(self, rows: Rows, priority: Array) -> None:
         priority = np.asarray(priority, np.float64)
-        wrong = np.flatnonzero(~((priority >= 0) & (priority <= FLOAT32_MAX)))
-        if len(wrong):
+        if not 0 <= priority.min(initial=0.0) <= priority.max(initial=0.0) <= FLOAT32_MAX:
+            wrong = np.flatnonzero(~((priority >= 0) & (priority <= FLOAT32_MAX)))
             raise NonFiniteError(
                 f"the priority of a step is {priority[wrong[0]]:.6g}; it must be finite in float32 and at least 0. "
                 "If it is a TD error, training diverges: lower the learning rate, clip gradients or scale rewards"
             )
         leaf = self._leaf(rows.generation)
         known = self._number[leaf] == rows.generation
-        leaf, value = leaf[known], (priority[known] + self.epsilon) ** self.alpha
+        if not known.all():
+            leaf, priority = leaf[known], priority[known]
+        value = (priority + self.epsilon) ** self.alpha
         self._tree.set(leaf, value)
         self._greatest = max(self._greatest, float(value.max(initial=0.0)))
 
@@ -205,8 +209,10 @@ class SumTree:
         return float(self._cumulated()[-1])
 
     def _cumulated(self) -> Array:
+        """The sums of the first 0, 1, 2 … numbers of the highest level."""
         if self._sums is None:
-            self._sums = self._levels[-1].cumsum()
+            self._sums = np.zeros(len(self._levels[-1]) + 1)
+            self._levels[-1].cumsum(out=self._sums[1:])
         return self._sums
 
     def of(self, leaf: Array) -> Array:
@@ -224,22 +230,26 @@ class SumTree:
                 np.add(below[::2], below[1::2], out=above)
             else:
                 leaf = leaf >> 1
-                left = leaf << 1
-                above[leaf] = below.take(left) + below.take(left + 1)
+                pair = below.reshape(-1, 2).take(leaf, 0)
+                above[leaf] = pair[:, 0] + pair[:, 1]
 
     def find(self, mass: Array) -> Array:
         """For each ``mass`` ``[k]``, in [0, total), the leaf up to which the leaves add up to more."""
         sums = self._cumulated()
-        last = int(sums.searchsorted(sums[-1]))  # the last one above 0
-        leaf = np.minimum(sums.searchsorted(mass, side="right"), last)
-        mass = mass - np.where(leaf > 0, sums.take(leaf - 1), 0.0)
-        for level in reversed(self._levels[:-1]):
-            leaf = leaf << 1
+        leaf = np.minimum(sums[1:].searchsorted(mass, side="right"), len(sums) - 2)
+        mass = mass - sums.take(leaf)
+        for level in self._levels[-2::-1]:
+            leaf <<= 1
             left = level.take(leaf)
-            # Rounding must not lead to a leaf of 0.
-            right = ((mass >= left) & (level.take(leaf + 1) > 0)) | (left <= 0)
-            mass = mass - left * right
+            right = mass >= left
+            left *= right
+            mass -= left
             leaf += right
+        value = self.of(leaf)
+        if value.all():
+            return leaf
+        for behind in np.flatnonzero(value == 0):  # rounding has led behind the last leaf above 0 that was meant
+            leaf[behind] = np.flatnonzero(self._levels[0][: leaf[behind]])[-1]
         return leaf
 
 

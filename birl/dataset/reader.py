@@ -92,7 +92,9 @@ class Source:
         if rows.generation is not None:
             index = self.storage.place.host(rows.index)
             kept = storage.numbers(index) == rows.generation
-            self.sampler.update(Rows(index[kept], None, rows.generation[kept]), priority[kept])
+            if not kept.all():
+                index, rows, priority = index[kept], Rows(None, None, rows.generation[kept]), priority[kept]
+            self.sampler.update(Rows(index, None, rows.generation), priority)
 
     def get_state(self) -> State:
         """State of the random generators, and of the sampler if it has one."""
@@ -170,7 +172,7 @@ class Reader:
         groups = [drawn] if len(self.sources) == 1 else [[pair] for pair in drawn]
         first, *others = [_read(view, group) for group in groups]
         batch = first.concatenate(*others) if others else first
-        return batch if batch.weights is None else replace(batch, rows=drawn)
+        return batch if batch.weights is None else batch.having(rows=drawn)
 
     def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
         """Draw one transition or window through the per-item protocol; which source it is from is left to chance."""
@@ -281,4 +283,6 @@ def _read(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
     batch = source.sampler.read(view, storage, source.part(view), whole)
     if source.augmentation is not None:
         batch = batch.to_augment(source.augmentation, np.concatenate([each.augmented for _, each in drawn]))
-    return batch if rows.weight is None else replace(batch, weights=join([each.weight for _, each in drawn]))
+    if rows.weight is None:
+        return batch
+    return batch.having(weights=rows.weight if len(drawn) == 1 else join([each.weight for _, each in drawn]))

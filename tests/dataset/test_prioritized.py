@@ -96,6 +96,26 @@ def test_the_tree_depends_on_its_leaves_alone() -> None:
     assert changed.total == made.total
 
 
+def test_masses_at_the_sums_and_beside_them_find_their_leaves() -> None:
+    """In trees with gaps, and with numbers of very different size."""
+    random = np.random.default_rng(0)
+    for size in (3, 700, 9000):
+        for _ in range(20):
+            tree = SumTree(size)
+            value = np.where(random.random(size) < 0.7, 0.0, 10.0 ** random.uniform(-12, 12, size))
+            value[random.integers(size)], value[size // 2 + 1 :] = 0.1, 0.0
+            value[0] = 0.3
+            tree.set(np.arange(size), value)
+            mass = np.r_[np.cumsum(value), np.nextafter(np.cumsum(value), 0), np.nextafter(np.cumsum(value), np.inf)]
+            mass = np.r_[mass[mass < tree.total], np.nextafter(tree.total, 0), tree.total]
+            assert tree.of(tree.find(mass)).all()
+            plain = np.cumsum(value).searchsorted(mass[:-1], side="right")
+            before = np.r_[0.0, np.cumsum(value)]
+            leaf = tree.find(mass[:-1])  # what is found differs from the plain answer by rounding alone
+            off = np.maximum(before[leaf] - mass[:-1], mass[:-1] - before[leaf + 1])
+            assert ((leaf == plain) | (off <= 1e-12 * tree.total)).all()
+
+
 # -- draws -------------------------------------------------------------------------------------------------------------
 
 
