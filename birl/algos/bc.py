@@ -22,7 +22,7 @@ from birl.algorithm import (
     field,
     weighted_mean,
 )
-from birl.models import CategoricalPolicy, DeterministicPolicy, SquashedNormalPolicy, policy_of
+from birl.models import CategoricalPolicy, DeterministicPolicy, NormalFactory, SquashedNormalPolicy, policy_of
 
 
 @config
@@ -48,9 +48,12 @@ class BCNets(nn.Module):
 
     def __init__(self, spec: Spec, cfg: BCConfig) -> None:
         super().__init__()
-        kind = DeterministicPolicy if cfg.policy_type == "deterministic" else SquashedNormalPolicy
-        composite = spec.actions.kind is ActionSpace.COMPOSITE
-        self.actor = (policy_of if composite else kind)(spec, cfg.encoder_factory)
+        self.actor: nn.Module
+        if spec.actions.kind is ActionSpace.COMPOSITE:
+            self.actor = policy_of(spec, cfg.encoder_factory, NormalFactory(tanh_mean=True))
+        else:
+            kind = DeterministicPolicy if cfg.policy_type == "deterministic" else SquashedNormalPolicy
+            self.actor = kind(spec, cfg.encoder_factory)
 
 
 def imitation_loss(nets: BCNets, batch: Batch, cfg: BCConfig) -> Loss:

@@ -160,6 +160,7 @@ class FakeLearner:
 
     compiled = False
     see = None
+    units_move = False
 
     def updates_at_once(self, source: Any) -> int:
         return 1
