@@ -123,11 +123,17 @@ class LinearNetwork(Network):
     def make_orthogonal(self, gain: float) -> None:
         """Orthogonal weights without biases, as policies that learn from rollouts begin (arXiv:2005.12729, section 3).
 
-        Recurrent cells and encoders of one's own keep the weights that they were made with.
+        Encoders of one's own keep the weights that they were made with. Recurrent networks do, too, whose last layer is
+        but multiplied by ``gain``: they learned memories more slowly with orthogonal ones.
 
         Args:
             gain: scale of the last layer's weights; that of the encoder's is sqrt(2).
         """
+        with torch.no_grad():
+            self.linear.bias.zero_()
+            if is_recurrent(self):
+                self.linear.weight.mul_(gain)
+                return
         library = [part for part in self.encoder.modules() if isinstance(part, VectorEncoder | PixelEncoder)]
         scales: dict[nn.Module, float] = {layer: 2**0.5 for part in library for layer in part.modules()}
         for layer, scale in {**scales, self.linear: gain}.items():

@@ -36,6 +36,10 @@ def learn(run: Run, seed: int, n_steps: int, config: Any = None) -> tuple[float,
         dataset, every = collect_dataset(env, 3000, seed, policy=env.best_action, skill=run.variant.skill), 50
         algorithm.build_with_dataset(dataset)
     before, solved = average_return(algorithm, arena), []
+    while before == 1.0 and algorithm.learns_from.on_policy:  # nearly uniform policies may go right everywhere
+        algorithm = (config or run.config).create()
+        algorithm.build_with_env(env)
+        before = average_return(algorithm, arena)
 
     def watch(algorithm: Any, epoch: int, step: int) -> None:
         if step % every == 0 and not solved and average_return(algorithm, arena) == 1.0:

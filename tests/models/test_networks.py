@@ -238,8 +238,9 @@ def test_orthogonal_weights(factory: Any) -> None:
         assert not layer.bias.any()
 
 
-def test_encoders_of_ones_own_keep_their_weights() -> None:
-    policy = CategoricalPolicy(DISCRETE, OwnEncoderFactory())
+@pytest.mark.parametrize("factory", [OwnEncoderFactory(), LSTMEncoderFactory(hidden_size=8, hidden_units=[8])])
+def test_encoders_of_ones_own_and_recurrent_ones_keep_their_weights(factory: Any) -> None:
+    policy = CategoricalPolicy(DISCRETE, factory)
     before = deepcopy(policy.encoder.state_dict())
     policy.make_orthogonal(1.0)
     torch.testing.assert_close(policy.encoder.state_dict(), before, rtol=0, atol=0)
