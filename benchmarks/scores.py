@@ -352,19 +352,9 @@ def load_birl() -> Any:
         return birl.dataset.ReplayBuffer.load(file, birl.dataset.InfiniteBuffer())
 
 
-def run_sb3(options: argparse.Namespace) -> None:
-    """One run of Stable-Baselines3."""
-    import gymnasium
-    import stable_baselines3 as sb3
-    import torch
+def sb3_evaluation(report: Report, act: Act, make: Callable[[str], Any] | None = None) -> Any:
+    """A callback of Stable-Baselines3 that reports whenever an evaluation is due; ``make`` as in `Report`."""
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.noise import NormalActionNoise
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-
-    torch.set_num_threads(1)
-    task = TASKS[options.task]
-    name, env_name, steps = task.algorithm, task.env, task.steps
-    report = Report(options, f"stable-baselines3 {sb3.__version__} torch {torch.__version__}", task)
 
     class Evaluate(BaseCallback):
         def _on_step(self) -> bool:
@@ -372,9 +362,25 @@ def run_sb3(options: argparse.Namespace) -> None:
 
         def _on_rollout_start(self) -> None:  # the updates of the steps before are made
             if report.due(self.num_timesteps):
-                report(self.num_timesteps, act)
+                report(self.num_timesteps, act, make)
 
         _on_training_end = _on_rollout_start
+
+    return Evaluate()
+
+
+def run_sb3(options: argparse.Namespace) -> None:
+    """One run of Stable-Baselines3."""
+    import gymnasium
+    import stable_baselines3 as sb3
+    import torch
+    from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    torch.set_num_threads(1)
+    task = TASKS[options.task]
+    name, env_name, steps = task.algorithm, task.env, task.steps
+    report = Report(options, f"stable-baselines3 {sb3.__version__} torch {torch.__version__}", task)
 
     env: Any = gymnasium.make(env_name)
     scaled = VecNormalize(DummyVecEnv([lambda: env])) if task.running else None
@@ -397,7 +403,7 @@ def run_sb3(options: argparse.Namespace) -> None:
         device="cpu",
         **fields,
     )
-    model.learn(steps, callback=Evaluate())
+    model.learn(steps, callback=sb3_evaluation(report, act))
 
 
 def run_d3rlpy(options: argparse.Namespace) -> None:

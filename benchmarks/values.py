@@ -202,7 +202,6 @@ def run_birl(options: argparse.Namespace, setting: Setting) -> None:
 def run_sb3(options: argparse.Namespace, setting: Setting) -> None:
     """One run of Stable-Baselines3 or sb3-contrib."""
     import torch
-    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
     torch.set_num_threads(1)
@@ -221,15 +220,8 @@ def run_sb3(options: argparse.Namespace, setting: Setting) -> None:
         def forward(self, x: Any) -> Any:
             return self.layers(x)
 
-    class Evaluate(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
-        def _on_rollout_start(self) -> None:  # the updates of the steps before are made
-            if report.due(self.num_timesteps):
-                report(self.num_timesteps, lambda x, *_: int(model.predict(x, deterministic=True)[0]), make)
-
-        _on_training_end = _on_rollout_start
+    def act(x: Any, *_: Any) -> int:
+        return int(model.predict(x, deterministic=True)[0])
 
     policy: dict[str, Any] = {"net_arch": [setting.units] * 2}
     if setting.images:
@@ -254,7 +246,7 @@ def run_sb3(options: argparse.Namespace, setting: Setting) -> None:
         seed=options.seed,
         device="cpu",
     )
-    model.learn(setting.steps, callback=Evaluate())
+    model.learn(setting.steps, callback=scores.sb3_evaluation(report, act, make))
 
 
 def lines(found: dict[str, dict[str, scores.Outcome]]) -> list[tuple[str, str, dict[str, scores.Outcome]]]:

@@ -236,28 +236,27 @@ def _mujoco(n_steps: int, steps_source: str, source: str) -> tuple[Setting, ...]
     )
 
 
-def _soft(source: str) -> tuple[Setting, ...]:
-    """What both forms of SAC share."""
+def _actor_critic(encoder: VectorEncoderFactory, rate: float, batch_size: int, source: str) -> tuple[Setting, ...]:
     return (
-        Setting("actor_encoder_factory", _256_256, source),
-        Setting("critic_encoder_factory", _256_256, source),
-        Setting("actor_learning_rate", 3e-4, source),
-        Setting("critic_learning_rate", 3e-4, source),
-        Setting("batch_size", 256, source),
+        Setting("actor_encoder_factory", encoder, source),
+        Setting("critic_encoder_factory", encoder, source),
+        Setting("actor_learning_rate", rate, source),
+        Setting("critic_learning_rate", rate, source),
+        Setting("batch_size", batch_size, source),
         Setting("tau", 0.005, source),
     )
+
+
+def _soft(source: str) -> tuple[Setting, ...]:
+    """What both forms of SAC share."""
+    return _actor_critic(_256_256, 3e-4, 256, source)
 
 
 def _deterministic(source: str) -> tuple[Setting, ...]:
     return (
         *_mujoco(1_000_000, source, source),
         Setting("--explorer", "noise", f"{source}: a tenth of half the range"),
-        Setting("actor_encoder_factory", _400_300, source),
-        Setting("critic_encoder_factory", _400_300, source),
-        Setting("actor_learning_rate", 1e-3, source),
-        Setting("critic_learning_rate", 1e-3, source),
-        Setting("batch_size", 100, source),
-        Setting("tau", 0.005, source),
+        *_actor_critic(_400_300, 1e-3, 100, source),
     )
 
 

@@ -129,11 +129,11 @@ class LinearNetwork(Network):
         Args:
             gain: scale of the last layer's weights; that of the encoder's is sqrt(2).
         """
-        with torch.no_grad():
-            self.linear.bias.zero_()
-            if is_recurrent(self):
+        if is_recurrent(self):
+            with torch.no_grad():
                 self.linear.weight.mul_(gain)
-                return
+                self.linear.bias.zero_()
+            return
         library = [part for part in self.encoder.modules() if isinstance(part, VectorEncoder | PixelEncoder)]
         scales: dict[nn.Module, float] = {layer: 2**0.5 for part in library for layer in part.modules()}
         for layer, scale in {**scales, self.linear: gain}.items():
