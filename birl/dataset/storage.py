@@ -222,7 +222,7 @@ class Storage:
         """Numbers of the steps in ``rows``: no other step of this storage ever gets the same one."""
         if self.lanes == 1:
             start = int(self.start[0])
-            return start + (rows - start) % self.capacity
+            return start + (rows - start) % self.capacity if start else rows
         lane, inside = rows // self.capacity, rows % self.capacity
         start = self.start[lane]
         return (start + (inside - start) % self.capacity) * self.lanes + lane
