@@ -650,9 +650,26 @@ ROWS: tuple[Row, ...] = (
                 },
                 discrete=True,
             ),
+            Variant(
+                "GRU for both",
+                {
+                    "batch_size": 40,
+                    "actor_encoder_factory": GRU,
+                    "value_encoder_factory": None,
+                    "sequence_length": 10,
+                },
+                discrete=False,
+            ),
         ),
         probes=(
             Probing("discrete", {"learning_rate": 1e-2}, True, n_steps=1280),
+            Probing(
+                "discrete, one encoder",
+                {"learning_rate": 1e-2, "value_encoder_factory": None},
+                True,
+                n_steps=1280,
+                kinds=SOME_PROBES,
+            ),
             Probing("values", {"learning_rate": 1e-2}, False, n_steps=1280, kinds=("discount", "time_limit")),
             Probing("actions", {"learning_rate": 6e-3}, False, n_steps=1920, kinds=ACTION_PROBES),
         ),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
@@ -18,7 +18,6 @@ from birl.algorithm import (
     NetworkConfig,
     PolicyConfig,
     Rollouts,
-    SharedFields,
     Spec,
     StochasticActor,
     config,
@@ -31,8 +30,7 @@ from birl.models import (
     DistributionFactory,
     EncoderFactory,
     NormalFactory,
-    ValueFunction,
-    policy_of,
+    PolicyAndValue,
 )
 from birl.optimizers import AdamFactory, LRSchedulerFactory, OptimizerFactory, ShareSchedulerFactory
 
@@ -57,7 +55,11 @@ class PPOConfig(AlgorithmConfig):
     learning_rate: float = field(3e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5), like=NetworkConfig)
     actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
-    value_encoder_factory: EncoderFactory = field(_encoder, like=SharedFields)
+    value_encoder_factory: EncoderFactory | None = field(
+        _encoder,
+        "Encoder of the state-value function. If `None`, it reads the features of the policy's, which then learns from "
+        "both losses.",
+    )
     distribution_factory: DistributionFactory = field(
         NormalFactory,
         "Distribution of continuous actions, and where its standard deviation comes from: a `NormalFactory`, "
@@ -86,31 +88,27 @@ class PPOConfig(AlgorithmConfig):
             )
 
 
-class PPONets(nn.Module):
+class PPONets(PolicyAndValue):
     """The policy and the state-value function."""
 
     def __init__(self, spec: Spec, cfg: PPOConfig) -> None:
-        super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
-        self.value = ValueFunction(spec, cfg.value_encoder_factory)
-        # A policy that starts near uniform explores (Andrychowicz et al. 2020, arXiv:2006.05990, section 3.2).
-        self.actor.make_orthogonal(0.01)
-        self.value.make_orthogonal(1.0)
+        super().__init__(spec, cfg)
+        self.make_orthogonal()
 
 
 def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch:
     """Advantages, returns and the behaviour policy's log-probabilities of a rollout ``[T, B]``, once for all passes."""
     with torch.no_grad():
-        value, next_value = nets.value(batch.inputs), nets.value(batch.next_inputs)
+        (policy, value), next_value = nets.both(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
-        log_prob = nets.actor(batch.inputs).log_prob(batch.action)
+        log_prob = policy.log_prob(batch.action)
     found = {"advantage": advantage, "return": advantage + value, "value": value, "log_prob": log_prob}
     return replace(batch, extra={**batch.extra, **found})
 
 
 def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
     """Eq. 9: clipped objective (eq. 7), value error and entropy bonus."""
-    policy, weight = nets.actor(batch.inputs), batch.weight
+    (policy, value), weight = nets.both(batch.inputs), batch.weight
     share = (weight / weight.count_nonzero().clamp(min=1)).flatten()  # weight in a mean; 0 at padding
 
     def mean(value: Tensor) -> Tensor:
@@ -124,7 +122,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
     ratio, limit = log_ratio.exp(), batch.extra.get("clip_range", cfg.clip_range)
     policy_loss = -mean(torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage))
 
-    value, old, returns = nets.value(batch.inputs), batch.extra["value"], batch.extra["return"]
+    old, returns = batch.extra["value"], batch.extra["return"]
     error = (value - returns).square()
     if cfg.value_clip_range is not None:
         clipped = old + (value - old).clamp(-cfg.value_clip_range, cfg.value_clip_range)

@@ -68,8 +68,7 @@ def _ppo(
     config = algos.PPOConfig(
         learning_rate=1e-2,
         optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5),
-        actor_encoder_factory=TANH,
-        value_encoder_factory=TANH,
+        **{"actor_encoder_factory": TANH, "value_encoder_factory": TANH, **options},
         batch_size=5,
         n_epochs=3,
         entropy_coefficient=0.03,
@@ -77,7 +76,6 @@ def _ppo(
         normalize_advantage=normalize,
         target_kl=kl,
         gamma=0.9,
-        **options,
     )
     reference = partial(
         PPOReference,
@@ -97,6 +95,7 @@ def _ppo(
         policy=policy,
     )
     variant = (" value clip" if value_clip else "") + (" target KL" if kl else "")
+    variant += " one encoder" if "value_encoder_factory" in options else ""
     return Case(
         ("continuous" if policy == "parameter" else policy) + variant,
         config,
@@ -109,6 +108,8 @@ def _ppo(
 
 CASES: tuple[Case, ...] = (
     _ppo("discrete"),
+    _ppo("discrete", value_encoder_factory=None),
+    _ppo("parameter", value_encoder_factory=None),
     _ppo("parameter"),
     _ppo("parameter", value_clip=0.1, normalize=False),
     _ppo("parameter", kl=0.001),

@@ -11,10 +11,10 @@ from tests.golden.reference_parts import Adam, BatchOf, Parameters, gradients_of
 
 
 def network(p: Parameters, net: str, x: Tensor) -> Tensor:
-    """Dense layers with tanh."""
-    layer = 0
-    while f"{net}.w{layer}" in p:
-        x = torch.tanh(x @ p[f"{net}.w{layer}"] + p[f"{net}.b{layer}"])
+    """Dense layers with tanh; those of the policy if the network has none of its own."""
+    layer, hidden = 0, net if f"{net}.w0" in p else "actor.0"
+    while f"{hidden}.w{layer}" in p:
+        x = torch.tanh(x @ p[f"{hidden}.w{layer}"] + p[f"{hidden}.b{layer}"])
         layer += 1
     return x @ p[f"{net}.out.w"] + p[f"{net}.out.b"]
 
