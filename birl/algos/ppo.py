@@ -24,7 +24,7 @@ from birl.algorithm import (
     field,
 )
 from birl.errors import ConfigError
-from birl.losses import generalized_advantage
+from birl.losses import generalized_advantage, shares, standardized
 from birl.models import (
     DefaultEncoderFactory,
     DistributionFactory,
@@ -48,7 +48,16 @@ class PPOConfig(AlgorithmConfig):
     passes learn from it in minibatches of ``batch_size`` steps (recurrent networks: sequences of ``sequence_length``).
     Weights begin orthogonal (Engstrom et al. 2020, arXiv:2005.12729, section 3).
 
-    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
+    With ``value_encoder_factory=None`` the value function is a second head on the policy's encoder, which learns from
+    both losses: the usual network for images. With a ``kl_coefficient`` the policy is also held near the one of the
+    rollout by the penalty of eq. 8, with a constant weight; ``clip_range=1e9`` leaves only this.
+
+    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``; with a
+    penalty also ``kl_loss``.
+
+    Differs from Stable-Baselines3: the standard deviation of advantages is that of the minibatch itself, not of a
+    population that it is drawn from; with ``value_clip_range`` the larger of both errors counts, as in OpenAI's code,
+    not the clipped one; ``target_kl`` is compared with the mean over a pass, after it.
     """
 
     batch_size: int = 64
@@ -79,6 +88,10 @@ class PPOConfig(AlgorithmConfig):
         None, "No further pass over a rollout once the mean approximate KL divergence of a pass is above it.", above=0
     )
     normalize_advantage: bool = field(True, "Whether advantages are standardised in each minibatch.")
+    dual_clip: float | None = field(
+        None, "Where advantages are negative, the objective is at least this many times the advantage.", above=1
+    )
+    kl_coefficient: float = field(0.0, "Weight of the divergence from the policy of the rollout.", low=0)
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip_range_schedule, ShareSchedulerFactory | None):
@@ -103,24 +116,31 @@ def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
         log_prob = policy.log_prob(batch.action)
     found = {"advantage": advantage, "return": advantage + value, "value": value, "log_prob": log_prob}
+    if cfg.kl_coefficient != 0:
+        found["policy"] = policy.parameters()
     return replace(batch, extra={**batch.extra, **found})
 
 
 def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
-    """Eq. 9: clipped objective (eq. 7), value error and entropy bonus."""
+    """Eq. 9: clipped objective (eq. 7), value error and entropy bonus.
+
+    By option the clip from below of Ye et al. (2020, arXiv:1912.09729, eq. 5), and the penalty of eq. 8.
+    """
     (policy, value), weight = nets.both(batch.inputs), batch.weight
-    share = (weight / weight.count_nonzero().clamp(min=1)).flatten()  # weight in a mean; 0 at padding
+    share = shares(weight)
 
     def mean(value: Tensor) -> Tensor:
         return torch.dot(value.flatten(), share)
 
     advantage = batch.extra["advantage"]
     if cfg.normalize_advantage:
-        advantage = advantage - mean(advantage)
-        advantage = advantage / (mean(advantage.square()).sqrt() + 1e-8)
+        advantage = standardized(advantage, share)
     log_ratio = policy.log_prob(batch.action) - batch.extra["log_prob"]
     ratio, limit = log_ratio.exp(), batch.extra.get("clip_range", cfg.clip_range)
-    policy_loss = -mean(torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage))
+    objective = torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage)
+    if cfg.dual_clip is not None:
+        objective = torch.where(advantage < 0, torch.max(objective, cfg.dual_clip * advantage), objective)
+    policy_loss = -mean(objective)
 
     old, returns = batch.extra["value"], batch.extra["return"]
     error = (value - returns).square()
@@ -136,16 +156,17 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
     with torch.no_grad():  # http://joschu.net/blog/kl-approx.html
         kl = mean(ratio - 1 - log_ratio)
         clip_fraction = mean(((ratio - 1).abs() > limit).to(ratio.dtype))
-    return Loss(
-        total,
-        {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "approximate_kl": kl,
-            "clip_fraction": clip_fraction,
-        },
-    )
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approximate_kl": kl,
+        "clip_fraction": clip_fraction,
+    }
+    if cfg.kl_coefficient != 0:
+        metrics["kl_loss"] = cfg.kl_coefficient * mean(policy.with_parameters(batch.extra["policy"]).kl(policy))
+        total = total + metrics["kl_loss"]
+    return Loss(total, metrics)
 
 
 @final

@@ -25,7 +25,7 @@ def built(encoder: EncoderFactory, shape: tuple[int, ...] = (3,), **fields: Any)
 
 
 @pytest.mark.parametrize(
-    "shape, encoder", [((3,), DENSE), ((4, 36, 36), PixelEncoderFactory()), ((3,), GRUEncoderFactory(5))]
+    ("shape", "encoder"), [((3,), DENSE), ((4, 36, 36), PixelEncoderFactory()), ((3,), GRUEncoderFactory(5))]
 )
 def test_one_encoder_has_one_optimiser_of_parameters_that_occur_once(
     shape: tuple[int, ...], encoder: EncoderFactory
@@ -57,7 +57,8 @@ def test_both_losses_reach_an_encoder_for_both_and_only_it(own: EncoderFactory |
 
 
 @pytest.mark.parametrize(
-    "discrete, distribution", [(True, NormalFactory()), (False, NormalFactory()), (False, NormalFactory(std="state"))]
+    ("discrete", "distribution"),
+    [(True, NormalFactory()), (False, NormalFactory()), (False, NormalFactory(std="state"))],
 )
 def test_the_policy_reads_features_as_it_reads_inputs(discrete: bool, distribution: NormalFactory) -> None:
     algorithm = PPOConfig(actor_encoder_factory=DENSE, distribution_factory=distribution).create()
