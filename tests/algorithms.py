@@ -253,6 +253,10 @@ ITERATION_PROBES = (
     Probing("values", ITERATION_PROBE, n_steps=15, kinds=VALUE_PROBES),
     Probing("actions", ITERATION_PROBE, n_steps=15, kinds=ACTION_PROBES, true_values=False),
 )
+A2C_PROBE = {"rollout_length": 32, "learning_rate": 5e-3}
+A2C_CHAIN = {"rollout_length": 64, "learning_rate": 4e-3, "gae_lambda": 0.95}
+REINFORCE_PROBE = {"n_episodes": 16, "value_coefficient": 1.0}
+REINFORCE_CHAIN = {"n_episodes": 8, "learning_rate": 1e-2}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -650,9 +654,26 @@ ROWS: tuple[Row, ...] = (
                 },
                 discrete=True,
             ),
+            Variant(
+                "GRU for both",
+                {
+                    "batch_size": 40,
+                    "actor_encoder_factory": GRU,
+                    "value_encoder_factory": None,
+                    "sequence_length": 10,
+                },
+                discrete=False,
+            ),
         ),
         probes=(
             Probing("discrete", {"learning_rate": 1e-2}, True, n_steps=1280),
+            Probing(
+                "discrete, one encoder",
+                {"learning_rate": 1e-2, "value_encoder_factory": None},
+                True,
+                n_steps=1280,
+                kinds=SOME_PROBES,
+            ),
             Probing("values", {"learning_rate": 1e-2}, False, n_steps=1280, kinds=("discount", "time_limit")),
             Probing("actions", {"learning_rate": 6e-3}, False, n_steps=1920, kinds=ACTION_PROBES),
         ),
@@ -661,6 +682,41 @@ ROWS: tuple[Row, ...] = (
             Chain("continuous", {"learning_rate": 4e-3}, False, n_steps=4096),
         ),
         apart="PPO",
+    ),
+    Row(
+        algos.A2CConfig,
+        contract=(
+            Variant("continuous", discrete=False),
+            Variant("discrete, one encoder", {"value_encoder_factory": None}, discrete=True),
+            Variant("GRU", {"actor_encoder_factory": GRU, "value_encoder_factory": GRU}, discrete=True),
+        ),
+        probes=(
+            Probing("discrete", A2C_PROBE, True, n_steps=1920),
+            Probing("continuous", A2C_PROBE, False, n_steps=1920, kinds=("discount", "time_limit")),
+        ),
+        chain=(
+            Chain("discrete", A2C_CHAIN, True, n_steps=6144),
+            Chain("continuous", A2C_CHAIN, False, n_steps=6144, slow=True),
+        ),
+        apart="A2C",
+    ),
+    Row(
+        algos.REINFORCEConfig,
+        contract=(
+            Variant("continuous", {"n_episodes": 2}, discrete=False),
+            Variant("discrete", {"n_episodes": 2}, discrete=True),
+            Variant("baseline", {"n_episodes": 2, "baseline": True}, discrete=True),
+            Variant("GRU", {"n_episodes": 2, "actor_encoder_factory": GRU}, discrete=True),
+        ),
+        probes=(
+            Probing("discrete", REINFORCE_PROBE, True, n_steps=1280, kinds=ACTION_PROBES),
+            Probing("values", {**REINFORCE_PROBE, "baseline": True}, True, n_steps=1920, kinds=VALUE_PROBES),
+        ),
+        chain=(
+            Chain("discrete", REINFORCE_CHAIN, True, n_steps=6144),
+            Chain("continuous", REINFORCE_CHAIN, False, n_steps=6144, slow=True),
+        ),
+        apart="REINFORCE",
     ),
     Row(
         algos.DecisionTransformerConfig,

@@ -20,7 +20,7 @@ from birl.checks import check
 from birl.dataset.minibatch import TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
-from birl.errors import DataError
+from birl.errors import ConfigError, DataError
 from birl.models import eval_mode
 from birl.run.protocols import Rollout
 from birl.types import Batch, Inputs
@@ -222,7 +222,8 @@ class Rollouts(Experience):
     Attributes:
         prepare: ``(networks, batch, ended, config) -> batch``, adds values that all passes share, such as advantages;
             ``ended`` ``[T, N]`` is 1 where a recursion over time stops.
-        n_passes: name of the config field with the number of passes.
+        n_passes: name of the config field with the number of passes in minibatches; empty for one update with the whole
+            rollout. The algorithm has a field ``rollout_length``, or ``n_episodes`` for rollouts of whole episodes.
         limit: a metric and the name of the config field with its limit: when the mean of the metric over a pass exceeds
             it, no further pass is made. ``None`` in the field is no limit.
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
@@ -253,6 +254,9 @@ class Rollouts(Experience):
 
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         minibatches = self._sequences if learner.recurrent else self._steps
+        if not self.n_passes:
+            yield Pass(_whole(batch, learner.recurrent))
+            return
         metric, field = self.limit or ("", "")
         most = getattr(learner.config, field, None)
         for _ in range(getattr(learner.config, self.n_passes)):
@@ -282,7 +286,25 @@ class Rollouts(Experience):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
     def updates(self, config: Any, count: int) -> int:
+        if not self.n_passes:  # rollouts of whole episodes have lengths of their own, each of which is compiled anew
+            return count // config.rollout_length if hasattr(config, "rollout_length") else 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
+
+    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+        config = learner.config
+        if self.n_passes and learner.recurrent and config.rollout_length < config.sequence_length:
+            raise ConfigError(
+                f"rollout_length is {config.rollout_length} and sequence_length {config.sequence_length}: no sequence "
+                "would be whole. Give a longer rollout, or shorter sequences"
+            )
+
+
+def _whole(batch: Batch, recurrent: bool) -> Batch:
+    """A prepared rollout as one minibatch: its steps ``[T * N, …]`` or, for recurrent networks, ``[T, N, …]``."""
+    if not recurrent:
+        return replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
+    extra = {name: value for name, value in batch.extra.items() if not name.startswith("state.")}
+    return replace(batch, extra=extra)
 
 
 def _present(learner: Learner, name: str) -> float | None:

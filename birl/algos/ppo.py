@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
@@ -18,21 +18,19 @@ from birl.algorithm import (
     NetworkConfig,
     PolicyConfig,
     Rollouts,
-    SharedFields,
     Spec,
     StochasticActor,
     config,
     field,
 )
 from birl.errors import ConfigError
-from birl.losses import generalized_advantage
+from birl.losses import generalized_advantage, shares, standardized
 from birl.models import (
     DefaultEncoderFactory,
     DistributionFactory,
     EncoderFactory,
     NormalFactory,
-    ValueFunction,
-    policy_of,
+    PolicyAndValue,
 )
 from birl.optimizers import AdamFactory, LRSchedulerFactory, OptimizerFactory, ShareSchedulerFactory
 
@@ -50,14 +48,27 @@ class PPOConfig(AlgorithmConfig):
     passes learn from it in minibatches of ``batch_size`` steps (recurrent networks: sequences of ``sequence_length``).
     Weights begin orthogonal (Engstrom et al. 2020, arXiv:2005.12729, section 3).
 
-    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
+    With ``value_encoder_factory=None`` the value function is a second head on the policy's encoder, which learns from
+    both losses: the usual network for images. With a ``kl_coefficient`` the policy is also held near the one of the
+    rollout by the penalty of eq. 8, with a constant weight; ``clip_range=1e9`` leaves only this.
+
+    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``; with a
+    penalty also ``kl_loss``.
+
+    Differs from Stable-Baselines3: the standard deviation of advantages is that of the minibatch itself, not of a
+    population that it is drawn from; with ``value_clip_range`` the larger of both errors counts, as in OpenAI's code,
+    not the clipped one; ``target_kl`` is compared with the mean over a pass, after it.
     """
 
     batch_size: int = 64
     learning_rate: float = field(3e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5), like=NetworkConfig)
     actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
-    value_encoder_factory: EncoderFactory = field(_encoder, like=SharedFields)
+    value_encoder_factory: EncoderFactory | None = field(
+        _encoder,
+        "Encoder of the state-value function. If `None`, it reads the features of the policy's, which then learns from "
+        "both losses.",
+    )
     distribution_factory: DistributionFactory = field(
         NormalFactory,
         "Distribution of continuous actions, and where its standard deviation comes from: a `NormalFactory`, "
@@ -77,6 +88,10 @@ class PPOConfig(AlgorithmConfig):
         None, "No further pass over a rollout once the mean approximate KL divergence of a pass is above it.", above=0
     )
     normalize_advantage: bool = field(True, "Whether advantages are standardised in each minibatch.")
+    dual_clip: float | None = field(
+        None, "Where advantages are negative, the objective is at least this many times the advantage.", above=1
+    )
+    kl_coefficient: float = field(0.0, "Weight of the divergence from the policy of the rollout.", low=0)
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip_range_schedule, ShareSchedulerFactory | None):
@@ -86,45 +101,48 @@ class PPOConfig(AlgorithmConfig):
             )
 
 
-class PPONets(nn.Module):
+class PPONets(PolicyAndValue):
     """The policy and the state-value function."""
 
     def __init__(self, spec: Spec, cfg: PPOConfig) -> None:
-        super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
-        self.value = ValueFunction(spec, cfg.value_encoder_factory)
-        # A policy that starts near uniform explores (Andrychowicz et al. 2020, arXiv:2006.05990, section 3.2).
-        self.actor.make_orthogonal(0.01)
-        self.value.make_orthogonal(1.0)
+        super().__init__(spec, cfg)
+        self.make_orthogonal()
 
 
 def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch:
     """Advantages, returns and the behaviour policy's log-probabilities of a rollout ``[T, B]``, once for all passes."""
     with torch.no_grad():
-        value, next_value = nets.value(batch.inputs), nets.value(batch.next_inputs)
+        (policy, value), next_value = nets.both(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
-        log_prob = nets.actor(batch.inputs).log_prob(batch.action)
+        log_prob = policy.log_prob(batch.action)
     found = {"advantage": advantage, "return": advantage + value, "value": value, "log_prob": log_prob}
+    if cfg.kl_coefficient != 0:
+        found["policy"] = policy.parameters()
     return replace(batch, extra={**batch.extra, **found})
 
 
 def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
-    """Eq. 9: clipped objective (eq. 7), value error and entropy bonus."""
-    policy, weight = nets.actor(batch.inputs), batch.weight
-    share = (weight / weight.count_nonzero().clamp(min=1)).flatten()  # weight in a mean; 0 at padding
+    """Eq. 9: clipped objective (eq. 7), value error and entropy bonus.
+
+    By option the clip from below of Ye et al. (2020, arXiv:1912.09729, eq. 5), and the penalty of eq. 8.
+    """
+    (policy, value), weight = nets.both(batch.inputs), batch.weight
+    share = shares(weight)
 
     def mean(value: Tensor) -> Tensor:
         return torch.dot(value.flatten(), share)
 
     advantage = batch.extra["advantage"]
     if cfg.normalize_advantage:
-        advantage = advantage - mean(advantage)
-        advantage = advantage / (mean(advantage.square()).sqrt() + 1e-8)
+        advantage = standardized(advantage, share)
     log_ratio = policy.log_prob(batch.action) - batch.extra["log_prob"]
     ratio, limit = log_ratio.exp(), batch.extra.get("clip_range", cfg.clip_range)
-    policy_loss = -mean(torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage))
+    objective = torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage)
+    if cfg.dual_clip is not None:
+        objective = torch.where(advantage < 0, torch.max(objective, cfg.dual_clip * advantage), objective)
+    policy_loss = -mean(objective)
 
-    value, old, returns = nets.value(batch.inputs), batch.extra["value"], batch.extra["return"]
+    old, returns = batch.extra["value"], batch.extra["return"]
     error = (value - returns).square()
     if cfg.value_clip_range is not None:
         clipped = old + (value - old).clamp(-cfg.value_clip_range, cfg.value_clip_range)
@@ -138,16 +156,17 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
     with torch.no_grad():  # http://joschu.net/blog/kl-approx.html
         kl = mean(ratio - 1 - log_ratio)
         clip_fraction = mean(((ratio - 1).abs() > limit).to(ratio.dtype))
-    return Loss(
-        total,
-        {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "approximate_kl": kl,
-            "clip_fraction": clip_fraction,
-        },
-    )
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approximate_kl": kl,
+        "clip_fraction": clip_fraction,
+    }
+    if cfg.kl_coefficient != 0:
+        metrics["kl_loss"] = cfg.kl_coefficient * mean(policy.with_parameters(batch.extra["policy"]).kl(policy))
+        total = total + metrics["kl_loss"]
+    return Loss(total, metrics)
 
 
 @final

@@ -1,5 +1,6 @@
 """Pure tensor functions that two or more algorithms use."""
 
+from birl.losses.averages import shares, standardized
 from birl.losses.multistep import (
     VTrace,
     backward_recursion,
@@ -31,6 +32,8 @@ __all__ = [
     "natural_step",
     "retrace",
     "shared",
+    "shares",
+    "standardized",
     "td_loss",
     "temperature_loss",
     "upgo_returns",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from birl.models import torch as torch  # a path of d3rlpy's
-from birl.models.actor_critic import ActorCriticNets
+from birl.models.actor_critic import ActorCriticNets, PolicyAndValue
 from birl.models.distribution_factories import (
     BetaFactory,
     DistributionFactory,
@@ -112,6 +112,7 @@ __all__ = [
     "NormalPolicy",
     "OptimizerFactory",
     "PixelEncoderFactory",
+    "PolicyAndValue",
     "PositionEncodingType",
     "Power",
     "QFunctionFactory",

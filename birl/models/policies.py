@@ -100,7 +100,11 @@ class NormalPolicy(LinearNetwork):
 
     def forward(self, inputs: Inputs) -> Normal:
         """Distribution with mean ``[..., action_size]`` and ``log_std`` ``[action_size]``."""
-        mean = self.linear(self.encode(inputs))
+        return self.read(self.encode(inputs), inputs)
+
+    def read(self, features: Tensor, inputs: Inputs) -> Normal:
+        """The distribution, given the features of ``inputs``."""
+        mean = self.linear(features)
         return Normal(mean.tanh() if self.tanh_mean else mean, self.log_std.clamp(*self.log_std_range))
 
 
@@ -156,7 +160,11 @@ class DistributionPolicy(_FactoryPolicy):
 
     def forward(self, inputs: Inputs) -> Normal | SquashedNormal | Beta:
         """Distribution of actions ``[..., action_size]``."""
-        return self.distribution.build(self.linear(self.encode(inputs)), self.log_std)
+        return self.read(self.encode(inputs), inputs)
+
+    def read(self, features: Tensor, inputs: Inputs) -> Normal | SquashedNormal | Beta:
+        """The distribution, given the features of ``inputs``."""
+        return self.distribution.build(self.linear(features), self.log_std)
 
 
 class CategoricalPolicy(LinearNetwork):
@@ -169,8 +177,12 @@ class CategoricalPolicy(LinearNetwork):
 
     def forward(self, inputs: Inputs) -> Categorical:
         """Distribution with logits ``[..., action_size]``; of several choices ``[..., D, most options]``."""
+        return self.read(self.encode(inputs), inputs)
+
+    def read(self, features: Tensor, inputs: Inputs) -> Categorical:
+        """The distribution, given the features of ``inputs``."""
         mask = inputs.mask if self.spec.masked else None
-        return _categorical(self.spec.actions, self.linear(self.encode(inputs)), mask)
+        return _categorical(self.spec.actions, self.linear(features), mask)
 
 
 class JointPolicy(_FactoryPolicy):
@@ -191,11 +203,15 @@ class JointPolicy(_FactoryPolicy):
 
     def forward(self, inputs: Inputs) -> Joint:
         """Distribution of actions ``[..., W]``."""
+        return self.read(self.encode(inputs), inputs)
+
+    def read(self, features: Tensor, inputs: Inputs) -> Joint:
+        """The distribution, given the features of ``inputs``."""
         log_std = None if self.log_std is None else self.log_std.expand(self._quantities)
         parts: list[Distribution] = []
         mask = inputs.mask if self.spec.masked else None
         masks = iter([] if mask is None else masks_of_choices(self.actions, mask))
-        outputs = self.linear(self.encode(inputs)).split(self._sizes, -1)
+        outputs = self.linear(features).split(self._sizes, -1)
         for part, output in zip(self.actions.parts, outputs, strict=True):
             if part.discrete:
                 parts.append(_categorical(part, output, next(masks, None)))

@@ -365,7 +365,9 @@ class RolloutPlayer(Player):
     Environments are given actions clipped to their bounds; the learner sees them as they were sampled.
 
     Args:
-        algorithm: gives the actor; its configuration gives the length of a rollout.
+        algorithm: gives the actor; its configuration gives the length of a rollout: ``rollout_length`` rows, or as many
+            as it takes for ``n_episodes`` episodes to end. Of episodes that still run then, the steps are kept for the
+            next rollout.
         observation, action_space: see `Player`.
 
     Attributes:
@@ -375,7 +377,9 @@ class RolloutPlayer(Player):
     def __init__(self, algorithm: Trainable, observation: Tree, action_space: Space[Any]) -> None:
         super().__init__(algorithm, observation, action_space, greedy=False)
         config: Any = algorithm.config
-        self._length = config.rollout_length
+        self._length: int | None = getattr(config, "rollout_length", None)
+        self._episodes: int = getattr(config, "n_episodes", 0)
+        self._ended = 0  # episodes, in the rows
         self._moving = algorithm.learner if algorithm.learner.units_move else None
         self._rows: list[dict[str, Tree]] = []
 
@@ -392,17 +396,36 @@ class RolloutPlayer(Player):
             self._moving.see_observations(choice.observation, step.valid)
             row["next_inputs"] = self._moving.in_units(step.next_observation)
         self._rows.append(tree_map(np.array, row))
+        self._ended += _ends(row)
 
     def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
-        if self.pending == 0 and (len(self._rows) == self._length or last):
-            yield self._take()
+        if self._length is None:
+            if self.pending == 0 and (self._ended >= self._episodes or (last and self._ended)):
+                yield self._take_episodes()
+        elif self.pending == 0 and (len(self._rows) == self._length or last):
+            yield self._take(self._length)
 
-    def _take(self) -> Rollout:
+    def _take(self, length: int) -> Rollout:
         """The rollout so far; the next one begins."""
         rollout = Rollout(**self._columns())
-        self.cut = self.cut or len(self._rows) < self._length
-        self._rows = []
+        self.cut = self.cut or len(self._rows) < length
+        self._rows, self._ended = [], 0
         return rollout
+
+    def _take_episodes(self) -> Rollout:
+        """The episodes that have ended; the others stay."""
+        columns = self._columns()
+        valid, ends = columns["valid"], columns["terminated"] | columns["truncated"]
+        over = np.logical_or.accumulate((ends & valid)[::-1])[::-1]  # the lane's episode ends here or further down
+        taken, left = valid & over, valid & ~over
+        rows, kept = np.flatnonzero(taken.any(1)), np.flatnonzero(left.any(1))
+        self.cut = self.cut or self._ended < self._episodes
+        self._rows = self._rows[kept[0] :] if kept.size else []
+        for row, own in zip(self._rows, left[len(left) - len(self._rows) :], strict=True):
+            row["valid"] = own
+        self._ended = 0
+        part = slice(rows[0], rows[-1] + 1)
+        return Rollout(**tree_map(lambda column: column[part], {**columns, "valid": taken}))
 
     def _columns(self) -> dict[str, Tree]:
         try:
@@ -415,7 +438,9 @@ class RolloutPlayer(Player):
     def close_episodes(self) -> None:
         super().close_episodes()
         for row in self._rows[-1:]:
+            ended = _ends(row)
             row["truncated"] |= row["valid"] & ~row["terminated"]
+            self._ended += _ends(row) - ended
 
     def get_state(self) -> State:
         columns = self._columns() if self._rows else {}
@@ -437,3 +462,9 @@ class RolloutPlayer(Player):
         rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)
         self._rows, self.cut = rows, state.get("cut", False)  # earlier builds of 0.1 kept no `cut`
+        self._ended = sum(map(_ends, rows))
+
+
+def _ends(row: dict[str, Any]) -> int:
+    """Number of episodes that end in a row."""
+    return int(((row["terminated"] | row["truncated"]) & row["valid"]).sum())

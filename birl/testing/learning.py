@@ -71,7 +71,8 @@ def probe_errors(
     best = env.best_actions()
     if hasattr(algorithm.nets, "value") and not best:  # a state has a value where actions do not matter
         with torch.no_grad():
-            got = algorithm.nets.value(Inputs(torch.tensor(x))).numpy()
+            values = getattr(algorithm.nets, "values", algorithm.nets.value)  # of one encoder with the policy's
+            got = values(Inputs(torch.tensor(x))).numpy()
         errors["state_value"] = float(np.abs(got - value[:, 0]).max())
     if best:
         actor, first, reward = greedy_actor(algorithm, 1.0), np.array([True]), np.zeros(1, np.float32)

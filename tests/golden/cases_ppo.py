@@ -62,22 +62,30 @@ def rollouts(algorithm: Any) -> list[tuple[Rollout, dict[str, Tensor]]]:
 
 
 def _ppo(
-    policy: str, value_clip: float | None = None, normalize: bool = True, kl: float | None = None, **options: Any
+    policy: str,
+    value_clip: float | None = None,
+    normalize: bool = True,
+    kl: float | None = None,
+    dual_clip: float | None = None,
+    penalty: float = 0.0,
+    clip: float = 0.2,
+    **options: Any,
 ) -> Case:
     discrete = policy == "discrete"
     config = algos.PPOConfig(
         learning_rate=1e-2,
         optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5),
-        actor_encoder_factory=TANH,
-        value_encoder_factory=TANH,
+        **{"actor_encoder_factory": TANH, "value_encoder_factory": TANH, **options},
         batch_size=5,
         n_epochs=3,
         entropy_coefficient=0.03,
         value_clip_range=value_clip,
         normalize_advantage=normalize,
         target_kl=kl,
+        dual_clip=dual_clip,
+        kl_coefficient=penalty,
+        clip_range=clip,
         gamma=0.9,
-        **options,
     )
     reference = partial(
         PPOReference,
@@ -86,7 +94,7 @@ def _ppo(
         max_norm=0.5,
         gamma=0.9,
         gae_lambda=0.95,
-        clip=0.2,
+        clip=clip,
         value_clip=value_clip,
         value_coefficient=0.5,
         entropy_coefficient=0.03,
@@ -95,8 +103,12 @@ def _ppo(
         normalize=normalize,
         target_kl=kl,
         policy=policy,
+        dual_clip=dual_clip,
+        kl_coefficient=penalty,
     )
     variant = (" value clip" if value_clip else "") + (" target KL" if kl else "")
+    variant += " dual clip" * (dual_clip is not None) + " penalty" * (penalty > 0)
+    variant += " one encoder" if "value_encoder_factory" in options else ""
     return Case(
         ("continuous" if policy == "parameter" else policy) + variant,
         config,
@@ -109,9 +121,14 @@ def _ppo(
 
 CASES: tuple[Case, ...] = (
     _ppo("discrete"),
+    _ppo("discrete", value_encoder_factory=None),
+    _ppo("parameter", value_encoder_factory=None),
     _ppo("parameter"),
     _ppo("parameter", value_clip=0.1, normalize=False),
     _ppo("parameter", kl=0.001),
+    _ppo("parameter", dual_clip=1.05),
+    _ppo("discrete", penalty=0.7, clip=1e9),
+    _ppo("parameter", penalty=0.7),
     *(
         _ppo(std, distribution_factory=NormalFactory(std=std, initial_std=0.5))
         for std in ("spherical", "state", "fixed")

@@ -11,12 +11,45 @@ from tests.golden.reference_parts import Adam, BatchOf, Parameters, gradients_of
 
 
 def network(p: Parameters, net: str, x: Tensor) -> Tensor:
-    """Dense layers with tanh."""
-    layer = 0
-    while f"{net}.w{layer}" in p:
-        x = torch.tanh(x @ p[f"{net}.w{layer}"] + p[f"{net}.b{layer}"])
+    """Dense layers with tanh; those of the policy if the network has none of its own."""
+    layer, hidden = 0, net if f"{net}.w0" in p else "actor.0"
+    while f"{hidden}.w{layer}" in p:
+        x = torch.tanh(x @ p[f"{hidden}.w{layer}"] + p[f"{hidden}.b{layer}"])
         layer += 1
     return x @ p[f"{net}.out.w"] + p[f"{net}.out.b"]
+
+
+def log_prob_and_entropy(policy: str, p: Parameters, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability of one action and the policy's entropy; standard deviations that are not learned are 0.5."""
+    out = network(p, "actor.0", x)
+    if policy == "discrete":
+        log_probs = out - torch.log(torch.exp(out).sum())
+        return log_probs[int(action)], -(torch.exp(log_probs) * log_probs).sum()
+    size = len(action)
+    if policy == "beta":  # 1 + softplus; a density of (a + 1) / 2, which is half as wide
+        ours = torch.distributions.Beta(*(1 + torch.log(1 + torch.exp(part)) for part in (out[:size], out[size:])))
+        log_prob = (ours.log_prob((action + 1) / 2) - math.log(2)).sum()
+        return log_prob, (ours.entropy() + math.log(2)).sum()
+    log_std = {
+        "parameter": lambda: p["actor.log_std"],
+        "spherical": lambda: p["actor.log_std"][0].repeat(size),
+        "state": lambda: out[size:] + math.log(0.5),
+        "fixed": lambda: torch.full((size,), math.log(0.5), dtype=torch.float64),
+    }[policy]()
+    entropy = (0.5 * math.log(2 * math.pi * math.e) + log_std).sum()
+    return normal_log_density(action, out[:size], log_std).sum(), entropy
+
+
+def divergence(policy: str, old: Parameters, new: Parameters, x: Tensor) -> Tensor:
+    """KL(old || new) in one state, by torch's own formulas."""
+
+    def distribution(p: Parameters) -> torch.distributions.Distribution:
+        out = network(p, "actor.0", x)
+        if policy == "discrete":
+            return torch.distributions.Categorical(logits=out)
+        return torch.distributions.Normal(out, torch.exp(p["actor.log_std"]))
+
+    return torch.distributions.kl_divergence(distribution(old), distribution(new)).sum()
 
 
 class PPOReference:
@@ -40,33 +73,15 @@ class PPOReference:
         normalize: bool,
         target_kl: float | None,
         policy: str,
+        dual_clip: float | None = None,
+        kl_coefficient: float = 0.0,
     ) -> None:
         self.parameters = dict(parameters)
         self.optimizer = Adam(rate, eps=eps, max_norm=max_norm)
         self.gamma, self.gae_lambda, self.clip, self.value_clip = gamma, gae_lambda, clip, value_clip
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
-        self.target_kl = target_kl
+        self.target_kl, self.dual_clip, self.kl_coefficient = target_kl, dual_clip, kl_coefficient
         self.epochs, self.batch_size, self.normalize, self.policy = epochs, batch_size, normalize, policy
-
-    def _log_prob(self, p: Parameters, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of one action and the policy's entropy."""
-        out = network(p, "actor.0", x)
-        if self.policy == "discrete":
-            log_probs = out - torch.log(torch.exp(out).sum())
-            return log_probs[int(action)], -(torch.exp(log_probs) * log_probs).sum()
-        size = len(action)
-        if self.policy == "beta":  # 1 + softplus; a density of (a + 1) / 2, which is half as wide
-            ours = torch.distributions.Beta(*(1 + torch.log(1 + torch.exp(part)) for part in (out[:size], out[size:])))
-            log_prob = (ours.log_prob((action + 1) / 2) - math.log(2)).sum()
-            return log_prob, (ours.entropy() + math.log(2)).sum()
-        log_std = {
-            "parameter": lambda: p["actor.log_std"],
-            "spherical": lambda: p["actor.log_std"][0].repeat(size),
-            "state": lambda: out[size:] + math.log(0.5),
-            "fixed": lambda: torch.full((size,), math.log(0.5), dtype=torch.float64),
-        }[self.policy]()
-        entropy = (0.5 * math.log(2 * math.pi * math.e) + log_std).sum()
-        return normal_log_density(action, out[:size], log_std).sum(), entropy
 
     def advantages(self, rollout: BatchOf) -> dict[tuple[int, int], float]:
         """1506.02438 eq. 16, written as the sum over the rest of the episode inside the rollout."""
@@ -99,7 +114,7 @@ class PPOReference:
         old_log_prob, old_value = {}, {}
         for t, n in steps:
             x, a = rollout["observation"][t, n], rollout["action"][t, n]
-            old_log_prob[t, n] = number(self._log_prob(start, x, a)[0])
+            old_log_prob[t, n] = number(log_prob_and_entropy(self.policy, start, x, a)[0])
             old_value[t, n] = number(network(start, "value.0", x))
         losses = []
         for _ in range(self.epochs):
@@ -117,10 +132,14 @@ class PPOReference:
                     for t, n in chosen:
                         x, a = rollout["observation"][t, n], rollout["action"][t, n]
                         scaled = (advantage[t, n] - mean) / std
-                        log_prob, entropy = self._log_prob(p, x, a)
+                        log_prob, entropy = log_prob_and_entropy(self.policy, p, x, a)
                         ratio = torch.exp(log_prob - old_log_prob[t, n])
                         bounded = torch.clamp(ratio, 1 - self.clip, 1 + self.clip)
                         surrogate = torch.minimum(ratio * scaled, bounded * scaled)
+                        if self.dual_clip is not None and scaled < 0:  # 1912.09729 eq. 5
+                            surrogate = torch.maximum(surrogate, torch.tensor(self.dual_clip * scaled))
+                        if self.kl_coefficient:
+                            surrogate = surrogate - self.kl_coefficient * divergence(self.policy, start, p, x)
                         value, goal = network(p, "value.0", x)[0], advantage[t, n] + old_value[t, n]
                         error = (value - goal) ** 2
                         if self.value_clip is not None:
@@ -132,7 +151,8 @@ class PPOReference:
                 ratios = []
                 for t, n in chosen:
                     x, a = rollout["observation"][t, n], rollout["action"][t, n]
-                    ratios.append(number(self._log_prob(self.parameters, x, a)[0]) - old_log_prob[t, n])
+                    now = number(log_prob_and_entropy(self.policy, self.parameters, x, a)[0])
+                    ratios.append(now - old_log_prob[t, n])
                 divergences.append(sum(math.exp(r) - 1 - r for r in ratios) / len(ratios))
                 gradients, value = gradients_of(loss, self.parameters, ["actor", "value"])
                 self.optimizer.step(self.parameters, gradients)

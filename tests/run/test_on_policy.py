@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import warnings
@@ -71,6 +72,66 @@ def test_rollouts(mode: AutoresetMode | None, kind: str) -> None:
     assert episodes > 10
     if mode is AutoresetMode.NEXT_STEP:
         assert any((~rollout.valid).any() for rollout in learner.rollouts[:-1])
+
+
+class EpisodesConfig:
+    batch_size, gamma, rate, n_episodes = 4, 0.9, 0.01, 4
+
+    def serialize(self) -> dict[str, Any]:
+        return {"type": "Fake", "params": {}}
+
+
+def by_episodes() -> FakeLearner:
+    learner: Any = FakeLearner(remembers=True)
+    learner.config = EpisodesConfig()
+    return learner  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rollouts_of_whole_episodes_lose_no_step_and_repeat_none(mode: AutoresetMode | None) -> None:
+    birl.seeding.seed(0)
+    learner, n, n_steps = by_episodes(), 1 if mode is None else 3, 203
+    train(learner, environment(mode), n_steps)
+    kept: list[list[int]] = [[] for _ in range(n)]
+    for rollout in learner.rollouts:
+        assert rollout.valid[0].any() and rollout.valid[-1].any()
+        ended = (rollout.terminated | rollout.truncated) & rollout.valid
+        assert 4 <= ended.sum() < 4 + n or rollout is learner.rollouts[-1]
+        for lane, steps in enumerate(kept):
+            valid = rollout.valid[:, lane]
+            assert not valid.any() or (rollout.is_first[valid, lane][0] and ended[valid, lane][-1])
+            steps += rollout.observation[valid, lane, 1].astype(int).tolist()
+    assert len(learner.rollouts) > 5
+    for steps in kept:  # 0, 1, 2, …, of one episode after another
+        assert all(later in (0, step + 1) for step, later in itertools.pairwise(steps))
+    assert 0 <= n_steps - sum(map(len, kept)) <= 7 * n  # those of episodes that had not ended
+
+
+def test_a_run_of_whole_episodes_stopped_anywhere_equals_uninterrupted(tmp_path: Path) -> None:
+    def go(folder: str, stop: int | None, seed: int) -> FakeLearner | None:
+        def callback(_: Any, epoch: int, step: int) -> None:
+            if step == stop:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        birl.seeding.seed(seed)
+        learner = by_episodes()
+        env = environment(AutoresetMode.NEXT_STEP)
+        try:
+            train(learner, env, 90, n_steps_per_epoch=25, callback=callback, checkpoint=tmp_path / folder)
+        except KeyboardInterrupt:
+            return None
+        return learner
+
+    expected, stops = go("straight", None, 0), [1, 17, 38, 61, None]
+    resumed = [go("stopped", stop, seed) for seed, stop in enumerate(stops)][-1]
+    assert expected is not None and resumed is not None
+    assert expected.grad_step > 3 and torch.equal(resumed.weight, expected.weight)
+
+
+def test_no_episode_has_ended_and_nothing_is_learned() -> None:
+    learner = by_episodes()
+    train(learner, Drift(limit=1000, end=0.0), 50)
+    assert learner.rollouts == []
 
 
 def test_environment_gets_clipped_actions_the_learner_its_own() -> None:
