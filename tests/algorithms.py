@@ -253,7 +253,7 @@ ITERATION_PROBES = (
     Probing("values", ITERATION_PROBE, n_steps=15, kinds=VALUE_PROBES),
     Probing("actions", ITERATION_PROBE, n_steps=15, kinds=ACTION_PROBES, true_values=False),
 )
-A2C_PROBE = {"rollout_length": 32, "learning_rate": 5e-3}
+A2C_PROBE = {"rollout_length": 16, "learning_rate": 1e-2}
 A2C_CHAIN = {"rollout_length": 64, "learning_rate": 4e-3, "gae_lambda": 0.95}
 REINFORCE_PROBE = {"n_episodes": 16, "value_coefficient": 1.0}
 REINFORCE_CHAIN = {"n_episodes": 8, "learning_rate": 1e-2}
@@ -691,8 +691,8 @@ ROWS: tuple[Row, ...] = (
             Variant("GRU", {"actor_encoder_factory": GRU, "value_encoder_factory": GRU}, discrete=True),
         ),
         probes=(
-            Probing("discrete", A2C_PROBE, True, n_steps=1920),
-            Probing("continuous", A2C_PROBE, False, n_steps=1920, kinds=("discount", "time_limit")),
+            Probing("discrete", A2C_PROBE, True, n_steps=2560),
+            Probing("continuous", A2C_PROBE, False, n_steps=2560, kinds=("discount", "time_limit")),
         ),
         chain=(
             Chain("discrete", A2C_CHAIN, True, n_steps=6144),

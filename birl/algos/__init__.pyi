@@ -16,6 +16,8 @@ from birl.acting.explorers import NormalNoise as NormalNoise
 from birl.acting.explorers import OrnsteinUhlenbeckNoise as OrnsteinUhlenbeckNoise
 from birl.algorithm.algorithm import Algorithm as Algorithm
 from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgorithm
+from birl.algos.a2c import A2C as A2C
+from birl.algos.a2c import A2CConfig as A2CConfig
 from birl.algos.advantage_learning import AL as AL
 from birl.algos.advantage_learning import ALConfig as ALConfig
 from birl.algos.advantage_learning import DoublePAL as DoublePAL
@@ -94,6 +96,8 @@ from birl.algos.redq import DroQ as DroQ
 from birl.algos.redq import DroQConfig as DroQConfig
 from birl.algos.redq import REDQ as REDQ
 from birl.algos.redq import REDQConfig as REDQConfig
+from birl.algos.reinforce import REINFORCE as REINFORCE
+from birl.algos.reinforce import REINFORCEConfig as REINFORCEConfig
 from birl.algos.sac import SAC as SAC
 from birl.algos.sac import SACConfig as SACConfig
 from birl.algos.tacr import TACR as TACR

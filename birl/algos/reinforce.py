@@ -109,7 +109,7 @@ class REINFORCE(Algorithm[REINFORCEConfig, REINFORCENets]):
 
     actions = ActionSpace.ANY
     learns_from = Rollouts(prepare, n_passes="")
-    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    acts = StochasticActor(bounded=False, clipped=True)  # episodes are whole: a recurrent baseline begins with them
     steps = (
         Gradient("policy", loss, optimizer="", metric="loss", of=("actor",), when=When(given=("baseline", False))),
         Gradient(

@@ -73,7 +73,7 @@ RUNS = {
         "--env-id Pendulum-v1 --num-envs 2",
         410,
         20,
-        "rollout_length=17 n_epochs=2 actor_encoder_factory=lstm value_encoder_factory=gru",
+        "rollout_length=17 sequence_length=9 n_epochs=2 actor_encoder_factory=lstm value_encoder_factory=gru",
     ),
     "DecisionTransformer": Run(
         "DecisionTransformer", "--dataset {folder}/pendulum.h5", 210, 10, "context_size=5 warmup_steps=50"

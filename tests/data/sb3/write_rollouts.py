@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 LENGTH, LANES, SIZE = 12, 2, 3
-SMALL = {"net_arch": [8, 8]}
+SMALL = {"net_arch": [8, 8]}  # A2C writes its optimiser into it
 COMMON = {"seed": 0, "device": "cpu", "gamma": 0.9, "n_steps": LENGTH}
 PPO = {"batch_size": 6, "n_epochs": 3, "normalize_advantage": False, "learning_rate": 1e-2}
 CASES: dict[str, tuple[str, bool, dict[str, Any]]] = {
@@ -71,7 +71,7 @@ class Before(BaseCallback):
 for name, (kind, discrete, options) in CASES.items():
     lanes = [Playback(lane, discrete) for lane in range(LANES)]
     envs = DummyVecEnv([lambda lane=lane: lane for lane in lanes])
-    model = getattr(stable_baselines3, kind)("MlpPolicy", envs, policy_kwargs=SMALL, **{**COMMON, **options})
+    model = getattr(stable_baselines3, kind)("MlpPolicy", envs, policy_kwargs=dict(SMALL), **{**COMMON, **options})
     for lane in lanes:  # what building has used
         lane.row, lane.made, lane.rows = 0, 0, []
     orders: list[Any] = []

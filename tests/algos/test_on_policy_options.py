@@ -1,0 +1,133 @@
+"""Options and mistakes of algorithms that learn from rollouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import birl
+from birl.algos import A2CConfig, PPOConfig, REINFORCEConfig
+from birl.errors import ConfigError
+from birl.logging import NoopAdapterFactory
+from birl.models import GRUEncoderFactory, VectorEncoderFactory
+from birl.run.protocols import Rollout
+from birl.testing import ChainEnv
+
+SMALL = VectorEncoderFactory([6])
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "seed": 0}
+
+
+def test_a_rollout_shorter_than_a_sequence_is_refused() -> None:
+    memory = GRUEncoderFactory(4, [4])
+    given = {"actor_encoder_factory": memory, "value_encoder_factory": memory, "rollout_length": 6}
+    config = PPOConfig(**given)
+    with pytest.raises(ConfigError, match="rollout_length is 6 and sequence_length 20.*Give a longer rollout"):
+        config.create().fit_online(ChainEnv(), n_steps=12, **QUIET)
+    for fine in (PPOConfig(**given, sequence_length=6), A2CConfig(**given)):
+        fine.create().fit_online(ChainEnv(), n_steps=12, **QUIET)
+
+
+def episode(rewards: list[float], truncated: bool = False) -> Rollout:
+    """One episode of one environment."""
+    length = len(rewards)
+    last = np.arange(length)[:, None] == length - 1
+    return Rollout(
+        observation=np.zeros((length, 1, 3), np.float32),
+        action=np.zeros((length, 1), np.int64),
+        reward=np.array(rewards, np.float32)[:, None],
+        next_observation=np.ones((length, 1, 3), np.float32),
+        terminated=last & (not truncated),
+        truncated=last & truncated,
+        is_first=np.arange(length)[:, None] == 0,
+        valid=np.ones((length, 1), bool),
+        extra={},
+    )
+
+
+def returns(config: Any, rollout: Rollout) -> list[float]:
+    algorithm = config.create()
+    algorithm.create_impl((3,), 2, discrete_action=True)
+    if hasattr(algorithm.nets, "value"):
+        with torch.no_grad():
+            algorithm.nets.value.linear.weight.zero_()
+            algorithm.nets.value.linear.bias.fill_(7.0)
+    found: list[float] = algorithm.learner.batch(rollout).extra["return"][:, 0].tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "truncated", "expected"),
+    [
+        ({}, False, [111, 110, 100]),  # PFRL: 210, 200, 100
+        ({"gamma": 0.5}, False, [31, 60, 100]),
+        ({}, True, [111, 110, 100]),  # PFRL learns nothing from it
+        ({"baseline": True}, True, [118, 117, 107]),
+        ({"baseline": True}, False, [111, 110, 100]),
+    ],
+)
+def test_returns_of_reinforce_by_hand(options: dict[str, Any], truncated: bool, expected: list[float]) -> None:
+    config = REINFORCEConfig(actor_encoder_factory=SMALL, value_encoder_factory=SMALL, **options)
+    assert returns(config, episode([1.0, 10.0, 100.0], truncated)) == expected
+
+
+@pytest.mark.parametrize("config", [A2CConfig, PPOConfig])
+def test_a_time_limit_is_bootstrapped_and_nothing_comes_from_the_next_episode(config: Any) -> None:
+    """PFRL's A2C takes a time limit for the end, NNablaRL's A2C and PPO the first value of the next episode."""
+    options = {"gamma": 0.5, "gae_lambda": 1.0}
+    given = config(actor_encoder_factory=SMALL, value_encoder_factory=SMALL, **options)
+    first, second = episode([1.0, 10.0], truncated=True), episode([1000.0], truncated=False)
+    both = Rollout(
+        **{
+            name: np.concatenate((getattr(first, name), getattr(second, name)))
+            for name in vars(first)
+            if isinstance(getattr(first, name), np.ndarray)
+        },
+        extra={},
+    )
+    assert returns(given, both) == [1 + 0.5 * (10 + 0.5 * 7), 10 + 0.5 * 7, 1000]
+
+
+def test_reinforce_clips_the_joint_norm() -> None:
+    """NNablaRL clips each tensor by itself."""
+    algorithm = REINFORCEConfig(
+        actor_encoder_factory=SMALL, optim_factory=birl.optimizers.SGDFactory(clip_grad_norm=1.0), learning_rate=1.0
+    ).create()
+    algorithm.create_impl((3,), 2, discrete_action=True)
+    before = {name: value.clone() for name, value in algorithm.nets.state_dict().items()}
+    algorithm.update(episode([1.0, 10.0, 1000.0]))
+    moved = [(value - before[name]).norm() for name, value in algorithm.nets.state_dict().items()]
+    assert torch.stack(moved).norm().item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_longest_ratio_of_a_bad_action_is_clipped_from_below() -> None:
+    """1912.09729 eq. 5: beyond ``dual_clip`` an action of negative advantage has no gradient."""
+    for dual_clip, still in ((None, False), (3.0, True)):
+        algorithm = PPOConfig(
+            actor_encoder_factory=SMALL, value_encoder_factory=SMALL, dual_clip=dual_clip, normalize_advantage=False
+        ).create()
+        algorithm.create_impl((3,), 2, discrete_action=True)
+        batch = algorithm.learner.batch(episode([0.0, 0.0]))
+        batch.extra["advantage"] = torch.full_like(batch.reward, -1.0)
+        batch.extra["log_prob"] = batch.extra["log_prob"] - 3.0  # ratios of 20
+        (step,) = algorithm.engine.gradient_steps
+        gradients, _ = algorithm.engine.compute_gradients(step, batch)
+        assert (float(gradients["actor.linear.weight"].abs().sum()) == 0) == still
+
+
+def test_a_penalty_holds_the_policy_near_that_of_the_rollout() -> None:
+    env = gymnasium.make("CartPole-v1")
+    moved = []
+    for weight in (0.0, 100.0):
+        birl.seed(0)
+        ppo = PPOConfig(
+            actor_encoder_factory=SMALL, value_encoder_factory=SMALL, kl_coefficient=weight, clip_range=1e9,
+            rollout_length=64, learning_rate=1e-2,
+        ).create()  # fmt: skip
+        ((_, metrics),) = ppo.fit_online(env, n_steps=64, **QUIET)
+        moved.append(metrics["approximate_kl"])
+        assert ("kl_loss" in metrics) == (weight > 0)
+    assert moved[1] < moved[0] / 3
