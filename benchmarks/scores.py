@@ -135,6 +135,7 @@ SHORTER: dict[str, dict[str, Any]] = {
     "REDQ": {"update_actor_interval": 2},
     "DroQ": {"update_actor_interval": 2},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
+    "MPO": {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "epsilon_mean": 1e-2},
     "PLAS": {"warmup_steps": 2000},
     "PLASWithPerturbation": {"warmup_steps": 2000},
     "DecisionTransformer": {"warmup_steps": 500},
@@ -142,7 +143,7 @@ SHORTER: dict[str, dict[str, Any]] = {
     "DiscreteAWR": {"beta": 1.0, "actor_learning_rate": 5e-4, "critic_learning_rate": 1e-3},
 }
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
-HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "REDQ", "TQC")  # many actions, critics or units an update
+HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "MPO", "REDQ", "TQC")  # many actions, critics or units an update
 SMALL, MIDDLE = (64, 64), (128, 128)
 PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 

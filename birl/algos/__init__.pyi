@@ -70,6 +70,8 @@ from birl.algos.iql import DiscreteIQL as DiscreteIQL
 from birl.algos.iql import DiscreteIQLConfig as DiscreteIQLConfig
 from birl.algos.iql import IQL as IQL
 from birl.algos.iql import IQLConfig as IQLConfig
+from birl.algos.mpo import MPO as MPO
+from birl.algos.mpo import MPOConfig as MPOConfig
 from birl.algos.munchausen_dqn import MunchausenDQN as MunchausenDQN
 from birl.algos.munchausen_dqn import MunchausenDQNConfig as MunchausenDQNConfig
 from birl.algos.naf import NAF as NAF
