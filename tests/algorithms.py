@@ -253,6 +253,17 @@ ITERATION_PROBES = (
     Probing("values", ITERATION_PROBE, n_steps=15, kinds=VALUE_PROBES),
     Probing("actions", ITERATION_PROBE, n_steps=15, kinds=ACTION_PROBES, true_values=False),
 )
+MPO_PROBE = {
+    "actor_learning_rate": 3e-3,
+    "critic_learning_rate": 1e-2,
+    "dual_learning_rate": 3e-2,
+    "n_action_samples": 8,
+    "epsilon_mean": 0.1,
+    "epsilon_std": 0.01,
+    "epsilon_policy": 0.1,
+    "initial_alpha_std": 1.0,
+}
+MPO_CHAIN = {**MPO_PROBE, "target_update_interval": 10}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -444,6 +455,26 @@ ROWS: tuple[Row, ...] = (
         ),
         chain=(Chain("", {"reward_scaler": MultiplyRewardScaler(20.0)}, n_steps=800),),
         seeds=(Variant(fields={"action_scaler": BOUNDS}),),
+    ),
+    Row(
+        algos.MPOConfig,
+        contract=(
+            Variant("", {"n_action_samples": 3, "target_update_interval": 2}),
+            Variant(
+                "one bound",
+                {"n_action_samples": 3, "n_critics": 2, "per_dimension": False, "epsilon_penalty": None},
+            ),
+        ),
+        probes=(Probing("", MPO_PROBE, n_steps=200, kinds=(*SOME_PROBES, "action")),),
+        chain=(Chain("", MPO_CHAIN, n_steps=400),),
+        seeds=(Variant(fields={"action_scaler": BOUNDS, "n_action_samples": 3, "target_update_interval": 7}),),
+    ),
+    Row(
+        algos.DiscreteMPOConfig,
+        contract=(Variant("", {"target_update_interval": 2}),),
+        probes=(Probing("", MPO_PROBE, n_steps=200, kinds=SOME_PROBES),),
+        chain=(Chain("", MPO_CHAIN, n_steps=400),),
+        seeds=(Variant(fields={"target_update_interval": 7}),),
     ),
     Row(
         algos.TQCConfig,

@@ -72,7 +72,7 @@ class BranchReturns(Returns):
         """Of ``action`` ``[…, D]``: the mean over the branches, as the values of actions are."""
         return self.inner.gap(action).mean(-1)
 
-    def policy(self, temperature: float | Tensor) -> Categorical:
+    def policy(self, temperature: float) -> Categorical:
         """The Boltzmann policy of all combinations of options.
 
         The value of one is the mean over the branches, so ``exp(mean / temperature)`` is a product of the branches':

@@ -61,7 +61,7 @@ class Returns(Protocol):
         scores = self.scores().mean(0)
         return scores.amax(-1) - scores.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
-    def policy(self, temperature: float | Tensor) -> Categorical:
+    def policy(self, temperature: float) -> Categorical:
         """The Boltzmann policy: probabilities proportional to ``exp(preference / temperature)``.
 
         Of `preferences` that are averaged over the ensemble. Actions that are not allowed have none.

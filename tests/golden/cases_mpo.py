@@ -9,7 +9,7 @@ from birl import algos
 from birl.models import NormalFactory
 from birl.optimizers import AdamFactory
 from tests.golden.case import ACTOR_FIELDS, ACTOR_RATES, HEADS, Case, weighted_transitions
-from tests.golden.reference_mpo import MPOReference
+from tests.golden.reference_mpo import DiscreteMPOReference, MPOReference
 
 CLIPPED = AdamFactory(clip_grad_norm=0.5)
 FIELDS: dict[str, Any] = {
@@ -53,7 +53,15 @@ def _mpo(head: str, label: str = "", per_dimension: bool = True, penalty: float 
     return Case(f"{head}{label}", config, reference, weighted_transitions)
 
 
+def _discrete(head: str) -> Case:
+    factory, own = HEADS[head]
+    config = algos.DiscreteMPOConfig(**FIELDS, q_func_factory=factory, epsilon_policy=2e-3, initial_alpha=0.7)
+    reference = partial(DiscreteMPOReference, **NUMBERS, epsilon_policy=2e-3, head=own)
+    return Case(head, config, reference, weighted_transitions)
+
+
 CASES: tuple[Case, ...] = (
     *(_mpo(head) for head in HEADS),
     _mpo("mean", " one bound, no penalty", per_dimension=False, penalty=None),
+    *(_discrete(head) for head in ("mean", "qr", "c51")),
 )

@@ -198,3 +198,96 @@ class MPOReference:
             average(self.parameters, "critic", "critic_target", 1.0)
             average(self.parameters, "actor", "actor_target", 1.0)
         return metrics
+
+
+class DiscreteMPOReference(DiscreteSACReference):
+    """Sums over all actions in place of samples, and one bound of the policy."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        *,
+        dual_rate: float,
+        max_norm: float,
+        epsilon: float,
+        epsilon_policy: float,
+        actor_rate: float,
+        critic_rate: float,
+        interval: int,
+        head: Head = _MEAN,
+    ) -> None:
+        super().__init__(
+            parameters, actor_rate=actor_rate, critic_rate=critic_rate, temp_rate=0.0, interval=interval, head=head
+        )
+        self.actor, self.critic = Adam(actor_rate, max_norm=max_norm), Adam(critic_rate, max_norm=max_norm)
+        self.dual, self.epsilon, self.epsilon_policy = Adam(dual_rate), epsilon, epsilon_policy
+
+    def _log_policy(self, p: Parameters, net: str, x: Tensor) -> Tensor:
+        logits = mlp(p, f"{net}.0", x)
+        return logits - torch.log(torch.exp(logits).sum(-1, keepdim=True))
+
+    def critic_step(self, batch: BatchOf) -> float:
+        """The mixture of all actions' returns under the target policy."""
+        p, following = self.parameters, batch["next_observation"]
+        probs = torch.exp(self._log_policy(p, "actor_target", following)).tolist()
+        rows = self._lower(p, "critic_target", following)
+        goals = [
+            self._mixed(rows[b], probs[b], number(batch["reward"][b]), number(batch["discount"][b]), 0.0)
+            for b in range(len(rows))
+        ]
+        taus = self.head.draw(len(rows))
+
+        def loss(q: Parameters) -> Tensor:
+            total = torch.zeros((), dtype=torch.float64)
+            for k in range(self.n):
+                z = self.head.forward(q, f"critic.{k}", batch["observation"], taus)
+                for b, y in enumerate(goals):
+                    own = z[b, int(batch["action"][b])]
+                    error = self._distance(own, y, None if taus is None else taus[b])
+                    total = total + batch["weight"][b] * error / len(goals)
+            return total
+
+        gradients, value = gradients_of(loss, p, ["critic"])
+        self.critic.step(p, gradients)
+        return value
+
+    def improve(self, batch: BatchOf) -> dict[str, float]:
+        """The E-step, the M-step, and the dual variables; gradients are those before any of them."""
+        p, x, weight = self.parameters, batch["observation"], batch["weight"]
+        outputs, _ = self._outputs(p, "critic_target", x)
+        q = sum(self.head.expectation(z) for z in outputs).detach() / self.n  # type: ignore[union-attr]
+        prior = torch.exp(self._log_policy(p, "actor_target", x)).detach()
+        eta, alpha = (number(positive(p[name])) for name in ("temperature", "alpha"))
+        tilted = prior * torch.exp(q / eta)
+        wanted = tilted / tilted.sum(-1, keepdim=True)
+
+        def divergence(own: Parameters) -> Tensor:
+            log_policy = self._log_policy(own, "actor", x)
+            return (weight * (prior * (torch.log(prior) - log_policy)).sum(-1)).sum() / len(x)
+
+        def actor_loss(own: Parameters) -> Tensor:
+            fit = (wanted * self._log_policy(own, "actor", x)).sum(-1)
+            return alpha * divergence(own) - (weight * fit).sum() / len(x)
+
+        kl = number(divergence(p))
+
+        def dual_loss(own: Parameters) -> Tensor:
+            temperature = positive(own["temperature"])
+            mass = torch.log((prior * torch.exp(q / temperature)).sum(-1))
+            total = temperature * self.epsilon + temperature * (weight * mass).sum() / len(x)
+            return total + positive(own["alpha"]) * (self.epsilon_policy - kl)
+
+        actor_gradients, actor_value = gradients_of(actor_loss, p, ["actor"])
+        dual_gradients, dual_value = gradients_of(dual_loss, p, ["temperature", "alpha"])
+        self.actor.step(p, actor_gradients)
+        self.dual.step(p, dual_gradients)
+        return {"actor_loss": actor_value, "dual_loss": dual_value, "temp": eta, "kl": kl}
+
+    def update(self, batch: BatchOf) -> dict[str, float]:
+        """One update."""
+        self.updates += 1
+        metrics = {"critic_loss": self.critic_step(batch), **self.improve(batch)}
+        if self.updates % self.interval == 0:
+            average(self.parameters, "critic", "critic_target", 1.0)
+            average(self.parameters, "actor", "actor_target", 1.0)
+        return metrics
