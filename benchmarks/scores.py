@@ -120,6 +120,7 @@ def algorithms(actions: str) -> list[str]:
     return [name for name in found if not any(words in pages[name] for words in apart)]
 
 
+MPO = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "target_update_interval": 25}
 # Defaults that wait for longer runs than these, or that these environments are not made for.
 SHORTER: dict[str, dict[str, Any]] = {
     **{
@@ -135,7 +136,8 @@ SHORTER: dict[str, dict[str, Any]] = {
     "REDQ": {"update_actor_interval": 2},
     "DroQ": {"update_actor_interval": 2},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
-    "MPO": {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "epsilon_mean": 1e-2},
+    "MPO": {**MPO, "epsilon_mean": 1e-2},
+    "DiscreteMPO": MPO,
     "PLAS": {"warmup_steps": 2000},
     "PLASWithPerturbation": {"warmup_steps": 2000},
     "DecisionTransformer": {"warmup_steps": 500},

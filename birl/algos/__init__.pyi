@@ -54,6 +54,8 @@ from birl.algos.decision_transformer import DecisionTransformer as DecisionTrans
 from birl.algos.decision_transformer import DecisionTransformerConfig as DecisionTransformerConfig
 from birl.algos.decision_transformer import DiscreteDecisionTransformer as DiscreteDecisionTransformer
 from birl.algos.decision_transformer import DiscreteDecisionTransformerConfig as DiscreteDecisionTransformerConfig
+from birl.algos.discrete_mpo import DiscreteMPO as DiscreteMPO
+from birl.algos.discrete_mpo import DiscreteMPOConfig as DiscreteMPOConfig
 from birl.algos.discrete_sac import DiscreteSAC as DiscreteSAC
 from birl.algos.discrete_sac import DiscreteSACConfig as DiscreteSACConfig
 from birl.algos.dpp import DPP as DPP
