@@ -264,6 +264,7 @@ MPO_PROBE = {
     "initial_alpha_std": 1.0,
 }
 MPO_CHAIN = {**MPO_PROBE, "target_update_interval": 10}
+VMPO_PROBE = {"learning_rate": 4e-3, "epsilon": 0.1, "epsilon_policy": 0.1, "epsilon_mean": 0.1, "epsilon_std": 0.01}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -692,6 +693,32 @@ ROWS: tuple[Row, ...] = (
             Chain("continuous", {"learning_rate": 4e-3}, False, n_steps=4096),
         ),
         apart="PPO",
+    ),
+    Row(
+        algos.VMPOConfig,
+        contract=(
+            Variant("continuous", discrete=False),
+            Variant("discrete", discrete=True),
+            Variant(
+                "GRU",
+                {
+                    "batch_size": 40,
+                    "actor_encoder_factory": GRU,
+                    "value_encoder_factory": GRU,
+                    "sequence_length": 10,
+                },
+                discrete=False,
+            ),
+        ),
+        probes=(
+            Probing("discrete", VMPO_PROBE, True, n_steps=1280),
+            Probing("continuous", VMPO_PROBE, False, n_steps=1280, kinds=SOME_PROBES),
+        ),
+        chain=(
+            Chain("discrete", VMPO_PROBE, True, n_steps=4096),
+            Chain("continuous", VMPO_PROBE, False, n_steps=4096),
+        ),
+        apart="VMPO",
     ),
     Row(
         algos.DecisionTransformerConfig,
