@@ -121,6 +121,7 @@ def algorithms(actions: str) -> list[str]:
     return [name for name in found if not any(words in pages[name] for words in apart)]
 
 
+MPO = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "target_update_interval": 25}
 # Defaults that wait for longer runs than these, or that these environments are not made for.
 SHORTER: dict[str, dict[str, Any]] = {
     **{
@@ -136,6 +137,8 @@ SHORTER: dict[str, dict[str, Any]] = {
     "REDQ": {"update_actor_interval": 2},
     "DroQ": {"update_actor_interval": 2},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
+    "MPO": {**MPO, "epsilon_mean": 1e-2},
+    "DiscreteMPO": MPO,
     "PLAS": {"warmup_steps": 2000},
     "PLASWithPerturbation": {"warmup_steps": 2000},
     "DecisionTransformer": {"warmup_steps": 500},
@@ -143,7 +146,7 @@ SHORTER: dict[str, dict[str, Any]] = {
     "DiscreteAWR": {"beta": 1.0, "actor_learning_rate": 5e-4, "critic_learning_rate": 1e-3},
 }
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
-HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "REDQ", "TQC")  # many actions, critics or units an update
+HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "MPO", "REDQ", "TQC")  # many actions, critics or units an update
 SMALL, MIDDLE = (64, 64), (128, 128)
 PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 

@@ -28,7 +28,7 @@ FINDINGS = """\
 ### How to read this
 
 A random policy has about -1200 on Pendulum and 22 on CartPole, the replays have -345 and 129 on average and much
-better episodes at their ends. 5,000 updates are few, and BCQ, BEAR, CQL, CalQL, CrossQ, EDAC, REDQ and TQC have
+better episodes at their ends. 5,000 updates are few, and BCQ, BEAR, CQL, CalQL, CrossQ, EDAC, MPO, REDQ and TQC have
 networks of 64 units here: some rows show an algorithm that has not learned yet, as BEAR's, CalQL's and EDAC's. The rows
 tell whether both sides learn alike, not which algorithm is good.
 
@@ -90,10 +90,14 @@ METRICS = {
     "critic_loss": "Loss of the Q-functions (or of the state-value function), summed over the ensemble.",
     "dc_loss": "Squared distance of the policy's actions to the nearest ones of the data.",
     "diversity_loss": "How much the critics' gradients point the same way, times its weight.",
+    "dual_loss": "Loss of the temperatures and of the multipliers of bounds; its sign says nothing.",
     "entropy": "Entropy of the policy; it falls as the policy makes up its mind.",
     "imitation_loss": "Negative log-likelihood of the data's actions.",
     "imitator_loss": "Loss of the model that imitates the data.",
     "kl_loss": "Divergence of the policy from the one that collected the rollout, times its weight.",
+    "kl": "Divergence of the policy from the one that it improves on, which is bounded.",
+    "kl_mean": "The same if only its means changed, by dimension; large means a bound that does not hold.",
+    "kl_std": "The same if only its standard deviations changed.",
     "learning_rate": "Learning rate of the update.",
     "loss": "What is minimised, in all.",
     "mmd_loss": "Distance of the policy's actions from the imitator's, as it enters the policy's loss.",

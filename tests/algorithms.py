@@ -257,6 +257,18 @@ A2C_PROBE = {"rollout_length": 16, "learning_rate": 1e-2}
 A2C_CHAIN = {"rollout_length": 64, "learning_rate": 4e-3, "gae_lambda": 0.95}
 REINFORCE_PROBE = {"n_episodes": 16, "value_coefficient": 1.0}
 REINFORCE_CHAIN = {"n_episodes": 8, "learning_rate": 1e-2}
+MPO_PROBE = {
+    "actor_learning_rate": 3e-3,
+    "critic_learning_rate": 1e-2,
+    "dual_learning_rate": 3e-2,
+    "n_action_samples": 8,
+    "epsilon_mean": 0.1,
+    "epsilon_std": 0.01,
+    "epsilon_policy": 0.1,
+    "initial_alpha_std": 1.0,
+}
+MPO_CHAIN = {**MPO_PROBE, "target_update_interval": 10}
+VMPO_PROBE = {"learning_rate": 4e-3, "epsilon": 0.1, "epsilon_policy": 0.1, "epsilon_mean": 0.1, "epsilon_std": 0.01}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -448,6 +460,26 @@ ROWS: tuple[Row, ...] = (
         ),
         chain=(Chain("", {"reward_scaler": MultiplyRewardScaler(20.0)}, n_steps=800),),
         seeds=(Variant(fields={"action_scaler": BOUNDS}),),
+    ),
+    Row(
+        algos.MPOConfig,
+        contract=(
+            Variant("", {"n_action_samples": 3, "target_update_interval": 2}),
+            Variant(
+                "one bound",
+                {"n_action_samples": 3, "n_critics": 2, "per_dimension": False, "epsilon_penalty": None},
+            ),
+        ),
+        probes=(Probing("", MPO_PROBE, n_steps=200, kinds=(*SOME_PROBES, "action")),),
+        chain=(Chain("", MPO_CHAIN, n_steps=400),),
+        seeds=(Variant(fields={"action_scaler": BOUNDS, "n_action_samples": 3, "target_update_interval": 7}),),
+    ),
+    Row(
+        algos.DiscreteMPOConfig,
+        contract=(Variant("", {"target_update_interval": 2}),),
+        probes=(Probing("", MPO_PROBE, n_steps=200, kinds=SOME_PROBES),),
+        chain=(Chain("", MPO_CHAIN, n_steps=400),),
+        seeds=(Variant(fields={"target_update_interval": 7}),),
     ),
     Row(
         algos.TQCConfig,
@@ -717,6 +749,32 @@ ROWS: tuple[Row, ...] = (
             Chain("continuous", REINFORCE_CHAIN, False, n_steps=6144, slow=True),
         ),
         apart="REINFORCE",
+    ),
+    Row(
+        algos.VMPOConfig,
+        contract=(
+            Variant("continuous", discrete=False),
+            Variant("discrete", discrete=True),
+            Variant(
+                "GRU",
+                {
+                    "batch_size": 40,
+                    "actor_encoder_factory": GRU,
+                    "value_encoder_factory": GRU,
+                    "sequence_length": 10,
+                },
+                discrete=False,
+            ),
+        ),
+        probes=(
+            Probing("discrete", VMPO_PROBE, True, n_steps=1280),
+            Probing("continuous", VMPO_PROBE, False, n_steps=1280, kinds=SOME_PROBES),
+        ),
+        chain=(
+            Chain("discrete", VMPO_PROBE, True, n_steps=4096),
+            Chain("continuous", VMPO_PROBE, False, n_steps=4096),
+        ),
+        apart="VMPO",
     ),
     Row(
         algos.DecisionTransformerConfig,

@@ -56,6 +56,8 @@ from birl.algos.decision_transformer import DecisionTransformer as DecisionTrans
 from birl.algos.decision_transformer import DecisionTransformerConfig as DecisionTransformerConfig
 from birl.algos.decision_transformer import DiscreteDecisionTransformer as DiscreteDecisionTransformer
 from birl.algos.decision_transformer import DiscreteDecisionTransformerConfig as DiscreteDecisionTransformerConfig
+from birl.algos.discrete_mpo import DiscreteMPO as DiscreteMPO
+from birl.algos.discrete_mpo import DiscreteMPOConfig as DiscreteMPOConfig
 from birl.algos.discrete_sac import DiscreteSAC as DiscreteSAC
 from birl.algos.discrete_sac import DiscreteSACConfig as DiscreteSACConfig
 from birl.algos.dpp import DPP as DPP
@@ -72,6 +74,8 @@ from birl.algos.iql import DiscreteIQL as DiscreteIQL
 from birl.algos.iql import DiscreteIQLConfig as DiscreteIQLConfig
 from birl.algos.iql import IQL as IQL
 from birl.algos.iql import IQLConfig as IQLConfig
+from birl.algos.mpo import MPO as MPO
+from birl.algos.mpo import MPOConfig as MPOConfig
 from birl.algos.munchausen_dqn import MunchausenDQN as MunchausenDQN
 from birl.algos.munchausen_dqn import MunchausenDQNConfig as MunchausenDQNConfig
 from birl.algos.naf import NAF as NAF

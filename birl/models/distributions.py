@@ -237,8 +237,8 @@ class Categorical:
     Attributes:
         logits: unnormalised log-probabilities ``[..., action_size]``; of several choices ``[..., D, action_size]``.
         allowed: bool, like ``logits``: the others have probability 0; ``None`` if all are allowed.
-        several: whether there are several choices: actions are ``[..., D]``, and `log_prob`, `entropy`, `expectation`
-            and `kl` sums over them.
+        several: whether there are several choices: actions are ``[..., D]``, and `log_prob`, `entropy`, `expectation`,
+            `log_partition` and `kl` sums over them.
     """
 
     logits: Tensor
@@ -287,6 +287,10 @@ class Categorical:
     def expectation(self, values: Tensor) -> Tensor:
         """Expectation ``[...]`` of ``values`` of each action, shaped like ``logits``."""
         return self._sum((self.log_probs.exp() * values).sum(-1))
+
+    def log_partition(self) -> Tensor:
+        """Logarithm ``[...]`` of the sum of ``exp(logit)`` of all actions that are allowed."""
+        return self._sum(self.masked_logits.logsumexp(-1))
 
     def log_count(self) -> Tensor:
         """Logarithm ``[...]`` of the number of actions that are allowed; only where there is ``allowed``."""

@@ -89,6 +89,10 @@ class Returns(Protocol):
     def average(self) -> Self:
         """Mean over the ensemble: removes ``N``."""
 
+    def pooled(self) -> Self:
+        """The return of a member drawn at random, to make a target of: removes ``N``. Its mean is that of `average`."""
+        return self.average()
+
     def mix(self, probs: Tensor) -> Self:
         """Expectation over actions with probabilities ``probs`` ``[…, A]``: removes ``A``."""
 
@@ -280,6 +284,10 @@ class QuantileReturns(_RowReturns):
         """The quantiles of all actions, each with its action's share."""
         share = (probs / self.values.shape[-1]).unsqueeze(-1).expand_as(self.values)
         return QuantileReturns(self.values.flatten(-2), self.taus, share=share.flatten(-2))
+
+    def pooled(self) -> QuantileReturns:
+        """The quantiles of all members."""
+        return QuantileReturns(self.values.movedim(0, -2).flatten(-2), self.taus)
 
     def truncated(self, count: int) -> QuantileReturns:
         """The quantiles of all members as one mixture, without its ``count`` highest: removes ``N``.

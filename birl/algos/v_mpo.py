@@ -1,0 +1,174 @@
+"""On-policy Maximum a Posteriori Policy Optimisation, for discrete and continuous actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    AlgorithmConfig,
+    Batch,
+    Gradient,
+    Loss,
+    NetworkConfig,
+    PolicyConfig,
+    Rollouts,
+    SharedFields,
+    Spec,
+    StochasticActor,
+    TemperatureConfig,
+    config,
+    field,
+    weighted_mean,
+)
+from birl.algos.discrete_mpo import DiscreteMPOConfig
+from birl.algos.mpo import MPOConfig
+from birl.algos.ppo import PPOConfig
+from birl.losses import generalized_advantage, shared
+from birl.models import DefaultEncoderFactory, EncoderFactory, NormalFactory, Scalar, ValueFunction, policy_of
+from birl.models.distributions import Normal
+from birl.optimizers import AdamFactory, OptimizerFactory
+
+
+def _encoder() -> EncoderFactory:
+    return DefaultEncoderFactory(activation="tanh")
+
+
+@config
+class VMPOConfig(AlgorithmConfig):
+    """On-policy Maximum a Posteriori Policy Optimisation (Song et al. 2019, arXiv:1909.12238).
+
+    As `MPO`, with a state-value function in place of a Q-function, and the policy's own steps in place of samples.
+    Rollouts and passes over them are those of `PPO`. In each minibatch the half of the steps with the largest
+    advantages gets weights ``softmax(A / eta)``, and their weighted log-likelihood grows, while the divergence from the
+    policy that made the rollout is bounded. The temperature ``eta`` and the multipliers of the bounds are learned.
+
+    A Gaussian policy has two bounds, ``epsilon_mean`` and ``epsilon_std``, each for all dimensions together; any other
+    has ``epsilon_policy``.
+
+    Logs ``loss``, ``actor_loss``, ``value_loss``, ``dual_loss``, ``temp`` (``eta``) and ``kl``.
+
+    Differs from the paper: rollouts are passed over ``n_epochs`` times, where the paper's target network follows after
+    a number of updates with new steps; generalised advantage estimation, whose ``gae_lambda=1`` gives the paper's n-step
+    returns; temperature and multipliers have an optimiser of their own; no PopArt.
+    """
+
+    batch_size: int = 256
+    learning_rate: float = field(3e-4, like=NetworkConfig)
+    optim_factory: OptimizerFactory = field(lambda: AdamFactory(clip_grad_norm=0.5), like=NetworkConfig)
+    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
+    value_encoder_factory: EncoderFactory = field(_encoder, like=SharedFields)
+    dual_learning_rate: float = field(1e-2, like=MPOConfig)
+    dual_optim_factory: OptimizerFactory = field(AdamFactory, like=MPOConfig)
+    distribution_factory: NormalFactory = field(lambda: NormalFactory(std="state"), like=MPOConfig)
+    rollout_length: int = field(2048, like=PPOConfig)
+    n_epochs: int = field(10, like=PPOConfig)
+    gae_lambda: float = field(0.95, like=PPOConfig)
+    value_coefficient: float = field(1.0, like=PPOConfig)
+    epsilon: float = field(
+        0.01, "Bound of the divergence of the weighted steps from the better half of all, in nats.", above=0
+    )
+    epsilon_policy: float = field(0.01, like=DiscreteMPOConfig)
+    epsilon_mean: float = field(7.5e-3, like=MPOConfig)
+    epsilon_std: float = field(1e-5, like=MPOConfig)
+    initial_temperature: float = field(1.0, like=TemperatureConfig)
+    initial_alpha: float = field(1.0, like=DiscreteMPOConfig)
+
+
+class VMPONets(nn.Module):
+    """Every tensor that V-MPO learns.
+
+    Attributes:
+        bounds: of the policy's divergences: by mean and by standard deviation, or of all.
+        alpha: a multiplier for each.
+    """
+
+    def __init__(self, spec: Spec, cfg: VMPOConfig) -> None:
+        super().__init__()
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
+        self.value = ValueFunction(spec, cfg.value_encoder_factory)
+        self.actor.make_orthogonal(0.01)
+        self.value.make_orthogonal(1.0)
+        gaussian = spec.actions.kind is ActionSpace.CONTINUOUS
+        self.bounds = (cfg.epsilon_mean, cfg.epsilon_std) if gaussian else (cfg.epsilon_policy,)
+        self.temperature = Scalar(cfg.initial_temperature, "softplus")
+        self.alpha = Scalar(cfg.initial_alpha, "softplus", len(self.bounds))
+
+
+def prepare(nets: VMPONets, batch: Batch, ended: Tensor, cfg: VMPOConfig) -> Batch:
+    """Advantages, returns and the policy of a rollout ``[T, B]``, once for all passes."""
+    with torch.no_grad():
+        value, next_value = nets.value(batch.inputs), nets.value(batch.next_inputs)
+        advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
+        policy = nets.actor(batch.inputs).parameters()
+    return replace(batch, extra={**batch.extra, "advantage": advantage, "return": advantage + value, "policy": policy})
+
+
+def better_half(batch: Batch) -> Tensor:
+    """Whether a step is in the half with the largest advantages, of all real steps: bool, flat."""
+    real = batch.weight.flatten() > 0
+    advantage = batch.extra["advantage"].flatten().masked_fill(~real, -torch.inf)
+    rank = advantage.argsort(descending=True).argsort()
+    return rank < (real.sum() + 1) // 2
+
+
+def scaled_advantages(batch: Batch, temperature: Tensor) -> Tensor:
+    """``A / eta`` of the better half, minus infinity elsewhere: flat."""
+    advantage: Tensor = batch.extra["advantage"].flatten() / temperature
+    return advantage.masked_fill(~better_half(batch), -torch.inf)
+
+
+def divergences(policy: Any, batch: Batch) -> Tensor:
+    """Mean divergences ``[K]`` from the policy that made the rollout, in the order of `VMPONets.bounds`."""
+    old = policy.with_parameters(batch.extra["policy"])
+    if isinstance(policy, Normal):
+        found = torch.stack(old.decoupled_kl(policy)).sum(-1)
+    else:
+        found = old.kl(policy).unsqueeze(0)
+    return weighted_mean(found, batch.weight)
+
+
+def loss(nets: VMPONets, batch: Batch, cfg: VMPOConfig) -> Loss:
+    """``-sum psi log pi(a|s)`` (eq. 3), ``alpha`` times the divergences (eq. 5), and half the value's squared error.
+
+    ``psi`` is ``softmax(A / eta)`` over the better half of the steps.
+    """
+    policy = nets.actor(batch.inputs)
+    with torch.no_grad():
+        psi = scaled_advantages(batch, nets.temperature()).softmax(0)
+    actor_loss = -torch.dot(psi, policy.log_prob(batch.action).flatten())
+    kl = divergences(policy, batch)
+    error = (nets.value(batch.inputs) - batch.extra["return"]).square()
+    value_loss = 0.5 * weighted_mean(error, batch.weight)
+    total = actor_loss + (nets.alpha().detach() * kl).sum() + cfg.value_coefficient * value_loss
+    metrics = {"actor_loss": actor_loss, "value_loss": value_loss, "kl": kl.sum()}
+    return Loss(total, metrics, {"divergences": kl})
+
+
+def dual_loss(nets: VMPONets, batch: Batch, cfg: VMPOConfig) -> Loss:
+    """``eta epsilon + eta log mean exp(A / eta)`` over the better half (eq. 4), and ``alpha (epsilon - KL)`` (eq. 5)."""
+    temperature, alpha = nets.temperature(), nets.alpha()
+    kl = shared(batch, "divergences", lambda: divergences(nets.actor(batch.inputs), batch))
+    mass = scaled_advantages(batch, temperature).logsumexp(0) - better_half(batch).sum().log()
+    value = temperature * (cfg.epsilon + mass)
+    for each, bound, found in zip(alpha.unbind(), nets.bounds, kl.unbind(), strict=True):
+        value = value + each * (bound - found)
+    return Loss(value, {"temp": temperature})
+
+
+@final
+class VMPO(Algorithm[VMPOConfig, VMPONets]):
+    """See `VMPOConfig`."""
+
+    actions = ActionSpace.ANY
+    learns_from = Rollouts(prepare)
+    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    steps = (
+        Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss", splits=False),
+        Gradient("dual", dual_loss, of=("temperature", "alpha"), splits=False),
+    )
