@@ -355,13 +355,14 @@ class Algorithm(Generic[ConfigT, NetsT]):
         n_steps: int = 1000000,
         show_progress: bool = True,
         seed: int | None = None,
+        n_episodes: int | None = None,
     ) -> ReplayBufferBase:
-        """Collect experience without learning.
+        """Collect experience without learning; the arguments are those of `birl.run.collect.collect`.
 
         Returns:
-            The buffer with ``n_steps`` more steps; a new one if none was given.
+            The buffer with ``n_steps`` more steps, or ``n_episodes`` more episodes; a new one if none was given.
         """
-        options: Any = {"n_steps": n_steps, "show_progress": show_progress, "seed": seed}
+        options: Any = {"n_steps": n_steps, "n_episodes": n_episodes, "show_progress": show_progress, "seed": seed}
         return collect.collect(self, env, buffer, explorer, deterministic=deterministic, **options)
 
     def reset_optimizer_states(self) -> None:
