@@ -253,6 +253,7 @@ ITERATION_PROBES = (
     Probing("values", ITERATION_PROBE, n_steps=15, kinds=VALUE_PROBES),
     Probing("actions", ITERATION_PROBE, n_steps=15, kinds=ACTION_PROBES, true_values=False),
 )
+GAIL_RUN: dict[str, Any] = {"learning_rate": 4e-3, "discriminator_learning_rate": 4e-3}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -661,6 +662,33 @@ ROWS: tuple[Row, ...] = (
             Chain("continuous", {"learning_rate": 4e-3}, False, n_steps=4096),
         ),
         apart="PPO",
+    ),
+    Row(
+        algos.GAILConfig,
+        contract=(
+            Variant("continuous", discrete=False),
+            Variant("discrete", discrete=True),
+            Variant("airl", {"reward": "airl"}, discrete=False),
+            Variant(
+                "GRU",
+                {
+                    "batch_size": 40,
+                    "actor_encoder_factory": GRU,
+                    "value_encoder_factory": GRU,
+                    "sequence_length": 10,
+                },
+                discrete=True,
+            ),
+        ),
+        probes=(
+            Probing("", GAIL_RUN, True, n_steps=1920, kinds=ACTION_PROBES, expert=True, true_values=False),
+            Probing("airl", GAIL_RUN | {"reward": "airl"}, False, 2560, ("action_observation",), True, true_values=False),
+        ),
+        chain=(
+            Chain("discrete", GAIL_RUN, True, n_steps=6144, skill=1.0),
+            Chain("airl", GAIL_RUN | {"reward": "airl"}, False, n_steps=8192, skill=1.0),
+        ),
+        apart="GAIL",
     ),
     Row(
         algos.DecisionTransformerConfig,

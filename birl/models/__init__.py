@@ -53,6 +53,7 @@ from birl.models.transformer import (
 )
 from birl.models.vae import VAEDecoder, VAEEncoder, random_latents
 from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, Returns
+from birl.models.rewards import RewardFunction
 from birl.models.values import ValueFunction
 from birl.optimizers import (
     AdamFactory,

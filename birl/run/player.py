@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from gymnasium import Space
 from birl.actions import actions_of, allowed_actions, check_actions
 from birl.checks import check
 from birl.dataset import ReplayBuffer
+from birl.dataset.views import TransitionView
 from birl.envs import Step, environment_spec, single_spaces
 from birl.errors import ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import checked_array
@@ -367,13 +369,17 @@ class RolloutPlayer(Player):
     Args:
         algorithm: gives the actor; its configuration gives the length of a rollout.
         observation, action_space: see `Player`.
+        demonstrations: dataset or reader, of which as many steps are drawn beside each rollout.
 
     Attributes:
         cut: whether the rollout taken last is shorter than others, as the end of a run may be.
     """
 
-    def __init__(self, algorithm: Trainable, observation: Tree, action_space: Space[Any]) -> None:
+    def __init__(
+        self, algorithm: Trainable, observation: Tree, action_space: Space[Any], demonstrations: Any = None
+    ) -> None:
         super().__init__(algorithm, observation, action_space, greedy=False)
+        self._demonstrations = demonstrations
         config: Any = algorithm.config
         self._length = config.rollout_length
         self._moving = algorithm.learner if algorithm.learner.units_move else None
@@ -402,7 +408,12 @@ class RolloutPlayer(Player):
         rollout = Rollout(**self._columns())
         self.cut = self.cut or len(self._rows) < self._length
         self._rows = []
-        return rollout
+        if self._demonstrations is None:
+            return rollout
+        # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
+        # bounds, which a Gaussian knows nothing of, there would be none but the policy's.
+        drawn = self._demonstrations.draw(TransitionView(), rollout.valid.size)
+        return replace(rollout, action=self.actions.clip(rollout.action), expert=drawn)
 
     def _columns(self) -> dict[str, Tree]:
         try:
@@ -419,7 +430,9 @@ class RolloutPlayer(Player):
 
     def get_state(self) -> State:
         columns = self._columns() if self._rows else {}
-        return {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
+        state = {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
+        drawn = self._demonstrations
+        return state if drawn is None else {**state, "demonstrations": drawn.get_state(contents=False)}
 
     def set_state(self, state: State) -> None:
         needed = {"extra"} if self._moving is None else {"extra", "inputs"}
@@ -437,3 +450,5 @@ class RolloutPlayer(Player):
         rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)
         self._rows, self.cut = rows, state.get("cut", False)  # earlier builds of 0.1 kept no `cut`
+        if self._demonstrations is not None:
+            self._demonstrations.set_state(state["demonstrations"])
