@@ -254,6 +254,7 @@ ITERATION_PROBES = (
     Probing("actions", ITERATION_PROBE, n_steps=15, kinds=ACTION_PROBES, true_values=False),
 )
 GAIL_RUN: dict[str, Any] = {"learning_rate": 4e-3, "discriminator_learning_rate": 4e-3}
+AIRL_RUN = {**GAIL_RUN, "reward": "airl"}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -682,11 +683,11 @@ ROWS: tuple[Row, ...] = (
         ),
         probes=(
             Probing("", GAIL_RUN, True, n_steps=1920, kinds=ACTION_PROBES, expert=True, true_values=False),
-            Probing("airl", GAIL_RUN | {"reward": "airl"}, False, 2560, ("action_observation",), True, true_values=False),
+            Probing("airl", AIRL_RUN, False, 2560, ("action_observation",), True, true_values=False),
         ),
-        chain=(
-            Chain("discrete", GAIL_RUN, True, n_steps=6144, skill=1.0),
-            Chain("airl", GAIL_RUN | {"reward": "airl"}, False, n_steps=8192, skill=1.0),
+        chain=(  # which ends at the goal: rewards above 0 alone would say to stay away from it
+            Chain("airl discrete", AIRL_RUN, True, n_steps=6144, skill=1.0),
+            Chain("airl continuous", AIRL_RUN, False, n_steps=8192, skill=1.0),
         ),
         apart="GAIL",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset import create_infinite_replay_buffer
 from birl.envs import Step, Stepper, as_environment, reset_generator
+from birl.errors import ConfigError
 from birl.observations import part_names
 from birl.run.collector import Collector
 from birl.run.player import Choice, ReplayPlayer, check_parts, observed
@@ -29,6 +31,8 @@ def collect(
     n_episodes: int | None = None,
     show_progress: bool = True,
     seed: int | None = None,
+    expert: Callable[[Tree], Array] | None = None,
+    expert_share: float = 0.0,
 ) -> Any:
     """Act in an environment and store the steps.
 
@@ -43,12 +47,20 @@ def collect(
             that end first are the short ones. Greedy ones are those that `birl.metrics.evaluate` plays with this seed.
         show_progress: whether to show a progress bar (on a terminal only).
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
+        expert: ``expert(observations [n, …])`` gives actions ``[n, …]`` that are stored in place of those that are
+            taken, such as `predict` of another algorithm: relabelling for DAgger (Ross et al. 2011, arXiv:1011.0686).
+        expert_share: probability with which the expert's action is taken, too, in [0, 1]: the paper's ``beta``.
 
     Returns:
         The buffer. Episodes still under way at the end are truncated there.
     """
     check("n_steps", n_steps, int, low=1)
     check("n_episodes", n_episodes, int, low=1, optional=True)
+    check("expert_share", expert_share, float, low=0, high=1)
+    if expert is not None and not callable(expert):
+        raise ConfigError(f"expert is {expert!r:.80}; it must be a function of observations, such as algo.predict")
+    if expert is None and expert_share > 0:
+        raise ConfigError(f"expert_share is {expert_share}, but there is no expert: give one, or leave it out")
     check_parts(buffer, explorer)
     env = as_environment(env)
     algorithm.build_with_env(env)
@@ -63,7 +75,7 @@ def collect(
         (random,) = resets.spawn(1)
     stepper = Stepper(env, resets, observations=observed(algorithm, env, buffer))
     parts: Any = (algorithm, stepper.observation, stepper.action_space, buffer, explorer)
-    options: Any = {"greedy": deterministic, "generator": random}
+    options: Any = {"greedy": deterministic, "generator": random, "expert": expert, "expert_share": expert_share}
     if n_episodes is None:
         player = ReplayPlayer(*parts, **options)
         with contextlib.closing(Progress(n_steps, 0, show_progress)) as progress:

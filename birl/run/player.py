@@ -17,7 +17,7 @@ from birl.checks import check
 from birl.dataset import ReplayBuffer
 from birl.dataset.views import TransitionView
 from birl.envs import Step, environment_spec, single_spaces
-from birl.errors import ConfigError, CorruptFileError, ResumeError
+from birl.errors import ActionError, ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import checked_array
 from birl.observations import leaf_spaces, part_names
 from birl.run.protocols import ExplorerProtocol, Rollout, Trainable
@@ -248,6 +248,11 @@ class ReplayPlayer(Player):
         generator: source of random actions.
         random_steps: number of steps at the start that are uniformly random.
         schedule: when to learn; ``None`` for never.
+        expert: gives the actions that are stored, for observations ``[n, …]``, whichever are taken.
+        expert_share: probability with which the expert's action is taken, too.
+
+    Raises:
+        ActionError: while it acts, if the expert's actions are not in the environments' space.
     """
 
     def __init__(
@@ -262,6 +267,8 @@ class ReplayPlayer(Player):
         generator: np.random.Generator,
         random_steps: int = 0,
         schedule: Schedule | None = None,
+        expert: Callable[[Tree], Array] | None = None,
+        expert_share: float = 0.0,
     ) -> None:
         values = bool(getattr(explorer, "needs_values", False))
         super().__init__(algorithm, observation, action_space, greedy or explorer is not None, values)
@@ -273,6 +280,7 @@ class ReplayPlayer(Player):
             )
         self._algorithm, self._buffer = algorithm, buffer
         self._explorer: Any = explorer
+        self._expert, self._expert_share = expert, expert_share
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
         self._see = None if schedule is None else algorithm.learner.see
         bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
@@ -291,7 +299,21 @@ class ReplayPlayer(Player):
                 _Chosen(self._algorithm, action, getattr(self._actor, "values", None)), observation, step
             )
             action = self.actions.clip(action) if self.actions.whole else action
-        return action, action
+        return (action, action) if self._expert is None else self._relabelled(action, observation)
+
+    def _relabelled(self, action: Array, observation: Tree) -> tuple[Array, Array]:
+        """The expert's actions, which are stored, and those that are taken."""
+        assert self._expert is not None
+        right = np.asarray(self._expert(observation))
+        if right.shape != np.shape(action):
+            raise ActionError(
+                f"the expert gave actions of shape {right.shape}; it must give {np.shape(action)}, one for each of "
+                f"{self.n} observations: expert(observations [n, …]), such as algo.predict"
+            )
+        check_actions(self.actions, right, allowed_actions(self.actions, observation))
+        right = right.astype(self.actions.leaf.dtype)
+        follows = self._generator.random(self.n) < self._expert_share
+        return right, np.where(follows.reshape(-1, *(1,) * (right.ndim - 1)), right, action)
 
     def _keep(self, choice: Choice, step: Step) -> None:
         if self._buffer is None:

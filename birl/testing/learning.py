@@ -20,7 +20,7 @@ def train(
 ) -> None:
     """Train in the way the algorithm learns: ``n_steps`` updates on a dataset, or steps in the environment.
 
-    A dataset given to an algorithm that learns from its own steps alone is left alone; others take it for demonstrations.
+    An algorithm that learns from its own steps takes a dataset for demonstrations, or leaves it alone.
     """
     if algorithm.learns_from.on_policy:
         shown = {"demonstrations": dataset} if algorithm.learns_from.demonstrated else {}
