@@ -18,14 +18,13 @@ from birl.algorithm import (
     Inputs,
     Loss,
     Spec,
-    StochasticActor,
     config,
     field,
     rate,
     weighted_mean,
 )
 from birl.algos import ppo
-from birl.algos.ppo import PPOConfig, PPONets
+from birl.algos.ppo import PPO, PPOConfig, PPONets
 from birl.errors import ConfigError, UnsupportedError
 from birl.models import DefaultEncoderFactory, EncoderFactory, RewardFunction, is_recurrent
 from birl.optimizers import AdamFactory, OptimizerFactory
@@ -130,8 +129,5 @@ class GAIL(Algorithm[GAILConfig, GAILNets]):
         judge="discriminator",
         n_judging_passes="n_discriminator_epochs",
     )
-    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
-    steps = (
-        Gradient("discriminator", discriminator_loss),
-        Gradient("policy", ppo.loss, of=("actor", "value"), optimizer="", metric="loss"),
-    )
+    acts = PPO.acts
+    steps = (Gradient("discriminator", discriminator_loss), *PPO.steps)

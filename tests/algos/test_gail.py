@@ -13,9 +13,10 @@ import torch
 
 import birl
 from birl.algos import GAILConfig, PPOConfig
-from birl.errors import BirlError, ConfigError, DataError, EnvironmentMismatchError, UnsupportedError
+from birl.errors import BirlError, ConfigError, DataError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory
+from birl.preprocessing import MinMaxActionScaler
 from birl.run.protocols import Rollout
 from birl.testing import ChainEnv, collect_dataset
 
@@ -43,7 +44,8 @@ def test_the_discriminator_sees_actions_as_the_environment_was_given_them(monkey
     seen: list[Rollout] = []
     monkeypatch.setattr(Learner, "learn", lambda self, drawn: seen.append(drawn) or {})
     env = gymnasium.make("Pendulum-v1")
-    expert = birl.algos.RandomPolicyConfig().create().collect(env, n_steps=20, show_progress=False)
+    anyone = birl.algos.RandomPolicyConfig(action_scaler=MinMaxActionScaler()).create()
+    expert = anyone.collect(env, n_steps=20, show_progress=False)
     algorithm = GAILConfig(**SMALL).create()
     algorithm.fit_online(env, n_steps=16, demonstrations=expert, **QUIET)
     batch = algorithm.learner.batch(seen[0])
@@ -98,7 +100,7 @@ def test_an_agent_learns_from_demonstrations_too() -> None:
     [
         (GAILConfig(**SMALL), None, ConfigError, "none were given: give demonstrations=dataset"),
         (GAILConfig(**SMALL), "expert.h5", ConfigError, "got 'expert.h5'.*ReplayBuffer.load"),
-        (GAILConfig(**SMALL), shown(discrete=False), EnvironmentMismatchError, "continuous"),
+        (GAILConfig(**SMALL), shown(discrete=False), ShapeError, "the dataset has .* 1 action dimension, but"),
         (PPOConfig(), shown(), ConfigError, "PPO has no use for demonstrations"),
         (birl.algos.DQNConfig(), shown(), ConfigError, "DQN has no use for demonstrations"),
     ],
@@ -113,7 +115,7 @@ def test_rollouts_alone_are_refused() -> None:
     algorithm = GAILConfig(**SMALL).create()
     algorithm.build_with_env(ChainEnv())
     zeros, no = np.zeros((2, 1), np.float32), np.zeros((2, 1), bool)
-    x = zeros[..., None]
+    x = np.zeros((2, 1, 8), np.float32)
     rollout = Rollout(x, np.zeros((2, 1), np.int64), zeros, x, no, no, no, ~no, {})
     with pytest.raises(DataError, match="demonstrations beside them, which this one does not have"):
         algorithm.update(rollout)
