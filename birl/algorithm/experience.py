@@ -342,6 +342,10 @@ class DemonstratedRollouts(Rollouts):
             while True:
                 metrics = yield Pass(policy.send(metrics).batch, others)  # type: ignore[arg-type]
 
+    def updates(self, config: Any, count: int) -> int:
+        judged = count * getattr(config, self.n_judging_passes) // config.batch_size
+        return int(judged + super().updates(config, count))
+
 
 def _present(learner: Learner, name: str) -> float | None:
     """The value of a scheduled config field after the updates so far; ``None`` without a schedule."""
