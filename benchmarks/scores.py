@@ -52,6 +52,7 @@ class Task:
         target_return: what a sequence model aims at.
         widths: of all networks, where the defaults would take hours on one core.
         running: whether observations and rewards are scaled by statistics that move along.
+        shown: number of the best episodes of ``data`` that are imitated in the environment; 0 to learn from all data.
     """
 
     algorithm: str
@@ -63,11 +64,12 @@ class Task:
     target_return: float | None = None
     widths: tuple[int, ...] = ()
     running: bool = False
+    shown: int = 0
 
     @property
     def unit(self) -> str:
         """What a step is."""
-        if not self.data:
+        if not self.data or self.shown:
             return "environment steps"
         return "iterations" if self.algorithm in ("AWR", "DiscreteAWR") else "updates"
 
@@ -80,6 +82,7 @@ class Task:
     def title(self) -> str:
         """The task in words."""
         source = {"": "online", "REPLAY": "from a replay of SAC"}.get(self.data, f"from {self.data}")
+        source = f"online, imitating the best {self.shown} episodes of {self.data}" if self.shown else source
         source += ", scaled" if self.running else ""
         source += ", in the paper's form" if self.fields == PAPER else ""
         return f"{self.env}, learned {source}"
@@ -183,6 +186,7 @@ TASKS: dict[str, Task] = {
         f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "", 102_400, 10_240, {"learning_rate": rate})
         for name, rate in (("A2C", 7e-4), ("REINFORCE", 1e-3))
     },
+    "gail-cartpole": Task("GAIL", "CartPole-v1", "cartpole-replay", 20_480, 4_096, shown=4),
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
@@ -350,7 +354,13 @@ def run_birl(options: argparse.Namespace) -> None:
             buffer.dump(REPLAY)
     else:
         dataset = load_birl() if task.data == "REPLAY" else birl.datasets.get_dataset(task.data)[0]
-        algorithm.fit(dataset, n_steps=steps, n_steps_per_epoch=steps, callback=evaluate, **common)
+        common |= {"n_steps": steps, "n_steps_per_epoch": steps, "callback": evaluate}
+        if not task.shown:
+            algorithm.fit(dataset, **common)
+            return
+        best = sorted(dataset.episodes, key=lambda episode: episode.compute_return())[-task.shown :]
+        shown = birl.dataset.ReplayBuffer(birl.dataset.InfiniteBuffer(), episodes=best)
+        algorithm.fit_online(gymnasium.make(task.env), demonstrations=shown, seed=options.seed, **common)
 
 
 def load_birl() -> Any:

@@ -244,7 +244,7 @@ class Batch:
         weight: ``[...]`` importance weight times mask: 0 where a step is padding. Ones by default.
         is_first: bool ``[T, B]`` or ``None``: a new episode starts at this step (sequences only).
         state: start states ``[B, size]`` by network name, or ``None`` (sequences only).
-        extra: further tensors by name: ``advantage``, ``returns_to_go``, ``timestep``, ``log_prob`` …
+        extra: further tensors (or trees) by name: ``advantage``, ``returns_to_go``, ``timestep``, ``log_prob`` …
     """
 
     observation: Tree
@@ -308,7 +308,7 @@ class Batch:
             discount=function(self.discount),
             weight=function(self.weight),
             is_first=None if self.is_first is None else function(self.is_first),
-            extra={name: function(value) for name, value in self.extra.items()},
+            extra=tree_map(function, self.extra),
         )
 
 

@@ -81,6 +81,7 @@ The other way round AWAC is far above. d3rlpy's differs in its weights (a softma
 
 METRICS = {
     "actor_loss": "Loss of the policy. Where it holds the negative value of its actions, it falls as they seem better.",
+    "agent_accuracy": "Share of the policy's steps that the discriminator knows; it falls as the policy imitates.",
     "alpha": "Weight of the constraint or of the conservative loss.",
     "alpha_loss": "Loss of that weight.",
     "approximate_kl": "Divergence of the policy from the one that collected the rollout; large means too many passes.",
@@ -89,9 +90,11 @@ METRICS = {
     "conservative_loss": "How far values of unseen actions lie above the data's; of CQL and CalQL times its weight.",
     "critic_loss": "Loss of the Q-functions (or of the state-value function), summed over the ensemble.",
     "dc_loss": "Squared distance of the policy's actions to the nearest ones of the data.",
+    "discriminator_loss": "Cross-entropy of the discriminator; 1.39 (2 log 2) where it can tell nothing apart.",
     "diversity_loss": "How much the critics' gradients point the same way, times its weight.",
     "dual_loss": "Loss of the temperatures and of the multipliers of bounds; its sign says nothing.",
     "entropy": "Entropy of the policy; it falls as the policy makes up its mind.",
+    "expert_accuracy": "Share of the expert's steps that the discriminator knows.",
     "imitation_loss": "Negative log-likelihood of the data's actions.",
     "imitator_loss": "Loss of the model that imitates the data.",
     "kl_loss": "Divergence of the policy from the one that collected the rollout, times its weight.",

@@ -269,6 +269,8 @@ MPO_PROBE = {
 }
 MPO_CHAIN = {**MPO_PROBE, "target_update_interval": 10}
 VMPO_PROBE = {"learning_rate": 4e-3, "epsilon": 0.1, "epsilon_policy": 0.1, "epsilon_mean": 0.1, "epsilon_std": 0.01}
+GAIL_RUN: dict[str, Any] = {"learning_rate": 4e-3, "discriminator_learning_rate": 4e-3}
+AIRL_RUN = {**GAIL_RUN, "reward": "airl"}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -775,6 +777,33 @@ ROWS: tuple[Row, ...] = (
             Chain("continuous", VMPO_PROBE, False, n_steps=4096),
         ),
         apart="VMPO",
+    ),
+    Row(
+        algos.GAILConfig,
+        contract=(
+            Variant("continuous", discrete=False),
+            Variant("discrete", discrete=True),
+            Variant("airl", {"reward": "airl"}, discrete=False),
+            Variant(
+                "GRU",
+                {
+                    "batch_size": 40,
+                    "actor_encoder_factory": GRU,
+                    "value_encoder_factory": GRU,
+                    "sequence_length": 10,
+                },
+                discrete=True,
+            ),
+        ),
+        probes=(
+            Probing("", GAIL_RUN, True, n_steps=1920, kinds=ACTION_PROBES, expert=True, true_values=False),
+            Probing("airl", AIRL_RUN, False, 2560, ("action_observation",), True, true_values=False),
+        ),
+        chain=(  # which ends at the goal: rewards above 0 alone would say to stay away from it
+            Chain("airl discrete", AIRL_RUN, True, n_steps=6144, skill=1.0),
+            Chain("airl continuous", AIRL_RUN, False, n_steps=8192, skill=1.0),
+        ),
+        apart="GAIL",
     ),
     Row(
         algos.DecisionTransformerConfig,

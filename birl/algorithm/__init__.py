@@ -18,6 +18,7 @@ from birl.acting.policy import (
 from birl.actions import Continuous
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import (
+    DemonstratedRollouts,
     Iterations,
     Nothing,
     Regression,
@@ -56,6 +57,7 @@ __all__ = [
     "Batch",
     "ContextActor",
     "Continuous",
+    "DemonstratedRollouts",
     "DeterministicActor",
     "Experience",
     "Gradient",

@@ -355,14 +355,18 @@ class Algorithm(Generic[ConfigT, NetsT]):
         n_steps: int = 1000000,
         show_progress: bool = True,
         seed: int | None = None,
+        n_episodes: int | None = None,
+        expert: Callable[[Tree], Array] | None = None,
+        expert_share: float = 0.0,
     ) -> ReplayBufferBase:
-        """Collect experience without learning.
+        """Collect experience without learning; the arguments are those of `birl.run.collect.collect`.
 
         Returns:
-            The buffer with ``n_steps`` more steps; a new one if none was given.
+            The buffer with ``n_steps`` more steps, or ``n_episodes`` more episodes; a new one if none was given.
         """
-        options: Any = {"n_steps": n_steps, "show_progress": show_progress, "seed": seed}
-        return collect.collect(self, env, buffer, explorer, deterministic=deterministic, **options)
+        options: Any = {"n_steps": n_steps, "n_episodes": n_episodes, "show_progress": show_progress, "seed": seed}
+        options |= {"deterministic": deterministic, "expert": expert, "expert_share": expert_share}
+        return collect.collect(self, env, buffer, explorer, **options)
 
     def reset_optimizer_states(self) -> None:
         """Reset the optimisers' moments and schedules, for example before fine-tuning."""

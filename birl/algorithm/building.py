@@ -75,6 +75,24 @@ def check_rollout_options(name: str, **given: Any) -> None:
         )
 
 
+def check_demonstrations(definition: Definition, given: Any) -> None:
+    """Raise `ConfigError` unless demonstrations are given to an algorithm that needs them, and to no other."""
+    if not definition.learns_from.demonstrated:
+        if given is not None:
+            raise ConfigError(
+                f"{definition.name} has no use for demonstrations: leave them out, or use GAIL. A buffer that holds an "
+                "expert's steps beside its own is a birl.dataset.MixedReplayBuffer"
+            )
+        return
+    if not isinstance(given, ReplayBufferBase) or given.transition_count == 0:
+        told = "none were given" if given is None else f"got {given!r:.80}"
+        raise ConfigError(
+            f"{definition.name} imitates demonstrations, and {told}: give demonstrations=dataset with an expert's "
+            "steps, such as birl.dataset.ReplayBuffer.load(\"expert.h5\", birl.dataset.InfiniteBuffer()) of what birl "
+            "collect wrote, or expert.collect(env, n_episodes=20, deterministic=True)"
+        )
+
+
 def check_picker(dataset: Any, config: Any) -> None:
     """Reject n-step returns of other discounts or reward scaling than the configuration's, or that are of no use to it.
 

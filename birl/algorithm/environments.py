@@ -29,6 +29,7 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     check_options("fit_online", run, ONLINE_DEFAULTS)
     algorithm.learns_from.refuse(name, "fit_online")
     _check_alone(algorithm)
+    building.check_demonstrations(algorithm.definition(), run.get("demonstrations"))
     if algorithm.learns_from.on_policy:
         building.check_rollout_options(name, buffer=buffer, explorer=explorer, **run)
         epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, **run)
@@ -44,11 +45,12 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     """An agent for one's own loop; see `Algorithm.agent`."""
     name, experience = algorithm.definition().name, algorithm.learns_from
     given = checked_agent_options({"n_updates": experience.n_updates, **options})
+    building.check_demonstrations(algorithm.definition(), given.get("demonstrations"))
     env = known_space(algorithm) if env is None else as_environment(env)
     if experience.on_policy:
         _check_alone(algorithm)
         building.check_rollout_options(name, buffer=buffer, explorer=explorer, **options)
-        return rollout_agent(algorithm, env, n)
+        return rollout_agent(algorithm, env, n, given.get("demonstrations"))
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
     if learning and options.get("update_interval", 1) is not None:

@@ -6,8 +6,9 @@ what kind of data the algorithm needs.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -242,18 +243,25 @@ class Rollouts(Experience):
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects"
-        batch, ended = rollout_batch(check("batch", drawn, Rollout, hint), learner.units, learner.config.gamma)
+        batch, ended = self.read(learner, check("batch", drawn, Rollout, hint))
         batch = self.prepare(learner.nets, batch, ended, learner.config)
         present = {name: _present(learner, name) for name in self.scheduled}
         columns = {name: torch.full_like(batch.reward, x) for name, x in present.items() if x is not None}
         return replace(batch, extra={**batch.extra, **columns}) if columns else batch
+
+    def read(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Tensor]:
+        """The rollout ``[T, N, …]`` before it is prepared, and ``ended``."""
+        return rollout_batch(rollout, learner.units, learner.config.gamma)
+
+    def minibatches(self, learner: Learner, batch: Batch) -> Iterator[Batch]:
+        """One shuffled pass over a batch: steps, or with recurrent networks sequences."""
+        return (self._sequences if learner.recurrent else self._steps)(learner.config, batch)
 
     def before(self, learner: Learner, drawn: Any) -> None:
         if isinstance(drawn, Rollout):
             learner.see_rewards(drawn.reward, drawn.is_first, drawn.valid)
 
     def passes(self, learner: Learner, batch: Batch) -> Passes:
-        minibatches = self._sequences if learner.recurrent else self._steps
         if not self.n_passes:
             yield Pass(_whole(batch, learner.recurrent))
             return
@@ -261,7 +269,7 @@ class Rollouts(Experience):
         most = getattr(learner.config, field, None)
         for _ in range(getattr(learner.config, self.n_passes)):
             found = []
-            for minibatch in minibatches(learner.config, batch):
+            for minibatch in self.minibatches(learner, batch):
                 metrics = yield Pass(minibatch)
                 if most is not None:
                     found.append(metrics[metric])
@@ -305,6 +313,60 @@ def _whole(batch: Batch, recurrent: bool) -> Batch:
         return replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
     extra = {name: value for name, value in batch.extra.items() if not name.startswith("state.")}
     return replace(batch, extra=extra)
+
+
+@dataclass(frozen=True)
+class DemonstratedRollouts(Rollouts):
+    """Rollouts with as many steps of demonstrations beside them, and a step that learns to tell them apart first.
+
+    In ``extra`` a batch has ``expert_observation`` (a tree) and ``expert_action``, drawn anew for each rollout, and
+    ``taken_action``: the rollout's actions as the environment was given them, as those of the expert are. `prepare` is
+    called again after the passes of the judging step, whose judgement is the policy's reward; ``ended`` is in
+    ``extra``, too.
+
+    Attributes:
+        judge: name of the step.
+        n_judging_passes: name of the config field with the number of its passes over a rollout.
+    """
+
+    judge: str = field(kw_only=True)
+    n_judging_passes: str = field(kw_only=True)
+    errors = False
+    demonstrated = True
+    description = "live environments (its own fresh experience) and demonstrations beside it"
+
+    def read(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Tensor]:
+        if not isinstance(rollout.expert, TransitionMiniBatch):
+            raise DataError(
+                f"{learner.name} learns from rollouts with demonstrations beside them, which this one does not have: "
+                "use fit_online(env, demonstrations=dataset), or give Rollout(…, expert=dataset."
+                "sample_transition_batch(T * N))"
+            )
+        lead = rollout.valid.shape
+        batch, ended = super().read(learner, rollout)
+        expert = to_batch(rollout.expert, learner.units, learner.config.gamma).map(lambda x: x.unflatten(0, lead))
+        columns = {
+            "ended": ended,
+            "taken_action": learner.units.action(rollout.action.reshape(*lead, *learner.spec.actions.leaf.shape)),
+            "expert_observation": expert.observation,
+            "expert_action": expert.action,
+        }
+        return replace(batch, extra={**batch.extra, **columns}), ended
+
+    def passes(self, learner: Learner, batch: Batch) -> Passes:
+        for _ in range(getattr(learner.config, self.n_judging_passes)):
+            for minibatch in self.minibatches(learner, batch):
+                yield Pass(minibatch, (self.judge,))
+        batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
+        others = tuple(step.name for step in learner.engine.steps if step.name != self.judge)
+        policy, metrics = super().passes(learner, batch), None
+        with contextlib.suppress(StopIteration):
+            while True:
+                metrics = yield Pass(policy.send(metrics).batch, others)  # type: ignore[arg-type]
+
+    def updates(self, config: Any, count: int) -> int:
+        judged = count * getattr(config, self.n_judging_passes) // config.batch_size
+        return int(judged + super().updates(config, count))
 
 
 def _present(learner: Learner, name: str) -> float | None:

@@ -61,6 +61,7 @@ class Experience:
         errors: whether losses may have TD errors, by which prioritised samplers draw.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
         one_step: whether transitions must be of single steps: n-step returns are refused.
+        demonstrated: whether its rollouts need steps of demonstrations beside them.
         single_seed: why several seeds cannot be trained at once; empty if they can.
         n_updates: number of updates at each point where a loop in environments makes some, if it is not told.
         description: a phrase for the documentation.
@@ -73,6 +74,7 @@ class Experience:
     errors: bool = True
     gathers: bool = False
     one_step: bool = False
+    demonstrated: bool = False
     single_seed: str = ""
     n_updates: int = 1
     description: str = "nothing: it does not learn"

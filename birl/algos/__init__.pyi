@@ -68,6 +68,8 @@ from birl.algos.dqn import DoubleDQN as DoubleDQN
 from birl.algos.dqn import DoubleDQNConfig as DoubleDQNConfig
 from birl.algos.edac import EDAC as EDAC
 from birl.algos.edac import EDACConfig as EDACConfig
+from birl.algos.gail import GAIL as GAIL
+from birl.algos.gail import GAILConfig as GAILConfig
 from birl.algos.icml2018_sac import ICML2018SAC as ICML2018SAC
 from birl.algos.icml2018_sac import ICML2018SACConfig as ICML2018SACConfig
 from birl.algos.iql import DiscreteIQL as DiscreteIQL

@@ -14,6 +14,7 @@ import typer
 
 from birl._version import __version__
 from birl.cli.algos import algos
+from birl.cli.collect import collect
 from birl.cli.common import algorithm_classes
 from birl.cli.convert import convert
 from birl.cli.evaluate import evaluate
@@ -41,6 +42,7 @@ app = typer.Typer(
 _COMMANDS: dict[Callable[..., None], str] = {
     train: "Train from logged data or in an environment.",
     evaluate: "Returns of a trained policy.",
+    collect: "Episodes of a trained policy as a dataset.",
     stats: "Statistics of a metric, a run or a dataset.",
     plot: "Curves of one or many runs.",
     plot_all: "All metrics of a run in one picture.",

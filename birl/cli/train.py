@@ -36,6 +36,7 @@ from birl.cli.train_options import (
     AtariGame,
     BufferSize,
     ConstantEpsilon,
+    Demonstrations,
     EpochLength,
     EpsilonDecay,
     EpsilonEnd,
@@ -134,6 +135,7 @@ def train(
     prioritized: Prioritized = False,
     priority_alpha: PriorityAlpha = None,
     priority_beta: PriorityBeta = None,
+    demonstrations: Demonstrations = None,
     num_envs: NumEnvs = None,
     frame_stack: FrameStacked = None,
     action_mask: ActionMasked = False,
@@ -194,7 +196,7 @@ def train(
     explored |= given(temperature=temperature, noise_std=noise_std, noise_theta=noise_theta)
     off_policy = {**learning, **given(random_steps=random_steps), **explored}
     looks = given(eval_steps=eval_steps, eval_epsilon=eval_epsilon, eval_statistics=eval_statistics)
-    online = {**off_policy, **given(frame_stack=frame_stack, atari=atari), **looks}
+    online = {**off_policy, **given(frame_stack=frame_stack, atari=atari, demonstrations=demonstrations), **looks}
     drawing = given(multi_step=multi_step, prioritized=prioritized)
     drawing |= given(priority_alpha=priority_alpha, priority_beta=priority_beta)
     fixed = {"n_steps": _STEPS, "num_envs": None, "n_trials": 10, "n_steps_per_epoch": None, **published}
@@ -214,7 +216,7 @@ def train(
         raise ConfigError("--stop-at is about returns in an environment: give --env-id, too")
     if action_mask and env_id is None:
         raise ConfigError("--action-mask is about an environment: give --env-id, too, or leave it out")
-    _check_source(algorithm, dataset)
+    _check_source(algorithm, dataset, demonstrations)
     if algorithm.learns_from.on_policy and (off_policy or drawing):
         raise ConfigError(
             f"{flags([*off_policy, *drawing])}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
@@ -237,6 +239,7 @@ def train(
     with _stopping(out):
         picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
         source = None if dataset is None else load_dataset(dataset, picker, prioritized_sampler(drawing, planned))
+        shown = None if demonstrations is None else load_dataset(demonstrations)
         playing: Any = {"frame_stack": frame_stack or 1, "action_mask": action_mask, "atari": atari}
         env = None if env_id is None else training_environment(env_id, num_envs, training=True, **playing)
         notes = [] if made is None else [f"recipe {made.name}: {made.origin}", *made.lines(planned)]
@@ -270,7 +273,7 @@ def train(
         }
         learner = config.create(device)
         probe = config.create(device)
-        _check(probe, source, env, target_return)  # before anything is written
+        _check(probe, source, env, target_return, shown)  # before anything is written
         if begun is not None:
             _check_initial(probe, begun)
         if several is not None:
@@ -311,7 +314,8 @@ def train(
         if source is None:
             eval_env = training_environment(str(env_id), **playing)
             options |= {_EVALUATION[name]: value for name, value in looks.items()}
-            learner.fit_online(env, seed=seed, eval_env=eval_env, eval_n_trials=n_trials, **options)
+            options |= {"demonstrations": shown, "eval_env": eval_env, "eval_n_trials": n_trials}
+            learner.fit_online(env, seed=seed, **options)
         elif several is None:
             learner.fit(source, evaluators=_evaluators(env, seed, n_trials, target_return), **options)
         else:
@@ -422,7 +426,9 @@ def _stopping(out: Path) -> Iterator[None]:
         raise
 
 
-def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: float | None) -> None:
+def _check(
+    probe: Algorithm[Any, Any], source: Any, env: Any, target_return: float | None, shown: Any = None
+) -> None:
     """Check that algorithm, data and environment fit together, on an algorithm that is thrown away.
 
     The global random state is restored.
@@ -434,6 +440,8 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
                 probe.build_with_dataset(source)
             else:
                 probe.build_with_env(env)
+                if shown is not None:
+                    probe.build_with_dataset(shown)
             if env is not None:
                 probe.check_env(env)
         if env is not None:
@@ -444,7 +452,7 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
             stepper.step(stepper.actions.sample(stepper.n, generator))
 
 
-def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> None:
+def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None, shown: str | None) -> None:
     """Reject algorithms that cannot learn from this source."""
     name = algorithm.__name__
     if not algorithm.learns_from.loops:
@@ -453,6 +461,9 @@ def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None) -> 
         raise ConfigError(f"{name} learns in an environment only: give --env-id ID and leave out --dataset {dataset}")
     if dataset is None and "fit_online" not in algorithm.learns_from.loops:
         raise ConfigError(f"{name} learns from logged data only: give --dataset NAME or FILE.h5, too")
+    if algorithm.learns_from.demonstrated != (shown is not None):
+        needs = "imitates an expert: give --demonstrations NAME or FILE.h5" if shown is None else "takes no"
+        raise ConfigError(f"{name} {needs}{'' if shown is None else ' --demonstrations, which are for GAIL'}")
 
 
 def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionScaler | None, str]:

@@ -33,6 +33,9 @@ PriorityBeta = Annotated[
         min=0, max=1, help="Share of the bias that is corrected at first; it rises to 1.  [default: 0.4]"
     ),
 ]
+Demonstrations = Annotated[
+    str | None, typer.Option(metavar="NAME|FILE.h5", help="Online: an expert's steps, as of `birl collect`, for GAIL.")
+]
 NumEnvs = Annotated[
     int | None, typer.Option(min=1, help="Online: number of environments to train in at once.  [default: 1]")
 ]

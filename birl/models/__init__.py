@@ -42,6 +42,7 @@ from birl.models.q_functions import (
 )
 from birl.models.quadratic import QuadraticQFunction
 from birl.models.recurrent import GRUEncoderFactory, LSTMEncoderFactory
+from birl.models.rewards import RewardFunction
 from birl.models.risk import CPW, CVaR, Norm, Power, RiskMeasure, Wang
 from birl.models.scalar import Scalar
 from birl.models.transformer import (
@@ -122,6 +123,7 @@ __all__ = [
     "RMSpropFactory",
     "ResidualPolicy",
     "Returns",
+    "RewardFunction",
     "RiskMeasure",
     "SGDFactory",
     "Scalar",

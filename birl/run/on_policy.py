@@ -8,7 +8,7 @@ from typing import Unpack
 from birl.envs import Stepper, reset_generator
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.identity import environment_settings, run_settings
+from birl.run.identity import dataset_settings, environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.player import RolloutPlayer
 from birl.run.protocols import Environment, Trainable
@@ -35,13 +35,18 @@ def on_policy_fitter(
         Number of the epoch (from 1) and its metrics. Losses are means over the rollouts of the epoch.
     """
     n_steps, given = checked_online_options(n_steps, options)
+    shown = given["demonstrations"]
     env = checked_environments(env, given)
     settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
+    if shown is not None and given["checkpoint"] is not None:
+        settings["demonstrations"] = dataset_settings(shown)
     algorithm.build_with_env(env)
-    algorithm.learner.begin_run(None, n_steps)
+    if shown is not None:
+        algorithm.build_with_dataset(shown)  # checks that they fit
+    source = algorithm.learner.begin_run(shown, n_steps)
     resets = reset_generator(env, given["seed"])
     stepper = Stepper(env, resets, observations=algorithm.spec.observations)
-    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space)
+    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, source)
     collector = Collector(stepper, player)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"

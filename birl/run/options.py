@@ -80,6 +80,8 @@ class AgentOptions(TypedDict, total=False):
         seed: fixes the random actions of ``random_steps``; by default drawn from `birl.seed`.
     """
 
+    demonstrations: Any
+
     update_interval: int | None
     n_updates: int
     update_start_step: int
@@ -101,6 +103,7 @@ class EnvironmentOptions(NamedOptions, total=False):
     eval_n_steps: int | None
     eval_statistics: bool
     seed: int | None
+    demonstrations: Any
 
 
 class OnlineOptions(EnvironmentOptions, Options, total=False):
@@ -122,6 +125,7 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
         eval_n_steps: number of its steps, instead of episodes; see `birl.metrics.evaluate`.
         eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are metrics, too.
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
+        demonstrations: dataset of an expert's steps, for algorithms that imitate them in the environment: GAIL.
     """
 
     update_interval: int
@@ -158,6 +162,7 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
     "eval_n_steps": None,
     "eval_statistics": False,
     "seed": None,
+    "demonstrations": None,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ from gymnasium import Space
 from birl.actions import actions_of, allowed_actions, check_actions
 from birl.checks import check
 from birl.dataset import ReplayBuffer
+from birl.dataset.views import TransitionView
 from birl.envs import Step, environment_spec, single_spaces
-from birl.errors import ConfigError, CorruptFileError, ResumeError
+from birl.errors import ActionError, ConfigError, CorruptFileError, ResumeError
 from birl.files.restore import checked_array
 from birl.observations import leaf_spaces, part_names
 from birl.run.protocols import ExplorerProtocol, Rollout, Trainable
@@ -246,6 +248,11 @@ class ReplayPlayer(Player):
         generator: source of random actions.
         random_steps: number of steps at the start that are uniformly random.
         schedule: when to learn; ``None`` for never.
+        expert: gives the actions that are stored, for observations ``[n, …]``, whichever are taken.
+        expert_share: probability with which the expert's action is taken, too.
+
+    Raises:
+        ActionError: while it acts, if the expert's actions are not in the environments' space.
     """
 
     def __init__(
@@ -260,6 +267,8 @@ class ReplayPlayer(Player):
         generator: np.random.Generator,
         random_steps: int = 0,
         schedule: Schedule | None = None,
+        expert: Callable[[Tree], Array] | None = None,
+        expert_share: float = 0.0,
     ) -> None:
         values = bool(getattr(explorer, "needs_values", False))
         super().__init__(algorithm, observation, action_space, greedy or explorer is not None, values)
@@ -271,6 +280,7 @@ class ReplayPlayer(Player):
             )
         self._algorithm, self._buffer = algorithm, buffer
         self._explorer: Any = explorer
+        self._expert, self._expert_share = expert, expert_share
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
         self._see = None if schedule is None else algorithm.learner.see
         bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
@@ -289,7 +299,21 @@ class ReplayPlayer(Player):
                 _Chosen(self._algorithm, action, getattr(self._actor, "values", None)), observation, step
             )
             action = self.actions.clip(action) if self.actions.whole else action
-        return action, action
+        return (action, action) if self._expert is None else self._relabelled(action, observation)
+
+    def _relabelled(self, action: Array, observation: Tree) -> tuple[Array, Array]:
+        """The expert's actions, which are stored, and those that are taken."""
+        assert self._expert is not None
+        right = np.asarray(self._expert(observation))
+        if right.shape != np.shape(action):
+            raise ActionError(
+                f"the expert gave actions of shape {right.shape}; it must give {np.shape(action)}, one for each of "
+                f"{self.n} observations: expert(observations [n, …]), such as algo.predict"
+            )
+        check_actions(self.actions, right, allowed_actions(self.actions, observation))
+        right = right.astype(self.actions.leaf.dtype)
+        follows = self._generator.random(self.n) < self._expert_share
+        return right, np.where(follows.reshape(-1, *(1,) * (right.ndim - 1)), right, action)
 
     def _keep(self, choice: Choice, step: Step) -> None:
         if self._buffer is None:
@@ -369,13 +393,17 @@ class RolloutPlayer(Player):
             as it takes for ``n_episodes`` episodes to end. Of episodes that still run then, the steps are kept for the
             next rollout.
         observation, action_space: see `Player`.
+        demonstrations: dataset or reader, of which as many steps are drawn beside each rollout.
 
     Attributes:
         cut: whether the rollout taken last is shorter than others, as the end of a run may be.
     """
 
-    def __init__(self, algorithm: Trainable, observation: Tree, action_space: Space[Any]) -> None:
+    def __init__(
+        self, algorithm: Trainable, observation: Tree, action_space: Space[Any], demonstrations: Any = None
+    ) -> None:
         super().__init__(algorithm, observation, action_space, greedy=False)
+        self._demonstrations = demonstrations
         config: Any = algorithm.config
         self._length: int | None = getattr(config, "rollout_length", None)
         self._episodes: int = getattr(config, "n_episodes", 0)
@@ -410,7 +438,12 @@ class RolloutPlayer(Player):
         rollout = Rollout(**self._columns())
         self.cut = self.cut or len(self._rows) < length
         self._rows, self._ended = [], 0
-        return rollout
+        if self._demonstrations is None:
+            return rollout
+        # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
+        # bounds, which a Gaussian knows nothing of, there would be none but the policy's.
+        drawn = self._demonstrations.draw(TransitionView(), rollout.valid.size)
+        return replace(rollout, action=self.actions.clip(rollout.action), expert=drawn)
 
     def _take_episodes(self) -> Rollout:
         """The episodes that have ended; the others stay."""
@@ -444,7 +477,9 @@ class RolloutPlayer(Player):
 
     def get_state(self) -> State:
         columns = self._columns() if self._rows else {}
-        return {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
+        state = {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
+        drawn = self._demonstrations
+        return state if drawn is None else {**state, "demonstrations": drawn.get_state(contents=False)}
 
     def set_state(self, state: State) -> None:
         needed = {"extra"} if self._moving is None else {"extra", "inputs"}
@@ -463,6 +498,8 @@ class RolloutPlayer(Player):
         super().set_state(state)
         self._rows, self.cut = rows, state.get("cut", False)  # earlier builds of 0.1 kept no `cut`
         self._ended = sum(map(_ends, rows))
+        if self._demonstrations is not None:
+            self._demonstrations.set_state(state["demonstrations"])
 
 
 def _ends(row: dict[str, Any]) -> int:

@@ -25,13 +25,16 @@ class Progress:
         done: number of steps made before.
         show: whether to show anything at all.
         first: text in front of the bar until there are metrics.
+        unit: what is counted.
     """
 
-    def __init__(self, total: int, done: int = 0, show: bool = True, first: str = "") -> None:
+    def __init__(
+        self, total: int, done: int = 0, show: bool = True, first: str = "", unit: str = "step"
+    ) -> None:
         self._bar: tqdm[None] | None = None
         self._shown_at = 0.0
         if show and sys.stderr is not None and sys.stderr.isatty():
-            options = {"unit": "step", "dynamic_ncols": True, "smoothing": 0.1}
+            options = {"unit": unit, "dynamic_ncols": True, "smoothing": 0.1}
             self._bar = tqdm(total=total, initial=done, desc=first or None, **options)
 
     def advance(self, steps: int = 1) -> None:

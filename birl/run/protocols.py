@@ -161,7 +161,7 @@ class Rollout:
     Attributes:
         observation: tree ``[T, N, *shape]``, on which the action was chosen.
         action: ``[T, N, action_size]`` float32 or ``[T, N]`` int64, as the actor gave it (the environment was
-            given the action clipped to its bounds).
+            given the action clipped to its bounds). Beside demonstrations, as the environment was given it.
         reward: float32 ``[T, N]``.
         next_observation: tree ``[T, N, *shape]``, after the step; at episode ends the final observation,
             never the first one of the next episode.
@@ -174,6 +174,7 @@ class Rollout:
         extra: the actor's ``extra`` at every step, by name, each ``[T, N, …]``.
         inputs, next_inputs: the observations in the networks' units of each step, which a running scaler moves;
             ``None`` if they do not move.
+        expert: a minibatch of ``T * N`` transitions of demonstrations, for algorithms that learn from both.
     """
 
     observation: Tree
@@ -187,6 +188,7 @@ class Rollout:
     extra: dict[str, Array]
     inputs: Tree | None = None
     next_inputs: Tree | None = None
+    expert: Any = None
 
     @property
     def start_state(self) -> dict[str, Array]:

@@ -18,8 +18,12 @@ from birl.types import Inputs
 def train(
     algorithm: Any, env: Any, n_steps: int, dataset: Any = None, callback: Callable[..., None] | None = None
 ) -> None:
-    """Train in the way the algorithm learns: ``n_steps`` updates on a dataset, or steps in the environment."""
+    """Train in the way the algorithm learns: ``n_steps`` updates on a dataset, or steps in the environment.
+
+    An algorithm that learns from its own steps takes a dataset for demonstrations, or leaves it alone.
+    """
     if algorithm.learns_from.on_policy:
+        shown = {"demonstrations": dataset} if algorithm.learns_from.demonstrated else {}
         algorithm.fit_online(
             env,
             n_steps=n_steps,
@@ -28,6 +32,7 @@ def train(
             logger_adapter=NoopAdapterFactory(),
             callback=callback,
             save_interval=n_steps,
+            **shown,
         )
         return
     algorithm.build_with_dataset(dataset)
@@ -59,7 +64,7 @@ def probe_errors(
     env = ProbeEnv(kind, discrete)
     dataset = None
     algorithm = config.create()
-    if not algorithm.learns_from.on_policy:
+    if not algorithm.learns_from.on_policy or algorithm.learns_from.demonstrated:
         skill = 1.0 if expert else 0.0
         dataset = collect_dataset(env, n_data, seed, policy=env.best_action, skill=skill)
     train(algorithm, env, n_steps, dataset)

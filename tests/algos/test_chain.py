@@ -30,10 +30,13 @@ def learn(run: Run, seed: int, n_steps: int, config: Any = None) -> tuple[float,
     arena = ChainEnv(run.discrete, max_steps=env.n_states + 1)
     algorithm = (config or run.config).create()
     dataset, every = None, 1024
-    if algorithm.learns_from.on_policy:
+    experience = algorithm.learns_from
+    if not experience.on_policy or experience.demonstrated:
+        dataset = collect_dataset(env, 3000, seed, policy=env.best_action, skill=run.variant.skill)
+    if experience.on_policy:
         algorithm.build_with_env(env)
     else:
-        dataset, every = collect_dataset(env, 3000, seed, policy=env.best_action, skill=run.variant.skill), 50
+        every = 50
         algorithm.build_with_dataset(dataset)
     before, solved = average_return(algorithm, arena), []
     while before == 1.0 and algorithm.learns_from.on_policy:  # nearly uniform policies may go right everywhere

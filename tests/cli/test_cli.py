@@ -13,25 +13,29 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 import birl
-from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig
+from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig, DQNConfig, PPOConfig
 from birl.cli import main
 from birl.cli.common import algorithm_classes
 from birl.cli.install import EXTRAS
 from birl.cli.settings import configure
+from birl.dataset import InfiniteBuffer, ReplayBuffer
 from birl.errors import ConfigError
 from birl.files import load_archive
+from birl.models import GRUEncoderFactory
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", "20", "--set", "batch_size=8"]
 ONLINE = ["train", "dqn", "--env-id", "CartPole-v1", "--n-steps", "200", "--set", "batch_size=8"]
 ONE_SEED = "EDAC differentiates through gradients"
 
-COMMANDS = ["train", "evaluate", "stats", "plot", "plot-all", "record", "play", "export", "convert", "algos", "install"]
+COMMANDS = ["train", "evaluate", "collect", "stats", "plot", "plot-all", "record", "play", "export", "convert", "algos"]
+COMMANDS += ["install"]
 
 
 def tensors(model: Path) -> dict[str, Any]:
@@ -514,6 +518,62 @@ def test_export_a_sequence_model_for_many_episodes(birl_: Any, workplace: Path) 
     simple.create_impl((3,), 2)
     simple.save("simple.d3")
     assert "simple.d3 is no sequence model" in birl_("export", "simple.d3", "x.pt", "--batched", status=1)
+
+
+def test_collect_writes_the_episodes_that_evaluate_plays(birl_: Any, workplace: Path) -> None:
+    """Also where the policy is recurrent: its states are no business of those who learn from its episodes."""
+    memory = GRUEncoderFactory(hidden_size=4)
+    for name, config in (("q", DQNConfig(encoder_factory=[4])), ("memory", DQNConfig(encoder_factory=memory))):
+        algorithm = config.create()
+        algorithm.create_impl((4,), 2)
+        algorithm.save(f"{name}.d3")
+        same = [f"{name}.d3", "--env-id", "CartPole-v1", "--n-episodes", 3, "--seed", 5]
+        returns = json.loads(birl_("evaluate", *same, "--json"))["returns"]
+        said = birl_("collect", *same, "--out", "expert.h5")
+        assert said.startswith(f"expert.h5: 3 episodes, {sum(returns):g} steps, return {np.mean(returns):.2f} ± ")
+        data = ReplayBuffer.load("expert.h5", InfiniteBuffer())
+        assert [episode.compute_return() for episode in data.episodes] == returns
+        assert all(episode.terminated and not episode.extra for episode in data.episodes)
+        assert data.dataset_info.action_size == 2
+        explored = birl_("collect", *same, "--out", "other.h5", "--epsilon", 1)
+        assert explored.split("return")[1] != said.split("return")[1]
+    words = ("train", "DiscreteBC", "--dataset", "expert.h5", "--n-steps", 3, "--out", "run")
+    assert "done: 3 steps" in birl_(*words)
+
+
+def test_collect_samples_quantities_within_their_bounds(birl_: Any, workplace: Path) -> None:
+    algorithm = PPOConfig(actor_encoder_factory=[4], value_encoder_factory=[4]).create()
+    algorithm.build_with_env(gymnasium.make("Pendulum-v1"))
+    algorithm.save("ppo.d3")
+    same = ["collect", "ppo.d3", "--env-id", "Pendulum-v1", "--n-episodes", 1, "--out", "expert.h5"]
+    shares = []
+    for words in ([], ["--sample"], ["--epsilon", 0.5]):
+        birl_(*same, *words)
+        (episode,) = ReplayBuffer.load("expert.h5", InfiniteBuffer()).episodes
+        assert episode.truncated and len(episode) == 200
+        assert np.abs(episode.actions).max() <= 2
+        shares.append(np.mean(np.abs(episode.actions) > 0.5))
+    assert shares[0] < 0.1 < min(shares[1:])  # the mean of an untrained policy is near zero, its samples are not
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "--out"),
+        (["--out", "expert.csv"], "--out expert.h5"),
+        (["--out", "no/expert.h5"], "another --out"),
+        (["--out", "expert.h5"], "--env-id"),
+        (["--out", "expert.h5", "--env-id", "Acrobot-v1"], "observations (6,)"),
+        (["--out", "expert.h5", "--env-id", "CartPole-v1", "--n-episodes", "0"], "--n-episodes"),
+        (["--out", "expert.h5", "--env-id", "CartPole-v1", "--sample", "--epsilon", "0.1"], "leave one out"),
+        (["--out", "expert.h5", "--env-id", "CartPole-v1", "--target-return", "1"], "takes no --target-return"),
+    ],
+)
+def test_what_cannot_be_collected(birl_: Any, workplace: Path, words: list[str], says: str) -> None:
+    before = sorted(workplace.iterdir())
+    usage = says in ("--out", "--n-episodes")
+    assert says in birl_("collect", "pole.d3", *words, status=2 if usage else 1)
+    assert sorted(workplace.iterdir()) == before
 
 
 HEADER = "import gym; env = gym.make('CartPole-v1')"

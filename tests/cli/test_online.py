@@ -605,6 +605,22 @@ def test_own_encoders_are_imported_by_every_command(
     assert birl.load_learnable("b/model_20.d3").config.encoder_factory.size == 8
 
 
+def test_train_takes_demonstrations(birl_: Any, tmp_path: Path) -> None:
+    train = ["train", "GAIL", "--env-id", "CartPole-v1", "--n-steps", 32, "--n-trials", 1, "rollout_length=16"]
+    shown = ["--demonstrations", "cartpole-random"]
+    assert "done: 32 steps" in birl_(*train, *shown, "--out", tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["demonstrations"] == "cartpole-random"
+    for words, says in (
+        (train, "GAIL imitates an expert: give --demonstrations"),
+        ([*train, "--demonstrations", "no.h5"], "no.h5"),
+        ([*train, "--demonstrations", "pendulum-random"], "the dataset has"),
+        (["train", "PPO", *train[2:], *shown], "PPO takes no --demonstrations"),
+        (["train", "DiscreteBC", "--dataset", "cartpole-random", *shown], "--demonstrations"),
+    ):
+        assert says in birl_(*words, "--out", tmp_path / "none", status=1)
+        assert not (tmp_path / "none").exists()
+
+
 # -- evaluate ----------------------------------------------------------------------------------------------------------
 
 

@@ -121,7 +121,10 @@ class Subject:
         lead = columns["reward"].shape
         states = {name: algorithm.nets.get_submodule(name).state_size for name in algorithm.engine.recurrent}
         extra = {f"state.{name}": np.zeros((*lead, size), np.float32) for name, size in states.items()}
-        return Rollout(**columns, valid=np.ones(lead, bool), extra=extra)
+        expert = None
+        if self.experience.demonstrated:
+            expert = self._dataset(marked).sample_transition_batch(lead[0] * lead[1])
+        return Rollout(**columns, valid=np.ones(lead, bool), extra=extra, expert=expert)
 
     def goodness(self, action: Array) -> Array:
         """How good actions of a `bandit` are: 1 for the best, about 0 in the mean."""

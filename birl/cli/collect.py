@@ -1,0 +1,68 @@
+"""``birl collect``: episodes of a trained policy as a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from birl.acting.explorers import ConstantEpsilonGreedy
+from birl.cli.common import load_model, note
+from birl.cli.evaluate import acting_algorithm, with_masks
+from birl.cli.folder import environment_of, target_of
+from birl.cli.options import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn
+from birl.dataset import dump
+from birl.errors import ConfigError, WriteError
+from birl.run.collect import collect as collect_from
+from birl.seeding import seed as set_seed
+
+
+def collect(
+    model: Model,
+    out: Annotated[Path, typer.Option(metavar="FILE.h5", help="File to write; one that is there is replaced.")],
+    env_id: EnvId = None,
+    best: Best = False,
+    n_episodes: Annotated[int, typer.Option(min=1, help="Number of whole episodes.")] = 20,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw actions from the policy instead of greedy ones.")] = (
+        False
+    ),
+    epsilon: Epsilon = 0.0,
+    seed: EpisodeSeed = 0,
+    target_return: TargetReturn = None,
+    device: Device = "cpu",
+    own: Import = None,
+) -> None:
+    """Write episodes of a trained policy as a dataset, such as an expert's, for --dataset and imitation.
+
+    Without --epsilon and --sample, they are the episodes that `birl evaluate` plays with the same seed.
+    """
+    if out.suffix not in (".h5", ".hdf5"):
+        raise ConfigError(f"--out {out}: a dataset is a file .h5: give one, such as --out expert.h5")
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise WriteError(f"{out} cannot be written: it is a folder, or its folder is not there; give another --out")
+    if sample and epsilon > 0:
+        raise ConfigError("--sample draws all actions from the policy, --epsilon keeps greedy ones: leave one out")
+    file, algorithm = load_model(model, device, own, best)
+    name, env = environment_of(model, env_id)
+    env = with_masks(env, algorithm)
+    set_seed(seed)
+    acting: Any = acting_algorithm(algorithm, target_of(model, target_return))
+    explorer = ConstantEpsilonGreedy(epsilon) if epsilon > 0 else None
+    note(f"{file} in {name}, seed {seed}")
+    try:
+        buffer = collect_from(
+            acting, env, explorer=explorer, deterministic=not sample, n_episodes=n_episodes, seed=seed
+        )
+    finally:
+        env.close()
+    # Whoever learns from the file has other networks: recurrent states of this policy would be taken for its own.
+    episodes = [dataclasses.replace(episode, extra=None) for episode in buffer.episodes]
+    dump(episodes, out, buffer.dataset_info)
+    returns = [episode.compute_return() for episode in episodes]
+    print(
+        f"{out}: {len(episodes)} episodes, {buffer.transition_count} steps, return {np.mean(returns):.2f} ± "
+        f"{np.std(returns):.2f} (min {min(returns):.2f}, max {max(returns):.2f})"
+    )
