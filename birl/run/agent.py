@@ -27,10 +27,11 @@ from birl.run.checkpoint import (
     restored,
     save_checkpoint,
 )
-from birl.run.identity import ACTIONS, dataset_settings, run_settings
+from birl.run.identity import ACTIONS, part_settings, run_settings
 from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_settings, replay_settings
-from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts, observed
+from birl.run.player import Player, ReplayPlayer, check_parts, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
+from birl.run.rollouts import RolloutPlayer, begin_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
 from birl.types import MASK, Array, State, Tree, parts_like, tree_map
 
@@ -431,17 +432,34 @@ def replay_agent(
     return Agent(algorithm, player, env, parts, settings)
 
 
-def rollout_agent(algorithm: Trainable, env: Environment, n: int, demonstrations: Any = None) -> Agent:
-    """An agent that learns from its own rollouts; see `replay_agent`."""
+def rollout_agent(
+    algorithm: Trainable,
+    env: Environment,
+    n: int,
+    explorer: ExplorerProtocol | None = None,
+    buffer: Any = None,
+    demonstrations: Any = None,
+    *,
+    replays: bool = False,
+) -> Agent:
+    """An agent that learns from its own rollouts and, with ``replays``, from those in a buffer; see `replay_agent`."""
     check("n", n, int, low=1)
+    check_parts(buffer, explorer)
     settings = run_settings(algorithm, "agent", environments=n)
+    settings |= {} if explorer is None else {"explorer": part_settings(explorer)}
     algorithm.build_with_env(env)
-    if demonstrations is not None:
-        settings["demonstrations"] = dataset_settings(demonstrations)
-        algorithm.build_with_dataset(demonstrations)  # checks that they fit
-    source = algorithm.learner.begin_run(demonstrations, 0)
-    player = RolloutPlayer(algorithm, _example(algorithm.spec.observations, env, n), single_spaces(env)[1], source)
-    return Agent(algorithm, player, env, {}, settings)
+    if replays and buffer is not None:
+        _check_lanes(buffer, n)
+    beside = begin_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
+    example = _example(observed(algorithm, env, beside.buffer), env, n)
+    player = RolloutPlayer(algorithm, example, single_spaces(env)[1], explorer, beside)
+    return Agent(algorithm, player, env, beside.parts, {**settings, **beside.settings})
+
+
+def _check_lanes(buffer: Any, n: int) -> None:
+    lanes = getattr(getattr(buffer, "storage", None), "lanes", n)
+    if lanes != n:
+        raise ShapeError(f"the buffer has {lanes} lanes, the agent {n} environments: make the buffer with lanes={n}")
 
 
 def _example(observations: Tree, env: Environment, n: int) -> Tree:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Unpack
+from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.identity import dataset_settings, environment_settings, run_settings
+from birl.run.identity import environment_settings, part_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import RolloutPlayer
-from birl.run.protocols import Environment, Trainable
+from birl.run.player import check_parts, observed
+from birl.run.protocols import Environment, ExplorerProtocol, Trainable
+from birl.run.rollouts import RolloutPlayer, begin_rollouts
 from birl.run.session import Session
 
 
@@ -19,6 +20,10 @@ def on_policy_fitter(
     algorithm: Trainable,
     env: Environment,
     n_steps: int = 1_000_000,
+    explorer: ExplorerProtocol | None = None,
+    buffer: Any = None,
+    *,
+    replays: bool = False,
     **options: Unpack[OnlineOptions],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
     """Train on the policy's own rollouts, one epoch per iteration.
@@ -29,28 +34,30 @@ def on_policy_fitter(
             to its bounds; the learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
             shorter.
+        explorer: turns greedy actions into the ones taken; by default the policy acts by itself.
+        buffer: see `birl.run.rollouts.begin_rollouts`.
+        replays: whether older rollouts are learned from as well.
         **options: see `OnlineOptions`.
 
     Yields:
         Number of the epoch (from 1) and its metrics. Losses are means over the rollouts of the epoch.
     """
     n_steps, given = checked_online_options(n_steps, options)
-    shown = given["demonstrations"]
+    check_parts(buffer, explorer)
     env = checked_environments(env, given)
     settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
-    if shown is not None and given["checkpoint"] is not None:
-        settings["demonstrations"] = dataset_settings(shown)
+    settings |= {} if explorer is None else {"explorer": part_settings(explorer)}
     algorithm.build_with_env(env)
-    if shown is not None:
-        algorithm.build_with_dataset(shown)  # checks that they fit
-    source = algorithm.learner.begin_run(shown, n_steps)
+    kept = given["checkpoint"] is not None
+    beside = begin_rollouts(algorithm, env, n_steps, buffer, given["demonstrations"], replays=replays, digested=kept)
     resets = reset_generator(env, given["seed"])
-    stepper = Stepper(env, resets, observations=algorithm.spec.observations)
-    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, source)
+    stepper = Stepper(env, resets, observations=observed(algorithm, env, beside.buffer))
+    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, explorer, beside)
     collector = Collector(stepper, player)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, {"rollout": collector}, settings, evaluators, None, given)
+    parts, settings = {**beside.parts, "rollout": collector}, {**settings, **beside.settings}
+    session = Session(algorithm, name, n_steps, parts, settings, evaluators, beside.buffer, given)
 
     if player.cut and session.left:
         session.differs("its last rollout was cut short by the end of the run")
@@ -59,8 +66,9 @@ def on_policy_fitter(
         with session.time("step"):
             for value in collector.count(session.step, session.left):
                 session.averages.add({"rollout_return": value})
-            for rollout in player.lessons(session.step + 1, last=session.left == 1):
-                session.learn(rollout)
+            for lesson in player.lessons(session.step + 1, session.left == 1, session.time):
+                session.learn(lesson)
         session.tick()
 
     yield from session.epochs(step)
+    beside.close(player.n)

@@ -104,6 +104,7 @@ class EnvironmentOptions(NamedOptions, total=False):
     eval_statistics: bool
     seed: int | None
     demonstrations: Any
+    workers: int | None
 
 
 class OnlineOptions(EnvironmentOptions, Options, total=False):
@@ -126,6 +127,10 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
         eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are metrics, too.
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
         demonstrations: dataset of an expert's steps, for algorithms that imitate them in the environment: GAIL.
+        workers: number of processes that act in environments of their own and find gradients on the newest parameters,
+            which this process moves by them (`birl.run.asynchronous`); by default none. Only for algorithms that learn
+            from rollouts, with one gradient of each, such as A3C. The environment is given by its name, or is one that
+            can be sent to other processes. With one worker the same seed gives the same result.
     """
 
     update_interval: int
@@ -163,6 +168,7 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
     "eval_statistics": False,
     "seed": None,
     "demonstrations": None,
+    "workers": None,
 }
 
 
@@ -177,7 +183,7 @@ _ALLOWED: Final = {
     "score": Allowed(str, optional=True),
     "stop_at": Allowed(float, optional=True),
     "eval_epsilon": Allowed(float, low=0, high=1),
-    "eval_n_steps": Allowed(int, low=1, optional=True),
+    **dict.fromkeys(("eval_n_steps", "workers"), Allowed(int, low=1, optional=True)),
     "seed": Allowed(int, low=0, optional=True),
 }
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,12 +14,11 @@ from gymnasium import Space
 from birl.actions import actions_of, allowed_actions, check_actions
 from birl.checks import check
 from birl.dataset import ReplayBuffer
-from birl.dataset.views import TransitionView
 from birl.envs import Step, environment_spec, single_spaces
-from birl.errors import ActionError, ConfigError, CorruptFileError, ResumeError
+from birl.errors import ActionError, ConfigError, CorruptFileError
 from birl.files.restore import checked_array
 from birl.observations import leaf_spaces, part_names
-from birl.run.protocols import ExplorerProtocol, Rollout, Trainable
+from birl.run.protocols import ExplorerProtocol, Trainable
 from birl.types import Array, State, Tree, tree_leaves, tree_map
 
 Measure = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -71,6 +69,12 @@ def observed(algorithm: Trainable, env: Any, buffer: Any) -> Tree:
     return own if len(wanted) == len(part_names(own) or ()) else environment_spec(env, wanted).observations
 
 
+def clip_episodes(buffer: Any, n: int) -> None:
+    """End the running episodes in all ``n`` lanes of a buffer."""
+    for lane in range(n):
+        buffer.clip_episode(False, truncated=True, lane=lane)
+
+
 class Choice(NamedTuple):
     """Actions of ``n`` environments that wait for the step that they lead to.
 
@@ -96,8 +100,9 @@ class Player:
         algorithm: gives the actor.
         observation: an example, tree of arrays ``[n, *shape]`` in the dtypes of the environments.
         action_space: of one environment.
-        greedy: whether the actor acts greedily.
-        values: whether it keeps the values of all actions.
+        greedy: whether the actor acts greedily where there is no explorer.
+        explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones, and
+            for those of noisy networks.
 
     Attributes:
         n: number of environments.
@@ -114,12 +119,24 @@ class Player:
         observation: Tree,
         action_space: Space[Any],
         greedy: bool,
-        values: bool = False,
+        explorer: ExplorerProtocol | None = None,
     ) -> None:
         self.n = len(next(tree_leaves(observation)))
         self.actions = actions_of(action_space)
         self.example = observation
-        self._actor = algorithm.actor(greedy=greedy, n=self.n, **({"values": True} if values else {}))
+        values: Any = {"values": True} if getattr(explorer, "needs_values", False) else {}
+        self._actor = algorithm.actor(greedy=greedy or explorer is not None, n=self.n, **values)
+        if explorer is not None and getattr(self._actor, "noisy", False):
+            raise ConfigError(
+                f"explorer is a {type(explorer).__name__}, which changes greedy actions, but the layers of this "
+                f"{type(algorithm).__name__} are noisy: their noise explores, and greedy actions are without it. Leave "
+                "explorer out, or noisy"
+            )
+        self._algorithm, self._explorer = algorithm, cast(Any, explorer)
+        bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
+        if bind is not None:
+            bind(action_space)
+        self._begin = getattr(explorer, "begin", None)
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
         self.choice: Choice | None = None
@@ -152,6 +169,16 @@ class Player:
         """The actor's actions as they are stored, and as environments may take them."""
         action = self.actions.clip(chosen) if self._unbounded or self.actions.whole else chosen
         return action, action
+
+    def _explored(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> Array:
+        """What the explorer, if there is one, makes of the actor's actions."""
+        if self._begin is not None:
+            self._begin(is_first)
+        if self._explorer is None:
+            return chosen
+        asked = _Chosen(self._algorithm, chosen, getattr(self._actor, "values", None))
+        action: Array = self._explorer.sample(asked, observation, step)
+        return self.actions.clip(action) if self.actions.whole else action
 
     def store(self, step: Step, most: int | None = None) -> None:
         """Store the step that the chosen actions led to. If it cannot be stored, they still wait for theirs.
@@ -188,6 +215,8 @@ class Player:
     def get_state(self) -> State:
         """Actor, count, and actions that wait; stored steps are not included."""
         state = {"actor": self._actor.get_state(), "pending": self.pending}
+        if hasattr(self._explorer, "get_state"):
+            state["explorer"] = self._explorer.get_state()
         return state if self.choice is None else {**state, "begun": tree_map(np.array, self.choice._asdict())}
 
     def set_state(self, state: State) -> None:
@@ -197,6 +226,8 @@ class Player:
             self._check_rows((), state["begun"], {})
             choice = Choice(**state["begun"])
         self._actor.set_state(state["actor"])
+        if "explorer" in state and hasattr(self._explorer, "set_state"):
+            self._explorer.set_state(state["explorer"])
         self.pending = check("pending", state["pending"], int, low=0, error=CorruptFileError)
         self.choice = choice
 
@@ -242,9 +273,7 @@ class ReplayPlayer(Player):
     Args:
         algorithm, observation, action_space: see `Player`.
         buffer: replay buffer with one lane per environment; ``None`` to store nothing.
-        explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones, and
-            for those of noisy networks.
-        greedy: whether the policy acts greedily where there is no explorer.
+        explorer, greedy: see `Player`.
         generator: source of random actions.
         random_steps: number of steps at the start that are uniformly random.
         schedule: when to learn; ``None`` for never.
@@ -270,35 +299,20 @@ class ReplayPlayer(Player):
         expert: Callable[[Tree], Array] | None = None,
         expert_share: float = 0.0,
     ) -> None:
-        values = bool(getattr(explorer, "needs_values", False))
-        super().__init__(algorithm, observation, action_space, greedy or explorer is not None, values)
-        if explorer is not None and getattr(self._actor, "noisy", False):
-            raise ConfigError(
-                f"explorer is a {type(explorer).__name__}, which changes greedy actions, but the layers of this "
-                f"{type(algorithm).__name__} are noisy: their noise explores, and greedy actions are without it. Leave "
-                "explorer out, or noisy"
-            )
-        self._algorithm, self._buffer = algorithm, buffer
-        self._explorer: Any = explorer
+        super().__init__(algorithm, observation, action_space, greedy, explorer)
+        self._buffer = buffer
         self._expert, self._expert_share = expert, expert_share
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
         self._see = None if schedule is None else algorithm.learner.see
-        bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
-        if bind is not None:
-            bind(action_space)
-        self._begin = getattr(explorer, "begin", None)
 
     def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         action, _ = super()._taken(chosen, observation, is_first, step)
-        if self._begin is not None:
-            self._begin(is_first)
         if step < self._random_steps:
+            if self._begin is not None:
+                self._begin(is_first)
             action = self.actions.sample(self.n, self._generator, allowed_actions(self.actions, observation))
-        elif self._explorer is not None:
-            action = self._explorer.sample(
-                _Chosen(self._algorithm, action, getattr(self._actor, "values", None)), observation, step
-            )
-            action = self.actions.clip(action) if self.actions.whole else action
+        else:
+            action = self._explored(action, observation, is_first, step)
         return (action, action) if self._expert is None else self._relabelled(action, observation)
 
     def _relabelled(self, action: Array, observation: Tree) -> tuple[Array, Array]:
@@ -344,20 +358,15 @@ class ReplayPlayer(Player):
 
     def close_episodes(self) -> None:
         super().close_episodes()
-        for lane in range(self.n if self._buffer is not None else 0):
-            self._buffer.clip_episode(False, truncated=True, lane=lane)
+        if self._buffer is not None:
+            clip_episodes(self._buffer, self.n)
 
     def get_state(self) -> State:
-        state = {**super().get_state(), "generator": self._generator.bit_generator.state}
-        if hasattr(self._explorer, "get_state"):
-            state["explorer"] = self._explorer.get_state()
-        return state
+        return {**super().get_state(), "generator": self._generator.bit_generator.state}
 
     def set_state(self, state: State) -> None:
         super().set_state(state)
         self._generator.bit_generator.state = state["generator"]
-        if "explorer" in state and hasattr(self._explorer, "set_state"):
-            self._explorer.set_state(state["explorer"])
 
 
 class _Chosen:
@@ -381,127 +390,3 @@ class _Chosen:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._algorithm, name)
-
-
-class RolloutPlayer(Player):
-    """Collects the next rollout, row by row, and learns from it when it is full.
-
-    Environments are given actions clipped to their bounds; the learner sees them as they were sampled.
-
-    Args:
-        algorithm: gives the actor; its configuration gives the length of a rollout: ``rollout_length`` rows, or as many
-            as it takes for ``n_episodes`` episodes to end. Of episodes that still run then, the steps are kept for the
-            next rollout.
-        observation, action_space: see `Player`.
-        demonstrations: dataset or reader, of which as many steps are drawn beside each rollout.
-
-    Attributes:
-        cut: whether the rollout taken last is shorter than others, as the end of a run may be.
-    """
-
-    def __init__(
-        self, algorithm: Trainable, observation: Tree, action_space: Space[Any], demonstrations: Any = None
-    ) -> None:
-        super().__init__(algorithm, observation, action_space, greedy=False)
-        self._demonstrations = demonstrations
-        config: Any = algorithm.config
-        self._length: int | None = getattr(config, "rollout_length", None)
-        self._episodes: int = getattr(config, "n_episodes", 0)
-        self._ended = 0  # episodes, in the rows
-        self._moving = algorithm.learner if algorithm.learner.units_move else None
-        self._rows: list[dict[str, Tree]] = []
-
-    def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
-        return chosen, self.actions.clip(chosen)
-
-    def _keep(self, choice: Choice, step: Step) -> None:
-        if not step.valid.any():  # only resets: no row
-            return
-        row = {**choice._asdict(), **step._asdict()}
-        del row["returns"]
-        if self._moving is not None:
-            row["inputs"] = self._moving.in_units(choice.observation)
-            self._moving.see_observations(choice.observation, step.valid)
-            row["next_inputs"] = self._moving.in_units(step.next_observation)
-        self._rows.append(tree_map(np.array, row))
-        self._ended += _ends(row)
-
-    def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
-        if self._length is None:
-            if self.pending == 0 and (self._ended >= self._episodes or (last and self._ended)):
-                yield self._take_episodes()
-        elif self.pending == 0 and (len(self._rows) == self._length or last):
-            yield self._take(self._length)
-
-    def _take(self, length: int) -> Rollout:
-        """The rollout so far; the next one begins."""
-        rollout = Rollout(**self._columns())
-        self.cut = self.cut or len(self._rows) < length
-        self._rows, self._ended = [], 0
-        if self._demonstrations is None:
-            return rollout
-        # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
-        # bounds, which a Gaussian knows nothing of, there would be none but the policy's.
-        drawn = self._demonstrations.draw(TransitionView(), rollout.valid.size)
-        return replace(rollout, action=self.actions.clip(rollout.action), expert=drawn)
-
-    def _take_episodes(self) -> Rollout:
-        """The episodes that have ended; the others stay."""
-        columns = self._columns()
-        valid, ends = columns["valid"], columns["terminated"] | columns["truncated"]
-        over = np.logical_or.accumulate((ends & valid)[::-1])[::-1]  # the lane's episode ends here or further down
-        taken, left = valid & over, valid & ~over
-        rows, kept = np.flatnonzero(taken.any(1)), np.flatnonzero(left.any(1))
-        self.cut = self.cut or self._ended < self._episodes
-        self._rows = self._rows[kept[0] :] if kept.size else []
-        for row, own in zip(self._rows, left[len(left) - len(self._rows) :], strict=True):
-            row["valid"] = own
-        self._ended = 0
-        part = slice(rows[0], rows[-1] + 1)
-        return Rollout(**tree_map(lambda column: column[part], {**columns, "valid": taken}))
-
-    def _columns(self) -> dict[str, Tree]:
-        try:
-            return tree_map(lambda *leaves: np.stack(leaves), *self._rows)  # type: ignore[no-any-return]
-        except (ValueError, KeyError) as error:
-            raise CorruptFileError(
-                f"the rollout began with rows of other shapes ({error}), from a damaged checkpoint: use a copy"
-            ) from error
-
-    def close_episodes(self) -> None:
-        super().close_episodes()
-        for row in self._rows[-1:]:
-            ended = _ends(row)
-            row["truncated"] |= row["valid"] & ~row["terminated"]
-            self._ended += _ends(row) - ended
-
-    def get_state(self) -> State:
-        columns = self._columns() if self._rows else {}
-        state = {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
-        drawn = self._demonstrations
-        return state if drawn is None else {**state, "demonstrations": drawn.get_state(contents=False)}
-
-    def set_state(self, state: State) -> None:
-        needed = {"extra"} if self._moving is None else {"extra", "inputs"}
-        if state["rows"] and not needed <= state["columns"].keys():
-            raise ResumeError(
-                "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
-                "cannot read: start anew in another folder, or finish the run with that build"
-            )
-        if state["rows"]:
-            flags = dict.fromkeys(("terminated", "truncated", "valid"), np.zeros(self.n, bool))
-            like = {"next_observation": self.example, "reward": np.zeros(self.n, np.float32), **flags}
-            if self._moving is not None:
-                like |= dict.fromkeys(("inputs", "next_inputs"), self._moving.in_units(self.example))
-            self._check_rows((state["rows"],), state["columns"], like)
-        rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
-        super().set_state(state)
-        self._rows, self.cut = rows, state.get("cut", False)  # earlier builds of 0.1 kept no `cut`
-        self._ended = sum(map(_ends, rows))
-        if self._demonstrations is not None:
-            self._demonstrations.set_state(state["demonstrations"])
-
-
-def _ends(row: dict[str, Any]) -> int:
-    """Number of episodes that end in a row."""
-    return int(((row["terminated"] | row["truncated"]) & row["valid"]).sum())

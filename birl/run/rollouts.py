@@ -1,0 +1,257 @@
+"""Players that collect rollouts, and what is learned from beside each of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from birl.dataset.views import TransitionView
+from birl.envs import Step
+from birl.errors import CorruptFileError, ResumeError
+from birl.run.identity import dataset_settings
+from birl.run.online import buffer_settings, default_buffer
+from birl.run.player import Choice, Measure, Player, clip_episodes, unmeasured
+from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, Stateful, Trainable
+from birl.run.session import SamplerPart
+from birl.types import Array, State, Tree, tree_map
+
+
+class Beside:
+    """What is learned from beside each rollout: nothing.
+
+    Attributes:
+        buffer: in which rollouts are stored; ``None`` if they are not.
+        parts: of checkpoints.
+        settings: that a run and its resumption must share.
+    """
+
+    def __init__(self) -> None:
+        self.buffer: Any = None
+        self.parts: dict[str, Stateful] = {}
+        self.settings: dict[str, Any] = {}
+
+    def lessons(self, player: Player, rollout: Rollout, measure: Measure) -> Iterator[Any]:
+        """A rollout as it is learned from, and what is learned from after it."""
+        yield rollout
+
+    def close(self, n: int) -> None:
+        """The episodes of all ``n`` environments are over."""
+
+
+class _Demonstrations(Beside):
+    """As many steps of demonstrations as a rollout has, drawn anew for each."""
+
+    def __init__(self, shown: Any, source: Any, digested: bool) -> None:
+        super().__init__()
+        self._source = source
+        self.parts = {"demonstrations": SamplerPart(source)}
+        self.settings = {"demonstrations": dataset_settings(shown)} if digested else {}
+
+    def lessons(self, player: Player, rollout: Rollout, measure: Measure) -> Iterator[Any]:
+        with measure("sample_batch"):
+            drawn = self._source.draw(TransitionView(), rollout.valid.size)
+        # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
+        # bounds, which a Gaussian knows nothing of, there would be none but the policy's.
+        yield replace(rollout, action=player.actions.clip(rollout.action), expert=drawn)
+
+
+class _Replays(Beside):
+    """A replay buffer, in which each rollout is stored before it is learned from, and older steps from there."""
+
+    def __init__(self, learner: Learner, buffer: Any, source: Any, digested: bool) -> None:
+        super().__init__()
+        self._learner, self.buffer, self._source = learner, buffer, source
+        self.parts = {"buffer": buffer, "sampler": SamplerPart(source)}
+        self.settings = buffer_settings(buffer, digested=digested)
+
+    def lessons(self, player: Player, rollout: Rollout, measure: Measure) -> Iterator[Any]:
+        yield self._stored(player, rollout)
+        for _ in range(self._learner.n_replays(self.buffer.transition_count)):
+            with measure("sample_batch"):
+                drawn = self._learner.draw(self._source)
+            yield drawn
+
+    def _stored(self, player: Player, rollout: Rollout) -> Rollout:
+        """Store a rollout, with actions as environments took them."""
+        rollout = self._learner.stored(rollout)
+        for t, valid in enumerate(rollout.valid):
+            observation, following = (
+                tree_map(lambda x, t=t: x[t], tree) for tree in (rollout.observation, rollout.next_observation)
+            )
+            self.buffer.append_batch(
+                observation,
+                player.actions.clip(rollout.action[t]),
+                rollout.reward[t],
+                rollout.terminated[t],
+                rollout.truncated[t],
+                following,
+                extra={name: column[t] for name, column in rollout.extra.items()},
+                mask=valid,
+            )
+        return rollout
+
+    def close(self, n: int) -> None:
+        clip_episodes(self.buffer, n)
+
+
+def begin_rollouts(
+    algorithm: Trainable,
+    env: Environment,
+    n_steps: int,
+    buffer: Any,
+    demonstrations: Any,
+    *,
+    replays: bool,
+    digested: bool,
+    **lanes: int,
+) -> Beside:
+    """Begin a run of a built algorithm on rollouts.
+
+    Args:
+        algorithm: on-policy algorithm.
+        env: environment.
+        n_steps: number of steps of the run; 0 if nobody knows.
+        buffer: replay buffer with one lane per environment, if older rollouts are learned from as well; by default the
+            newest million steps are kept.
+        demonstrations: dataset of an expert's steps, if these are learned from beside rollouts.
+        replays: whether older rollouts are.
+        digested: whether the contents of buffer and demonstrations are a part of the settings.
+        **lanes: number of environments, if ``env`` does not tell.
+    """
+    if replays:
+        buffer = default_buffer(algorithm, env, **lanes) if buffer is None else buffer
+        return _Replays(algorithm.learner, buffer, algorithm.learner.begin_run(buffer, n_steps, growing=True), digested)
+    if demonstrations is None:
+        algorithm.learner.begin_run(None, n_steps)
+        return Beside()
+    algorithm.build_with_dataset(demonstrations)  # checks that they fit
+    return _Demonstrations(demonstrations, algorithm.learner.begin_run(demonstrations, n_steps), digested)
+
+
+class RolloutPlayer(Player):
+    """Collects the next rollout, row by row, and learns from it when it is full.
+
+    Environments are given actions clipped to their bounds; the learner sees them as they were sampled.
+
+    Args:
+        algorithm: gives the actor; its configuration gives the length of a rollout: ``rollout_length`` rows, or as many
+            as it takes for ``n_episodes`` episodes to end. Of episodes that still run then, the steps are kept for the
+            next rollout.
+        observation, action_space, explorer: see `Player`.
+        beside: what is learned from beside each rollout.
+
+    Attributes:
+        cut: whether the rollout taken last is shorter than others, as the end of a run may be.
+    """
+
+    def __init__(
+        self,
+        algorithm: Trainable,
+        observation: Tree,
+        action_space: Space[Any],
+        explorer: ExplorerProtocol | None = None,
+        beside: Beside | None = None,
+    ) -> None:
+        super().__init__(algorithm, observation, action_space, greedy=False, explorer=explorer)
+        self._beside = beside or Beside()
+        config: Any = algorithm.config
+        self._length: int | None = getattr(config, "rollout_length", None)
+        self._episodes: int = getattr(config, "n_episodes", 0)
+        self._ended = 0  # episodes, in the rows
+        self._moving = algorithm.learner if algorithm.learner.units_move else None
+        self._rows: list[dict[str, Tree]] = []
+
+    def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
+        action = self._explored(chosen, observation, is_first, step)
+        return action, self.actions.clip(action)
+
+    def _keep(self, choice: Choice, step: Step) -> None:
+        if not step.valid.any():  # only resets: no row
+            return
+        row = {**choice._asdict(), **step._asdict()}
+        del row["returns"]
+        if self._moving is not None:
+            row["inputs"] = self._moving.in_units(choice.observation)
+            self._moving.see_observations(choice.observation, step.valid)
+            row["next_inputs"] = self._moving.in_units(step.next_observation)
+        self._rows.append(tree_map(np.array, row))
+        self._ended += _ends(row)
+
+    def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
+        if self.pending > 0:
+            return
+        if self._length is None:
+            if self._ended >= self._episodes or (last and self._ended):
+                yield from self._beside.lessons(self, self._take_episodes(), measure)
+        elif len(self._rows) == self._length or last:
+            yield from self._beside.lessons(self, self._take(self._length), measure)
+
+    def _take(self, length: int) -> Rollout:
+        """The rollout so far; the next one begins."""
+        rollout = Rollout(**self._columns())
+        self.cut = self.cut or len(self._rows) < length
+        self._rows, self._ended = [], 0
+        return rollout
+
+    def _take_episodes(self) -> Rollout:
+        """The episodes that have ended; the others stay."""
+        columns = self._columns()
+        valid, ends = columns["valid"], columns["terminated"] | columns["truncated"]
+        over = np.logical_or.accumulate((ends & valid)[::-1])[::-1]  # the lane's episode ends here or further down
+        taken, left = valid & over, valid & ~over
+        rows, kept = np.flatnonzero(taken.any(1)), np.flatnonzero(left.any(1))
+        self.cut = self.cut or self._ended < self._episodes
+        self._rows = self._rows[kept[0] :] if kept.size else []
+        for row, own in zip(self._rows, left[len(left) - len(self._rows) :], strict=True):
+            row["valid"] = own
+        self._ended = 0
+        part = slice(rows[0], rows[-1] + 1)
+        return Rollout(**tree_map(lambda column: column[part], {**columns, "valid": taken}))
+
+    def _columns(self) -> dict[str, Tree]:
+        try:
+            return tree_map(lambda *leaves: np.stack(leaves), *self._rows)  # type: ignore[no-any-return]
+        except (ValueError, KeyError) as error:
+            raise CorruptFileError(
+                f"the rollout began with rows of other shapes ({error}), from a damaged checkpoint: use a copy"
+            ) from error
+
+    def close_episodes(self) -> None:
+        super().close_episodes()
+        for row in self._rows[-1:]:
+            ended = _ends(row)
+            row["truncated"] |= row["valid"] & ~row["terminated"]
+            self._ended += _ends(row) - ended
+        if not self._rows:
+            self._beside.close(self.n)
+
+    def get_state(self) -> State:
+        columns = self._columns() if self._rows else {}
+        return {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
+
+    def set_state(self, state: State) -> None:
+        needed = {"extra"} if self._moving is None else {"extra", "inputs"}
+        if state["rows"] and not needed <= state["columns"].keys():
+            raise ResumeError(
+                "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
+                "cannot read: start anew in another folder, or finish the run with that build"
+            )
+        if state["rows"]:
+            flags = dict.fromkeys(("terminated", "truncated", "valid"), np.zeros(self.n, bool))
+            like = {"next_observation": self.example, "reward": np.zeros(self.n, np.float32), **flags}
+            if self._moving is not None:
+                like |= dict.fromkeys(("inputs", "next_inputs"), self._moving.in_units(self.example))
+            self._check_rows((state["rows"],), state["columns"], like)
+        rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
+        super().set_state(state)
+        self._rows, self.cut = rows, state.get("cut", False)  # earlier builds of 0.1 kept no `cut`
+        self._ended = sum(map(_ends, rows))
+
+
+def _ends(row: dict[str, Any]) -> int:
+    """Number of episodes that end in a row."""
+    return int(((row["terminated"] | row["truncated"]) & row["valid"]).sum())
