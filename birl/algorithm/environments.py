@@ -30,8 +30,9 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     algorithm.learns_from.refuse(name, "fit_online")
     _check_alone(algorithm)
     if algorithm.learns_from.on_policy:
-        building.check_rollout_options(name, buffer=buffer, explorer=explorer, **run)
-        epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, **run)
+        replays = _replays(algorithm)
+        building.check_rollout_options(name, buffer=None if replays else buffer, explorer=explorer, **run)
+        epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, buffer, replays=replays, **run)
     else:
         if buffer is not None:
             building.check_picker(buffer, algorithm.config)
@@ -47,8 +48,9 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     env = known_space(algorithm) if env is None else as_environment(env)
     if experience.on_policy:
         _check_alone(algorithm)
-        building.check_rollout_options(name, buffer=buffer, explorer=explorer, **options)
-        return rollout_agent(algorithm, env, n)
+        replays = _replays(algorithm)
+        building.check_rollout_options(name, buffer=None if replays else buffer, explorer=explorer, **options)
+        return rollout_agent(algorithm, env, n, buffer, replays=replays)
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
     if learning and options.get("update_interval", 1) is not None:
@@ -81,6 +83,11 @@ def _space(tree: Any) -> Any:
     if isinstance(tree, dict):
         return spaces.Dict({name: _space(part) for name, part in tree.items()})
     return spaces.Tuple(map(_space, tree)) if isinstance(tree, tuple) else tree
+
+
+def _replays(algorithm: Any) -> bool:
+    """Whether it learns from older rollouts of its own, too."""
+    return bool(algorithm.learns_from.replays and algorithm.config.replay_ratio)
 
 
 def _check_alone(algorithm: Any) -> None:

@@ -12,13 +12,12 @@ import numpy as np
 
 from birl.actions import all_finite, environment_actions, one_of, open_masks
 from birl.checks import check
-from birl.dataset import create_fifo_replay_buffer
 from birl.envs import Step, reset_generator, single_spaces
 from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, OrderError, ShapeError
 from birl.files.atomic import write_error
 from birl.files.restore import checked_array
 from birl.logging.averages import Averages
-from birl.observations import check_inside, check_mask, leaf_spaces, named_map, part_names, picked
+from birl.observations import check_inside, check_mask, leaf_spaces, named_map, picked
 from birl.run.checkpoint import (
     check_folder,
     checkpoint_path,
@@ -28,7 +27,7 @@ from birl.run.checkpoint import (
     save_checkpoint,
 )
 from birl.run.identity import ACTIONS, run_settings
-from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_settings, replay_settings
+from birl.run.online import begun_schedule, buffer_settings, default_buffer, replay_settings
 from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
 from birl.run.session import CHECK_INTERVAL, SamplerPart
@@ -404,11 +403,8 @@ def replay_agent(
     )
     algorithm.build_with_env(env)
     if buffer is None and learns:
-        keys = part_names(algorithm.spec.observations)
-        buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env, lanes=n, observation_keys=keys)
-    lanes = getattr(getattr(buffer, "storage", None), "lanes", n)
-    if lanes != n:
-        raise ShapeError(f"the buffer has {lanes} lanes, the agent {n} environments: make the buffer with lanes={n}")
+        buffer = default_buffer(algorithm, env, lanes=n)
+    _check_lanes(buffer, n)
     parts: dict[str, Stateful] = {}
     if buffer is not None:
         settings |= buffer_settings(buffer, digested=True)
@@ -431,14 +427,31 @@ def replay_agent(
     return Agent(algorithm, player, env, parts, settings)
 
 
-def rollout_agent(algorithm: Trainable, env: Environment, n: int) -> Agent:
-    """An agent that learns from its own rollouts; see `replay_agent`."""
+def rollout_agent(
+    algorithm: Trainable, env: Environment, n: int, buffer: Any = None, *, replays: bool = False
+) -> Agent:
+    """An agent that learns from its own rollouts and, with ``replays``, from those in a buffer; see `replay_agent`."""
     check("n", n, int, low=1)
+    check_parts(buffer, None)
     settings = run_settings(algorithm, "agent", environments=n)
     algorithm.build_with_env(env)
-    algorithm.learner.begin_run(None, 0)
-    player = RolloutPlayer(algorithm, _example(algorithm.spec.observations, env, n), single_spaces(env)[1])
-    return Agent(algorithm, player, env, {}, settings)
+    parts: dict[str, Stateful] = {}
+    if replays:
+        buffer = default_buffer(algorithm, env, lanes=n) if buffer is None else buffer
+        _check_lanes(buffer, n)
+        settings |= buffer_settings(buffer, digested=True)
+    source = algorithm.learner.begin_run(buffer, 0, growing=replays)
+    if replays:
+        parts = {"buffer": buffer, "sampler": SamplerPart(source)}
+    example = _example(observed(algorithm, env, buffer), env, n)
+    player = RolloutPlayer(algorithm, example, single_spaces(env)[1], buffer, source)
+    return Agent(algorithm, player, env, parts, settings)
+
+
+def _check_lanes(buffer: Any, n: int) -> None:
+    lanes = getattr(getattr(buffer, "storage", None), "lanes", n)
+    if lanes != n:
+        raise ShapeError(f"the buffer has {lanes} lanes, the agent {n} environments: make the buffer with lanes={n}")
 
 
 def _example(observations: Tree, env: Environment, n: int) -> Tree:

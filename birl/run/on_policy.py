@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Unpack
+from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import environment_settings, run_settings
+from birl.run.online import buffer_settings, default_buffer
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import RolloutPlayer
-from birl.run.protocols import Environment, Trainable
-from birl.run.session import Session
+from birl.run.player import RolloutPlayer, check_parts, clip_episodes, observed
+from birl.run.protocols import Environment, Stateful, Trainable
+from birl.run.session import SamplerPart, Session
 
 
 def on_policy_fitter(
     algorithm: Trainable,
     env: Environment,
     n_steps: int = 1_000_000,
+    buffer: Any = None,
+    *,
+    replays: bool = False,
     **options: Unpack[OnlineOptions],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
     """Train on the policy's own rollouts, one epoch per iteration.
@@ -29,23 +33,33 @@ def on_policy_fitter(
             to its bounds; the learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
             shorter.
+        buffer: replay buffer with one lane per environment, if older rollouts are learned from as well; by default the
+            newest million steps are kept.
+        replays: whether they are.
         **options: see `OnlineOptions`.
 
     Yields:
         Number of the epoch (from 1) and its metrics. Losses are means over the rollouts of the epoch.
     """
     n_steps, given = checked_online_options(n_steps, options)
+    check_parts(buffer, None)
     env = checked_environments(env, given)
     settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
     algorithm.build_with_env(env)
-    algorithm.learner.begin_run(None, n_steps)
+    parts: dict[str, Stateful] = {}
+    if replays:
+        buffer = default_buffer(algorithm, env) if buffer is None else buffer
+        settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
+    source = algorithm.learner.begin_run(buffer, n_steps, growing=replays)
+    if replays:
+        parts = {"buffer": buffer, "sampler": SamplerPart(source)}
     resets = reset_generator(env, given["seed"])
-    stepper = Stepper(env, resets, observations=algorithm.spec.observations)
-    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space)
+    stepper = Stepper(env, resets, observations=observed(algorithm, env, buffer))
+    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, buffer, source)
     collector = Collector(stepper, player)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, {"rollout": collector}, settings, evaluators, None, given)
+    session = Session(algorithm, name, n_steps, {**parts, "rollout": collector}, settings, evaluators, buffer, given)
 
     if player.cut and session.left:
         session.differs("its last rollout was cut short by the end of the run")
@@ -59,3 +73,5 @@ def on_policy_fitter(
         session.tick()
 
     yield from session.epochs(step)
+    if replays:
+        clip_episodes(buffer, player.n)

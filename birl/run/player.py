@@ -69,6 +69,12 @@ def observed(algorithm: Trainable, env: Any, buffer: Any) -> Tree:
     return own if len(wanted) == len(part_names(own) or ()) else environment_spec(env, wanted).observations
 
 
+def clip_episodes(buffer: Any, n: int) -> None:
+    """End the running episodes in all ``n`` lanes of a buffer."""
+    for lane in range(n):
+        buffer.clip_episode(False, truncated=True, lane=lane)
+
+
 class Choice(NamedTuple):
     """Actions of ``n`` environments that wait for the step that they lead to.
 
@@ -320,8 +326,8 @@ class ReplayPlayer(Player):
 
     def close_episodes(self) -> None:
         super().close_episodes()
-        for lane in range(self.n if self._buffer is not None else 0):
-            self._buffer.clip_episode(False, truncated=True, lane=lane)
+        if self._buffer is not None:
+            clip_episodes(self._buffer, self.n)
 
     def get_state(self) -> State:
         state = {**super().get_state(), "generator": self._generator.bit_generator.state}
@@ -367,15 +373,21 @@ class RolloutPlayer(Player):
     Args:
         algorithm: gives the actor; its configuration gives the length of a rollout.
         observation, action_space: see `Player`.
+        buffer: replay buffer with one lane per environment, for algorithms that learn from older rollouts, too: a
+            rollout is stored in whole, before it is learned from. ``None`` for the others.
+        source: what they draw from.
 
     Attributes:
         cut: whether the rollout taken last is shorter than others, as the end of a run may be.
     """
 
-    def __init__(self, algorithm: Trainable, observation: Tree, action_space: Space[Any]) -> None:
+    def __init__(
+        self, algorithm: Trainable, observation: Tree, action_space: Space[Any], buffer: Any = None, source: Any = None
+    ) -> None:
         super().__init__(algorithm, observation, action_space, greedy=False)
         config: Any = algorithm.config
         self._length = config.rollout_length
+        self._learner, self._buffer, self._source = algorithm.learner, buffer, source
         self._moving = algorithm.learner if algorithm.learner.units_move else None
         self._rows: list[dict[str, Tree]] = []
 
@@ -394,8 +406,35 @@ class RolloutPlayer(Player):
         self._rows.append(tree_map(np.array, row))
 
     def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
-        if self.pending == 0 and (len(self._rows) == self._length or last):
+        if self.pending > 0 or (len(self._rows) < self._length and not last):
+            return
+        if self._buffer is None:
             yield self._take()
+            return
+        yield self._stored(self._take())
+        for _ in range(self._learner.n_replays(self._buffer.transition_count)):
+            with measure("sample_batch"):
+                drawn = self._learner.draw(self._source)
+            yield drawn
+
+    def _stored(self, rollout: Rollout) -> Rollout:
+        """Store a rollout, with actions as environments took them."""
+        rollout = self._learner.stored(rollout)
+        for t, valid in enumerate(rollout.valid):
+            observation, following = (
+                tree_map(lambda x, t=t: x[t], tree) for tree in (rollout.observation, rollout.next_observation)
+            )
+            self._buffer.append_batch(
+                observation,
+                self.actions.clip(rollout.action[t]),
+                rollout.reward[t],
+                rollout.terminated[t],
+                rollout.truncated[t],
+                following,
+                extra={name: column[t] for name, column in rollout.extra.items()},
+                mask=valid,
+            )
+        return rollout
 
     def _take(self) -> Rollout:
         """The rollout so far; the next one begins."""
@@ -416,6 +455,8 @@ class RolloutPlayer(Player):
         super().close_episodes()
         for row in self._rows[-1:]:
             row["truncated"] |= row["valid"] & ~row["terminated"]
+        if self._buffer is not None and not self._rows:
+            clip_episodes(self._buffer, self.n)
 
     def get_state(self) -> State:
         columns = self._columns() if self._rows else {}
