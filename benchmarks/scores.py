@@ -89,7 +89,9 @@ class Task:
         """Hyper-parameters in words."""
         words = [f"`{name}={value!r}`" for name, value in self.fields.items()]
         if not self.data:
-            words += [f"layers of {' and '.join(map(str, WIDTHS))} units", f"learning rates of {RATE}"]
+            words += [f"layers of {' and '.join(map(str, WIDTHS))} units"]
+        if not self.data and self.algorithm not in OWN_RATES:
+            words += [f"learning rates of {RATE}"]
             if self.algorithm != "PPO":
                 words += ["batches of 256", f"{RANDOM_STEPS:,} random steps first"]
         if self.widths:
@@ -143,6 +145,7 @@ SHORTER: dict[str, dict[str, Any]] = {
 }
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
 HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "REDQ", "TQC")  # many actions, critics or units an update
+OWN_RATES = ("ACER", "DiscreteACER", "IMPALA")  # on-policy algorithms with the defaults of their papers
 SMALL, MIDDLE = (64, 64), (128, 128)
 PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
@@ -174,6 +177,10 @@ TASKS: dict[str, Task] = {
             "PPO", "HalfCheetah-v5", "", 102_400, 10_240, {"batch_size": 64}, running=running
         )
         for running in (False, True)
+    },
+    **{
+        f"{name.lower()}-{env.split('-')[0].lower()}": Task(name, env, "", 40_960, 4_096)
+        for name, env in (("DiscreteACER", "CartPole-v1"), ("ACER", "Pendulum-v1"), ("IMPALA", "CartPole-v1"))
     },
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
@@ -301,7 +308,10 @@ def run_birl(options: argparse.Namespace) -> None:
     fields |= narrowed(birl, name, task.widths)
     if not task.data:
         widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name == "PPO" else "relu")
-        if name == "PPO":
+        if name in OWN_RATES:
+            own = getattr(algos, f"{name}Config")
+            fields |= {field: widths for field in own.__dataclass_fields__ if field.endswith("encoder_factory")}
+        elif name == "PPO":
             fields |= {"actor_encoder_factory": widths, "value_encoder_factory": widths, "learning_rate": RATE}
         else:
             fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}

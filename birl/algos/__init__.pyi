@@ -16,6 +16,10 @@ from birl.acting.explorers import NormalNoise as NormalNoise
 from birl.acting.explorers import OrnsteinUhlenbeckNoise as OrnsteinUhlenbeckNoise
 from birl.algorithm.algorithm import Algorithm as Algorithm
 from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgorithm
+from birl.algos.acer import ACER as ACER
+from birl.algos.acer import ACERConfig as ACERConfig
+from birl.algos.acer import DiscreteACER as DiscreteACER
+from birl.algos.acer import DiscreteACERConfig as DiscreteACERConfig
 from birl.algos.advantage_learning import AL as AL
 from birl.algos.advantage_learning import ALConfig as ALConfig
 from birl.algos.advantage_learning import DoublePAL as DoublePAL
@@ -66,6 +70,8 @@ from birl.algos.edac import EDAC as EDAC
 from birl.algos.edac import EDACConfig as EDACConfig
 from birl.algos.icml2018_sac import ICML2018SAC as ICML2018SAC
 from birl.algos.icml2018_sac import ICML2018SACConfig as ICML2018SACConfig
+from birl.algos.impala import IMPALA as IMPALA
+from birl.algos.impala import IMPALAConfig as IMPALAConfig
 from birl.algos.iql import DiscreteIQL as DiscreteIQL
 from birl.algos.iql import DiscreteIQLConfig as DiscreteIQLConfig
 from birl.algos.iql import IQL as IQL
