@@ -149,7 +149,7 @@ SHORTER: dict[str, dict[str, Any]] = {
     "DiscreteAWR": {"beta": 1.0, "actor_learning_rate": 5e-4, "critic_learning_rate": 1e-3},
 }
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
-HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "MPO", "REDQ", "TQC")  # many actions, critics or units an update
+HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "MPO", "REDQ", "TQC")  # many networks or units
 SMALL, MIDDLE = (64, 64), (128, 128)
 PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
@@ -190,6 +190,14 @@ TASKS: dict[str, Task] = {
     "nstepdqn-cartpole": Task(
         "NStepDQN", "CartPole-v1", "", 102_400, 10_240, {"learning_rate": 7e-4, "target_update_interval": 100}
     ),
+    **{
+        f"{name.lower()}-{env.split('-')[0].lower()}": Task(name, env, "", 40_960, 4_096, {"learning_rate": rate})
+        for name, env, rate in (
+            ("DiscreteACER", "CartPole-v1", 7e-4),
+            ("ACER", "Pendulum-v1", 7e-4),
+            ("IMPALA", "CartPole-v1", 6e-4),
+        )
+    },
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
@@ -215,7 +223,8 @@ TASKS: dict[str, Task] = {
         for name in ("CQL", "CalQL")
     },
 }
-ON_POLICY = ("A2C", "A3C", "NStepDQN", "PPO", "REINFORCE")
+REPLAYING = ("ACER", "DiscreteACER", "IMPALA")
+ON_POLICY = ("A2C", "A3C", "NStepDQN", "PPO", "REINFORCE", *REPLAYING)
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4
@@ -316,10 +325,12 @@ def run_birl(options: argparse.Namespace) -> None:
     fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", **task.fields}
     fields |= narrowed(birl, name, task.widths)
     if not task.data:
-        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name in ON_POLICY else "relu")
+        tanh = name in ON_POLICY and name not in REPLAYING
+        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if tanh else "relu")
         if name in ON_POLICY:
-            names = ("encoder_factory",) if name == "NStepDQN" else ("actor_encoder_factory", "value_encoder_factory")
-            fields = {"learning_rate": RATE, **fields, **dict.fromkeys(names, widths)}
+            own = (each.name for each in dataclasses.fields(getattr(algos, f"{name}Config")))
+            encoders = dict.fromkeys((each for each in own if each.endswith("encoder_factory")), widths)
+            fields = {"learning_rate": RATE, **fields, **encoders}
         else:
             fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
             fields |= {"actor_learning_rate": RATE, "critic_learning_rate": RATE}

@@ -24,7 +24,7 @@ from birl.models import (
     QRQFunctionFactory,
     VectorEncoderFactory,
 )
-from birl.optimizers import SGDFactory
+from birl.optimizers import AdamFactory, SGDFactory
 from birl.preprocessing import MinMaxActionScaler, MultiplyRewardScaler
 from birl.testing import PROBES
 from birl.types import ActionSpace
@@ -276,6 +276,13 @@ MPO_CHAIN = {**MPO_PROBE, "target_update_interval": 10}
 VMPO_PROBE = {"learning_rate": 4e-3, "epsilon": 0.1, "epsilon_policy": 0.1, "epsilon_mean": 0.1, "epsilon_std": 0.01}
 GAIL_RUN: dict[str, Any] = {"learning_rate": 4e-3, "discriminator_learning_rate": 4e-3}
 AIRL_RUN = {**GAIL_RUN, "reward": "airl"}
+REPLAYED = {  # ACER and IMPALA: short rollouts, and older ones from the start
+    "optim_factory": AdamFactory(),
+    "batch_size": 8,
+    "rollout_length": 16,
+    "replay_ratio": 2.0,
+    "replay_start": 64,
+}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -826,6 +833,35 @@ ROWS: tuple[Row, ...] = (
             Chain("airl continuous", AIRL_RUN, False, n_steps=8192, skill=1.0),
         ),
         apart="GAIL",
+    ),
+    Row(
+        algos.DiscreteACERConfig,
+        contract=(Variant(), Variant("GRU", dict.fromkeys(("actor_encoder_factory", "critic_encoder_factory"), GRU))),
+        probes=(Probing("", {**REPLAYED, "learning_rate": 1e-2}, n_steps=1280),),
+        chain=(Chain("", {**REPLAYED, "learning_rate": 4e-3}, n_steps=4096),),
+        apart="DiscreteACER",
+    ),
+    Row(
+        algos.ACERConfig,
+        probes=(
+            Probing("values", {**REPLAYED, "learning_rate": 1e-2}, n_steps=1280, kinds=("discount", "time_limit")),
+            Probing("actions", {**REPLAYED, "learning_rate": 6e-3}, n_steps=1920, kinds=ACTION_PROBES),
+        ),
+        chain=(Chain("", {**REPLAYED, "learning_rate": 4e-3}, n_steps=4096),),
+        apart="ACER",
+    ),
+    Row(
+        algos.IMPALAConfig,
+        contract=(Variant("continuous", discrete=False), Variant("discrete", discrete=True)),
+        probes=(
+            Probing("discrete", {**REPLAYED, "learning_rate": 1e-2}, True, n_steps=1280, kinds=SOME_PROBES),
+            Probing("actions", {**REPLAYED, "learning_rate": 6e-3}, False, n_steps=1920, kinds=ACTION_PROBES),
+        ),
+        chain=(
+            Chain("discrete", {**REPLAYED, "learning_rate": 4e-3}, True, n_steps=4096),
+            Chain("continuous", {**REPLAYED, "learning_rate": 4e-3}, False, n_steps=4096, slow=True),
+        ),
+        apart="IMPALA",
     ),
     Row(
         algos.DecisionTransformerConfig,

@@ -80,9 +80,14 @@ def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tens
         weight=valid,
         is_first=units.tensor(rollout.is_first).to(torch.bool),
         state={name: units.tensor(value) for name, value in rollout.start_state.items()} or None,
-        extra={name: units.tensor(value) for name, value in rollout.extra.items() if name.startswith("state.")},
+        extra={name: units.tensor(x) for name, x in rollout.extra.items() if _is_kept(name)},
     )
     return batch, ended
+
+
+def _is_kept(name: str) -> bool:
+    """Whether a column of a rollout is one of its batch: recurrent states, and parameters of the policy that acted."""
+    return name == "policy" or name.startswith("state.")
 
 
 def _in_units(units: Units, observation: Tree, inputs: Tree | None) -> Tree:

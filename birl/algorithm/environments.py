@@ -33,9 +33,12 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     experience = algorithm.learns_from
     if experience.on_policy:
         explored = {} if experience.explored else {"explorer": explorer}
-        building.check_rollout_options(name, buffer=buffer, **explored, **run)
-        fitter = on_policy.on_policy_fitter if run.get("workers") is None else asynchronous.asynchronous_fitter
-        epochs = fitter(algorithm, env, n_steps, explorer, **run)
+        replays = _replays(algorithm)
+        building.check_rollout_options(name, buffer=None if replays else buffer, **explored, **run)
+        if run.get("workers") is None:
+            epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, explorer, buffer, replays=replays, **run)
+        else:
+            epochs = asynchronous.asynchronous_fitter(algorithm, env, n_steps, explorer, **run)
     elif run.get("workers") is not None:
         raise UnsupportedError(
             f"{name} learns from a replay buffer, which workers={run['workers']} would not share: leave workers out, "
@@ -58,8 +61,9 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     if experience.on_policy:
         _check_alone(algorithm)
         explored = {} if experience.explored else {"explorer": explorer}
-        building.check_rollout_options(name, buffer=buffer, **explored, **options)
-        return rollout_agent(algorithm, env, n, explorer, given.get("demonstrations"))
+        replays, shown = _replays(algorithm), given.get("demonstrations")
+        building.check_rollout_options(name, buffer=None if replays else buffer, **explored, **options)
+        return rollout_agent(algorithm, env, n, explorer, buffer, shown, replays=replays)
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
     if learning and options.get("update_interval", 1) is not None:
@@ -92,6 +96,11 @@ def _space(tree: Any) -> Any:
     if isinstance(tree, dict):
         return spaces.Dict({name: _space(part) for name, part in tree.items()})
     return spaces.Tuple(map(_space, tree)) if isinstance(tree, tuple) else tree
+
+
+def _replays(algorithm: Any) -> bool:
+    """Whether it learns from older rollouts of its own, too."""
+    return bool(algorithm.learns_from.replays and algorithm.config.replay_ratio)
 
 
 def _check_alone(algorithm: Any) -> None:

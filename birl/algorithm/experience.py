@@ -18,11 +18,12 @@ from torch import Tensor
 from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
 from birl.algorithm.learner import Experience, Learner, Pass, Passes
 from birl.checks import check
-from birl.dataset.minibatch import TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.minibatch import SequenceMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import ConfigError, DataError
 from birl.models import eval_mode
+from birl.preprocessing.units import to_float
 from birl.run.protocols import Rollout
 from birl.types import Batch, Inputs
 
@@ -372,6 +373,72 @@ class DemonstratedRollouts(Rollouts):
     def updates(self, config: Any, count: int) -> int:
         judged = count * getattr(config, self.n_judging_passes) // config.batch_size
         return int(judged + super().updates(config, count))
+
+
+class Replays(Experience):
+    """The policy's own newest steps, and then sequences of older ones from a replay buffer: an update from each.
+
+    With every step the parameters of the policy's distribution are stored that the action came from, for ratios of
+    probabilities and divergences: ``policy`` ``[T, B, P]`` in a batch's ``extra``.
+
+    The configuration has ``rollout_length``, the length of sequences also, and ``batch_size``, the number of sequences
+    in an update from the buffer; ``replay_ratio``, how many of these there are after each rollout, on average of a
+    Poisson distribution (Wang et al. 2017, arXiv:1611.01224, section 3), and ``replay_start``, the number of stored
+    steps from which on they are made.
+    """
+
+    loops = ONLINE
+    stores = ("policy_action",)
+    on_policy = True
+    replays = True
+    errors = False
+    single_seed = "learns from its own experience, which seeds do not share"
+    description = "live environments: its own fresh experience, and older steps of its own from a replay buffer"
+
+    def draw(self, learner: Learner, source: Any) -> Any:
+        return source.draw(SequenceView(learner.config.rollout_length), learner.config.batch_size)
+
+    def batch(self, learner: Learner, drawn: Any) -> Batch:
+        if isinstance(drawn, SequenceMiniBatch):
+            return self._replayed(learner, drawn)
+        hint = ": it learns from its own newest steps, which algo.fit_online(env) collects, and replays them"
+        batch, _ = rollout_batch(check("batch", drawn, Rollout, hint), learner.units, learner.config.gamma)
+        policy = to_float(batch.extra["policy"]) if "policy" in batch.extra else _policy_parameters(learner, batch)
+        return replace(batch, extra={"policy": policy})
+
+    def _replayed(self, learner: Learner, drawn: SequenceMiniBatch) -> Batch:
+        if "policy" not in drawn.extra:
+            raise DataError(
+                f"{learner.name} replays steps with the policy that chose them, which these do not have: give "
+                "fit_online(env) an empty buffer, or one that it has filled before"
+            )
+        batch, units = to_batch(drawn, learner.units, learner.config.gamma), learner.units
+        if not units.actions.discrete:  # before any clipping
+            chosen = units.tensor(drawn.extra["policy_action"])
+            batch = replace(batch, action=chosen.reshape(*batch.reward.shape, *units.actions.shape))
+        return replace(batch, extra={"policy": to_float(units.tensor(drawn.extra["policy"]))})
+
+    def before(self, learner: Learner, drawn: Any) -> None:
+        if isinstance(drawn, Rollout):
+            learner.see_rewards(drawn.reward, drawn.is_first, drawn.valid)
+
+    def stored(self, learner: Learner, rollout: Rollout) -> Rollout:
+        policy = self.batch(learner, rollout).extra["policy"]
+        return replace(rollout, extra={**rollout.extra, "policy": policy.cpu().numpy()})
+
+    def n_replays(self, config: Any, count: int) -> int:
+        if count < max(config.replay_start, config.batch_size):
+            return 0
+        return int(torch.poisson(torch.tensor(float(config.replay_ratio))))
+
+    def updates(self, config: Any, count: int) -> int:
+        return int(count / config.rollout_length * (1 + config.replay_ratio))
+
+
+def _policy_parameters(learner: Learner, batch: Batch) -> Tensor:
+    """Parameters ``[T, N, P]`` of the present policy where the steps of a batch were chosen."""
+    with torch.no_grad(), eval_mode(learner.nets):
+        return learner.nets.actor(batch.inputs).parameters()  # type: ignore[no-any-return]
 
 
 def _present(learner: Learner, name: str) -> float | None:

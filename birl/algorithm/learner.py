@@ -57,8 +57,9 @@ class Experience:
     Attributes:
         loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
         stores: columns that acting stores with each step: ``"policy_action"`` before scaling and clipping.
-        on_policy: whether it is the newest experience of the policy itself, without buffer.
+        on_policy: whether it is the newest experience of the policy itself.
         explored: whether an explorer may choose the actions of an on-policy one.
+        replays: whether it learns from older steps of its own as well, which loops keep in a replay buffer.
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
         errors: whether losses may have TD errors, by which prioritised samplers draw.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
@@ -73,6 +74,7 @@ class Experience:
     stores: tuple[str, ...] = ()
     on_policy: bool = False
     explored: bool = False
+    replays: bool = False
     contexts: bool = False
     errors: bool = True
     gathers: bool = False
@@ -101,6 +103,14 @@ class Experience:
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         """The engine updates to make with a batch, by default one; each is answered with its metrics."""
         yield Pass(batch)
+
+    def stored(self, learner: Learner, rollout: Any) -> Any:
+        """A rollout with all that is to be stored of it in a replay buffer, before it is learned from."""
+        return rollout
+
+    def n_replays(self, config: Any, count: int) -> int:
+        """How many draws are to be learned from after a rollout, if the buffer holds ``count`` steps by then."""
+        return 0
 
     def updates(self, config: Any, count: int) -> int:
         """Approximate number of engine updates for ``count`` draws (or ``count`` steps of fresh experience)."""
@@ -231,6 +241,14 @@ class Learner:
     def batch(self, drawn: Any) -> Batch:
         """The drawn steps in the networks' units."""
         return self.experience.batch(self, drawn)
+
+    def stored(self, rollout: Any) -> Any:
+        """See `Experience.stored`."""
+        return self.experience.stored(self, rollout)
+
+    def n_replays(self, count: int) -> int:
+        """See `Experience.n_replays`."""
+        return self.experience.n_replays(self.config, count)
 
     def learn(self, drawn: Any) -> dict[str, Tensor]:
         """Learn from a result of `draw` (or from a `Batch`).

@@ -20,6 +20,10 @@ from birl.algos.a2c import A2C as A2C
 from birl.algos.a2c import A2CConfig as A2CConfig
 from birl.algos.a3c import A3C as A3C
 from birl.algos.a3c import A3CConfig as A3CConfig
+from birl.algos.acer import ACER as ACER
+from birl.algos.acer import ACERConfig as ACERConfig
+from birl.algos.acer import DiscreteACER as DiscreteACER
+from birl.algos.acer import DiscreteACERConfig as DiscreteACERConfig
 from birl.algos.advantage_learning import AL as AL
 from birl.algos.advantage_learning import ALConfig as ALConfig
 from birl.algos.advantage_learning import DoublePAL as DoublePAL
@@ -74,6 +78,8 @@ from birl.algos.gail import GAIL as GAIL
 from birl.algos.gail import GAILConfig as GAILConfig
 from birl.algos.icml2018_sac import ICML2018SAC as ICML2018SAC
 from birl.algos.icml2018_sac import ICML2018SACConfig as ICML2018SACConfig
+from birl.algos.impala import IMPALA as IMPALA
+from birl.algos.impala import IMPALAConfig as IMPALAConfig
 from birl.algos.iql import DiscreteIQL as DiscreteIQL
 from birl.algos.iql import DiscreteIQLConfig as DiscreteIQLConfig
 from birl.algos.iql import IQL as IQL

@@ -54,7 +54,7 @@ from birl.models.transformer import (
 )
 from birl.models.vae import VAEDecoder, VAEEncoder, random_latents
 from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, Returns
-from birl.models.values import ValueFunction
+from birl.models.values import AdvantageFunction, ValueFunction
 from birl.optimizers import (
     AdamFactory,
     AdamWFactory,
@@ -78,6 +78,7 @@ __all__ = [
     "ActorCriticNets",
     "AdamFactory",
     "AdamWFactory",
+    "AdvantageFunction",
     "BatchRenormEncoderFactory",
     "BetaFactory",
     "C51QFunctionFactory",

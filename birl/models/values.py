@@ -1,11 +1,11 @@
-"""State-value functions."""
+"""State-value functions, and advantages of actions."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from birl.models.encoders import EncoderFactory
-from birl.models.networks import LinearNetwork
+from birl.models.networks import LinearNetwork, Network
 from birl.spaces import Spec
 from birl.types import Inputs
 
@@ -45,3 +45,20 @@ class ValueHead(nn.Module):
         """Orthogonal weights of scale ``gain``, and no bias; see `LinearNetwork.make_orthogonal`."""
         nn.init.orthogonal_(self.linear.weight, gain)
         nn.init.zeros_(self.linear.bias)
+
+
+class AdvantageFunction(Network):
+    """How much better an action is than others of the same state, up to a number for each state.
+
+    Args:
+        spec: shapes of observations and actions.
+        encoder_factory: makes the encoder, which reads actions, too.
+    """
+
+    def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
+        super().__init__(spec, encoder_factory.build(spec.encoder_shape, spec.actions), with_action=True)
+        self.linear = nn.Linear(self.feature_size, 1, bias=False)  # differences of two have none
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
+        """Advantages ``[...]``; ``action`` may have more leading dimensions than the observation."""
+        return self.linear(self.encode(inputs, action)).squeeze(-1)

@@ -12,13 +12,12 @@ import numpy as np
 
 from birl.actions import all_finite, environment_actions, one_of, open_masks
 from birl.checks import check
-from birl.dataset import create_fifo_replay_buffer
 from birl.envs import Step, reset_generator, single_spaces
 from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, OrderError, ShapeError
 from birl.files.atomic import write_error
 from birl.files.restore import checked_array
 from birl.logging.averages import Averages
-from birl.observations import check_inside, check_mask, leaf_spaces, named_map, part_names, picked
+from birl.observations import check_inside, check_mask, leaf_spaces, named_map, picked
 from birl.run.checkpoint import (
     check_folder,
     checkpoint_path,
@@ -28,7 +27,7 @@ from birl.run.checkpoint import (
     save_checkpoint,
 )
 from birl.run.identity import ACTIONS, part_settings, run_settings
-from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_settings, replay_settings
+from birl.run.online import begun_schedule, buffer_settings, default_buffer, replay_settings
 from birl.run.player import Player, ReplayPlayer, check_parts, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
 from birl.run.rollouts import RolloutPlayer, begin_rollouts
@@ -405,11 +404,8 @@ def replay_agent(
     )
     algorithm.build_with_env(env)
     if buffer is None and learns:
-        keys = part_names(algorithm.spec.observations)
-        buffer = create_fifo_replay_buffer(limit=DEFAULT_BUFFER_LIMIT, env=env, lanes=n, observation_keys=keys)
-    lanes = getattr(getattr(buffer, "storage", None), "lanes", n)
-    if lanes != n:
-        raise ShapeError(f"the buffer has {lanes} lanes, the agent {n} environments: make the buffer with lanes={n}")
+        buffer = default_buffer(algorithm, env, lanes=n)
+    _check_lanes(buffer, n)
     parts: dict[str, Stateful] = {}
     if buffer is not None:
         settings |= buffer_settings(buffer, digested=True)

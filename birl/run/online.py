@@ -62,9 +62,7 @@ def online_fitter(
         **environment_settings(env, seed),
     )
     algorithm.build_with_env(env)
-    if buffer is None:
-        keys = part_names(algorithm.spec.observations)
-        buffer = create_fifo_replay_buffer(DEFAULT_BUFFER_LIMIT, env=env, observation_keys=keys)
+    buffer = default_buffer(algorithm, env) if buffer is None else buffer
     if buffer.transition_count + n_steps < batch_size:
         warnings.warn(
             f"nothing will be learned in n_steps={n_steps}: updates begin when the buffer holds a minibatch, that is, "
@@ -110,6 +108,12 @@ def online_fitter(
     with collector:
         yield from session.epochs(step)
     player.close_episodes()
+
+
+def default_buffer(algorithm: Trainable, env: Environment, **options: Any) -> Any:
+    """A buffer of the newest million steps, of what a built algorithm reads of an environment."""
+    keys = part_names(algorithm.spec.observations)
+    return create_fifo_replay_buffer(DEFAULT_BUFFER_LIMIT, env=env, observation_keys=keys, **options)
 
 
 def replay_settings(given: Mapping[str, Any], explorer: ExplorerProtocol | None) -> dict[str, Any]:

@@ -101,6 +101,12 @@ class Learner(Protocol):
             growing: whether steps will be appended between updates.
         """
 
+    def stored(self, rollout: Rollout) -> Rollout:
+        """A rollout with all that is to be stored of it in a replay buffer, before it is learned from."""
+
+    def n_replays(self, count: int) -> int:
+        """How many draws are to be learned from after a rollout, if the buffer holds ``count`` steps by then."""
+
     def draw(self, source: Any) -> Any:
         """Draw the input of `learn`, with the source's own generator."""
 

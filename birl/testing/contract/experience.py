@@ -85,9 +85,9 @@ def _rollout_episodes_stay_apart(subject: Subject, algorithm: Any) -> None:
         values.append({})
         for batch in subject.batches(algorithm, item):
             for name, value in batch.extra.items():
-                rows = batch.observation.flatten(0, -2)
-                for row, numbers in zip(rows, value.reshape(len(rows), -1), strict=True):
-                    values[-1][name, *row.tolist()] = float(numbers.double().sum())
+                numbers = value.flatten(0, batch.reward.dim() - 1).reshape(batch.reward.numel(), -1).sum(-1)
+                for row, number in zip(batch.observation.flatten(0, -2), numbers, strict=True):
+                    values[-1][name, *row.tolist()] = float(number)
     first, second = values
     for name in {name for name, *_ in first}:
         for row in rollout.observation[: 2 * EPISODE].reshape(-1, 3).tolist():

@@ -1,0 +1,256 @@
+"""Actor-critic with experience replay, for discrete and for continuous actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    AlgorithmConfig,
+    Batch,
+    Gradient,
+    Loss,
+    NetworkConfig,
+    PolicyConfig,
+    Polyak,
+    Replays,
+    Spec,
+    StochasticActor,
+    config,
+    field,
+    q_value,
+    weighted_mean,
+)
+from birl.algos.ppo import PPOConfig
+from birl.losses import last_steps, retrace
+from birl.models import (
+    AdvantageFunction,
+    CategoricalPolicy,
+    DefaultEncoderFactory,
+    DiscreteQFunction,
+    DistributionFactory,
+    EncoderFactory,
+    MeanQFunctionFactory,
+    NormalFactory,
+    ValueFunction,
+    policy_of,
+)
+from birl.optimizers import OptimizerFactory, RMSpropFactory
+
+
+def _rmsprop() -> OptimizerFactory:
+    return RMSpropFactory(alpha=0.99, eps=4e-3, centered=False, eps_inside_root=True, clip_grad_norm=40.0)
+
+
+@config
+class ReplayedPolicyConfig(AlgorithmConfig):
+    """Fields of actor-critics that learn from their newest rollouts and replay older ones."""
+
+    batch_size: int = field(
+        16, "Number of sequences, of `rollout_length` steps, in an update from the replay buffer.", low=1
+    )
+    learning_rate: float = field(7e-4, like=NetworkConfig)
+    optim_factory: OptimizerFactory = field(_rmsprop, like=NetworkConfig)
+    actor_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=PolicyConfig)
+    rollout_length: int = field(20, like=PPOConfig)
+    replay_ratio: float = field(
+        4.0, "Mean number of updates from the replay buffer after each rollout; 0 for none, and no buffer.", low=0
+    )
+    replay_start: int = field(10_000, "Number of stored steps from which on older ones are replayed.", low=0)
+    value_coefficient: float = field(0.5, like=PPOConfig)
+    entropy_coefficient: float = field(0.001, like=PPOConfig)
+
+
+@config
+class DiscreteACERConfig(ReplayedPolicyConfig):
+    """Actor-critic with experience replay (Wang et al. 2017, arXiv:1611.01224, algorithm 2).
+
+    After each rollout of ``rollout_length`` steps from each environment there is an update from it, and then a number
+    of updates from sequences of older steps, which is drawn from a Poisson distribution. Steps are stored in a replay
+    buffer with the policy that chose them.
+
+    Differs from the paper: losses are means over steps, not sums; the trust region's statistics are the logits, not
+    the probabilities; environments of one process step together, with one buffer, instead of asynchronous threads.
+
+    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
+    """
+
+    critic_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=PolicyConfig)
+    truncation: float = field(
+        10.0, "Largest importance weight; the policy's own actions make up for the rest of larger ones.", above=0
+    )
+    trust_region: float = field(
+        1.0, "Largest divergence, in nats and to first order, from the average policy (delta of the paper).", above=0
+    )
+    tau: float = field(
+        0.01, "Share of the newest policy in each update of the average policy (1 - alpha of the paper).", low=0, high=1
+    )
+
+
+class DiscreteACERNets(nn.Module):
+    """The policy, its slowly moving average, and the Q-function."""
+
+    def __init__(self, spec: Spec, cfg: DiscreteACERConfig) -> None:
+        super().__init__()
+        self.actor = CategoricalPolicy(spec, cfg.actor_encoder_factory)
+        self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, MeanQFunctionFactory())
+        self.actor_average = deepcopy(self.actor)
+
+
+def trusted_gradient(
+    policy: Any, average: Any, objective: Callable[[Any], Tensor], delta: float, fixed: bool = False
+) -> Tensor:
+    """Eqs. 11-12: the gradient of an objective by the policy's parameters, as far as it stays near the average policy.
+
+    Args:
+        policy, average: distributions over the same actions.
+        objective: ``distribution -> [...]``, to be maximised; a function of one like ``policy``.
+        delta: bound of the change of the divergence ``KL(average || policy)``.
+        fixed: whether the second half of the parameters, a standard deviation, does not learn: it has no part in the
+            gradient.
+
+    Returns:
+        ``z`` ``[..., P]``, without a history: ``(policy.parameters() * z).sum(-1)`` has it as its gradient.
+    """
+    given = policy.parameters().detach()
+    learned, rest = given.chunk(2, -1) if fixed else (given, given[..., :0])
+    phi = learned.clone().requires_grad_()
+    own = policy.with_parameters(torch.cat((phi, rest), -1))
+    (g,) = torch.autograd.grad(objective(own).sum(), phi)
+    (k,) = torch.autograd.grad(average.kl(own).sum(), phi)
+    excess = ((k * g).sum(-1, keepdim=True) - delta).clamp(min=0)
+    z = g - excess / k.square().sum(-1, keepdim=True).clamp(min=torch.finfo(k.dtype).tiny) * k
+    return torch.cat((z, torch.zeros_like(rest)), -1)
+
+
+def discrete_loss(nets: DiscreteACERNets, batch: Batch, cfg: DiscreteACERConfig) -> Loss:
+    """Algorithm 2: the policy by eqs. 9, 11 and 12, the Q-function by eqs. 5 and 6."""
+    policy, q = nets.actor(batch.inputs), nets.critic(batch.inputs).mean()[0]
+    taken = q.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+    with torch.no_grad():
+        old, average = policy.with_parameters(batch.extra["policy"]), nets.actor_average(batch.inputs)
+        value = policy.expectation(q)
+        next_value = nets.actor(batch.next_inputs).expectation(nets.critic(batch.next_inputs).mean()[0])
+        ratio = (policy.log_prob(batch.action) - old.log_prob(batch.action)).exp()
+        ended = last_steps(batch.weight, batch.is_first)
+        target = retrace(batch.reward, taken, next_value, batch.discount, ended, ratio.clamp(max=1))
+        advantage = ratio.clamp(max=cfg.truncation) * (target - value)
+        # [1 - c / rho]_+ pi = [pi - c mu]_+, the weight of each action in the second term of eq. 9
+        correction = (policy.probs - cfg.truncation * old.probs).clamp(min=0) * (q - value.unsqueeze(-1))
+
+    def objective(own: Any) -> Tensor:
+        return advantage * own.log_prob(batch.action) + (correction * own.log_probs).sum(-1)
+
+    z = trusted_gradient(policy, average, objective, cfg.trust_region)
+    return _total(batch, cfg, policy, average, z, weighted_mean((target - taken).square(), batch.weight))
+
+
+def _total(
+    batch: Batch, cfg: ReplayedPolicyConfig, policy: Any, average: Any, z: Tensor, value_loss: Tensor
+) -> Loss:
+    """The whole loss. The entropy bonus is outside of the trust region."""
+    policy_loss = -weighted_mean((policy.parameters() * z).sum(-1), batch.weight)
+    entropy = weighted_mean(policy.entropy(), batch.weight)
+    with torch.no_grad():
+        divergence = weighted_mean(average.kl(policy), batch.weight)
+    return Loss(
+        policy_loss + cfg.value_coefficient * value_loss - cfg.entropy_coefficient * entropy,
+        {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "average_kl": divergence},
+    )
+
+
+@final
+class DiscreteACER(Algorithm[DiscreteACERConfig, DiscreteACERNets]):
+    """See `DiscreteACERConfig`."""
+
+    actions = ActionSpace.DISCRETE
+    learns_from = Replays()
+    acts = StochasticActor(value=q_value, beside=("critic",))
+    steps = (
+        Gradient("policy", discrete_loss, of=("actor", "critic"), optimizer="", metric="loss"),
+        Polyak("actor", "actor_average"),
+    )
+
+
+@config
+class ACERConfig(DiscreteACERConfig):
+    """Actor-critic with experience replay, of continuous actions (Wang et al. 2017, arXiv:1611.01224, algorithm 3).
+
+    As `DiscreteACERConfig`, with a stochastic dueling network: ``Q(s, a) = V(s) + A(s, a) - mean A(s, u)`` over
+    ``n_samples`` actions ``u`` of the policy. Actions come from a Gaussian, by default with a fixed standard deviation,
+    and are clipped to the environment's bounds.
+
+    Differs from the paper: losses are means over steps, not sums; environments of one process step together, with one
+    buffer, instead of asynchronous threads; and each rollout is learned from before older ones are replayed, where the
+    paper's experiments with continuous actions replay only.
+
+    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
+    """
+
+    value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=PPOConfig)
+    distribution_factory: DistributionFactory = field(
+        lambda: NormalFactory(std="fixed", initial_std=0.3), like=PPOConfig
+    )
+    truncation: float = 5.0
+    tau: float = 0.005
+    n_samples: int = field(5, "Number of actions whose mean advantage is taken away from that of an action.", low=1)
+
+
+class ACERNets(nn.Module):
+    """The policy, its slowly moving average, and the parts of a stochastic dueling network: values and advantages."""
+
+    def __init__(self, spec: Spec, cfg: ACERConfig) -> None:
+        super().__init__()
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
+        self.value = ValueFunction(spec, cfg.value_encoder_factory)
+        self.advantage = AdvantageFunction(spec, cfg.critic_encoder_factory)
+        self.actor_average = deepcopy(self.actor)
+
+
+def loss(nets: ACERNets, batch: Batch, cfg: ACERConfig) -> Loss:
+    """Algorithm 3: the policy by eqs. 15 and 16, the critic by eqs. 5, 13 and 14."""
+    policy, value = nets.actor(batch.inputs), nets.value(batch.inputs)
+    with torch.no_grad():
+        old, average = policy.with_parameters(batch.extra["policy"]), nets.actor_average(batch.inputs)
+        other = policy.sample()[0]  # a'
+        sampled = policy.sample(cfg.n_samples)[0]  # u
+    actions = torch.cat((torch.stack((batch.action, other)), sampled))
+    advantages = nets.advantage(batch.inputs, actions)
+    taken, of_other = value + advantages[:2] - advantages[2:].mean(0)  # eq. 13
+    with torch.no_grad():
+        ratio = (policy.log_prob(batch.action) - old.log_prob(batch.action)).exp()
+        other_ratio = (policy.log_prob(other) - old.log_prob(other)).exp()
+        traces = ratio.pow(1 / batch.action.shape[-1]).clamp(max=1)
+        ended = last_steps(batch.weight, batch.is_first)
+        steps = batch.reward, taken, nets.value(batch.next_inputs), batch.discount, ended
+        target, opc = retrace(*steps, traces), retrace(*steps, 1.0)
+        value_target = ratio.clamp(max=1) * (target - taken) + value  # eq. 14
+        advantage = ratio.clamp(max=cfg.truncation) * (opc - value)
+        correction = (1 - cfg.truncation / other_ratio).clamp(min=0) * (of_other - value)
+
+    def objective(own: Any) -> Tensor:
+        return advantage * own.log_prob(batch.action) + correction * own.log_prob(other)
+
+    fixed = getattr(cfg.distribution_factory, "std", "") == "fixed"
+    z = trusted_gradient(policy, average, objective, cfg.trust_region, fixed)
+    error = (target - taken).square() + (value_target - value).square()
+    return _total(batch, cfg, policy, average, z, weighted_mean(error, batch.weight))
+
+
+@final
+class ACER(Algorithm[ACERConfig, ACERNets]):
+    """See `ACERConfig`."""
+
+    actions = ActionSpace.CONTINUOUS
+    learns_from = Replays()
+    acts = StochasticActor(beside=("value", "advantage"), bounded=False, clipped=True)
+    steps = (
+        Gradient("policy", loss, of=("actor", "value", "advantage"), optimizer="", metric="loss"),
+        Polyak("actor", "actor_average"),
+    )
