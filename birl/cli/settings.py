@@ -1,17 +1,19 @@
-"""``--set field=value``: from words on the command line to a checked configuration."""
+"""Words on the command line: ``--set field=value`` as a checked configuration, ``--seeds`` as numbers."""
 
 from __future__ import annotations
 
 import json
 import typing
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from birl.algorithm import Algorithm
+from birl.algorithm.population import checked_seeds
 from birl.config import AlgorithmConfig
 from birl.errors import ConfigError
 from birl.files.named import Serializable, encode
 
+_MOST_SEEDS: Final = 1000
 _WORDS = {"True": True, "False": False, "None": None}
 
 
@@ -80,3 +82,24 @@ def _kind(owner: type[Any], field: str) -> type[Serializable] | None:
         if isinstance(option, type) and issubclass(option, Serializable):
             return option
     return None
+
+
+def seeds_of(words: str, seed: int, env_id: str | None) -> list[int]:
+    """The seeds that ``--seeds`` asks for."""
+    if seed:
+        raise ConfigError(f"--seed {seed} and --seeds {words} are both given: leave one out")
+    if env_id is not None:
+        raise ConfigError(
+            f"--seeds trains from logged data (--dataset) only: to train in {env_id}, start a run for each seed "
+            "(--seed)"
+        )
+    try:
+        numbers = [int(word) for word in words.split(",")]
+        if len(numbers) > 1 or numbers[0] <= _MOST_SEEDS:
+            return checked_seeds(numbers[0] if len(numbers) == 1 else numbers)
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"--seeds is {words!r}: give a number of seeds (--seeds 16 for 0 … 15) or different seeds (--seeds 3,5,7)"
+        ) from error
+    one = numbers[0]
+    raise ConfigError(f"--seeds {words} asks for more than {_MOST_SEEDS} seeds; for this one alone: --seed {one}")

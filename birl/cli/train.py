@@ -16,7 +16,7 @@ import typer
 
 from birl.actions import actions_of
 from birl.algorithm import Algorithm
-from birl.algorithm.population import check_many, checked_seeds, fit_many
+from birl.algorithm.population import check_many, fit_many
 from birl.cli.common import algorithm_class, flags, import_own, load_dataset, load_model, note
 from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
@@ -30,7 +30,7 @@ from birl.cli.online import (
     with_defaults,
 )
 from birl.cli.options import Device, Import, TargetReturn
-from birl.cli.settings import configure
+from birl.cli.settings import configure, seeds_of
 from birl.cli.train_options import (
     ActionMasked,
     AtariGame,
@@ -83,7 +83,6 @@ from birl.run.checkpoint import checkpoint_step, randomness_kept
 from birl.seeding import seed as set_seed
 from birl.types import ActionSpace, Array
 
-_MOST_SEEDS = 1000
 _STEPS = 50_000
 _EVALUATION = {name: name for name in ("eval_epsilon", "eval_statistics", "workers")} | {"eval_steps": "eval_n_steps"}
 
@@ -209,7 +208,7 @@ def train(
     if dataset is not None and online_only:
         raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
     logging = _logging(logging_steps, log_gradients, seeds)
-    several = None if seeds is None else _seeds(seeds, seed, env_id if dataset is None else None)
+    several = None if seeds is None else seeds_of(seeds, seed, env_id if dataset is None else None)
     ends = {"stop_at": stop_at, "keep_models": keep_models}
     ends = {name: value for name, value in ends.items() if value is not None}
     if ends and seeds is not None:
@@ -398,27 +397,6 @@ def _logging(steps: int | None, gradients: bool, seeds: str | None) -> dict[str,
     if given and seeds is not None:
         raise ConfigError(f"{flags(given)}: not with --seeds, whose runs are logged once an epoch; leave one out")
     return given
-
-
-def _seeds(words: str, seed: int, env_id: str | None) -> list[int]:
-    """The seeds that ``--seeds`` asks for."""
-    if seed:
-        raise ConfigError(f"--seed {seed} and --seeds {words} are both given: leave one out")
-    if env_id is not None:
-        raise ConfigError(
-            f"--seeds trains from logged data (--dataset) only: to train in {env_id}, start a run for each seed "
-            "(--seed)"
-        )
-    try:
-        numbers = [int(word) for word in words.split(",")]
-        if len(numbers) > 1 or numbers[0] <= _MOST_SEEDS:
-            return checked_seeds(numbers[0] if len(numbers) == 1 else numbers)
-    except (ValueError, ConfigError) as error:
-        raise ConfigError(
-            f"--seeds is {words!r}: give a number of seeds (--seeds 16 for 0 … 15) or different seeds (--seeds 3,5,7)"
-        ) from error
-    one = numbers[0]
-    raise ConfigError(f"--seeds {words} asks for more than {_MOST_SEEDS} seeds; for this one alone: --seed {one}")
 
 
 @contextlib.contextmanager
