@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.golden.reference_parts import Adam, BatchOf, Parameters, gradients_of, number
-from tests.golden.reference_ppo import PPOReference, network
+from tests.golden.reference_ppo import PPOReference, log_prob_and_entropy, network
 
 
 class GAILReference(PPOReference):
@@ -27,7 +27,7 @@ class GAILReference(PPOReference):
         f = network(p, "discriminator.0", torch.cat([x, own]))[0]
         if self.form == "gail":
             return 1 / (1 + torch.exp(-f))
-        density = torch.exp(self._log_prob(p, x, action)[0]).detach()
+        density = torch.exp(log_prob_and_entropy(self.policy, p, x, action)[0]).detach()
         return torch.exp(f) / (torch.exp(f) + density)
 
     def update(self, rollout: BatchOf) -> dict[str, float]:

@@ -20,7 +20,7 @@ from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.collector import Collector
 from birl.run.on_policy import on_policy_fitter
-from birl.run.player import RolloutPlayer
+from birl.run.rollouts import RolloutPlayer
 from run.fakes import Drift, FakeActor, FakeLearner
 
 MODES = [None, *AutoresetMode]
