@@ -365,6 +365,7 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("--frame-stack", 4, _DQN_PAPER),
             Setting("--num-envs", 8, _PPO_PAPER),
             Setting("observation_scaler", PixelObservationScaler(), _DQN_PAPER),
+            Setting("value_encoder_factory", None, f"{_PPO_PAPER}: the network of A3C, with two heads"),
             Setting("rollout_length", 128, _PPO_PAPER),
             Setting("batch_size", 256, f"{_PPO_PAPER}: 32 x 8"),
             Setting("n_epochs", 3, _PPO_PAPER),

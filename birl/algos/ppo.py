@@ -136,8 +136,8 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
     if cfg.normalize_advantage:
         advantage = standardized(advantage, share)
     log_ratio = policy.log_prob(batch.action) - batch.extra["log_prob"]
-    ratio: Tensor = log_ratio.exp()
-    limit: Any = batch.extra.get("clip_range", cfg.clip_range)  # a column where it is scheduled
+    ratio = log_ratio.exp()
+    limit: Any = batch.extra.get("clip_range", cfg.clip_range)  # a column where there is a schedule
     objective = torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage)
     if cfg.dual_clip is not None:
         objective = torch.where(advantage < 0, torch.max(objective, cfg.dual_clip * advantage), objective)
