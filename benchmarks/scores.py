@@ -90,7 +90,7 @@ class Task:
         words = [f"`{name}={value!r}`" for name, value in self.fields.items()]
         if not self.data:
             words += [f"layers of {' and '.join(map(str, WIDTHS))} units", f"learning rates of {RATE}"]
-            if self.algorithm != "PPO":
+            if self.algorithm not in ON_POLICY:
                 words += ["batches of 256", f"{RANDOM_STEPS:,} random steps first"]
         if self.widths:
             words += [f"layers of {' and '.join(map(str, self.widths))} units"]
@@ -120,7 +120,7 @@ def algorithms(actions: str) -> list[str]:
     return [name for name in found if not any(words in pages[name] for words in apart)]
 
 
-MPO = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "target_update_interval": 25}
+MPO = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "target_update_type": "soft"}
 # Defaults that wait for longer runs than these, or that these environments are not made for.
 SHORTER: dict[str, dict[str, Any]] = {
     **{
@@ -136,7 +136,7 @@ SHORTER: dict[str, dict[str, Any]] = {
     "REDQ": {"update_actor_interval": 2},
     "DroQ": {"update_actor_interval": 2},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
-    "MPO": {**MPO, "epsilon_mean": 1e-2},
+    "MPO": {**MPO, "epsilon_mean": 1e-2, "epsilon_std": 1e-3},
     "DiscreteMPO": MPO,
     "PLAS": {"warmup_steps": 2000},
     "PLASWithPerturbation": {"warmup_steps": 2000},
@@ -145,7 +145,8 @@ SHORTER: dict[str, dict[str, Any]] = {
     "DiscreteAWR": {"beta": 1.0, "actor_learning_rate": 5e-4, "critic_learning_rate": 1e-3},
 }
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
-HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "MPO", "REDQ", "TQC")  # many actions, critics or units an update
+# many actions, critics or units an update
+HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "MPO", "REDQ", "TQC")
 SMALL, MIDDLE = (64, 64), (128, 128)
 PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
@@ -178,6 +179,7 @@ TASKS: dict[str, Task] = {
         )
         for running in (False, True)
     },
+    "vmpo-cartpole": Task("VMPO", "CartPole-v1", "", 40_960, 8_192),
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
@@ -203,6 +205,7 @@ TASKS: dict[str, Task] = {
         for name in ("CQL", "CalQL")
     },
 }
+ON_POLICY = ("PPO", "VMPO")
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4
@@ -303,8 +306,8 @@ def run_birl(options: argparse.Namespace) -> None:
     fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", **task.fields}
     fields |= narrowed(birl, name, task.widths)
     if not task.data:
-        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name == "PPO" else "relu")
-        if name == "PPO":
+        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name in ON_POLICY else "relu")
+        if name in ON_POLICY:
             fields |= {"actor_encoder_factory": widths, "value_encoder_factory": widths, "learning_rate": RATE}
         else:
             fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
@@ -325,7 +328,7 @@ def run_birl(options: argparse.Namespace) -> None:
 
     common: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
     if not task.data:
-        if name != "PPO":
+        if name not in ON_POLICY:
             common |= {"random_steps": RANDOM_STEPS, "update_start_step": RANDOM_STEPS}
         env = gymnasium.make(task.env)
         kept = (options.task, options.side, options.seed) == REPLAY_OF
