@@ -124,7 +124,7 @@ def algorithms(actions: str) -> list[str]:
     return [name for name in found if not any(words in pages[name] for words in apart)]
 
 
-MPO = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "target_update_interval": 25}
+MPO = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "target_update_type": "soft"}
 # Defaults that wait for longer runs than these, or that these environments are not made for.
 SHORTER: dict[str, dict[str, Any]] = {
     **{
@@ -140,7 +140,7 @@ SHORTER: dict[str, dict[str, Any]] = {
     "REDQ": {"update_actor_interval": 2},
     "DroQ": {"update_actor_interval": 2},
     "CRR": {"target_update_type": "soft"},  # with hard updates it unlearns here, on both sides
-    "MPO": {**MPO, "epsilon_mean": 1e-2},
+    "MPO": {**MPO, "epsilon_mean": 1e-2, "epsilon_std": 1e-3},
     "DiscreteMPO": MPO,
     "PLAS": {"warmup_steps": 2000},
     "PLASWithPerturbation": {"warmup_steps": 2000},
@@ -149,7 +149,8 @@ SHORTER: dict[str, dict[str, Any]] = {
     "DiscreteAWR": {"beta": 1.0, "actor_learning_rate": 5e-4, "critic_learning_rate": 1e-3},
 }
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
-HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "MPO", "REDQ", "TQC")  # many networks or units
+# many actions, critics or units an update
+HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "MPO", "REDQ", "TQC")
 SMALL, MIDDLE = (64, 64), (128, 128)
 PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
@@ -198,6 +199,7 @@ TASKS: dict[str, Task] = {
             ("IMPALA", "CartPole-v1", 6e-4),
         )
     },
+    "vmpo-cartpole": Task("VMPO", "CartPole-v1", "", 40_960, 8_192),
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
@@ -224,7 +226,7 @@ TASKS: dict[str, Task] = {
     },
 }
 REPLAYING = ("ACER", "DiscreteACER", "IMPALA")
-ON_POLICY = ("A2C", "A3C", "NStepDQN", "PPO", "REINFORCE", *REPLAYING)
+ON_POLICY = ("A2C", "A3C", "NStepDQN", "PPO", "REINFORCE", "VMPO", *REPLAYING)
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4

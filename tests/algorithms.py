@@ -273,7 +273,8 @@ MPO_PROBE = {
     "initial_alpha_std": 1.0,
 }
 MPO_CHAIN = {**MPO_PROBE, "target_update_interval": 10}
-VMPO_PROBE = {"learning_rate": 4e-3, "epsilon": 0.1, "epsilon_policy": 0.1, "epsilon_mean": 0.1, "epsilon_std": 0.01}
+VMPO_PROBE = {"learning_rate": 1e-2, "epsilon": 0.1, "epsilon_policy": 0.1, "epsilon_mean": 0.1, "epsilon_std": 0.01}
+VMPO_CHAIN = {**VMPO_PROBE, "learning_rate": 4e-3}
 GAIL_RUN: dict[str, Any] = {"learning_rate": 4e-3, "discriminator_learning_rate": 4e-3}
 AIRL_RUN = {**GAIL_RUN, "reward": "airl"}
 REPLAYED = {  # ACER and IMPALA: short rollouts, and older ones from the start
@@ -481,7 +482,8 @@ ROWS: tuple[Row, ...] = (
             Variant("", {"n_action_samples": 3, "target_update_interval": 2}),
             Variant(
                 "one bound",
-                {"n_action_samples": 3, "n_critics": 2, "per_dimension": False, "epsilon_penalty": None},
+                {"n_action_samples": 3, "n_critics": 2, "per_dimension": False, "epsilon_penalty": None}
+                | {"target_update_type": "soft"},
             ),
         ),
         probes=(Probing("", MPO_PROBE, n_steps=200, kinds=(*SOME_PROBES, "action")),),
@@ -802,8 +804,8 @@ ROWS: tuple[Row, ...] = (
             Probing("continuous", VMPO_PROBE, False, n_steps=1280, kinds=SOME_PROBES),
         ),
         chain=(
-            Chain("discrete", VMPO_PROBE, True, n_steps=4096),
-            Chain("continuous", VMPO_PROBE, False, n_steps=4096),
+            Chain("discrete", VMPO_CHAIN, True, n_steps=4096),
+            Chain("continuous", VMPO_CHAIN, False, n_steps=4096),
         ),
         apart="VMPO",
     ),

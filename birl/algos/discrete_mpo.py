@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from birl.algorithm import (
     ActionSpace,
+    ActorCriticConfig,
     Algorithm,
     Batch,
     Gradient,
-    HardCopy,
     Loss,
     PolicyConfig,
     SharedFields,
@@ -28,7 +28,8 @@ from birl.algorithm import (
     q_value,
     weighted_mean,
 )
-from birl.algos.mpo import MPOConfig, clipped
+from birl.algos.crr import CRRConfig
+from birl.algos.mpo import TARGETS, MPOConfig, clipped
 from birl.losses import shared, td_loss
 from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFactory, QFunctionFactory, Returns, Scalar
 from birl.models.distributions import Categorical
@@ -58,7 +59,9 @@ class DiscreteMPOConfig(PolicyConfig):
     dual_optim_factory: OptimizerFactory = field(AdamFactory, like=MPOConfig)
     q_func_factory: QFunctionFactory = field(MeanQFunctionFactory, like=ValueConfig)
     n_critics: int = field(1, like=ValueConfig)
+    target_update_type: str = field("hard", like=CRRConfig)
     target_update_interval: int = field(100, like=SharedFields)
+    tau: float = field(0.005, like=ActorCriticConfig)
     epsilon: float = field(0.1, like=MPOConfig)
     epsilon_policy: float = field(2.5e-3, "Bound of the policy's divergence from the target policy, in nats.", above=0)
     initial_temperature: float = field(3.0, like=TemperatureConfig)
@@ -139,6 +142,5 @@ class DiscreteMPO(Algorithm[DiscreteMPOConfig, DiscreteMPONets]):
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss),
         Gradient("dual", dual_loss, of=("temperature", "alpha")),
-        HardCopy("critic", "critic_target"),
-        HardCopy("actor", "actor_target"),
+        *TARGETS,
     )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, final
+from typing import Final, final
 
 import torch
 from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
+    ActorCriticConfig,
     Algorithm,
     Batch,
     Gradient,
     HardCopy,
     Loss,
     PolicyConfig,
+    Polyak,
     SharedFields,
     Spec,
     StochasticActor,
@@ -28,6 +30,7 @@ from birl.algorithm import (
     rate,
     weighted_mean,
 )
+from birl.algos.crr import HARD, SOFT, CRRConfig
 from birl.losses import shared, td_loss
 from birl.models import (
     ActorCriticNets,
@@ -39,6 +42,14 @@ from birl.models import (
 )
 from birl.models.distributions import Normal
 from birl.optimizers import AdamFactory, OptimizerFactory
+
+TARGETS: Final = (
+    HardCopy("critic", "critic_target", when=HARD),
+    HardCopy("actor", "actor_target", when=HARD),
+    Polyak("critic", "critic_target", when=SOFT),
+    Polyak("actor", "actor_target", when=SOFT),
+)
+"""How targets follow."""
 
 
 def clipped() -> OptimizerFactory:
@@ -59,13 +70,13 @@ class MPOConfig(PolicyConfig):
       multiplier; with ``per_dimension`` so has each dimension of the actions.
 
     Target networks are copies, taken every ``target_update_interval`` updates. In between the policy moves away from
-    its target until it meets the bounds. Critics see actions clipped to their range. That the policy does not drift out
-    of it, a second objective sees to, ``-|a - clip(a)|``, with a bound and a temperature of its own (Abdolmaleki et al.
-    2020, arXiv:2005.07513).
+    its target until it meets the bounds. With ``target_update_type="soft"`` they follow slowly instead. Critics see
+    actions clipped to their range. That the policy does not drift out of it, a second objective sees to,
+    ``-|a - clip(a)|``, with a bound and a temperature of its own (Abdolmaleki et al. 2020, arXiv:2005.07513).
 
-    The defaults are those of Acme (Hoffman et al. 2020, arXiv:2006.00979). What mattered most there beside them are the
-    networks (layer normalisation and tanh after the first layer, a wide critic) and an update for every 8 steps or so
-    of the environment (Furuta et al. 2021, arXiv:2103.17258).
+    The defaults are those of Acme (Hoffman et al. 2020, arXiv:2006.00979), made for long runs: in short ones raise the
+    learning rates, ``epsilon_mean`` and ``epsilon_std``. Networks matter, too: layer normalisation and tanh after the
+    first layer, and a wide critic (Furuta et al. 2021, arXiv:2103.17258).
 
     Logs ``critic_loss``, ``actor_loss``, ``dual_loss``, ``temp`` (``eta``), ``kl_mean`` and ``kl_std``.
 
@@ -91,7 +102,9 @@ class MPOConfig(PolicyConfig):
     n_action_samples: int = field(
         20, "Number of actions of the target policy in a state: in targets, and to improve on.", low=1
     )
+    target_update_type: str = field("hard", like=CRRConfig)
     target_update_interval: int = field(100, like=SharedFields)
+    tau: float = field(0.005, like=ActorCriticConfig)
     epsilon: float = field(
         0.1, "Bound of the divergence of the improved action probabilities from the target policy, in nats.", above=0
     )
@@ -218,6 +231,5 @@ class MPO(Algorithm[MPOConfig, MPONets]):
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss),
         Gradient("dual", dual_loss, of=("temperature", "alpha_mean", "alpha_std")),
-        HardCopy("critic", "critic_target"),
-        HardCopy("actor", "actor_target"),
+        *TARGETS,
     )

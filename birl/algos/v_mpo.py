@@ -54,8 +54,8 @@ class VMPOConfig(AlgorithmConfig):
     Logs ``loss``, ``actor_loss``, ``value_loss``, ``dual_loss``, ``temp`` (``eta``) and ``kl``.
 
     Differs from the paper: rollouts are passed over ``n_epochs`` times, where the paper's target network follows after
-    a number of updates with new steps; generalised advantage estimation, whose ``gae_lambda=1`` gives the paper's n-step
-    returns; temperature and multipliers have an optimiser of their own; no PopArt.
+    a number of updates with new steps; generalised advantage estimation, whose ``gae_lambda=1`` gives the paper's
+    n-step returns; temperature and multipliers have an optimiser of their own; no PopArt.
     """
 
     batch_size: int = 256
@@ -126,11 +126,8 @@ def scaled_advantages(batch: Batch, temperature: Tensor) -> Tensor:
 def divergences(policy: Any, batch: Batch) -> Tensor:
     """Mean divergences ``[K]`` from the policy that made the rollout, in the order of `VMPONets.bounds`."""
     old = policy.with_parameters(batch.extra["policy"])
-    if isinstance(policy, Normal):
-        found = torch.stack(old.decoupled_kl(policy)).sum(-1)
-    else:
-        found = old.kl(policy).unsqueeze(0)
-    return weighted_mean(found, batch.weight)
+    parts = [each.sum(-1) for each in old.decoupled_kl(policy)] if isinstance(policy, Normal) else [old.kl(policy)]
+    return weighted_mean(torch.stack(parts), batch.weight)
 
 
 def loss(nets: VMPONets, batch: Batch, cfg: VMPOConfig) -> Loss:
@@ -151,7 +148,7 @@ def loss(nets: VMPONets, batch: Batch, cfg: VMPOConfig) -> Loss:
 
 
 def dual_loss(nets: VMPONets, batch: Batch, cfg: VMPOConfig) -> Loss:
-    """``eta epsilon + eta log mean exp(A / eta)`` over the better half (eq. 4), and ``alpha (epsilon - KL)`` (eq. 5)."""
+    """``eta epsilon + eta log mean exp(A / eta)`` over the better half (eq. 4), ``alpha (epsilon - KL)`` (eq. 5)."""
     temperature, alpha = nets.temperature(), nets.alpha()
     kl = shared(batch, "divergences", lambda: divergences(nets.actor(batch.inputs), batch))
     mass = scaled_advantages(batch, temperature).logsumexp(0) - better_half(batch).sum().log()

@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from birl.errors import ConfigError
 
-
 SMALLEST = 1e-8
 """Least value of a softplus `Scalar`: what is divided by it stays finite."""
 
 
 class Scalar(nn.Module):
-    """A learned positive number, held as its logarithm.
+    """A learned positive number, or several, held as the logarithm.
 
     Args:
         initial: value at the start, above 0.
-        transform: ``"exp"``; ``"softplus"`` for one that moves by steps where it is large, and is at least `SMALLEST`; or ``"identity"`` for a number of any sign that is held as it is.
+        transform: ``"exp"``; ``"softplus"`` for one that is held as it is where it is large, and is at least
+            `SMALLEST`; or ``"identity"`` for a number of any sign that is held as it is.
         size: how many numbers there are, all with the same start; ``None`` for one without dimensions.
 
     Raises:

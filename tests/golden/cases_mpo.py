@@ -27,10 +27,12 @@ FIELDS: dict[str, Any] = {
 NUMBERS: dict[str, Any] = {**ACTOR_RATES, "dual_rate": 3e-2, "max_norm": 0.5, "interval": 3, "epsilon": 0.05}
 
 
-def _mpo(head: str, label: str = "", per_dimension: bool = True, penalty: float | None = 2e-3) -> Case:
+def _mpo(head: str, label: str = "", per_dimension: bool = True, penalty: float | None = 2e-3, tau: float = 0) -> Case:
     factory, own = HEADS[head]
     config = algos.MPOConfig(
         **FIELDS,
+        target_update_type="soft" if tau else "hard",
+        tau=tau,
         q_func_factory=factory,
         distribution_factory=NormalFactory(std="state", initial_std=0.9),
         n_action_samples=4,
@@ -50,6 +52,7 @@ def _mpo(head: str, label: str = "", per_dimension: bool = True, penalty: float 
         epsilon_penalty=penalty,
         per_dimension=per_dimension,
         initial_std=0.9,
+        tau=tau,
         head=own,
     )
     return Case(f"{head}{label}", config, reference, weighted_transitions)
@@ -103,7 +106,7 @@ def _v_mpo(policy: str) -> Case:
 
 CASES: tuple[Case, ...] = (
     *(_mpo(head) for head in HEADS),
-    _mpo("mean", " one bound, no penalty", per_dimension=False, penalty=None),
+    _mpo("mean", " one bound, no penalty, soft", per_dimension=False, penalty=None, tau=0.1),
     *(_discrete(head) for head in ("mean", "qr", "c51")),
     _v_mpo("discrete"),
     _v_mpo("state"),

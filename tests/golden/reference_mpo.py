@@ -49,8 +49,10 @@ class MPOReference:
         interval: int,
         per_dimension: bool,
         initial_std: float,
+        tau: float,
         head: Head = _MEAN,
     ) -> None:
+        self.tau = tau  # 0: targets are copied
         self.parameters, self.head, self.n_samples = dict(parameters), head, n_samples
         self.epsilon, self.epsilon_penalty = epsilon, epsilon_penalty
         self.epsilon_mean, self.epsilon_std, self.per_dimension = epsilon_mean, epsilon_std, per_dimension
@@ -134,8 +136,8 @@ class MPOReference:
         epsilons = [self.epsilon]
         if self.epsilon_penalty is not None:
             outside = action - inside
-            lengths = [[-math.sqrt(number((outside[j, b] ** 2).sum())) for j in range(len(action))] for b in range(size)]
-            objectives.append(lengths)
+            squares = (outside**2).sum(-1).tolist()
+            objectives.append([[-math.sqrt(row[b]) for row in squares] for b in range(size)])
             epsilons.append(self.epsilon_penalty)
         eta = [number(each) for each in positive(p["temperature"])]
         weights = [[0.0] * self.n_samples for _ in range(size)]
@@ -194,9 +196,9 @@ class MPOReference:
         """One update."""
         self.updates += 1
         metrics = {"critic_loss": self.critic_step(batch), **self.improve(batch)}
-        if self.updates % self.interval == 0:
-            average(self.parameters, "critic", "critic_target", 1.0)
-            average(self.parameters, "actor", "actor_target", 1.0)
+        if self.tau or self.updates % self.interval == 0:
+            average(self.parameters, "critic", "critic_target", self.tau or 1.0)
+            average(self.parameters, "actor", "actor_target", self.tau or 1.0)
         return metrics
 
 

@@ -155,6 +155,13 @@ def test_actions_that_are_not_allowed_stay_so_with_other_parameters() -> None:
     assert torch.equal(back.probs == 0, ~ALLOWED)
 
 
+def test_a_partition_sums_over_what_is_allowed_in_each_choice() -> None:
+    logits, allowed = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.0, 7.0]]), torch.tensor([[True, False, True]] * 2)
+    found = Categorical(logits, allowed, several=True).log_partition()
+    by_hand = math.log(math.exp(1.0) + math.exp(3.0)) + math.log(math.exp(0.5) + math.exp(7.0))
+    assert found.item() == pytest.approx(by_hand)
+
+
 def test_decoupled_divergences_are_those_of_one_change_each() -> None:
     old, new = Normal(draw(0, 3, 2), scale(0, 3, 2)), Normal(draw(1, 3, 2), scale(1, 2))
     of_mean, of_std = old.decoupled_kl(new)

@@ -39,6 +39,7 @@ from birl.models import (
 )
 from birl.models.distributions import Categorical, Normal, SquashedNormal
 from birl.models.heads import ImplicitQuantileHead
+from birl.models.scalar import SMALLEST
 from birl.spaces import Spec
 from birl.types import Inputs
 
@@ -193,6 +194,7 @@ def test_q_function_factories_survive_json(head: QFunctionFactory) -> None:
         (lambda: C51QFunctionFactory(n_atoms=1), "n_atoms is 1.*>= 2"),
         (lambda: C51QFunctionFactory(v_min=1.0, v_max=1.0), "v_min"),
         (lambda: Scalar(0.0), "initial is 0.0"),
+        (lambda: Scalar(0.0, "softplus"), "initial is 0.0"),
         (lambda: Scalar(1.0, "square"), "transform"),
     ],
 )
@@ -262,6 +264,15 @@ def test_scalar_is_the_exponential_of_its_parameter() -> None:
     (gradient,) = torch.autograd.grad(value, temperature.raw)
     assert gradient.item() == pytest.approx(0.2)
     assert Scalar(-2.0, "identity")().item() == -2.0
+
+
+@pytest.mark.parametrize("initial", [1e-6, 0.3, 10.0, 1000.0])
+def test_softplus_scalars_begin_where_they_are_told_and_stay_positive(initial: float) -> None:
+    both = Scalar(initial, "softplus", 2)
+    assert both().tolist() == pytest.approx([initial] * 2, rel=0.02)
+    with torch.no_grad():
+        both.raw.fill_(-200.0)
+    assert both().tolist() == [SMALLEST] * 2
 
 
 # -- modes ---------------------------------------------------------------------------------------------------

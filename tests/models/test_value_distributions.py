@@ -120,6 +120,24 @@ def test_a_mixture_has_the_mean_and_the_shape_of_all_actions() -> None:
     assert torch.equal(mean.mixture(probs).mean(), mean.mix(probs).mean())
 
 
+def test_a_pool_has_the_mean_and_the_shape_of_all_members() -> None:
+    """Its loss is the expected loss against the target of a member that is drawn."""
+    torch.manual_seed(0)
+    reward, discount, taus, support = torch.randn(5), torch.rand(5), midpoints(4), torch.linspace(-2, 2, 7)
+    kinds: Any = [
+        (QuantileReturns(torch.randn(3, 5, 4), taus), QuantileReturns(torch.randn(2, 5, 4), taus)),
+        (CategoricalReturns(support, torch.randn(3, 5, 7)), CategoricalReturns(support, torch.randn(2, 5, 7))),
+    ]
+    for returns, predicted in kinds:
+        pool = returns.pooled()
+        assert torch.allclose(pool.mean(), returns.mean().mean(0), atol=1e-6)
+        members = [returns.members(torch.tensor([i])).min().backup(reward, discount) for i in range(3)]
+        expected = sum(predicted.td_loss(each) for each in members) / 3
+        assert torch.allclose(predicted.td_loss(pool.backup(reward, discount)), expected, atol=1e-5)
+    mean = MeanReturns(torch.randn(3, 5))
+    assert torch.equal(mean.pooled().mean(), mean.mean().mean(0))
+
+
 def test_mix_keeps_the_mean_for_every_kind() -> None:
     generator = torch.Generator().manual_seed(1)
     raw, probs = torch.randn(2, 3, 4, 4, generator=generator), torch.rand(3, 4, generator=generator)
