@@ -13,6 +13,7 @@ import torch
 
 import birl
 from birl.algos import GAILConfig, PPOConfig
+from birl.dataset import MDPDataset
 from birl.errors import BirlError, ConfigError, DataError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory
@@ -54,6 +55,31 @@ def test_the_discriminator_sees_actions_as_the_environment_was_given_them(monkey
     assert torch.allclose(taken, own.clamp(-1, 1), atol=1e-6)
     assert batch.extra["expert_action"].shape == taken.shape
     assert float(batch.extra["expert_action"].abs().max()) <= 1
+
+
+class HalfBounded(ChainEnv):
+    """Two quantities, of which one has bounds: the policy's range is not that of the environment."""
+
+    def __init__(self) -> None:
+        super().__init__(discrete=False)
+        top = np.array([0.1, np.inf], np.float32)
+        self.action_space = gymnasium.spaces.Box(-top, top)  # type: ignore[assignment]
+
+
+def test_quantities_without_bounds_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from birl.algorithm.learner import Learner
+
+    birl.seed(0)
+    seen: list[Rollout] = []
+    monkeypatch.setattr(Learner, "learn", lambda self, drawn: seen.append(drawn) or {})
+    zeros = np.zeros(20, np.float32)
+    expert = MDPDataset(np.zeros((20, 8), np.float32), np.zeros((20, 2), np.float32), zeros, np.arange(20) % 5 == 4)
+    algorithm = GAILConfig(**SMALL).create()
+    algorithm.fit_online(HalfBounded(), n_steps=16, demonstrations=expert, **QUIET)
+    batch = algorithm.learner.batch(seen[0])
+    taken, own = batch.extra["taken_action"], batch.action
+    assert float(own[..., 0].abs().max()) > 0.1 and float(own[..., 1].abs().max()) > 1
+    assert torch.allclose(taken[..., 0], own[..., 0].clamp(-0.1, 0.1)) and torch.equal(taken[..., 1], own[..., 1])
 
 
 @pytest.mark.parametrize("reward", ["gail", "airl"])
