@@ -88,10 +88,8 @@ class Task:
     def settings(self) -> str:
         """Hyper-parameters in words."""
         words = [f"`{name}={value!r}`" for name, value in self.fields.items()]
-        if not self.data:
-            words += [f"layers of {' and '.join(map(str, WIDTHS))} units"]
-        if not self.data and self.algorithm not in OWN_RATES:
-            words += [f"learning rates of {RATE}"]
+        if not self.data and not self.widths:
+            words += [f"layers of {' and '.join(map(str, WIDTHS))} units", f"learning rates of {RATE}"]
             if self.algorithm != "PPO":
                 words += ["batches of 256", f"{RANDOM_STEPS:,} random steps first"]
         if self.widths:
@@ -145,7 +143,6 @@ SHORTER: dict[str, dict[str, Any]] = {
 }
 SMALLER = {"context_size": 10, "num_layers": 1, "num_heads": 1, "batch_size": 32}  # sequence models
 HEAVY = ("BCQ", "BEAR", "CQL", "CalQL", "EDAC", "CrossQ", "REDQ", "TQC")  # many actions, critics or units an update
-OWN_RATES = ("ACER", "DiscreteACER", "IMPALA")  # on-policy algorithms with the defaults of their papers
 SMALL, MIDDLE = (64, 64), (128, 128)
 PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
@@ -179,7 +176,9 @@ TASKS: dict[str, Task] = {
         for running in (False, True)
     },
     **{
-        f"{name.lower()}-{env.split('-')[0].lower()}": Task(name, env, "", 40_960, 4_096)
+        f"{name.lower()}-{env.split('-')[0].lower()}": Task(
+            name, env, "", 20_480, 4_096, {"replay_start": 1000}, widths=SMALL
+        )
         for name, env in (("DiscreteACER", "CartPole-v1"), ("ACER", "Pendulum-v1"), ("IMPALA", "CartPole-v1"))
     },
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
@@ -306,12 +305,9 @@ def run_birl(options: argparse.Namespace) -> None:
     birl.seed(options.seed)
     fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", **task.fields}
     fields |= narrowed(birl, name, task.widths)
-    if not task.data:
+    if not task.data and not task.widths:
         widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name == "PPO" else "relu")
-        if name in OWN_RATES:
-            own = getattr(algos, f"{name}Config")
-            fields |= {field: widths for field in own.__dataclass_fields__ if field.endswith("encoder_factory")}
-        elif name == "PPO":
+        if name == "PPO":
             fields |= {"actor_encoder_factory": widths, "value_encoder_factory": widths, "learning_rate": RATE}
         else:
             fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
@@ -332,7 +328,7 @@ def run_birl(options: argparse.Namespace) -> None:
 
     common: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
     if not task.data:
-        if name != "PPO":
+        if not algorithm.learns_from.on_policy:
             common |= {"random_steps": RANDOM_STEPS, "update_start_step": RANDOM_STEPS}
         env = gymnasium.make(task.env)
         kept = (options.task, options.side, options.seed) == REPLAY_OF

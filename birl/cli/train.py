@@ -167,7 +167,7 @@ def train(
     """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
 
     Off-policy algorithms learn online from a buffer of their own steps: see --explorer and what follows it. On-policy
-    ones (PPO) take none of that but --num-envs, --frame-stack and --action-mask.
+    ones (PPO) take none of that but --num-envs, --frame-stack and --action-mask; ACER and IMPALA --buffer-size, too.
     """
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
@@ -215,10 +215,10 @@ def train(
     if action_mask and env_id is None:
         raise ConfigError("--action-mask is about an environment: give --env-id, too, or leave it out")
     _check_source(algorithm, dataset)
-    if algorithm.learns_from.on_policy and (off_policy or drawing):
-        raise ConfigError(
-            f"{flags([*off_policy, *drawing])}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
-        )
+    replays = algorithm.learns_from.replays
+    useless = [name for name in (*off_policy, *drawing) if not (replays and name == "buffer_size")]
+    if algorithm.learns_from.on_policy and useless:
+        raise ConfigError(f"{flags(useless)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…")
     if prioritized and not algorithm.learns_from.errors:
         raise no_errors(algorithm.__name__)
     if target_return is not None:
@@ -284,6 +284,8 @@ def train(
             sampler = drawing_sampler(env, online, updates, prioritized_sampler(drawing, updates))
             options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
             notes.append(why)
+        if source is None and replays:
+            options["buffer"] = replay_buffer(env, config, online)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
         before = checkpoint_step(out) if resumed else 0
         going_on = f", resuming at step {before}" if resumed and before < n_steps else ""
