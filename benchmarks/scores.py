@@ -91,7 +91,7 @@ class Task:
     def settings(self) -> str:
         """Hyper-parameters in words."""
         words = [f"`{name}={value!r}`" for name, value in self.fields.items()]
-        if not self.data:
+        if not self.data and not self.widths:
             words += [f"layers of {' and '.join(map(str, WIDTHS))} units"]
             words += [f"learning rates of {RATE}"] if "learning_rate" not in self.fields else []
             if self.algorithm not in ON_POLICY:
@@ -187,18 +187,16 @@ TASKS: dict[str, Task] = {
         f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "", 102_400, 10_240, {"learning_rate": rate})
         for name, rate in (("A2C", 7e-4), ("A3C", 7e-4), ("REINFORCE", 1e-3))
     },
+    **{
+        f"{name.lower()}-{env.split('-')[0].lower()}": Task(
+            name, env, "", 20_480, 4_096, {"replay_start": 1000}, widths=SMALL
+        )
+        for name, env in (("DiscreteACER", "CartPole-v1"), ("ACER", "Pendulum-v1"), ("IMPALA", "CartPole-v1"))
+    },
     "gail-cartpole": Task("GAIL", "CartPole-v1", "cartpole-replay", 20_480, 4_096, shown=4),
     "nstepdqn-cartpole": Task(
         "NStepDQN", "CartPole-v1", "", 102_400, 10_240, {"learning_rate": 7e-4, "target_update_interval": 100}
     ),
-    **{
-        f"{name.lower()}-{env.split('-')[0].lower()}": Task(name, env, "", 40_960, 4_096, {"learning_rate": rate})
-        for name, env, rate in (
-            ("DiscreteACER", "CartPole-v1", 7e-4),
-            ("ACER", "Pendulum-v1", 7e-4),
-            ("IMPALA", "CartPole-v1", 6e-4),
-        )
-    },
     "vmpo-cartpole": Task("VMPO", "CartPole-v1", "", 40_960, 8_192),
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
@@ -225,8 +223,7 @@ TASKS: dict[str, Task] = {
         for name in ("CQL", "CalQL")
     },
 }
-REPLAYING = ("ACER", "DiscreteACER", "IMPALA")
-ON_POLICY = ("A2C", "A3C", "NStepDQN", "PPO", "REINFORCE", "VMPO", *REPLAYING)
+ON_POLICY = ("A2C", "A3C", "NStepDQN", "PPO", "REINFORCE", "VMPO")
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4
@@ -326,9 +323,8 @@ def run_birl(options: argparse.Namespace) -> None:
     birl.seed(options.seed)
     fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", **task.fields}
     fields |= narrowed(birl, name, task.widths)
-    if not task.data:
-        tanh = name in ON_POLICY and name not in REPLAYING
-        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if tanh else "relu")
+    if not task.data and not task.widths:
+        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name in ON_POLICY else "relu")
         if name in ON_POLICY:
             own = (each.name for each in dataclasses.fields(getattr(algos, f"{name}Config")))
             encoders = dict.fromkeys((each for each in own if each.endswith("encoder_factory")), widths)
@@ -352,7 +348,7 @@ def run_birl(options: argparse.Namespace) -> None:
 
     common: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
     if not task.data:
-        if name not in ON_POLICY:
+        if not algorithm.learns_from.on_policy:
             common |= {"random_steps": RANDOM_STEPS, "update_start_step": RANDOM_STEPS}
         env = gymnasium.make(task.env)
         kept = (options.task, options.side, options.seed) == REPLAY_OF

@@ -170,7 +170,7 @@ def train(
     """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
 
     Off-policy algorithms learn online from a buffer of their own steps: see --explorer and what follows it. On-policy
-    ones (PPO) take none of that but --num-envs, --frame-stack and --action-mask.
+    ones (PPO) take none of that but --num-envs, --frame-stack and --action-mask; ACER and IMPALA --buffer-size, too.
     """
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
@@ -220,6 +220,8 @@ def train(
     _check_source(algorithm, dataset, demonstrations)
     unused = {**learning, **given(random_steps=random_steps), **drawing}
     unused |= {} if algorithm.learns_from.explored else explored
+    if algorithm.learns_from.replays:
+        unused.pop("buffer_size", None)
     if algorithm.learns_from.on_policy and unused:
         raise ConfigError(
             f"{flags(unused)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
@@ -294,6 +296,8 @@ def train(
             sampler = drawing_sampler(env, online, updates, prioritized_sampler(drawing, updates))
             options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
             notes.append(why)
+        if source is None and replays:
+            options["buffer"] = replay_buffer(env, config, online)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
         before = checkpoint_step(out) if resumed else 0
         going_on = f", resuming at step {before}" if resumed and before < n_steps else ""

@@ -46,17 +46,17 @@ def backward_recursion(a: Tensor, b: Tensor, longest: int | None = None) -> Tens
     return a
 
 
-def last_steps(weight: Tensor, is_first: Tensor) -> Tensor:
+def last_steps(weight: Tensor, is_first: Tensor | None) -> Tensor:
     """``ended`` of a batch of sequences or of a rollout: 1 where the next row is no later step of the same episode.
 
     Args:
         weight: ``[T, B]``, 0 at padding.
-        is_first: bool ``[T, B]``: an episode begins here.
+        is_first: bool ``[T, B]``: an episode begins here; ``None`` for nowhere.
 
     Returns:
         ``[T, B]``. The last row's is 0: nothing is below it.
     """
-    other = is_first | (weight == 0)
+    other = weight == 0 if is_first is None else is_first | (weight == 0)
     return F.pad(other[..., 1:, :].to(weight.dtype), (0, 0, 0, 1))
 
 

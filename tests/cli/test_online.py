@@ -298,6 +298,23 @@ def test_on_policy_algorithms_take_no_buffer(birl_: Any, tmp_path: Path) -> None
     assert birl.load_learnable(tmp_path / "run" / "model_20.d3").observation_shape == (12,)
 
 
+def test_algorithms_that_replay_rollouts_take_a_buffer(
+    birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def make(*given: Any) -> Any:
+        made.append(replay_buffer(*given))
+        return made[-1]
+
+    monkeypatch.setattr(sys.modules["birl.cli.train"], "replay_buffer", make)
+    words = ["train", "DiscreteACER", "--env-id", "CartPole-v1", "--n-steps", 40, "--out", tmp_path / "run"]
+    words += ["--set", "rollout_length=5", "--set", "replay_start=10", "--set", "batch_size=2", "--n-trials", 1]
+    assert "--random-steps: DiscreteACER updates" in birl_(*words, "--random-steps", 9, "--buffer-size", 9, status=1)
+    birl_(*words, "--buffer-size", 20)
+    assert made[0].buffer.limit == 20 and 0 < made[0].transition_count <= 20
+
+
 # -- longer runs, models to begin with ---------------------------------------------------------------------------------
 
 

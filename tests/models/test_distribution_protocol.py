@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import math
 import pytest
 import torch
 import torch.distributions as td
