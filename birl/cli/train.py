@@ -220,7 +220,8 @@ def train(
     _check_source(algorithm, dataset, demonstrations)
     unused = {**learning, **given(random_steps=random_steps), **drawing}
     unused |= {} if algorithm.learns_from.explored else explored
-    if algorithm.learns_from.replays:
+    replays = algorithm.learns_from.replays
+    if replays:
         unused.pop("buffer_size", None)
     if algorithm.learns_from.on_policy and unused:
         raise ConfigError(
