@@ -11,7 +11,7 @@ from birl.actions import space_of
 from birl.algorithm import building
 from birl.envs import Elsewhere, as_environment
 from birl.errors import UnsupportedError
-from birl.run import on_policy, online
+from birl.run import asynchronous, on_policy, online
 from birl.run.agent import Agent, replay_agent, rollout_agent
 from birl.run.options import (
     ONLINE_DEFAULTS,
@@ -29,9 +29,17 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     check_options("fit_online", run, ONLINE_DEFAULTS)
     algorithm.learns_from.refuse(name, "fit_online")
     _check_alone(algorithm)
-    if algorithm.learns_from.on_policy:
-        building.check_rollout_options(name, buffer=buffer, explorer=explorer, **run)
-        epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, **run)
+    experience = algorithm.learns_from
+    if experience.on_policy:
+        explored = {} if experience.explored else {"explorer": explorer}
+        building.check_rollout_options(name, buffer=buffer, **explored, **run)
+        fitter = on_policy.on_policy_fitter if run.get("workers") is None else asynchronous.asynchronous_fitter
+        epochs = fitter(algorithm, env, n_steps, explorer, **run)
+    elif run.get("workers") is not None:
+        raise UnsupportedError(
+            f"{name} learns from a replay buffer, which workers={run['workers']} would not share: leave workers out, "
+            "or use an algorithm that learns from rollouts, such as A3C"
+        )
     else:
         if buffer is not None:
             building.check_picker(buffer, algorithm.config)
@@ -47,8 +55,9 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     env = known_space(algorithm) if env is None else as_environment(env)
     if experience.on_policy:
         _check_alone(algorithm)
-        building.check_rollout_options(name, buffer=buffer, explorer=explorer, **options)
-        return rollout_agent(algorithm, env, n)
+        explored = {} if experience.explored else {"explorer": explorer}
+        building.check_rollout_options(name, buffer=buffer, **explored, **options)
+        return rollout_agent(algorithm, env, n, explorer)
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
     if learning and options.get("update_interval", 1) is not None:

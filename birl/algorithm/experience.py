@@ -228,17 +228,22 @@ class Rollouts(Experience):
             it, no further pass is made. ``None`` in the field is no limit.
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
             present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
+        explored: see `Experience`. Actions are then learned from as the environments took them.
     """
 
     prepare: Callable[[Any, Batch, Tensor, Any], Batch]
     n_passes: str = "n_epochs"
     limit: tuple[str, str] | None = None
     scheduled: tuple[str, ...] = ()
+    explored: bool = False
     loops = ONLINE
-    stores = ("policy_action",)
     on_policy = True
     single_seed = "learns from its own experience, which seeds do not share"
     description = "live environments (its own fresh experience)"
+
+    @property
+    def stores(self) -> tuple[str, ...]:  # type: ignore[override]
+        return () if self.explored else ("policy_action",)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects"

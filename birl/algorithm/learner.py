@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,8 @@ from birl.acting.policy import Policy
 from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
-from birl.engine import Engine, Step
+from birl.engine import Engine, Gradients, Step
+from birl.engine.remote import Found, check_apart
 from birl.engine.resets import reset
 from birl.engine.trained import no_errors
 from birl.errors import CorruptFileError, ResumeError, UnsupportedError
@@ -25,7 +26,7 @@ from birl.observations import choices_in, picked
 from birl.preprocessing.running import frozen
 from birl.preprocessing.units import Units
 from birl.spaces import Spec
-from birl.types import ActionSpace, Array, Batch, State, Tree, tree_map
+from birl.types import ActionSpace, Array, Batch, Loss, State, Tree, tree_map
 
 COMPILE_FROM = 10_000
 """Length of a run, in updates, from which compiling (5 to 60 seconds) pays for itself even with small networks."""
@@ -56,7 +57,8 @@ class Experience:
     Attributes:
         loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
         stores: columns that acting stores with each step: ``"policy_action"`` before scaling and clipping.
-        on_policy: whether it is the newest experience of the policy itself, without buffer or explorer.
+        on_policy: whether it is the newest experience of the policy itself, without buffer.
+        explored: whether an explorer may choose the actions of an on-policy one.
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
         errors: whether losses may have TD errors, by which prioritised samplers draw.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
@@ -69,6 +71,7 @@ class Experience:
     loops: frozenset[str] = frozenset()
     stores: tuple[str, ...] = ()
     on_policy: bool = False
+    explored: bool = False
     contexts: bool = False
     errors: bool = True
     gathers: bool = False
@@ -188,7 +191,7 @@ class Learner:
         self._frozen = frozen if self.running else contextlib.nullcontext
         self._mode: bool | None = None
         self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
-        if self.policy.noisy and self.experience.on_policy:
+        if self.policy.noisy and self.experience.on_policy and not self.experience.explored:
             raise UnsupportedError(
                 f"{self.name} compares the probabilities of its rollouts with those of its policy, which noise in its "
                 "layers would change between the two: leave noisy out of the encoder of its policy"
@@ -249,6 +252,42 @@ class Learner:
         hand_back(drawn, batch, self.engine)
         self._reset_if_due(before)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
+
+    def find(self, drawn: Any) -> Found:
+        """The gradients of what `learn` would do with a rollout, for another process to `move` by them.
+
+        Raises:
+            UnsupportedError: if that is more than one update with one gradient step.
+        """
+        return self.engine.find(self.name, lambda: self.learn(drawn))
+
+    def move(self, gradients: Gradients, loss: float, metrics: Mapping[str, float]) -> dict[str, Tensor]:
+        """One update by what another process has found. Returns the metrics."""
+        self.set_mode(acting=False)
+        there = {name: torch.tensor(value, device=self.device) for name, value in metrics.items()}
+        value = Loss(torch.tensor(loss, device=self.device), there)
+        return self.engine.move(Found({name: x.to(self.device) for name, x in gradients.items()}, value))
+
+    @property
+    def moved(self) -> dict[str, Tensor]:
+        """The parameters that `move` moves, by name."""
+        return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
+
+    def check_apart(self) -> None:
+        """Raise `UnsupportedError` if gradients cannot be found in other processes."""
+        check_apart(self.engine, self.name)
+        if not hasattr(self.config, "rollout_length"):
+            raise UnsupportedError(
+                f"{self.name} learns from whole episodes, of which nobody knows the length when steps are handed out "
+                "to workers: leave workers out, or use A3C"
+            )
+        if self.running:
+            raise UnsupportedError(
+                f"{', '.join(self.running)} moves with what is seen, which is not the same in each worker: fit it to "
+                "data or bounds, or leave it out"
+            )
+        if self.config.compile_graph is True:
+            raise UnsupportedError("compile_graph=True was given with workers, which compile nothing: leave it out")
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,11 @@ from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
 from birl.engine.gradient_statistics import WATCHED
 from birl.engine.memory import keep_freed_memory
+from birl.engine.remote import Finding, Found, Moving
 from birl.engine.steps import Gradient, Gradients, Step
 from birl.engine.trained import Trained
 from birl.engine.update import CompiledGradients, Eager, stacked
-from birl.errors import CompileError
+from birl.errors import CompileError, UnsupportedError
 from birl.models import is_recurrent
 from birl.models.matmul import products, threshold
 from birl.types import Batch, Inputs, Loss
@@ -140,6 +142,41 @@ class Engine(Trained):
                 self.grad_step += count
                 return self._without_watched(metrics)
         return stacked(self.update(draw()) for _ in range(count))
+
+    def find(self, name: str, learn: Callable[[], object]) -> Found:
+        """The gradients of the one update that ``learn`` makes. Nothing moves, and no update is counted.
+
+        Args:
+            name: of the algorithm, for messages.
+            learn: calls `update`.
+
+        Raises:
+            UnsupportedError: if it makes several updates, or one that moves buffers.
+        """
+        finding, count = Finding(self), self.grad_step
+        buffers = [buffer.clone() for buffer in self.nets.buffers()]
+        with self._answered_by(finding):
+            learn()
+        self.grad_step = count
+        if not all(map(torch.equal, buffers, self.nets.buffers())):
+            raise UnsupportedError(
+                f"networks of {name} move buffers while they learn, as batch norm does, which several processes would "
+                "move apart: leave use_batch_norm out"
+            )
+        return finding.only(name)
+
+    def move(self, found: Found) -> dict[str, Tensor]:
+        """One update by gradients that another process has found. Returns the metrics."""
+        with self._answered_by(Moving(self)):
+            return self.update(found)  # type: ignore[arg-type]  # in place of the batch that only losses look at
+
+    @contextlib.contextmanager
+    def _answered_by(self, updates: Eager) -> Iterator[None]:
+        own, self._updates = self._updates, updates
+        try:
+            yield
+        finally:
+            self._updates = own
 
     def _rates(self, due: Sequence[Step]) -> dict[str, Tensor]:
         """Learning rates to be logged, as they are before the update."""

@@ -27,7 +27,7 @@ from birl.run.checkpoint import (
     restored,
     save_checkpoint,
 )
-from birl.run.identity import ACTIONS, run_settings
+from birl.run.identity import ACTIONS, part_settings, run_settings
 from birl.run.online import DEFAULT_BUFFER_LIMIT, begun_schedule, buffer_settings, replay_settings
 from birl.run.player import Player, ReplayPlayer, RolloutPlayer, check_parts, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
@@ -431,13 +431,16 @@ def replay_agent(
     return Agent(algorithm, player, env, parts, settings)
 
 
-def rollout_agent(algorithm: Trainable, env: Environment, n: int) -> Agent:
+def rollout_agent(algorithm: Trainable, env: Environment, n: int, explorer: ExplorerProtocol | None) -> Agent:
     """An agent that learns from its own rollouts; see `replay_agent`."""
     check("n", n, int, low=1)
-    settings = run_settings(algorithm, "agent", environments=n)
+    check_parts(None, explorer)
+    own = {} if explorer is None else {"explorer": part_settings(explorer)}
+    settings = run_settings(algorithm, "agent", environments=n, **own)
     algorithm.build_with_env(env)
     algorithm.learner.begin_run(None, 0)
-    player = RolloutPlayer(algorithm, _example(algorithm.spec.observations, env, n), single_spaces(env)[1])
+    example = _example(algorithm.spec.observations, env, n)
+    player = RolloutPlayer(algorithm, example, single_spaces(env)[1], explorer)
     return Agent(algorithm, player, env, {}, settings)
 
 

@@ -8,10 +8,10 @@ from typing import Unpack
 from birl.envs import Stepper, reset_generator
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.identity import environment_settings, run_settings
+from birl.run.identity import environment_settings, part_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import RolloutPlayer
-from birl.run.protocols import Environment, Trainable
+from birl.run.player import RolloutPlayer, check_parts
+from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.session import Session
 
 
@@ -19,6 +19,7 @@ def on_policy_fitter(
     algorithm: Trainable,
     env: Environment,
     n_steps: int = 1_000_000,
+    explorer: ExplorerProtocol | None = None,
     **options: Unpack[OnlineOptions],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
     """Train on the policy's own rollouts, one epoch per iteration.
@@ -29,6 +30,7 @@ def on_policy_fitter(
             to its bounds; the learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
             shorter.
+        explorer: turns greedy actions into the ones taken; by default the policy acts by itself.
         **options: see `OnlineOptions`.
 
     Yields:
@@ -36,12 +38,14 @@ def on_policy_fitter(
     """
     n_steps, given = checked_online_options(n_steps, options)
     env = checked_environments(env, given)
-    settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
+    check_parts(None, explorer)
+    own = {} if explorer is None else {"explorer": part_settings(explorer)}
+    settings = run_settings(algorithm, "on_policy", **own, **environment_settings(env, given["seed"]))
     algorithm.build_with_env(env)
     algorithm.learner.begin_run(None, n_steps)
     resets = reset_generator(env, given["seed"])
     stepper = Stepper(env, resets, observations=algorithm.spec.observations)
-    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space)
+    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, explorer)
     collector = Collector(stepper, player)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"

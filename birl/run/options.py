@@ -101,6 +101,7 @@ class EnvironmentOptions(NamedOptions, total=False):
     eval_n_steps: int | None
     eval_statistics: bool
     seed: int | None
+    workers: int | None
 
 
 class OnlineOptions(EnvironmentOptions, Options, total=False):
@@ -122,6 +123,10 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
         eval_n_steps: number of its steps, instead of episodes; see `birl.metrics.evaluate`.
         eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are metrics, too.
         seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
+        workers: number of processes that act in environments of their own and find gradients on the newest parameters,
+            which this process moves by them (`birl.run.asynchronous`); by default none. Only for algorithms that learn
+            from rollouts, with one gradient of each, such as A3C. The environment is given by its name, or is one that
+            can be sent to other processes. With one worker the same seed gives the same result.
     """
 
     update_interval: int
@@ -158,6 +163,7 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
     "eval_n_steps": None,
     "eval_statistics": False,
     "seed": None,
+    "workers": None,
 }
 
 
@@ -172,7 +178,7 @@ _ALLOWED: Final = {
     "score": Allowed(str, optional=True),
     "stop_at": Allowed(float, optional=True),
     "eval_epsilon": Allowed(float, low=0, high=1),
-    "eval_n_steps": Allowed(int, low=1, optional=True),
+    **dict.fromkeys(("eval_n_steps", "workers"), Allowed(int, low=1, optional=True)),
     "seed": Allowed(int, low=0, optional=True),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -94,8 +94,9 @@ class Player:
         algorithm: gives the actor.
         observation: an example, tree of arrays ``[n, *shape]`` in the dtypes of the environments.
         action_space: of one environment.
-        greedy: whether the actor acts greedily.
-        values: whether it keeps the values of all actions.
+        greedy: whether the actor acts greedily where there is no explorer.
+        explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones, and
+            for those of noisy networks.
 
     Attributes:
         n: number of environments.
@@ -112,12 +113,24 @@ class Player:
         observation: Tree,
         action_space: Space[Any],
         greedy: bool,
-        values: bool = False,
+        explorer: ExplorerProtocol | None = None,
     ) -> None:
         self.n = len(next(tree_leaves(observation)))
         self.actions = actions_of(action_space)
         self.example = observation
-        self._actor = algorithm.actor(greedy=greedy, n=self.n, **({"values": True} if values else {}))
+        values: Any = {"values": True} if getattr(explorer, "needs_values", False) else {}
+        self._actor = algorithm.actor(greedy=greedy or explorer is not None, n=self.n, **values)
+        if explorer is not None and getattr(self._actor, "noisy", False):
+            raise ConfigError(
+                f"explorer is a {type(explorer).__name__}, which changes greedy actions, but the layers of this "
+                f"{type(algorithm).__name__} are noisy: their noise explores, and greedy actions are without it. Leave "
+                "explorer out, or noisy"
+            )
+        self._algorithm, self._explorer = algorithm, cast(Any, explorer)
+        bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
+        if bind is not None:
+            bind(action_space)
+        self._begin = getattr(explorer, "begin", None)
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
         self.choice: Choice | None = None
@@ -150,6 +163,16 @@ class Player:
         """The actor's actions as they are stored, and as environments may take them."""
         action = self.actions.clip(chosen) if self._unbounded or self.actions.whole else chosen
         return action, action
+
+    def _explored(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> Array:
+        """What the explorer, if there is one, makes of the actor's actions."""
+        if self._begin is not None:
+            self._begin(is_first)
+        if self._explorer is None:
+            return chosen
+        asked = _Chosen(self._algorithm, chosen, getattr(self._actor, "values", None))
+        action: Array = self._explorer.sample(asked, observation, step)
+        return self.actions.clip(action) if self.actions.whole else action
 
     def store(self, step: Step, most: int | None = None) -> None:
         """Store the step that the chosen actions led to. If it cannot be stored, they still wait for theirs.
@@ -186,6 +209,8 @@ class Player:
     def get_state(self) -> State:
         """Actor, count, and actions that wait; stored steps are not included."""
         state = {"actor": self._actor.get_state(), "pending": self.pending}
+        if hasattr(self._explorer, "get_state"):
+            state["explorer"] = self._explorer.get_state()
         return state if self.choice is None else {**state, "begun": tree_map(np.array, self.choice._asdict())}
 
     def set_state(self, state: State) -> None:
@@ -195,6 +220,8 @@ class Player:
             self._check_rows((), state["begun"], {})
             choice = Choice(**state["begun"])
         self._actor.set_state(state["actor"])
+        if "explorer" in state and hasattr(self._explorer, "set_state"):
+            self._explorer.set_state(state["explorer"])
         self.pending = check("pending", state["pending"], int, low=0, error=CorruptFileError)
         self.choice = choice
 
@@ -240,9 +267,7 @@ class ReplayPlayer(Player):
     Args:
         algorithm, observation, action_space: see `Player`.
         buffer: replay buffer with one lane per environment; ``None`` to store nothing.
-        explorer: turns greedy actions into the ones taken; ``None`` for the policy's own (sampled, or greedy) ones, and
-            for those of noisy networks.
-        greedy: whether the policy acts greedily where there is no explorer.
+        explorer, greedy: see `Player`.
         generator: source of random actions.
         random_steps: number of steps at the start that are uniformly random.
         schedule: when to learn; ``None`` for never.
@@ -261,34 +286,19 @@ class ReplayPlayer(Player):
         random_steps: int = 0,
         schedule: Schedule | None = None,
     ) -> None:
-        values = bool(getattr(explorer, "needs_values", False))
-        super().__init__(algorithm, observation, action_space, greedy or explorer is not None, values)
-        if explorer is not None and getattr(self._actor, "noisy", False):
-            raise ConfigError(
-                f"explorer is a {type(explorer).__name__}, which changes greedy actions, but the layers of this "
-                f"{type(algorithm).__name__} are noisy: their noise explores, and greedy actions are without it. Leave "
-                "explorer out, or noisy"
-            )
-        self._algorithm, self._buffer = algorithm, buffer
-        self._explorer: Any = explorer
+        super().__init__(algorithm, observation, action_space, greedy, explorer)
+        self._buffer = buffer
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
         self._see = None if schedule is None else algorithm.learner.see
-        bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
-        if bind is not None:
-            bind(action_space)
-        self._begin = getattr(explorer, "begin", None)
 
     def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         action, _ = super()._taken(chosen, observation, is_first, step)
-        if self._begin is not None:
-            self._begin(is_first)
         if step < self._random_steps:
+            if self._begin is not None:
+                self._begin(is_first)
             action = self.actions.sample(self.n, self._generator, allowed_actions(self.actions, observation))
-        elif self._explorer is not None:
-            action = self._explorer.sample(
-                _Chosen(self._algorithm, action, getattr(self._actor, "values", None)), observation, step
-            )
-            action = self.actions.clip(action) if self.actions.whole else action
+        else:
+            action = self._explored(action, observation, is_first, step)
         return action, action
 
     def _keep(self, choice: Choice, step: Step) -> None:
@@ -324,16 +334,11 @@ class ReplayPlayer(Player):
             self._buffer.clip_episode(False, truncated=True, lane=lane)
 
     def get_state(self) -> State:
-        state = {**super().get_state(), "generator": self._generator.bit_generator.state}
-        if hasattr(self._explorer, "get_state"):
-            state["explorer"] = self._explorer.get_state()
-        return state
+        return {**super().get_state(), "generator": self._generator.bit_generator.state}
 
     def set_state(self, state: State) -> None:
         super().set_state(state)
         self._generator.bit_generator.state = state["generator"]
-        if "explorer" in state and hasattr(self._explorer, "set_state"):
-            self._explorer.set_state(state["explorer"])
 
 
 class _Chosen:
@@ -368,14 +373,20 @@ class RolloutPlayer(Player):
         algorithm: gives the actor; its configuration gives the length of a rollout: ``rollout_length`` rows, or as many
             as it takes for ``n_episodes`` episodes to end. Of episodes that still run then, the steps are kept for the
             next rollout.
-        observation, action_space: see `Player`.
+        observation, action_space, explorer: see `Player`.
 
     Attributes:
         cut: whether the rollout taken last is shorter than others, as the end of a run may be.
     """
 
-    def __init__(self, algorithm: Trainable, observation: Tree, action_space: Space[Any]) -> None:
-        super().__init__(algorithm, observation, action_space, greedy=False)
+    def __init__(
+        self,
+        algorithm: Trainable,
+        observation: Tree,
+        action_space: Space[Any],
+        explorer: ExplorerProtocol | None = None,
+    ) -> None:
+        super().__init__(algorithm, observation, action_space, greedy=False, explorer=explorer)
         config: Any = algorithm.config
         self._length: int | None = getattr(config, "rollout_length", None)
         self._episodes: int = getattr(config, "n_episodes", 0)
@@ -384,7 +395,8 @@ class RolloutPlayer(Player):
         self._rows: list[dict[str, Tree]] = []
 
     def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
-        return chosen, self.actions.clip(chosen)
+        action = self._explored(chosen, observation, is_first, step)
+        return action, self.actions.clip(action)
 
     def _keep(self, choice: Choice, step: Step) -> None:
         if not step.valid.any():  # only resets: no row

@@ -1,0 +1,216 @@
+"""Processes that work for this one: begun by spawning, so everywhere alike, and told and heard over a pipe each."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Final, NamedTuple
+
+from birl.errors import BirlError, ConfigError, WorkerError
+
+_GRACE: Final = 5.0  # seconds to close an environment
+_GONE: Final = (EOFError, OSError)  # what a connection raises whose other side has ended
+
+
+class Failure(NamedTuple):
+    """What a worker sends when its work has failed: the error, or only its text where it does not pickle."""
+
+    error: Exception | None
+    text: str
+
+
+class Ended(Exception):  # noqa: N818  never seen outside: whoever employs workers catches it
+    """A process was ended from outside.
+
+    Attributes:
+        how: such as ``"by SIGKILL"``.
+    """
+
+    def __init__(self, how: str) -> None:
+        super().__init__(how)
+        self.how = how
+
+
+class Left(BaseException):
+    """The owner has no more work, or is gone. Not an ``Exception``, so that nothing on the way catches it."""
+
+
+class Owner:
+    """The owner of a worker as the worker sees it; `Left` is raised when it is not there any more."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def send(self, message: Any) -> None:
+        """Send a message."""
+        try:
+            self._connection.send(message)
+        except OSError:
+            raise Left from None
+
+    def receive(self) -> Any:
+        """Wait for a message."""
+        try:
+            return self._connection.recv()
+        except _GONE:
+            raise Left from None
+
+
+Work = Callable[[Owner, Any], None]
+"""What a process does, given its owner and an argument."""
+
+
+class Worker:
+    """A process that does some work.
+
+    A pipe belongs to one worker alone: where one is killed while it writes, no other one waits for a lock, and the
+    reader gets an error instead of half a message.
+
+    Args:
+        work: a function that can be imported.
+        given: its argument, see `check_given`.
+
+    Attributes:
+        connection: to be waited for by `multiprocessing.connection.wait`.
+    """
+
+    def __init__(self, work: Work, given: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_run, args=(work, theirs, given), daemon=True)
+        with _signals_blocked():
+            self._process.start()
+        theirs.close()
+
+    @property
+    def number(self) -> int | None:
+        """Its number in the system."""
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Send a message. Raises `Ended` if nobody is there to read it."""
+        try:
+            self.connection.send(message)
+        except OSError:
+            self._raise_end()
+
+    def receive(self) -> Any:
+        """Wait for a message.
+
+        Raises:
+            Ended: if the process was ended from outside.
+            BirlError: if its work has failed; errors of birl are raised as they are, others as `WorkerError`.
+        """
+        message: Any = None
+        try:
+            message = self.connection.recv()
+        except _GONE:
+            self._raise_end()
+        if isinstance(message, Failure):
+            raise message.error or WorkerError(
+                f"a worker (process {self.number}) has failed, and with it the run. Its error:\n{message.text}"
+            )
+        return message
+
+    def _raise_end(self) -> None:
+        self._process.join(_GRACE)
+        code = self._process.exitcode
+        if code is not None and code >= 0:  # Python itself could not begin, or was told to exit
+            raise WorkerError(
+                f"a worker (process {self.number}) ended with status {code} before its work was done; its words are in "
+                'the standard error output. A script must begin runs under `if __name__ == "__main__":`, because '
+                "workers import it, and what it defines for them must be importable"
+            )
+        raise Ended("unknown" if code is None else f"by {_name_of(-code)}")
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+
+
+def end(workers: Iterable[Worker]) -> None:
+    """Let workers end by themselves, once they look at their connections; those that do not within seconds, at once."""
+    workers = list(workers)
+    for worker in workers:
+        worker.connection.close()
+    left = _GRACE
+    for worker in workers:
+        process = worker._process
+        process.join(left)
+        if process.is_alive():
+            left = 0.0
+            process.kill()
+            process.join()
+
+
+def first_ready(workers: Iterable[Worker]) -> Worker:
+    """Wait for a message of any of some workers, or for the end of one. The first of those that are ready."""
+    by_connection: Any = {worker.connection: worker for worker in workers}
+    ready = multiprocessing.connection.wait(list(by_connection))
+    return next(worker for connection, worker in by_connection.items() if connection in ready)
+
+
+def check_given(name: str, value: Any, advice: str) -> None:
+    """Raise `ConfigError` if a value cannot be sent to another process; the message ends with ``advice``."""
+    try:
+        ForkingPickler.dumps(value)
+    except Exception as error:  # whatever classes of users raise
+        raise ConfigError(
+            f"{name} is {value!r:.80}, which cannot be sent to another process ({error!s:.120}): {advice}"
+        ) from error
+
+
+def _run(work: Work, connection: Any, given: Any) -> None:
+    """What a process does from its beginning to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the owner decides
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    owner = Owner(connection)
+    with contextlib.suppress(Left):
+        try:
+            work(owner, given)
+        except Exception as error:
+            owner.send(_failure(error))
+
+
+def _failure(error: Exception) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    if not isinstance(error, BirlError):
+        return Failure(None, text)
+    try:
+        ForkingPickler.loads(ForkingPickler.dumps(error))
+    except Exception:  # an error with arguments of its own
+        return Failure(None, text)
+    return Failure(error, text)
+
+
+_SIGNALS: Final = (signal.SIGINT,)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Context in which Ctrl-C waits, and is still held back in processes that begin there until they are ready."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which would end the blocking when the first process begins
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,433 @@
+"""Asynchronous training in environments: processes find gradients, and one owner moves the parameters by them.
+
+Each worker has environments of its own. It gets an order with the newest parameters, makes a rollout, finds the
+gradient of its loss, and sends it; the owner applies gradients in the order in which they come (Mnih et al. 2016,
+arXiv:1602.01783, algorithm S3). Optimiser and targets are the owner's, so that all workers share their statistics.
+
+The owner hands out steps and counts those that come back: exactly ``n_steps`` are learned from, none of them twice.
+What a worker has begun when it is killed is lost, which is said, and handed out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final, NamedTuple, Unpack
+
+import numpy as np
+import torch
+
+from birl.checks import check
+from birl.distributed.workers import Ended, Owner, Worker, check_given, end, first_ready
+from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
+from birl.errors import ConfigError, CorruptFileError, WorkerError
+from birl.files.restore import checked_array, damage_as_typed_errors
+from birl.logging import LOG
+from birl.run.checkpoint import random_state, set_random_state
+from birl.run.collector import Collector
+from birl.run.evaluate import checked_environments, online_evaluators
+from birl.run.identity import environment_settings, part_settings, run_settings
+from birl.run.options import OnlineOptions, checked_online_options
+from birl.run.player import RolloutPlayer, check_parts
+from birl.run.protocols import Environment, ExplorerProtocol
+from birl.run.session import Session
+from birl.seeding import is_seed, seed
+from birl.types import Array, State
+
+MOST_DEATHS: Final = 5
+"""Deaths for each worker, without a rollout of any between them, after which a run ends."""
+
+_ADVICE: Final = (
+    "give a name, such as 'CartPole-v1', or 'module:factory' for a function in a module that can be imported, which "
+    "every worker calls"
+)
+
+
+class Given(NamedTuple):
+    """What a worker is made of.
+
+    Attributes:
+        algorithm: class, configuration, observations and actions.
+        env: environment, or its name.
+        explorer: of this worker.
+        seed: of all its randomness.
+        state: to go on from; ``None`` to begin.
+    """
+
+    algorithm: tuple[Any, Any, Any, Any]
+    env: Any
+    explorer: Any
+    seed: int
+    state: State | None
+
+
+class Order(NamedTuple):
+    """What a worker is to do next.
+
+    Attributes:
+        step: steps counted so far, of all workers.
+        most: steps to make, a whole rollout or less at the end of a run.
+        update: updates made so far.
+        parameters: of all networks, with buffers.
+    """
+
+    step: int
+    most: int
+    update: int
+    parameters: dict[str, Array]
+
+
+class Lesson(NamedTuple):
+    """What a worker found.
+
+    Attributes:
+        gradients: by parameter name.
+        metrics: of the loss.
+        loss: its value.
+        returns: of the episodes that have ended.
+        steps: that it made.
+    """
+
+    gradients: dict[str, Array]
+    metrics: dict[str, float]
+    loss: float
+    returns: Array
+    steps: int
+
+
+def asynchronous_fitter(
+    algorithm: Any,
+    env: Environment,
+    n_steps: int = 1_000_000,
+    explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None = None,
+    **options: Unpack[OnlineOptions],
+) -> Generator[tuple[int, dict[str, float]], None, None]:
+    """Train on rollouts of workers, one epoch per iteration.
+
+    Args:
+        algorithm: one that learns from rollouts, with one gradient of each; its networks are made if they do not exist.
+        env: environment, vector environment, or the name of one. Every worker has one of its own: makes it by its name,
+            or gets a copy.
+        n_steps: number of environment steps over all workers that are learned from, exactly.
+        explorer: one for all workers, or a list with one for each; by default the policy acts by itself.
+        **options: see `OnlineOptions`; ``workers`` is the number of processes.
+
+    Yields:
+        Number of the epoch (from 1) and its metrics. Losses are means over the rollouts of the epoch.
+
+    Raises:
+        ConfigError: if the environment or the explorer cannot be sent to another process.
+        WorkerError: if a worker fails, or workers are killed again and again.
+    """
+    n_steps, given = checked_online_options(n_steps, options)
+    n_workers: Any = given["workers"]
+    explorers = _explorers(explorer, n_workers)
+    if not isinstance(env, str):
+        check_given("env", env, _ADVICE)
+    sent, env = env, checked_environments(env, given)
+    settings = run_settings(
+        algorithm,
+        "asynchronous",
+        workers=n_workers,
+        explorer=[part_settings(each) for each in explorers],
+        **environment_settings(env, given["seed"]),
+    )
+    algorithm.build_with_env(env)
+    algorithm.learner.check_apart()
+    n_steps_of_rollout = algorithm.config.rollout_length * number_of_environments(env)
+    fleet = Fleet(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout)
+    evaluators = online_evaluators(given)
+    name = f"{type(algorithm).__name__}_online"
+    session = Session(algorithm, name, n_steps, {"workers": fleet}, settings, evaluators, None, given)
+
+    if fleet.cut and session.left and n_workers == 1:
+        session.differs("its last rollout was cut short by the end of the run")
+
+    def step() -> None:
+        with session.time("step"):
+            if fleet.pending == 0:
+                for value in fleet.hear(session.step, session.left):
+                    session.averages.add({"rollout_return": float(value)})
+            fleet.pending -= 1
+            if fleet.pending == 0:
+                with session.time("algorithm_update"):
+                    session.averages.add(fleet.learn())
+        session.tick()
+
+    try:
+        yield from session.epochs(step)
+    finally:
+        fleet.close()
+
+
+def _explorers(explorer: Any, n: int) -> list[Any]:
+    """The explorer of each worker."""
+    listed = list(explorer) if isinstance(explorer, list | tuple) else [explorer] * n
+    if len(listed) != n:
+        raise ConfigError(f"explorer is a list of {len(listed)}; with workers={n} it must have one for each, or be one")
+    for each in listed:
+        check_parts(None, each)
+        check_given("explorer", each, "define its class in a module that can be imported")
+    return listed
+
+
+class _Place:
+    """The place of a worker: when its process is killed, another one takes it.
+
+    Attributes:
+        number: from 0.
+        worker: ``None`` before it is needed.
+        seed, state: what its worker begins from.
+        ready: whether the worker has begun.
+        most: steps that it was told to make, 0 while it has no order.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.worker: Worker | None = None
+        self.seed: int | None = None
+        self.state: State | None = None
+        self.ready, self.most = False, 0
+
+
+class Fleet:
+    """The workers of a run, as its owner sees them. A part of checkpoints.
+
+    A checkpoint waits for the rollouts under way and holds what was found in them, with the state of every worker.
+
+    Args:
+        algorithm: the owner's, built.
+        env: what workers are sent: environment or name.
+        explorers: one for each worker.
+        generator: source of the workers' seeds.
+        n_steps: of a whole rollout.
+
+    Attributes:
+        pending: steps of the present lesson that are not counted yet.
+        replaced: number of workers that were killed and replaced.
+        cut: whether a rollout was cut short by the end of the run.
+    """
+
+    def __init__(
+        self, algorithm: Any, env: Any, explorers: list[Any], generator: np.random.Generator, n_steps: int
+    ) -> None:
+        self._algorithm, self._env, self._explorers = algorithm, env, explorers
+        self._generator, self._n_steps = generator, n_steps
+        self._places = [_Place(number) for number in range(len(explorers))]  # the one heard last at the end
+        self._lessons: list[tuple[int, Lesson]] = []  # heard and not learned from, with the numbers of their workers
+        self._deaths = 0  # since a worker was heard
+        self.pending = self.replaced = 0
+        self.cut = False
+
+    def hear(self, step: int, left: int) -> Array:
+        """Wait for the next lesson, which is to be counted and learned from. Returns the returns of its episodes.
+
+        Args:
+            step: steps counted so far.
+            left: steps left in the run.
+        """
+        while not self._lessons:
+            self._hand_out(step, left)
+            self._listen()
+        lesson = self._lessons[0][1]
+        self.pending = lesson.steps
+        return lesson.returns
+
+    def learn(self) -> dict[str, Any]:
+        """Move the parameters by the lesson that was counted. Returns metrics."""
+        lesson = self._lessons[0][1]
+        metrics = self._algorithm.learner.move(
+            {name: torch.from_numpy(value) for name, value in lesson.gradients.items()}, lesson.loss, lesson.metrics
+        )
+        del self._lessons[0]
+        return metrics if self.replaced == 0 else {**metrics, "workers_replaced": float(self.replaced)}
+
+    def _hand_out(self, step: int, left: int) -> None:
+        """Give orders to all workers that have none, as long as there are steps to make."""
+        for place in self._places:
+            if place.worker is None:
+                self._begin(place)
+        order: dict[str, Any] | None = None
+        for place in self._places:
+            most = min(self._n_steps, left - sum(each.most for each in self._places))
+            if not place.ready or place.most or most <= 0:
+                continue
+            if order is None:
+                tensors = self._algorithm.nets.state_dict()
+                parameters = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+                order = {"step": step, "update": self._algorithm.grad_step, "parameters": parameters}
+            place.most = most
+            self.cut = self.cut or most < self._n_steps
+            try:
+                _worker(place).send(Order(most=most, **order))
+            except Ended as error:
+                self._replace(place, error)
+
+    def _listen(self) -> None:
+        """Wait for a word of one of the workers that begin, or work on an order."""
+        waited_for = {place.worker: place for place in self._places if place.most or not place.ready}
+        place = waited_for[first_ready(worker for worker in waited_for if worker is not None)]
+        try:
+            found = _worker(place).receive()
+        except Ended as error:
+            self._replace(place, error)
+            return
+        if not place.ready:
+            place.ready = True
+            return
+        self._lessons.append((place.number, found))
+        self._places.remove(place)
+        self._places.append(place)
+        self._deaths = place.most = 0
+
+    def _begin(self, place: _Place) -> None:
+        if place.seed is None:
+            place.seed = int(self._generator.integers(2**32))
+        own = self._algorithm
+        algorithm = (type(own), own.config, own.spec.observations, own.spec.actions)
+        given = Given(algorithm, self._env, self._explorers[place.number], place.seed, place.state)
+        place.worker, place.state = Worker(work, given), None
+
+    def _replace(self, place: _Place, error: Ended) -> None:
+        worker = _worker(place)
+        lost = f"the rollout that it was making, of up to {place.most} steps," if place.most else "its episode"
+        LOG.warning(
+            "worker %d (process %s) was ended %s; %s is lost, and another worker takes its place",
+            *(place.number, worker.number, error.how, lost),
+        )
+        worker.kill()
+        self._deaths, self.replaced = self._deaths + 1, self.replaced + 1
+        place.worker, place.seed, place.state, place.ready, place.most = None, None, None, False, 0
+        if self._deaths >= MOST_DEATHS * len(self._places):
+            raise WorkerError(
+                f"workers were ended {self._deaths} times ({error.how} last) without one rollout between them: where "
+                "the system ends them for lack of memory, use fewer; else see what their environments do"
+            )
+        self._begin(place)
+
+    def close(self) -> None:
+        """End all workers."""
+        end([place.worker for place in self._places if place.worker is not None])
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> State:
+        """Counts, workers, and what was found and not learned from."""
+        workers = self._states()
+        return {
+            "generator": self._generator.bit_generator.state,
+            "pending": self.pending,
+            "replaced": self.replaced,
+            "cut": self.cut,
+            "order": [place.number for place in self._places],
+            "workers": workers,
+            "lessons": {str(i): {"worker": n, **lesson._asdict()} for i, (n, lesson) in enumerate(self._lessons)},
+        }
+
+    def _states(self) -> dict[str, State]:
+        """State and seed of each worker, by its number; of those that have not begun if they have any."""
+        found: dict[str, State] = {}
+        begun = [place for place in self._places if place.worker is not None]
+        while len(found) < len(begun):
+            while any(place.most or not place.ready for place in begun):
+                self._listen()
+            for place in sorted(begun, key=lambda place: place.number):
+                if str(place.number) in found:
+                    continue
+                worker = _worker(place)
+                try:
+                    worker.send(None)
+                    found[str(place.number)] = {"seed": place.seed, "state": worker.receive()}
+                except Ended as error:
+                    self._replace(place, error)
+        for place in self._places:
+            if place.worker is None and place.state is not None:
+                found[str(place.number)] = {"seed": place.seed, "state": place.state}
+        return found
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`, before any worker has begun."""
+        lessons = [self._lesson(state["lessons"][key]) for key in sorted(state["lessons"], key=int)]
+        pending = check("pending", state["pending"], int, low=0, error=CorruptFileError)
+        replaced = check("replaced", state["replaced"], int, low=0, error=CorruptFileError)
+        by_number = {place.number: place for place in self._places}
+        if sorted(state["order"]) != sorted(by_number) or pending > (lessons[0][1].steps if lessons else 0):
+            raise CorruptFileError(
+                f"the checkpoint has workers {state['order']!r:.80} and {pending} steps to count: use a copy"
+            )
+        for key, saved in state["workers"].items():
+            if int(key) not in by_number or not is_seed(saved["seed"]):
+                raise CorruptFileError(
+                    f"the checkpoint has a worker {key!r:.40} of seed {saved['seed']!r:.40}: use a copy"
+                )
+        self._generator.bit_generator.state = state["generator"]
+        self._places = [by_number[number] for number in state["order"]]
+        for place in self._places:
+            saved = state["workers"].get(str(place.number), {"seed": None, "state": None})
+            place.seed, place.state = saved["seed"], saved["state"]
+        self._lessons, self.pending, self.replaced = lessons, pending, replaced
+        self.cut = check("cut", state["cut"], bool, error=CorruptFileError)
+
+    def _lesson(self, saved: State) -> tuple[int, Lesson]:
+        """A lesson of a checkpoint, whose gradients must be those of the networks."""
+        own = {name: value.shape for name, value in self._algorithm.learner.moved.items()}
+        if saved["gradients"].keys() != own.keys():
+            raise CorruptFileError("the checkpoint has gradients of other parameters than the networks: use a copy")
+        gradients = {
+            name: checked_array(saved["gradients"][name], tuple(shape), np.dtype(np.float32), name)
+            for name, shape in own.items()
+        }
+        steps = check("steps", saved["steps"], int, low=1, error=CorruptFileError)
+        metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
+        returns = np.asarray(saved["returns"], np.float64)
+        return int(saved["worker"]), Lesson(gradients, metrics, float(saved["loss"]), returns, steps)
+
+
+def _worker(place: _Place) -> Worker:
+    assert place.worker is not None
+    return place.worker
+
+
+# -- in a process of its own -------------------------------------------------------------------------------------------
+
+
+def work(owner: Owner, given: Given) -> None:
+    """Carry out orders until the owner has none left."""
+    torch.set_num_threads(1)  # as many processes as there are cores
+    seed(given.seed)
+    kind, config, observations, actions = given.algorithm
+    algorithm = kind(config)
+    algorithm.create_impl(observations, actions)
+    env = as_environment(given.env)
+    try:
+        stepper = Stepper(env, reset_generator(env, given.seed), observations=algorithm.spec.observations)
+        player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, given.explorer)
+        collector = Collector(stepper, player)
+        if given.state is not None:
+            with damage_as_typed_errors("the checkpoint", "the state of a worker cannot be used"):
+                collector.set_state(given.state["collector"])
+                set_random_state(given.state["random"])
+        owner.send(None)
+        while True:
+            order = owner.receive()
+            if order is None:
+                owner.send({"collector": collector.get_state(), "random": random_state()})
+            else:
+                owner.send(lesson_of(algorithm, collector, order))
+    finally:
+        env.close()
+
+
+def lesson_of(algorithm: Any, collector: Collector, order: Order) -> Lesson:
+    """Make a rollout with the parameters of an order, and find the gradient of its loss."""
+    algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in order.parameters.items()})
+    algorithm.set_grad_step(order.update)
+    returns: list[float] = []
+    for made in range(1, order.most + 1):
+        step = order.step + made
+        returns += collector.count(step - 1, order.most - made + 1)
+        for rollout in collector.player.lessons(step, last=made == order.most):
+            found = algorithm.learner.find(rollout)
+            gradients = {name: value.numpy() for name, value in found.gradients.items()}
+            metrics = {name: value.item() for name, value in found.loss.metrics.items()}
+            return Lesson(gradients, metrics, found.loss.value.item(), np.array(returns, np.float64), made)
+    raise AssertionError("a player gives a lesson at its last step")
