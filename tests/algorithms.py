@@ -255,6 +255,11 @@ ITERATION_PROBES = (
 )
 A2C_PROBE = {"rollout_length": 16, "learning_rate": 1e-2}
 A2C_CHAIN = {"rollout_length": 64, "learning_rate": 4e-3, "gae_lambda": 0.95}
+# Sums over rollouts are steep: RMSprop with its epsilon of 0.1 then moves at once.
+A3C_PROBE = {"rollout_length": 16, "learning_rate": 5e-3}
+A3C_CHAIN = {"rollout_length": 32, "learning_rate": 3e-3}
+N_STEP_PROBE = {"rollout_length": 8, "learning_rate": 5e-3, "target_update_interval": 10}
+N_STEP_CHAIN = {"rollout_length": 16, "learning_rate": 5e-3, "target_update_interval": 10}
 REINFORCE_PROBE = {"n_episodes": 16, "value_coefficient": 1.0}
 REINFORCE_CHAIN = {"n_episodes": 8, "learning_rate": 1e-2}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
@@ -699,6 +704,23 @@ ROWS: tuple[Row, ...] = (
             Chain("continuous", A2C_CHAIN, False, n_steps=6144, slow=True),
         ),
         apart="A2C",
+    ),
+    Row(
+        algos.A3CConfig,
+        contract=(
+            Variant("continuous", {"value_encoder_factory": None}, discrete=False),
+            Variant("discrete, GRU", {"actor_encoder_factory": GRU, "value_encoder_factory": GRU}, discrete=True),
+        ),
+        probes=(Probing("discrete", A3C_PROBE, True, n_steps=1920),),
+        chain=(Chain("discrete", A3C_CHAIN, True, n_steps=6144),),
+        apart="A3C",
+    ),
+    Row(
+        algos.NStepDQNConfig,
+        contract=(Variant(), Variant("QR", {"q_func_factory": QRQFunctionFactory(n_quantiles=4)})),
+        probes=(Probing("", N_STEP_PROBE, n_steps=2560),),
+        chain=(Chain("", N_STEP_CHAIN, n_steps=6144),),
+        apart="NStepDQN",
     ),
     Row(
         algos.REINFORCEConfig,

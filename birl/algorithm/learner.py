@@ -286,6 +286,11 @@ class Learner:
                 f"{', '.join(self.running)} moves with what is seen, which is not the same in each worker: fit it to "
                 "data or bounds, or leave it out"
             )
+        if self._reset_interval is not None:
+            raise UnsupportedError(
+                f"reset_interval={self._reset_interval} was given with workers, which would draw new networks of their "
+                "own: leave it out"
+            )
         if self.config.compile_graph is True:
             raise UnsupportedError("compile_graph=True was given with workers, which compile nothing: leave it out")
 

@@ -68,6 +68,7 @@ from birl.cli.train_options import (
     Trials,
     UpdateInterval,
     WholeEpisodes,
+    Workers,
 )
 from birl.dataset import MultiStepTransitionPicker
 from birl.engine.trained import no_errors
@@ -83,7 +84,7 @@ from birl.types import ActionSpace, Array
 
 _MOST_SEEDS = 1000
 _STEPS = 50_000
-_EVALUATION = {name: name for name in ("eval_epsilon", "eval_statistics")} | {"eval_steps": "eval_n_steps"}
+_EVALUATION = {name: name for name in ("eval_epsilon", "eval_statistics", "workers")} | {"eval_steps": "eval_n_steps"}
 
 
 def train(
@@ -160,6 +161,7 @@ def train(
     eval_steps: EvalSteps = None,
     eval_epsilon: EvalEpsilon = None,
     eval_statistics: EvalStatistics = False,
+    workers: Workers = None,
     atari: AtariGame = False,
     recipe: RecipeName = None,
     own: Import = None,
@@ -193,7 +195,7 @@ def train(
     explored |= given(epsilon_steps=epsilon_steps, epsilon_decay=epsilon_decay, epsilon=epsilon)
     explored |= given(temperature=temperature, noise_std=noise_std, noise_theta=noise_theta)
     off_policy = {**learning, **given(random_steps=random_steps), **explored}
-    looks = given(eval_steps=eval_steps, eval_epsilon=eval_epsilon, eval_statistics=eval_statistics)
+    looks = given(eval_steps=eval_steps, eval_epsilon=eval_epsilon, eval_statistics=eval_statistics, workers=workers)
     online = {**off_policy, **given(frame_stack=frame_stack, atari=atari), **looks}
     drawing = given(multi_step=multi_step, prioritized=prioritized)
     drawing |= given(priority_alpha=priority_alpha, priority_beta=priority_beta)
@@ -215,9 +217,11 @@ def train(
     if action_mask and env_id is None:
         raise ConfigError("--action-mask is about an environment: give --env-id, too, or leave it out")
     _check_source(algorithm, dataset)
-    if algorithm.learns_from.on_policy and (off_policy or drawing):
+    unused = {**learning, **given(random_steps=random_steps), **drawing}
+    unused |= {} if algorithm.learns_from.explored else explored
+    if algorithm.learns_from.on_policy and unused:
         raise ConfigError(
-            f"{flags([*off_policy, *drawing])}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
+            f"{flags(unused)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
         )
     if prioritized and not algorithm.learns_from.errors:
         raise no_errors(algorithm.__name__)
@@ -276,7 +280,11 @@ def train(
         if several is not None:
             check_many(probe)
         options: Any = {}
-        if source is None and not algorithm.learns_from.on_policy:
+        if source is None and algorithm.learns_from.explored:
+            found, why = exploration(learner, env, planned, {**explored, "random_steps": 0})
+            options["explorer"] = found["explorer"]
+            notes.append(why)
+        elif source is None and not algorithm.learns_from.on_policy:
             options, why = exploration(learner, env, planned, off_policy)
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
             each = online.get("n_updates", algorithm.learns_from.n_updates)

@@ -154,6 +154,10 @@ EvalSteps = Annotated[
 EvalEpsilon = Annotated[
     float | None, typer.Option(min=0, max=1, help="Online: share of random actions in evaluations.  [default: 0]")
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Online: processes that find gradients, each in environments of its own (A3C, NStepDQN)."),
+]
 EvalStatistics = Annotated[
     bool,
     typer.Option("--eval-statistics", help="Online: median, deviation, least and greatest return of evaluations, too."),

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from birl.errors import BirlError, ConfigError, WorkerError
 
@@ -107,7 +107,6 @@ class Worker:
             Ended: if the process was ended from outside.
             BirlError: if its work has failed; errors of birl are raised as they are, others as `WorkerError`.
         """
-        message: Any = None
         try:
             message = self.connection.recv()
         except _GONE:
@@ -118,7 +117,7 @@ class Worker:
             )
         return message
 
-    def _raise_end(self) -> None:
+    def _raise_end(self) -> NoReturn:
         self._process.join(_GRACE)
         code = self._process.exitcode
         if code is not None and code >= 0:  # Python itself could not begin, or was told to exit
@@ -173,6 +172,11 @@ def _run(work: Work, connection: Any, given: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the owner decides
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    answer(work, connection, given)
+
+
+def answer(work: Work, connection: Any, given: Any) -> None:
+    """Work until the owner has left. An error is sent to it."""
     owner = Owner(connection)
     with contextlib.suppress(Left):
         try:

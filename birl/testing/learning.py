@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from birl.acting.explorers import ConstantEpsilonGreedy
 from birl.logging import NoopAdapterFactory
 from birl.metrics import evaluate
 from birl.seeding import seed as seed_everything
@@ -22,6 +23,7 @@ def train(
     if algorithm.learns_from.on_policy:
         algorithm.fit_online(
             env,
+            explorer=ConstantEpsilonGreedy(0.5) if algorithm.learns_from.explored else None,
             n_steps=n_steps,
             n_steps_per_epoch=n_steps,
             show_progress=False,

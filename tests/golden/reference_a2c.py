@@ -54,7 +54,7 @@ def real_steps(rollout: BatchOf) -> list[tuple[int, int]]:
 
 
 class A2CReference:
-    """One gradient step for each rollout ``[T, N, …]``."""
+    """One gradient step for each rollout ``[T, N, …]``; with ``summed`` it is A3C's."""
 
     def __init__(
         self,
@@ -67,9 +67,12 @@ class A2CReference:
         entropy_coefficient: float,
         normalize: bool,
         policy: str,
+        summed: bool = False,
+        eps: float = 1e-5,
+        max_norm: float = 0.5,
     ) -> None:
-        self.parameters = dict(parameters)
-        self.optimizer = SharedRMSprop(rate, alpha=0.99, eps=1e-5, max_norm=0.5)
+        self.parameters, self.summed = dict(parameters), summed
+        self.optimizer = SharedRMSprop(rate, alpha=0.99, eps=eps, max_norm=max_norm)
         self.gamma, self.gae_lambda, self.normalize, self.policy = gamma, gae_lambda, normalize, policy
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
 
@@ -98,7 +101,7 @@ class A2CReference:
                 error = (returns[s] - network(p, "value.0", x)[0]) ** 2
                 total = total - log_prob * advantage[s]
                 total = total + self.value_coefficient * error - self.entropy_coefficient * entropy
-            return total / len(steps)
+            return total if self.summed else total / len(steps)
 
         gradients, value = gradients_of(loss, self.parameters, ["actor", "value"])
         self.optimizer.step(self.parameters, gradients)

@@ -1,0 +1,61 @@
+"""Asynchronous advantage actor-critic, for discrete and continuous actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    Loss,
+    Rollouts,
+    StochasticActor,
+    config,
+    field,
+)
+from birl.algos import a2c
+from birl.algos.a2c import A2CConfig, A2CNets
+from birl.optimizers import OptimizerFactory, RMSpropFactory
+
+
+def shared_rmsprop() -> OptimizerFactory:
+    """RMSprop of arXiv:1602.01783, section 4: epsilon is inside the root, and one of it serves all workers."""
+    return RMSpropFactory(alpha=0.99, eps=0.1, centered=False, eps_inside_root=True, clip_grad_norm=40.0)
+
+
+@config
+class A3CConfig(A2CConfig):
+    """Asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
+
+    The losses of A2C, summed over the steps of a rollout. With ``fit_online(env, workers=16)`` each of 16 processes
+    makes rollouts of ``rollout_length`` steps with the newest parameters, and one optimiser follows their gradients in
+    the order in which they come; without ``workers`` rollouts and gradients take turns in one process. Seeded runs with
+    several workers do not repeat; A2C is the algorithm for one process and many environments.
+
+    Logs ``loss``, a sum, and the means ``policy_loss``, ``value_loss`` and ``entropy``.
+
+    Differs from the paper: gradients are clipped to a norm of 40, and without a schedule the learning rate stays as it
+    is. The weight of the squared error and epsilon are those of PFRL.
+    """
+
+    optim_factory: OptimizerFactory = field(shared_rmsprop)
+    value_coefficient: float = 0.25
+
+
+def loss(nets: A2CNets, batch: Batch, cfg: A3CConfig) -> Loss:
+    """Algorithm S3: ``sum_t -log pi(a_t|s_t) (R_t - V(s_t)) + c_v (R_t - V(s_t))^2 - c_e H``."""
+    mean = a2c.loss(nets, batch, cfg)
+    return replace(mean, value=mean.value * batch.weight.count_nonzero())
+
+
+@final
+class A3C(Algorithm[A3CConfig, A2CNets]):
+    """See `A3CConfig`."""
+
+    actions = ActionSpace.ANY
+    learns_from = Rollouts(a2c.prepare, n_passes="")
+    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)

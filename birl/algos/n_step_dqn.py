@@ -1,0 +1,99 @@
+"""Asynchronous n-step Q-learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    Batch,
+    Gradient,
+    GreedyCritic,
+    HardCopy,
+    Loss,
+    NetworkConfig,
+    Rollouts,
+    SharedFields,
+    Spec,
+    ValueConfig,
+    config,
+    field,
+)
+from birl.algos import dqn
+from birl.algos.a2c import A2CConfig
+from birl.algos.a3c import shared_rmsprop
+from birl.algos.ppo import PPOConfig
+from birl.errors import UnsupportedError
+from birl.losses import backward_recursion, lambda_returns
+from birl.models import is_recurrent
+from birl.optimizers import OptimizerFactory
+from birl.types import tree_map
+
+
+@config
+class NStepDQNConfig(ValueConfig):
+    """Asynchronous n-step Q-learning (Mnih et al. 2016, arXiv:1602.01783, algorithm S2).
+
+    DQN without a replay buffer: an update learns from the newest ``rollout_length`` steps, each with the return up to
+    the last of them. With ``fit_online(env, explorer=…, workers=16)`` each of 16 processes makes rollouts with the
+    newest parameters; a list of explorers gives each its own share of random actions, as in the paper. Without an
+    explorer all actions are greedy.
+
+    Logs ``loss``, a sum over the steps.
+
+    Differs from the paper: errors are clipped as in DQN, and gradients to a norm of 40; targets are copied after a
+    number of updates, not of steps. Recurrent encoders are refused.
+    """
+
+    batch_size: int = field(256, like=A2CConfig)
+    learning_rate: float = field(7e-4, like=NetworkConfig)
+    optim_factory: OptimizerFactory = field(shared_rmsprop, like=NetworkConfig)
+    rollout_length: int = field(5, like=PPOConfig)
+    target_update_interval: int = field(8000, like=SharedFields)
+
+
+class NStepDQNNets(dqn.DQNNets):
+    """Every tensor that it learns."""
+
+    def __init__(self, spec: Spec, cfg: NStepDQNConfig) -> None:
+        super().__init__(spec, cfg)
+        if is_recurrent(self.critic):
+            raise UnsupportedError(
+                "NStepDQN values the last state of a rollout for all of its steps at once, without the memory that "
+                "leads there: use an encoder that is not recurrent, stack frames, or use A3C"
+            )
+
+
+def prepare(nets: NStepDQNNets, batch: Batch, ended: Tensor, cfg: NStepDQNConfig) -> Batch:
+    """Transitions of up to ``T`` steps: each step of a rollout ``[T, B]`` leads to the last of its episode there."""
+    zeros, ones = torch.zeros_like(batch.reward), torch.ones_like(batch.reward)
+    left = backward_recursion(ones, 1 - ended)  # steps up to the last one, both included
+    rows, lanes = torch.meshgrid(*(torch.arange(n, device=left.device) for n in left.shape), indexing="ij")
+    last = rows + left.long() - 1
+    return replace(
+        batch,
+        reward=lambda_returns(batch.reward, zeros, batch.discount, ended),
+        next_observation=tree_map(lambda leaf: leaf[last, lanes], batch.next_observation),
+        discount=lambda_returns(zeros, ones, batch.discount, ended),  # the product up to there
+    )
+
+
+def loss(nets: NStepDQNNets, batch: Batch, cfg: NStepDQNConfig) -> Loss:
+    """Algorithm S2: ``sum_t (R_t - Q(s_t, a_t))^2``, clipped, with ``R`` from ``max_a Q'(s_T, a)`` on backwards."""
+    mean = dqn.q_loss(nets, batch, cfg)  # type: ignore[arg-type]  # of DQN's fields it reads none
+    return replace(mean, value=mean.value * batch.weight.count_nonzero())
+
+
+@final
+class NStepDQN(Algorithm[NStepDQNConfig, NStepDQNNets]):
+    """See `NStepDQNConfig`."""
+
+    actions = ActionSpace.CHOICES
+    learns_from = Rollouts(prepare, n_passes="", explored=True)
+    acts = GreedyCritic()
+    steps = (Gradient("critic", loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))

@@ -1,0 +1,420 @@
+"""Asynchronous training: one worker is the plain loop, several share steps exactly, and may be killed.
+
+Most tests run workers as threads of this process, which are told and heard over the same pipes.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import birl
+from birl.algos import A2CConfig, ConstantEpsilonGreedy, DQNConfig, PPOConfig, REINFORCEConfig
+from birl.distributed.workers import Left, Worker, answer
+from birl.envs import reset_generator
+from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError, WorkerError
+from birl.files import load_archive, save_archive
+from birl.logging import NoopAdapterFactory
+from birl.models import GRUEncoderFactory, VectorEncoderFactory
+from birl.optimizers import RMSpropFactory
+from birl.preprocessing import RunningObservationScaler
+from birl.run import asynchronous
+from birl.run.asynchronous import asynchronous_fitter
+from birl.run.on_policy import on_policy_fitter
+from run.fakes import Drift
+
+SMALL = VectorEncoderFactory(hidden_units=[4])
+GRU = GRUEncoderFactory(hidden_size=3, hidden_units=[4])
+QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "n_steps_per_epoch": 20}
+
+
+class Thread:
+    """A thread that looks like a process."""
+
+    pid = 1
+    exitcode = -signal.SIGKILL
+
+    def __init__(self, target: Any) -> None:
+        self._thread = threading.Thread(target=target, daemon=True)
+        self._thread.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._thread.join(timeout)
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def kill(self) -> None:
+        """It ends when it looks at its connection."""
+
+
+class InThread(Worker):
+    """A worker that is a thread, which ends where something raises `Left`."""
+
+    def __init__(self, work: Any, given: Any) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        given = ForkingPickler.loads(ForkingPickler.dumps(given))
+
+        def run() -> None:
+            try:
+                answer(work, theirs, given)
+            finally:
+                theirs.close()
+
+        self._process: Any = Thread(run)
+
+    def kill(self) -> None:
+        self.connection.close()
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are threads."""
+    monkeypatch.setattr(asynchronous, "Worker", InThread)
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """No worker outlives its run."""
+    yield
+    assert not multiprocessing.active_children()
+
+
+def a2c(seed: int = 3, **fields: Any) -> Any:
+    birl.seed(seed)
+    encoder = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL}
+    return A2CConfig(**{"rollout_length": 5, **encoder, **fields}).create()
+
+
+def fit(algorithm: Any, n_steps: int, env: Any = None, workers: int = 1, **options: Any) -> list[Any]:
+    env = Drift() if env is None else env
+    return list(asynchronous_fitter(algorithm, env, n_steps, **{**QUIET, "seed": 1, "workers": workers, **options}))
+
+
+def state_of(algorithm: Any) -> dict[str, Any]:
+    state = algorithm.engine.get_state()
+    flat = {f"nets {name}": tensor for name, tensor in state["nets"].items()}
+    for name, optimizer in state["optimizers"].items():
+        for number, moments in optimizer["state"].items():
+            flat |= {f"{name} {number} {key}": torch.as_tensor(value) for key, value in moments.items()}
+    return {**flat, "updates": torch.tensor(state["grad_step"])}
+
+
+def same(one: Any, other: Any) -> bool:
+    own, theirs = state_of(one), state_of(other)
+    return own.keys() == theirs.keys() and all(torch.equal(own[name], theirs[name]) for name in own)
+
+
+def plain(env: Any, n_steps: int, **fields: Any) -> Any:
+    """An algorithm trained in one process, with the weights and the random numbers of a run with one worker."""
+    weights, algorithm = a2c(**fields), a2c(**fields)
+    weights.build_with_env(env)
+    seed = int(reset_generator(env, 1).integers(2**32))
+    birl.seed(seed)
+    algorithm.build_with_env(env)
+    algorithm.nets.load_state_dict(weights.nets.state_dict())
+    epochs = list(on_policy_fitter(algorithm, env, n_steps, **{**QUIET, "seed": seed}))
+    return algorithm, epochs
+
+
+# -- one worker --------------------------------------------------------------------------------------------------------
+
+
+def test_one_worker_in_a_process_of_its_own_is_the_plain_loop_bit_for_bit() -> None:
+    algorithm = a2c()
+    epochs = fit(algorithm, 43, gymnasium.make("CartPole-v1"))
+    expected, own = plain(gymnasium.make("CartPole-v1"), 43)
+    assert algorithm.grad_step == 9  # the last rollout has 3 steps
+    assert same(algorithm, expected)
+    names = ("loss", "policy_loss", "value_loss", "entropy", "rollout_return")
+    for (_, found), (_, wanted) in zip(epochs, own, strict=True):
+        assert {name: found.get(name) for name in names} == {name: wanted.get(name) for name in names}
+
+
+@pytest.mark.parametrize("fields", [{"actor_encoder_factory": GRU}, {"learning_rate": 0.0}], ids=["GRU", "rate 0"])
+def test_recurrent_states_and_settings_reach_the_worker(threads: None, fields: Any) -> None:
+    algorithm = a2c(**fields)
+    fit(algorithm, 23)
+    expected, _ = plain(Drift(), 23, **fields)
+    assert same(algorithm, expected)
+    untrained = a2c(**fields)
+    untrained.build_with_env(Drift())
+    moved = not torch.equal(*(torch.cat([p.flatten() for p in x.nets.parameters()]) for x in (algorithm, untrained)))
+    assert moved == (fields.get("learning_rate") != 0)
+
+
+@pytest.mark.parametrize("stop", [20, 22], ids=["at the end of an epoch", "in the middle of a rollout"])
+def test_a_run_goes_on_bit_for_bit_after_ctrl_c(threads: None, tmp_path: Path, stop: int) -> None:
+    whole = a2c()
+    fit(whole, 43, checkpoint=tmp_path / "whole")
+
+    def interrupt(_: Any, __: int, step: int) -> None:
+        if step == stop:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(a2c(), 43, checkpoint=tmp_path / "cut", callback=interrupt)
+    algorithm = a2c(seed=8)  # everything comes from the checkpoint
+    fit(algorithm, 43, checkpoint=tmp_path / "cut")
+    assert same(algorithm, whole)
+
+
+def test_a_run_that_ended_within_a_rollout_says_that_going_on_differs(threads: None, tmp_path: Path) -> None:
+    fit(a2c(), 8, checkpoint=tmp_path)
+    with pytest.warns(RuntimeWarning, match="not bit for bit .* its last rollout was cut short"):
+        fit(a2c(), 20, checkpoint=tmp_path)
+
+
+# -- several workers ---------------------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """What workers found, and what the owner learned from."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, deadly: float = 0.0) -> None:
+        self.found: list[tuple[float, int]] = []
+        self.learned: list[tuple[float, int]] = []
+        self.deaths = 0
+        chance, lesson_of, learn = random.Random(4), asynchronous.lesson_of, asynchronous.Fleet.learn
+
+        def find(*arguments: Any) -> Any:
+            lesson = lesson_of(*arguments)
+            self.found.append((lesson.loss, lesson.steps))
+            if chance.random() < deadly:
+                self.deaths += 1
+                raise Left
+            return lesson
+
+        def learned(fleet: Any) -> Any:
+            lesson = fleet._lessons[0][1]
+            self.learned.append((lesson.loss, lesson.steps))
+            return learn(fleet)
+
+        monkeypatch.setattr(asynchronous, "lesson_of", find)
+        monkeypatch.setattr(asynchronous.Fleet, "learn", learned)
+
+    @property
+    def steps(self) -> int:
+        return sum(steps for _, steps in self.learned)
+
+
+@pytest.mark.parametrize("n", [None, 2], ids=["one environment", "two"])
+def test_workers_make_exactly_the_steps_of_the_run(threads: None, monkeypatch: pytest.MonkeyPatch, n: Any) -> None:
+    ledger, algorithm = Ledger(monkeypatch), a2c()
+    env = Drift() if n is None else gymnasium.vector.SyncVectorEnv([partial(Drift)] * n)
+    epochs = fit(algorithm, 77, env, workers=3)
+    assert ledger.steps == 77
+    assert algorithm.grad_step == len(ledger.learned)
+    assert sorted(ledger.found) == sorted(ledger.learned)
+    assert len(epochs) == 4
+
+
+def test_twenty_deaths_lose_what_is_said_and_nothing_else(
+    threads: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, algorithm = Ledger(monkeypatch, deadly=0.25), a2c()
+    with caplog.at_level(logging.WARNING, "birl"):
+        epochs = fit(algorithm, 400, workers=2)
+    assert ledger.deaths >= 20
+    assert ledger.steps == 400
+    assert algorithm.grad_step == len(ledger.learned) == len(ledger.found) - ledger.deaths
+    lost = list(ledger.found)
+    for each in ledger.learned:
+        lost.remove(each)  # raises if a lesson was learned from twice
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == ledger.deaths
+    assert all("was ended by SIGKILL; the rollout that it was making, of up to" in words for words in said)
+    assert epochs[-1][1]["workers_replaced"] == pytest.approx(ledger.deaths, abs=3)
+
+
+def test_a_checkpoint_holds_what_was_found_and_not_learned_from(
+    threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(monkeypatch)
+    found_in: list[int] = []
+
+    def stop(_: Any, __: int, step: int) -> bool:
+        return step < 33
+
+    fit(a2c(), 90, workers=3, checkpoint=tmp_path, callback=stop)
+    _, state = load_archive(tmp_path / "checkpoint.d3c", "checkpoint")
+    own = state["parts"]["workers"]
+    found_in = [lesson["steps"] for lesson in own["lessons"].values()]
+    assert ledger.steps + sum(found_in) - (found_in[0] - own["pending"] if own["pending"] else 0) >= 33
+    assert len(found_in) >= 2  # the other workers' rollouts, which the checkpoint waited for
+    assert set(own["workers"]) == {"0", "1", "2"}
+    algorithm = a2c(seed=9)
+    fit(algorithm, 90, workers=3, checkpoint=tmp_path, go_on=True)
+    assert ledger.steps == 90
+    assert sorted(ledger.found) == sorted(ledger.learned)
+    with pytest.raises(ResumeError, match="workers was 3, now 2"):
+        fit(a2c(), 99, workers=2, checkpoint=tmp_path)
+
+
+def test_checkpoints_that_do_not_fit_are_refused(threads: None, tmp_path: Path) -> None:
+    fit(a2c(), 90, workers=2, checkpoint=tmp_path, callback=lambda *_: _[-1] < 33)
+    path = tmp_path / "checkpoint.d3c"
+    settings, state = load_archive(path, "checkpoint")
+    own = state["parts"]["workers"]
+    lesson = next(iter(own["lessons"].values()))
+    name = next(iter(lesson["gradients"]))
+    damages: dict[str, dict[str, Any]] = {
+        "workers": {"order": [0, 2]},
+        "seed": {"workers": {"0": {**own["workers"]["0"], "seed": -1}}},
+        "gradients of other": {"lessons": {"0": {**lesson, "gradients": {}}}},
+        name: {"lessons": {"0": {**lesson, "gradients": {**lesson["gradients"], name: np.zeros(3, np.float32)}}}},
+        "state of a worker": {"workers": {"0": {"seed": 1, "state": {"collector": {}, "random": {}}}}},
+    }
+    for words, damage in damages.items():
+        state["parts"]["workers"] = {**own, **damage}
+        save_archive(path, "checkpoint", settings, state)
+        with pytest.raises(CorruptFileError, match=words):
+            fit(a2c(), 90, workers=2, checkpoint=tmp_path, go_on=True)
+
+
+def test_statistics_are_shared(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One RMSprop sees the gradients of all workers, with epsilon under the root (1602.01783, section 4)."""
+    gradients: list[dict[str, Any]] = []
+    learn = asynchronous.Fleet.learn
+
+    def learned(fleet: Any) -> Any:
+        gradients.append(fleet._lessons[0][1].gradients)
+        return learn(fleet)
+
+    monkeypatch.setattr(asynchronous.Fleet, "learn", learned)
+    rms = RMSpropFactory(alpha=0.9, eps=0.1, centered=False, eps_inside_root=True)
+    algorithm = a2c(optim_factory=rms, learning_rate=0.05)
+    algorithm.build_with_env(Drift())
+    start = copy.deepcopy(algorithm.nets)
+    fit(algorithm, 60, workers=2)
+    for name, value in start.named_parameters():
+        square, expected = np.zeros(value.shape), value.detach().numpy().astype(np.float64)
+        for each in gradients:
+            square = 0.9 * square + 0.1 * each[name].astype(np.float64) ** 2
+            expected = expected - 0.05 * each[name] / np.sqrt(square + 0.1)
+        assert np.allclose(algorithm.nets.get_parameter(name).detach().numpy(), expected, atol=1e-4), name
+
+
+def test_real_processes_are_killed_replaced_and_ended_by_ctrl_c() -> None:
+    algorithm, killed = a2c(), []
+
+    def disturb(_: Any, __: int, step: int) -> None:
+        if step == 11:
+            victim = multiprocessing.active_children()[0]
+            os.kill(victim.pid or 0, signal.SIGKILL)
+            killed.append(victim.pid)
+        if step == 60:
+            assert len(multiprocessing.active_children()) == 2
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(algorithm, 10_000, workers=2, callback=disturb)
+    assert len(killed) == 1
+    assert algorithm.grad_step == 12
+
+
+@pytest.mark.slow
+def test_twenty_real_processes_are_killed_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, algorithm, chance, killed = Ledger(monkeypatch), a2c(), random.Random(2), []
+
+    def disturb(_: Any, __: int, step: int) -> bool:
+        if len(killed) < 20 and chance.random() < 0.02:
+            victim = chance.choice(multiprocessing.active_children())
+            os.kill(victim.pid or 0, chance.choice([signal.SIGKILL, signal.SIGTERM]))
+            killed.append(victim.pid)
+        return len(killed) < 20 or step % 500 != 0
+
+    fit(algorithm, 20_000, workers=3, callback=disturb, n_steps_per_epoch=1000)
+    assert len(killed) == 20
+    assert ledger.steps % 500 == 0
+    assert algorithm.grad_step == len(ledger.learned)
+
+
+# -- what cannot be ----------------------------------------------------------------------------------------------------
+
+
+class Broken(Drift):
+    """Fails in its third step."""
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 2:
+            raise FileNotFoundError("the map is gone")
+        return super().step(action)
+
+
+def test_a_failing_environment_ends_the_run_with_its_error(threads: None) -> None:
+    with pytest.raises(WorkerError, match="(?s)a worker .* has failed.*FileNotFoundError: the map is gone"):
+        fit(a2c(), 50, Broken(), workers=2)
+
+
+def test_endless_deaths_end_the_run(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    Ledger(monkeypatch, deadly=1.0)
+    with pytest.raises(WorkerError, match="ended 10 times .by SIGKILL last. without one rollout"):
+        fit(a2c(), 50, workers=2)
+
+
+def test_a_process_that_cannot_begin_says_what_scripts_must_do(
+    threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Thread, "exitcode", 1)
+    Ledger(monkeypatch, deadly=1.0)
+    with pytest.raises(WorkerError, match='status 1 .* under `if __name__ == "__main__":`'):
+        fit(a2c(), 50)
+
+
+def test_environments_and_explorers_must_reach_other_processes() -> None:
+    env = gymnasium.wrappers.TransformReward(Drift(), lambda reward: reward)
+    with pytest.raises(ConfigError, match="env is .* cannot be sent to another process .*: give a name, .*'module:fac"):
+        fit(a2c(), 10, env)
+    explorer = ConstantEpsilonGreedy(0.1)
+    explorer.hook = lambda: None  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="explorer is .* cannot be sent to another process"):
+        fit(a2c(), 10, explorer=explorer)
+    with pytest.raises(ConfigError, match="explorer is a list of 1; with workers=2 it must have one for each"):
+        fit(a2c(), 10, workers=2, explorer=[ConstantEpsilonGreedy(0.1)])
+
+
+def test_algorithms_that_workers_cannot_learn() -> None:
+    def refused(config: Any, match: str, error: type[Exception] = UnsupportedError, **options: Any) -> None:
+        with pytest.raises(error, match=match):
+            config.create().fit_online("CartPole-v1", n_steps=20, **{**QUIET, "workers": 2, **options})
+
+    refused(DQNConfig(), "DQN learns from a replay buffer, which workers=2 would not share")
+    refused(REINFORCEConfig(), "REINFORCE learns from whole episodes")
+    running = A2CConfig(observation_scaler=RunningObservationScaler())
+    refused(running, "observation_scaler moves with what is seen")
+    refused(A2CConfig(compile_graph=True), "compile_graph=True was given with workers")
+    refused(A2CConfig(), "workers is 0", ConfigError, workers=0)
+    explored = {"explorer": ConstantEpsilonGreedy(0.1)}
+    refused(A2CConfig(), "A2C learns from rollouts .* no use for explorer", ConfigError, **explored)
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        (PPOConfig(rollout_length=8, batch_size=4, n_epochs=1), "PPO made 2 updates of one rollout"),
+        (
+            A2CConfig(value_encoder_factory=VectorEncoderFactory(hidden_units=[4], use_batch_norm=True)),
+            "networks of A2C move buffers",
+        ),
+    ],
+    ids=["several updates", "batch norm"],
+)
+def test_updates_that_one_gradient_does_not_make(threads: None, config: Any, match: str) -> None:
+    with pytest.raises(UnsupportedError, match=match):
+        config.create().fit_online(Drift(), n_steps=20, **QUIET, workers=1)
