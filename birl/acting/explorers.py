@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
@@ -40,6 +41,12 @@ class Explorer(abc.ABC):
         self.action_space = action_space
         self.generator  # noqa: B018  made now, so that the order of generators does not depend on what comes first
         return self
+
+    def renewed(self) -> Self:
+        """A copy whose randomness is its own, made from `birl.seed` when it is first used."""
+        copied = copy.copy(self)
+        vars(copied).pop("_generator", None)
+        return copied
 
     def begin(self, is_first: Array) -> None:  # noqa: B027  most need not know
         """Tell the explorer where episodes begin. Loops call this before every step.

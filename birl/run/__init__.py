@@ -1,9 +1,9 @@
 """Loops: training on data and in environments, collecting, evaluating and resuming.
 
-The loops are `offline`, `online` and `on_policy`, which are generators of epochs, and `collect`. What acts, stores and
-learns in environments is a `player`, which knows none: a `collector` lets it play in environments that birl steps, an
-`agent` in everybody's own loop. `evaluate` makes the evaluator of online training. `session` has everything around a
-loop (logging, models, progress, checkpoints, signals), `options` the options of the loops.
+The loops are `offline`, `online`, `on_policy` and `asynchronous`, which are generators of epochs, and `collect`. What
+acts, stores and learns in environments is a `player`, which knows none: a `collector` lets it play in environments that
+birl steps, an `agent` in everybody's own loop. `evaluate` makes the evaluator of online training. `session` has
+everything around a loop (logging, models, progress, checkpoints, signals), `options` the options of the loops.
 """
 
 from birl.run.agent import Agent

@@ -400,7 +400,8 @@ def work(owner: Owner, given: Given) -> None:
     env = as_environment(given.env)
     try:
         stepper = Stepper(env, reset_generator(env, given.seed), observations=algorithm.spec.observations)
-        player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, given.explorer)
+        explorer = given.explorer.renewed() if hasattr(given.explorer, "renewed") else given.explorer
+        player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, explorer)
         collector = Collector(stepper, player)
         if given.state is not None:
             with damage_as_typed_errors("the checkpoint", "the state of a worker cannot be used"):

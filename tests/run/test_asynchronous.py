@@ -24,7 +24,15 @@ import pytest
 import torch
 
 import birl
-from birl.algos import A2CConfig, ConstantEpsilonGreedy, DQNConfig, PPOConfig, REINFORCEConfig
+from birl.algos import (
+    A2CConfig,
+    ConstantEpsilonGreedy,
+    DQNConfig,
+    LinearDecayEpsilonGreedy,
+    NStepDQNConfig,
+    PPOConfig,
+    REINFORCEConfig,
+)
 from birl.distributed.workers import Left, Worker, answer
 from birl.envs import reset_generator
 from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError, WorkerError
@@ -172,6 +180,48 @@ def test_a_run_goes_on_bit_for_bit_after_ctrl_c(threads: None, tmp_path: Path, s
     algorithm = a2c(seed=8)  # everything comes from the checkpoint
     fit(algorithm, 43, checkpoint=tmp_path / "cut")
     assert same(algorithm, whole)
+
+
+ASKED: list[tuple[float, int, int]] = []
+
+
+class Recorded(ConstantEpsilonGreedy):
+    """Notes its share of random actions, the step it is told and a number that its generator would draw."""
+
+    def sample(self, algo: Any, x: Any, step: int) -> Any:
+        action, ahead = super().sample(algo, x, step), self.generator.bit_generator.jumped()  # type: ignore[attr-defined]
+        ASKED.append((self.compute_epsilon(step), step, int(np.random.Generator(ahead).integers(2**60))))
+        return action
+
+
+def n_step_dqn(seed: int = 3) -> Any:
+    birl.seed(seed)
+    return NStepDQNConfig(encoder_factory=SMALL, target_update_interval=3, learning_rate=1e-2).create()
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["two", "one that was used before"])
+def test_each_worker_explores_in_its_own_way(threads: None, used: bool) -> None:
+    explorers = [Recorded(0.25), Recorded(0.75)]
+    if used:
+        explorers[0].generator.random()
+        explorers = [explorers[0]] * 2
+    ASKED.clear()
+    fit(n_step_dqn(), 100, workers=2, explorer=explorers)
+    assert {epsilon for epsilon, _, _ in ASKED} == ({0.25} if used else {0.25, 0.75})
+    assert len({number for _, _, number in ASKED}) == len(ASKED)
+    assert max(step for _, step, _ in ASKED) > 80  # of all workers
+
+
+def test_explorers_and_targets_go_on_bit_for_bit(threads: None, tmp_path: Path) -> None:
+    explorer = LinearDecayEpsilonGreedy(1.0, 0.1, 50)
+    whole = n_step_dqn()
+    fit(whole, 43, explorer=explorer, checkpoint=tmp_path / "whole")
+    fit(n_step_dqn(), 43, explorer=explorer, checkpoint=tmp_path / "cut", callback=lambda *_: _[-1] < 22)
+    algorithm = n_step_dqn(seed=8)
+    fit(algorithm, 43, explorer=explorer, checkpoint=tmp_path / "cut", go_on=True)
+    assert same(algorithm, whole)
+    target, online = algorithm.nets.critic_target.state_dict(), algorithm.nets.critic.state_dict()
+    assert all(torch.equal(target[name], online[name]) for name in target)  # the ninth update is the owner's third copy
 
 
 def test_a_run_that_ended_within_a_rollout_says_that_going_on_differs(threads: None, tmp_path: Path) -> None:
