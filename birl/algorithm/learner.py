@@ -273,9 +273,10 @@ class Learner:
         """The parameters that `move` moves, by name."""
         return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
 
-    def check_apart(self) -> None:
-        """Raise `UnsupportedError` if gradients cannot be found in other processes."""
+    def check_apart(self, count: int) -> None:
+        """Raise `UnsupportedError` if gradients cannot be found in other processes, in a run of ``count`` steps."""
         check_apart(self.engine, self.name)
+        self.experience.check_run(self, None, count)
         if not hasattr(self.config, "rollout_length"):
             raise UnsupportedError(
                 f"{self.name} learns from whole episodes, of which nobody knows the length when steps are handed out "

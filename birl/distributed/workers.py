@@ -87,6 +87,7 @@ class Worker:
         with _signals_blocked():
             self._process.start()
         theirs.close()
+        self._heard = False  # whether it has begun
 
     @property
     def number(self) -> int | None:
@@ -111,6 +112,7 @@ class Worker:
             message = self.connection.recv()
         except _GONE:
             self._raise_end()
+        self._heard = True
         if isinstance(message, Failure):
             raise message.error or WorkerError(
                 f"a worker (process {self.number}) has failed, and with it the run. Its error:\n{message.text}"
@@ -120,13 +122,13 @@ class Worker:
     def _raise_end(self) -> NoReturn:
         self._process.join(_GRACE)
         code = self._process.exitcode
-        if code is not None and code >= 0:  # Python itself could not begin, or was told to exit
+        if code is not None and code >= 0 and not self._heard:  # Python could not begin, and would not next time
             raise WorkerError(
-                f"a worker (process {self.number}) ended with status {code} before its work was done; its words are in "
+                f"a worker (process {self.number}) ended with status {code} before it began to work; its words are in "
                 'the standard error output. A script must begin runs under `if __name__ == "__main__":`, because '
                 "workers import it, and what it defines for them must be importable"
             )
-        raise Ended("unknown" if code is None else f"by {_name_of(-code)}")
+        raise Ended("somehow" if code is None else f"by {_name_of(-code)}" if code < 0 else f"with status {code}")
 
     def kill(self) -> None:
         """End it at once."""

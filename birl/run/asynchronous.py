@@ -132,7 +132,7 @@ def asynchronous_fitter(
         **environment_settings(env, given["seed"]),
     )
     algorithm.build_with_env(env)
-    algorithm.learner.check_apart()
+    algorithm.learner.check_apart(n_steps)
     n_steps_of_rollout = algorithm.config.rollout_length * number_of_environments(env)
     fleet = Fleet(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout)
     evaluators = online_evaluators(given)

@@ -33,6 +33,7 @@ from birl.algos import (
     PPOConfig,
     REINFORCEConfig,
 )
+from birl.cli import main
 from birl.distributed.workers import Left, Worker, answer
 from birl.envs import reset_generator
 from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError, WorkerError
@@ -85,6 +86,7 @@ class InThread(Worker):
                 theirs.close()
 
         self._process: Any = Thread(run)
+        self._heard = False
 
     def kill(self) -> None:
         self.connection.close()
@@ -421,8 +423,11 @@ def test_endless_deaths_end_the_run(threads: None, monkeypatch: pytest.MonkeyPat
 def test_a_process_that_cannot_begin_says_what_scripts_must_do(
     threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def leave(owner: Any, given: Any) -> None:
+        raise Left
+
     monkeypatch.setattr(Thread, "exitcode", 1)
-    Ledger(monkeypatch, deadly=1.0)
+    monkeypatch.setattr(asynchronous, "work", leave)
     with pytest.raises(WorkerError, match='status 1 .* under `if __name__ == "__main__":`'):
         fit(a2c(), 50)
 
@@ -452,6 +457,19 @@ def test_algorithms_that_workers_cannot_learn() -> None:
     refused(A2CConfig(), "workers is 0", ConfigError, workers=0)
     explored = {"explorer": ConstantEpsilonGreedy(0.1)}
     refused(A2CConfig(), "A2C learns from rollouts .* no use for explorer", ConfigError, **explored)
+
+
+def test_the_command_line_has_workers(threads: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "NStepDQN", "--env-id", "CartPole-v1", "--workers", 2, "--epsilon", 0.2, "--n-steps", 40]
+    words += ["--n-trials", 1, "--seed", 3, "--out", tmp_path / "run"]
+    assert main(list(map(str, words))) == 0, capsys.readouterr().err
+    settings, _ = load_archive(tmp_path / "run" / "checkpoint.d3c", "checkpoint")
+    assert settings["workers"] == 2
+    assert settings["explorer"] == [{"type": "ConstantEpsilonGreedy", "_start": 0.2, "_end": 0.2, "_duration": 1}] * 2
+    assert main([*map(str, words), "--random-steps", "5"]) == 1
+    assert "--random-steps: NStepDQN updates after each rollout" in capsys.readouterr().err
+    assert main(["train", "DQN", "--env-id", "CartPole-v1", "--workers", "2", "--out", str(tmp_path / "dqn")]) == 1
+    assert "DQN learns from a replay buffer, which workers=2 would not share" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
