@@ -178,8 +178,11 @@ TASKS: dict[str, Task] = {
     },
     **{
         f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "", 102_400, 10_240, {"learning_rate": rate})
-        for name, rate in (("A2C", 7e-4), ("REINFORCE", 1e-3))
+        for name, rate in (("A2C", 7e-4), ("A3C", 7e-4), ("REINFORCE", 1e-3))
     },
+    "nstepdqn-cartpole": Task(
+        "NStepDQN", "CartPole-v1", "", 102_400, 10_240, {"learning_rate": 7e-4, "target_update_interval": 100}
+    ),
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
@@ -205,7 +208,7 @@ TASKS: dict[str, Task] = {
         for name in ("CQL", "CalQL")
     },
 }
-ON_POLICY = ("A2C", "PPO", "REINFORCE")
+ON_POLICY = ("A2C", "A3C", "NStepDQN", "PPO", "REINFORCE")
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4
@@ -308,7 +311,8 @@ def run_birl(options: argparse.Namespace) -> None:
     if not task.data:
         widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name in ON_POLICY else "relu")
         if name in ON_POLICY:
-            fields = {"learning_rate": RATE, **fields, "actor_encoder_factory": widths, "value_encoder_factory": widths}
+            names = ("encoder_factory",) if name == "NStepDQN" else ("actor_encoder_factory", "value_encoder_factory")
+            fields = {"learning_rate": RATE, **fields, **dict.fromkeys(names, widths)}
         else:
             fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
             fields |= {"actor_learning_rate": RATE, "critic_learning_rate": RATE}
@@ -333,10 +337,14 @@ def run_birl(options: argparse.Namespace) -> None:
         env = gymnasium.make(task.env)
         kept = (options.task, options.side, options.seed) == REPLAY_OF
         buffer = birl.dataset.create_infinite_replay_buffer(env=env) if kept else None
+        explorers = {
+            "TD3": birl.algos.NormalNoise(std=NOISE),
+            "NStepDQN": birl.algos.LinearDecayEpsilonGreedy(1.0, 0.05, steps // 2),
+        }
         algorithm.fit_online(
             env,
             buffer,
-            explorer=birl.algos.NormalNoise(std=NOISE) if name == "TD3" else None,
+            explorer=explorers.get(name),
             n_steps=steps,
             n_steps_per_epoch=steps,
             callback=evaluate,

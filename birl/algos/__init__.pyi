@@ -18,6 +18,8 @@ from birl.algorithm.algorithm import Algorithm as Algorithm
 from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgorithm
 from birl.algos.a2c import A2C as A2C
 from birl.algos.a2c import A2CConfig as A2CConfig
+from birl.algos.a3c import A3C as A3C
+from birl.algos.a3c import A3CConfig as A3CConfig
 from birl.algos.advantage_learning import AL as AL
 from birl.algos.advantage_learning import ALConfig as ALConfig
 from birl.algos.advantage_learning import DoublePAL as DoublePAL
@@ -74,6 +76,8 @@ from birl.algos.iql import IQL as IQL
 from birl.algos.iql import IQLConfig as IQLConfig
 from birl.algos.munchausen_dqn import MunchausenDQN as MunchausenDQN
 from birl.algos.munchausen_dqn import MunchausenDQNConfig as MunchausenDQNConfig
+from birl.algos.n_step_dqn import NStepDQN as NStepDQN
+from birl.algos.n_step_dqn import NStepDQNConfig as NStepDQNConfig
 from birl.algos.naf import NAF as NAF
 from birl.algos.naf import NAFConfig as NAFConfig
 from birl.algos.nfq import NFQ as NFQ
