@@ -256,10 +256,10 @@ ITERATION_PROBES = (
 A2C_PROBE = {"rollout_length": 16, "learning_rate": 1e-2}
 A2C_CHAIN = {"rollout_length": 64, "learning_rate": 4e-3, "gae_lambda": 0.95}
 # Sums over rollouts are steep: RMSprop with its epsilon of 0.1 then moves at once.
-A3C_PROBE = {"rollout_length": 16, "learning_rate": 5e-3}
+A3C_PROBE = {"rollout_length": 8, "learning_rate": 1e-2}
 A3C_CHAIN = {"rollout_length": 32, "learning_rate": 3e-3}
 N_STEP_PROBE = {"rollout_length": 8, "learning_rate": 5e-3, "target_update_interval": 10}
-N_STEP_CHAIN = {"rollout_length": 16, "learning_rate": 5e-3, "target_update_interval": 10}
+N_STEP_CHAIN = {"rollout_length": 8, "learning_rate": 1e-2, "target_update_interval": 10}
 REINFORCE_PROBE = {"n_episodes": 16, "value_coefficient": 1.0}
 REINFORCE_CHAIN = {"n_episodes": 8, "learning_rate": 1e-2}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
@@ -719,7 +719,7 @@ ROWS: tuple[Row, ...] = (
         algos.NStepDQNConfig,
         contract=(Variant(), Variant("QR", {"q_func_factory": QRQFunctionFactory(n_quantiles=4)})),
         probes=(Probing("", N_STEP_PROBE, n_steps=2560),),
-        chain=(Chain("", N_STEP_CHAIN, n_steps=6144),),
+        chain=(Chain("", N_STEP_CHAIN, n_steps=4096),),
         apart="NStepDQN",
     ),
     Row(

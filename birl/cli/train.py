@@ -169,7 +169,7 @@ def train(
     """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
 
     Off-policy algorithms learn online from a buffer of their own steps: see --explorer and what follows it. On-policy
-    ones (PPO) take none of that but --num-envs, --frame-stack and --action-mask.
+    ones (PPO) take none of that but --num-envs, --frame-stack, --action-mask and --workers; NStepDQN takes an explorer.
     """
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
