@@ -2,7 +2,7 @@
 
     python scripts/asynchronous_speed.py --workers 1 2 4 --sleep-ms 5 --n-steps 4000
 
-The seconds that processes take to begin are not counted: the clock runs from a quarter of the steps on.
+The clock runs from half of the steps on: the seconds that processes take to begin are not counted.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Sleeping(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def steps_per_second(workers: int | None, n_steps: int, seconds: float) -> float:
-    """Speed of the last three quarters of a run; without workers if ``workers`` is ``None``."""
+    """Speed of the second half of a run; without workers if ``workers`` is ``None``."""
     birl.seed(0)
     begun: dict[str, float] = {}
 
     def clock(_: Any, __: int, step: int) -> None:
-        if step in (n_steps // 4, n_steps):
+        if step in (n_steps // 2, n_steps):
             begun[str(step)] = time.perf_counter()
 
     a3c = birl.algos.A3CConfig().create()
@@ -50,7 +50,7 @@ def steps_per_second(workers: int | None, n_steps: int, seconds: float) -> float
         show_progress=False,
         logger_adapter=birl.logging.NoopAdapterFactory(),
     )
-    return (n_steps - n_steps // 4) / (begun[str(n_steps)] - begun[str(n_steps // 4)])
+    return (n_steps - n_steps // 2) / (begun[str(n_steps)] - begun[str(n_steps // 2)])
 
 
 def main() -> None:
