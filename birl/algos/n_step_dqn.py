@@ -96,4 +96,7 @@ class NStepDQN(Algorithm[NStepDQNConfig, NStepDQNNets]):
     actions = ActionSpace.CHOICES
     learns_from = Rollouts(prepare, n_passes="", explored=True)
     acts = GreedyCritic()
-    steps = (Gradient("critic", loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+    steps = (
+        Gradient("critic", loss, optimizer="", metric="loss", splits=False),  # a sum
+        HardCopy("critic", "critic_target"),
+    )
