@@ -93,7 +93,7 @@ class Task:
         words = [f"`{name}={value!r}`" for name, value in self.fields.items()]
         if not self.data and not self.widths:
             words += [f"layers of {' and '.join(map(str, WIDTHS))} units"]
-            words += [f"learning rates of {RATE}"] if "learning_rate" not in self.fields else []
+            words += [f"learning rates of {RATE}"] if not {"learning_rate", "rollout_length"} & {*self.fields} else []
             if self.algorithm not in ON_POLICY:
                 words += ["batches of 256", f"{RANDOM_STEPS:,} random steps first"]
         if self.widths:
@@ -198,6 +198,10 @@ TASKS: dict[str, Task] = {
         "NStepDQN", "CartPole-v1", "", 102_400, 10_240, {"learning_rate": 7e-4, "target_update_interval": 100}
     ),
     "vmpo-cartpole": Task("VMPO", "CartPole-v1", "", 40_960, 8_192),
+    "trpo-cartpole": Task(
+        "TRPO", "CartPole-v1", "", 40_960, 8_192, {"rollout_length": 2048, "conjugate_gradient_steps": 10}
+    ),
+    "icml2015trpo-cartpole": Task("ICML2015TRPO", "CartPole-v1", "", 40_960, 8_192, {"rollout_length": 2048}),
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
@@ -223,7 +227,7 @@ TASKS: dict[str, Task] = {
         for name in ("CQL", "CalQL")
     },
 }
-ON_POLICY = ("A2C", "A3C", "NStepDQN", "PPO", "REINFORCE", "VMPO")
+ON_POLICY = ("A2C", "A3C", "ICML2015TRPO", "NStepDQN", "PPO", "REINFORCE", "TRPO", "VMPO")
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4
@@ -326,9 +330,9 @@ def run_birl(options: argparse.Namespace) -> None:
     if not task.data and not task.widths:
         widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name in ON_POLICY else "relu")
         if name in ON_POLICY:
-            own = (each.name for each in dataclasses.fields(getattr(algos, f"{name}Config")))
+            own = [each.name for each in dataclasses.fields(getattr(algos, f"{name}Config"))]
             encoders = dict.fromkeys((each for each in own if each.endswith("encoder_factory")), widths)
-            fields = {"learning_rate": RATE, **fields, **encoders}
+            fields = {**({"learning_rate": RATE} if "learning_rate" in own else {}), **fields, **encoders}
         else:
             fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
             fields |= {"actor_learning_rate": RATE, "critic_learning_rate": RATE}

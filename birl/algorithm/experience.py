@@ -7,6 +7,7 @@ what kind of data the algorithm needs.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -224,13 +225,17 @@ class Rollouts(Experience):
     Attributes:
         prepare: ``(networks, batch, ended, config) -> batch``, adds values that all passes share, such as advantages;
             ``ended`` ``[T, N]`` is 1 where a recursion over time stops.
-        n_passes: name of the config field with the number of passes in minibatches; empty for one update with the whole
-            rollout. The algorithm has a field ``rollout_length``, or ``n_episodes`` for rollouts of whole episodes.
+        n_passes: name of the config field with the number of passes in minibatches; empty for none: there is one update
+            with the whole rollout. The algorithm has a field ``rollout_length``, or ``n_episodes`` for rollouts of whole
+            episodes.
         limit: a metric and the name of the config field with its limit: when the mean of the metric over a pass exceeds
             it, no further pass is made. ``None`` in the field is no limit.
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
             present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
         explored: see `Experience`. Actions are then learned from as the environments took them.
+        whole: names of steps that are made first, once, with the whole rollout; the passes make the others.
+        finished: whether `prepare` leaves out the steps of episodes that go on after the rollout. One in which no episode
+            ends is not learned from.
     """
 
     prepare: Callable[[Any, Batch, Tensor, Any], Batch]
@@ -238,6 +243,8 @@ class Rollouts(Experience):
     limit: tuple[str, str] | None = None
     scheduled: tuple[str, ...] = ()
     explored: bool = False
+    whole: tuple[str, ...] = ()
+    finished: bool = False
     loops = ONLINE
     on_policy = True
     single_seed = "learns from its own experience, which seeds do not share"
@@ -268,15 +275,23 @@ class Rollouts(Experience):
             learner.see_rewards(drawn.reward, drawn.is_first, drawn.valid)
 
     def passes(self, learner: Learner, batch: Batch) -> Passes:
-        if not self.n_passes:
-            yield Pass(_whole(batch, learner.recurrent))
+        if self.finished and not batch.weight.any():
+            warnings.warn(
+                f"{learner.name} learned nothing from a rollout of {len(batch.weight)} steps, in which no episode ended: "
+                f"rollout_length is {learner.config.rollout_length}; make it longer than episodes are",
+                RuntimeWarning,
+                stacklevel=2,
+            )
             return
+        if self.whole or not self.n_passes:
+            yield Pass(_whole(learner, batch), self.whole or None)
         metric, field = self.limit or ("", "")
         most = getattr(learner.config, field, None)
-        for _ in range(getattr(learner.config, self.n_passes)):
+        only = tuple(step.name for step in learner.engine.steps if step.name not in self.whole) if self.whole else None
+        for _ in range(getattr(learner.config, self.n_passes) if self.n_passes else 0):
             found = []
             for minibatch in self.minibatches(learner, batch):
-                metrics = yield Pass(minibatch)
+                metrics = yield Pass(minibatch, only)
                 if most is not None:
                     found.append(metrics[metric])
             if most is not None and torch.stack(found).mean() > most:  # the one value that is waited for in a pass
@@ -313,12 +328,11 @@ class Rollouts(Experience):
             )
 
 
-def _whole(batch: Batch, recurrent: bool) -> Batch:
-    """A prepared rollout as one minibatch: its steps ``[T * N, …]`` or, for recurrent networks, ``[T, N, …]``."""
-    if not recurrent:
-        return replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
-    extra = {name: value for name, value in batch.extra.items() if not name.startswith("state.")}
-    return replace(batch, extra=extra)
+def _whole(learner: Learner, batch: Batch) -> Batch:
+    """All steps ``[T * N, …]`` of a prepared rollout; for recurrent networks its sequences ``[L, M, …]``."""
+    if learner.recurrent:
+        return fold_sequences(batch, min(learner.config.sequence_length, len(batch.reward)))
+    return replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
 
 
 @dataclass(frozen=True)

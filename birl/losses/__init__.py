@@ -4,6 +4,7 @@ from birl.losses.averages import shares, standardized
 from birl.losses.multistep import (
     VTrace,
     backward_recursion,
+    finished,
     generalized_advantage,
     lambda_returns,
     last_steps,
@@ -25,6 +26,7 @@ __all__ = [
     "VTrace",
     "backward_recursion",
     "conjugate_gradients",
+    "finished",
     "fisher_product",
     "generalized_advantage",
     "lambda_returns",

@@ -16,7 +16,7 @@ from birl.testing.contract.subject import EPISODE, Subject
 def episodes_stay_apart(subject: Subject) -> None:
     """No batch joins steps of two episodes, and a time limit does not end the bootstrap."""
     subject = replace(subject, observation_shape=(3,))
-    subject = subject.with_config(observation_scaler=None, reward_scaler=None, n_epochs=1)
+    subject = subject.with_config(observation_scaler=None, reward_scaler=None, n_epochs=1, normalize_advantage=False)
     algorithm = subject.build()
     gamma = subject.config.gamma
     if subject.experience.on_policy:
