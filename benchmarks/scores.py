@@ -177,7 +177,7 @@ TASKS: dict[str, Task] = {
         for running in (False, True)
     },
     **{
-        f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "", 102_400, 10_240, {"learning_rate": rate})
+        f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "", 40_960, 4_096, {"learning_rate": rate})
         for name, rate in (("A2C", 7e-4), ("REINFORCE", 1e-3))
     },
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),

@@ -93,7 +93,6 @@ METRICS = {
     "entropy": "Entropy of the policy; it falls as the policy makes up its mind.",
     "imitation_loss": "Negative log-likelihood of the data's actions.",
     "imitator_loss": "Loss of the model that imitates the data.",
-    "kl_loss": "Divergence of the policy from the one that collected the rollout, times its weight.",
     "learning_rate": "Learning rate of the update.",
     "loss": "What is minimised, in all.",
     "mmd_loss": "Distance of the policy's actions from the imitator's, as it enters the policy's loss.",
