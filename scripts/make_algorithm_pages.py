@@ -103,7 +103,6 @@ METRICS = {
     "imitator_loss": "Loss of the model that imitates the data.",
     "importance_weight": "Mean ratio of the policy's probabilities to those that chose the actions, clipped.",
     "kl": "Divergence of the policy from the one that it improves on, which is bounded.",
-    "kl_loss": "Divergence of the policy from the one that collected the rollout, times its weight.",
     "kl_mean": "The same if only its means changed, by dimension; large means a bound that does not hold.",
     "kl_std": "The same if only its standard deviations changed.",
     "learning_rate": "Learning rate of the update.",

@@ -226,8 +226,8 @@ class Rollouts(Experience):
         prepare: ``(networks, batch, ended, config) -> batch``, adds values that all passes share, such as advantages;
             ``ended`` ``[T, N]`` is 1 where a recursion over time stops.
         n_passes: name of the config field with the number of passes in minibatches; empty for none: there is one update
-            with the whole rollout. The algorithm has a field ``rollout_length``, or ``n_episodes`` for rollouts of whole
-            episodes.
+            with the whole rollout. The configuration has a field ``rollout_length``, or ``n_episodes`` for rollouts of
+            whole episodes.
         limit: a metric and the name of the config field with its limit: when the mean of the metric over a pass exceeds
             it, no further pass is made. ``None`` in the field is no limit.
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the

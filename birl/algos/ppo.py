@@ -50,10 +50,9 @@ class PPOConfig(AlgorithmConfig):
 
     With ``value_encoder_factory=None`` the value function is a second head on the policy's encoder, which learns from
     both losses: the usual network for images. With a ``kl_coefficient`` the policy is also held near the one of the
-    rollout by the penalty of eq. 8, with a constant weight; ``clip_range=1e9`` leaves only this.
+    rollout by the penalty of eq. 8, with a constant weight, logged as ``kl_loss``; ``clip_range=1e9`` leaves only this.
 
-    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``; with a
-    penalty also ``kl_loss``.
+    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
 
     Differs from Stable-Baselines3: the standard deviation of advantages is that of the minibatch itself, not of a
     population that it is drawn from; with ``value_clip_range`` the larger of both errors counts, as in OpenAI's code,

@@ -41,10 +41,12 @@ class REINFORCEConfig(AlgorithmConfig):
     nothing tells what would have followed; with ``baseline`` the value of its last observation is added.
 
     With ``baseline`` a value function is learned beside the policy and subtracted from returns (Sutton and Barto 2018,
-    section 13.4). Rewards far from 1 are best scaled: ``reward_scaler=MultiplyRewardScaler(0.01)``. Updates have
-    different sizes, each of which ``compile_graph=True`` would compile; ``"auto"`` leaves them as they are.
+    section 13.4); its loss is logged as ``value_loss``.
 
-    Logs ``loss``, ``policy_loss`` and ``entropy``; with ``baseline`` also ``value_loss``.
+    Rewards far from 1 are best scaled: ``reward_scaler=MultiplyRewardScaler(0.01)``. Updates have different sizes, each
+    of which ``compile_graph=True`` would compile; ``"auto"`` leaves them as they are.
+
+    Logs ``loss``, ``policy_loss`` and ``entropy``.
 
     Differs from the paper: the sum over the steps of an episode is averaged over episodes, and its gradient clipped to
     a norm of 1.
