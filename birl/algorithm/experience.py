@@ -234,7 +234,7 @@ class Rollouts(Experience):
             present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
         explored: see `Experience`. Actions are then learned from as the environments took them.
         whole: names of steps that are made first, once, with the whole rollout; the passes make the others.
-        finished: whether `prepare` leaves out the steps of episodes that go on after the rollout. One in which no episode
+        finished: whether `prepare` leaves out the steps of episodes that go on after the rollout. One in which none
             ends is not learned from.
     """
 
