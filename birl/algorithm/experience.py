@@ -277,8 +277,8 @@ class Rollouts(Experience):
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         if self.finished and not batch.weight.any():
             warnings.warn(
-                f"{learner.name} learned nothing from a rollout of {len(batch.weight)} steps, in which no episode ended: "
-                f"rollout_length is {learner.config.rollout_length}; make it longer than episodes are",
+                f"{learner.name} learned nothing from a rollout of {len(batch.weight)} steps, in which no episode "
+                f"ended: rollout_length is {learner.config.rollout_length}; make it longer than episodes are",
                 RuntimeWarning,
                 stacklevel=2,
             )
