@@ -120,10 +120,13 @@ def trusted_gradient(
     """
     given = policy.parameters().detach()
     learned, rest = given.chunk(2, -1) if fixed else (given, given[..., :0])
-    phi = learned.clone().requires_grad_()
-    own = policy.with_parameters(torch.cat((phi, rest), -1))
-    (g,) = torch.autograd.grad(objective(own).sum(), phi)
-    (k,) = torch.autograd.grad(average.kl(own).sum(), phi)
+
+    def gradient(function: Callable[[Any], Tensor]) -> Tensor:
+        phi = learned.clone().requires_grad_()  # of its own for each: a compiled update shares no graph
+        own = policy.with_parameters(torch.cat((phi, rest), -1))
+        return torch.autograd.grad(function(own).sum(), phi)[0]
+
+    g, k = gradient(objective), gradient(average.kl)
     excess = ((k * g).sum(-1, keepdim=True) - delta).clamp(min=0)
     z = g - excess / k.square().sum(-1, keepdim=True).clamp(min=torch.finfo(k.dtype).tiny) * k
     return torch.cat((z, torch.zeros_like(rest)), -1)
