@@ -89,8 +89,9 @@ class Task:
         """Hyper-parameters in words."""
         words = [f"`{name}={value!r}`" for name, value in self.fields.items()]
         if not self.data:
-            words += [f"layers of {' and '.join(map(str, WIDTHS))} units", f"learning rates of {RATE}"]
-            if self.algorithm != "PPO":
+            words += [f"layers of {' and '.join(map(str, WIDTHS))} units"]
+            words += [f"learning rates of {RATE}"] if "rollout_length" not in self.fields else []
+            if self.algorithm not in ON_POLICY:
                 words += ["batches of 256", f"{RANDOM_STEPS:,} random steps first"]
         if self.widths:
             words += [f"layers of {' and '.join(map(str, self.widths))} units"]
@@ -175,6 +176,10 @@ TASKS: dict[str, Task] = {
         )
         for running in (False, True)
     },
+    "trpo-cartpole": Task(
+        "TRPO", "CartPole-v1", "", 40_960, 8_192, {"rollout_length": 2048, "conjugate_gradient_steps": 10}
+    ),
+    "icml2015trpo-cartpole": Task("ICML2015TRPO", "CartPole-v1", "", 40_960, 8_192, {"rollout_length": 2048}),
     "awr-pendulum-replay": Task("AWR", "Pendulum-v1", "pendulum-replay", 10, 1, SHORTER["AWR"]),
     "discreteawr-cartpole-replay": Task("DiscreteAWR", "CartPole-v1", "cartpole-replay", 10, 1, SHORTER["DiscreteAWR"]),
     **{
@@ -200,6 +205,7 @@ TASKS: dict[str, Task] = {
         for name in ("CQL", "CalQL")
     },
 }
+ON_POLICY = ("ICML2015TRPO", "PPO", "TRPO")
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4
@@ -300,9 +306,11 @@ def run_birl(options: argparse.Namespace) -> None:
     fields: dict[str, Any] = {"compile_graph": options.side == "birl-compiled", **task.fields}
     fields |= narrowed(birl, name, task.widths)
     if not task.data:
-        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name == "PPO" else "relu")
-        if name == "PPO":
-            fields |= {"actor_encoder_factory": widths, "value_encoder_factory": widths, "learning_rate": RATE}
+        widths = birl.models.VectorEncoderFactory(WIDTHS, "tanh" if name in ON_POLICY else "relu")
+        if name in ON_POLICY:
+            given = {"actor_encoder_factory": widths, "value_encoder_factory": widths, "learning_rate": RATE}
+            known = {each.name for each in dataclasses.fields(getattr(algos, f"{name}Config"))}
+            fields = {**{key: value for key, value in given.items() if key in known}, **fields}
         else:
             fields |= {"actor_encoder_factory": widths, "critic_encoder_factory": widths, "batch_size": 256}
             fields |= {"actor_learning_rate": RATE, "critic_learning_rate": RATE}
@@ -322,7 +330,7 @@ def run_birl(options: argparse.Namespace) -> None:
 
     common: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
     if not task.data:
-        if name != "PPO":
+        if name not in ON_POLICY:
             common |= {"random_steps": RANDOM_STEPS, "update_start_step": RANDOM_STEPS}
         env = gymnasium.make(task.env)
         kept = (options.task, options.side, options.seed) == REPLAY_OF
@@ -389,7 +397,7 @@ def run_sb3(options: argparse.Namespace) -> None:
         return model.predict(x if scaled is None else scaled.normalize_obs(x), deterministic=True)[0]
 
     fields: dict[str, Any] = {"batch_size": 256, **task.fields}
-    if name != "PPO":
+    if name not in ON_POLICY:
         fields |= {"learning_starts": RANDOM_STEPS, "train_freq": 1, "gradient_steps": 1}
     if name == "TD3":
         size = env.action_space.shape[0]

@@ -15,7 +15,7 @@ from typing import Any
 
 from birl import algos, ope
 from birl.algorithm import Algorithm
-from birl.engine import Gradient, TargetUpdate
+from birl.engine import TargetUpdate, Training
 from birl.files.named import Serializable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,12 +93,14 @@ METRICS = {
     "entropy": "Entropy of the policy; it falls as the policy makes up its mind.",
     "imitation_loss": "Negative log-likelihood of the data's actions.",
     "imitator_loss": "Loss of the model that imitates the data.",
+    "kl": "Divergence of the policy from the one that it improves on, which is bounded.",
     "learning_rate": "Learning rate of the update.",
     "loss": "What is minimised, in all.",
     "mmd_loss": "Distance of the policy's actions from the imitator's, as it enters the policy's loss.",
-    "policy_loss": "Clipped objective of the policy, negative.",
+    "policy_loss": "What the policy is to maximise, negative.",
     "q_loss": "Loss of the Q-functions.",
     "regularization_loss": "Penalty on large logits.",
+    "step_share": "Share of the whole step that the line search allowed; 0 if none, so that the policy stayed.",
     "td_loss": "Temporal-difference loss, without what is added to it.",
     "temp": "Temperature: the weight of the entropy.",
     "temp_loss": "Loss of the temperature; its sign says which way the temperature goes.",
@@ -108,6 +110,10 @@ METRICS = {
     "weights": "Mean weight of the imitated actions.",
 }
 """Every metric that an algorithm's docstring says it logs."""
+
+
+WAYS = {"TrustRegion": "by a natural gradient and a line search"}
+"""How networks follow a loss, where it is not by an optimiser."""
 
 
 def algorithms() -> list[type[Algorithm[Any, Any]]]:
@@ -205,7 +211,8 @@ def page(cls: type[Algorithm[Any, Any]], tasks: Scores | None = None) -> str:
             when = [f"every `{step.when.every}` updates"] if step.when.every != 1 else []
             when += [f"after `{step.when.after}` updates"] if step.when.after != 0 else []
             when += [f"until update `{step.when.until}`"] if step.when.until is not None else []
-            if isinstance(step, Gradient):
+            if isinstance(step, Training):
+                when = [*when, way] if (way := WAYS.get(type(step).__name__)) else when
                 every = f" ({', '.join(when)})" if when else ""
                 trained = ", ".join(f"`{name}`" for name in step.networks)
                 told = re.sub(r"\n(?=.)", "\n    ", markdown(step.loss.__doc__ or ""))  # stays in its item of the list

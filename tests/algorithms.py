@@ -253,6 +253,8 @@ ITERATION_PROBES = (
     Probing("values", ITERATION_PROBE, n_steps=15, kinds=VALUE_PROBES),
     Probing("actions", ITERATION_PROBE, n_steps=15, kinds=ACTION_PROBES, true_values=False),
 )
+TRUST_REGION = {"max_kl": 0.05, "value_learning_rate": 1e-2, "conjugate_gradient_steps": 10}
+TRUST_REGION_PROBE = {**TRUST_REGION, "value_learning_rate": 3e-2}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -696,6 +698,41 @@ ROWS: tuple[Row, ...] = (
         probes=(Probing("", {**TD3_PROBE, "alpha": 50.0}, n_steps=150),),
         chain=(Chain("", {"critic_learning_rate": 3e-3}, n_steps=200, skill=0.6),),
         apart="trajectories",
+    ),
+    Row(
+        algos.TRPOConfig,
+        contract=(
+            Variant("continuous", discrete=False),
+            Variant("discrete", discrete=True),
+            Variant(
+                "GRU",
+                {"actor_encoder_factory": GRU, "value_encoder_factory": GRU, "sequence_length": 10},
+                discrete=True,
+            ),
+        ),
+        probes=(
+            Probing("discrete", TRUST_REGION_PROBE, True, n_steps=1280),
+            Probing("values", TRUST_REGION_PROBE, False, n_steps=1280, kinds=("discount", "time_limit")),
+            Probing("actions", TRUST_REGION, False, n_steps=1920, kinds=ACTION_PROBES),
+        ),
+        chain=(
+            Chain("discrete", TRUST_REGION, True, n_steps=4096),
+            Chain("continuous", TRUST_REGION, False, n_steps=4096),
+        ),
+        apart="TRPO",
+    ),
+    Row(
+        algos.ICML2015TRPOConfig,
+        contract=(Variant("continuous", discrete=False), Variant("discrete", discrete=True)),
+        probes=(
+            Probing("discrete", TRUST_REGION, True, n_steps=1280, kinds=ACTION_PROBES),
+            Probing("continuous", TRUST_REGION, False, n_steps=1920, kinds=ACTION_PROBES),
+        ),
+        chain=(
+            Chain("discrete", TRUST_REGION, True, n_steps=6144),
+            Chain("continuous", TRUST_REGION, False, n_steps=6144, slow=True),
+        ),
+        apart="TRPO",
     ),
 )
 

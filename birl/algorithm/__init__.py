@@ -30,6 +30,7 @@ from birl.algorithm.learner import Experience, Learner, Pass
 from birl.algorithm.persistence import load_learnable
 from birl.algorithm.population import fit_many
 from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig
+from birl.algorithm.trust_region import TrustRegion
 from birl.config import (
     ActorCriticConfig,
     AlgorithmConfig,
@@ -86,6 +87,7 @@ __all__ = [
     "TransformerAlgorithm",
     "TransformerConfig",
     "Transitions",
+    "TrustRegion",
     "ValueConfig",
     "When",
     "best_of",

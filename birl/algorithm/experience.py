@@ -6,6 +6,7 @@ what kind of data the algorithm needs.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -222,17 +223,19 @@ class Rollouts(Experience):
     Attributes:
         prepare: ``(networks, batch, ended, config) -> batch``, adds values that all passes share, such as advantages;
             ``ended`` ``[T, N]`` is 1 where a recursion over time stops.
-        n_passes: name of the config field with the number of passes.
+        n_passes: name of the config field with the number of passes in minibatches; empty for none, beside ``whole``.
         limit: a metric and the name of the config field with its limit: when the mean of the metric over a pass exceeds
             it, no further pass is made. ``None`` in the field is no limit.
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
             present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
+        whole: names of steps that are made first, once, with the whole rollout; the passes make the others.
     """
 
     prepare: Callable[[Any, Batch, Tensor, Any], Batch]
     n_passes: str = "n_epochs"
     limit: tuple[str, str] | None = None
     scheduled: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
     loops = ONLINE
     stores = ("policy_action",)
     on_policy = True
@@ -255,14 +258,34 @@ class Rollouts(Experience):
         minibatches = self._sequences if learner.recurrent else self._steps
         metric, field = self.limit or ("", "")
         most = getattr(learner.config, field, None)
-        for _ in range(getattr(learner.config, self.n_passes)):
+        only = None
+        if self.whole:
+            whole = self._real(learner, batch)
+            if len(whole.weight) == 0:
+                warnings.warn(
+                    f"{learner.name} learned nothing from a rollout of {len(batch.weight)} steps, in which no episode "
+                    f"ended: rollout_length is {learner.config.rollout_length}; make it longer than episodes are",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                return
+            yield Pass(whole, self.whole)
+            only = tuple(step.name for step in learner.engine.steps if step.name not in self.whole)
+        for _ in range(getattr(learner.config, self.n_passes) if self.n_passes else 0):
             found = []
             for minibatch in minibatches(learner.config, batch):
-                metrics = yield Pass(minibatch)
+                metrics = yield Pass(minibatch, only)
                 if most is not None:
                     found.append(metrics[metric])
             if most is not None and torch.stack(found).mean() > most:  # the one value that is waited for in a pass
                 return
+
+    def _real(self, learner: Learner, batch: Batch) -> Batch:
+        """All steps of a rollout; with recurrent networks, as sequences."""
+        if learner.recurrent:
+            return fold_sequences(batch, learner.config.sequence_length)
+        flat, valid = _flat(batch)
+        return flat.map(lambda x: x.index_select(0, valid))
 
     def _sequences(self, config: Any, batch: Batch) -> Iterator[Batch]:
         batch = fold_sequences(batch, config.sequence_length)
@@ -274,15 +297,22 @@ class Rollouts(Experience):
 
     def _steps(self, config: Any, batch: Batch) -> Iterator[Batch]:
         # Each pass reorders the whole rollout once; its minibatches are then slices, without copies.
-        flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
-        valid = flat.weight.nonzero()[:, 0]
+        flat, valid = _flat(batch)
         order = valid[torch.randperm(len(valid)).to(valid.device)]
         flat, size = flat.map(lambda x: x.index_select(0, order)), config.batch_size
         for start in range(0, len(order), size):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
     def updates(self, config: Any, count: int) -> int:
+        if not self.n_passes:
+            return 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
+
+
+def _flat(batch: Batch) -> tuple[Batch, Tensor]:
+    """A rollout ``[T, N, …]`` as ``[T * N, …]``, and the numbers of the rows that are to be learned from."""
+    flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
+    return flat, flat.weight.nonzero()[:, 0]
 
 
 def _present(learner: Learner, name: str) -> float | None:

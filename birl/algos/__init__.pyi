@@ -104,6 +104,10 @@ from birl.algos.td3_plus_bc import TD3PlusBC as TD3PlusBC
 from birl.algos.td3_plus_bc import TD3PlusBCConfig as TD3PlusBCConfig
 from birl.algos.tqc import TQC as TQC
 from birl.algos.tqc import TQCConfig as TQCConfig
+from birl.algos.trpo import ICML2015TRPO as ICML2015TRPO
+from birl.algos.trpo import ICML2015TRPOConfig as ICML2015TRPOConfig
+from birl.algos.trpo import TRPO as TRPO
+from birl.algos.trpo import TRPOConfig as TRPOConfig
 
 QLearningAlgoBase = Algorithm
 TransformerAlgoBase = TransformerAlgorithm

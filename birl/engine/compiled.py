@@ -229,7 +229,7 @@ class _OptimizerStep:
 
 def supports(trained: Trained) -> bool:
     """Whether all steps and optimisers can be part of a program."""
-    return not any(step.on_host for step in trained.steps) and all(
+    return not any(step.apart for step in trained.steps) and all(
         rule_of(optimizer, group) is not None
         for optimizer in trained.optimizers.values()
         for group in optimizer.param_groups

@@ -15,7 +15,7 @@ from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
 from birl.engine.gradient_statistics import WATCHED
 from birl.engine.memory import keep_freed_memory
-from birl.engine.steps import Gradient, Gradients, Step
+from birl.engine.steps import Gradient, Gradients, Step, Training
 from birl.engine.trained import Trained
 from birl.engine.update import CompiledGradients, Eager, stacked
 from birl.errors import CompileError
@@ -56,8 +56,8 @@ class Engine(Trained):
     def compile(self, required: bool = True) -> None:
         """Compile updates from now on. The first update of each kind, which compiles, takes up to a minute.
 
-        The whole update is one program if every optimiser has a form for that (`birl.optimizers.steps`), no step reads
-        values and gradients are not reduced between processes. Otherwise losses and gradients are compiled, step by
+        The whole update is one program if every optimiser has a form for that (`birl.optimizers.steps`), no step is
+        `apart` and gradients are not reduced between processes. Otherwise losses and gradients are compiled, step by
         step.
 
         Args:
@@ -85,7 +85,7 @@ class Engine(Trained):
         shelf = Program(self).shelf
         return shelf is not None and any(shelf.glob("*.json"))
 
-    def compute_gradients(self, step: Gradient, batch: Batch) -> tuple[Gradients, Loss]:
+    def compute_gradients(self, step: Training, batch: Batch) -> tuple[Gradients, Loss]:
         """Gradients of a step's loss by parameter name, and the loss. Nothing is changed."""
         return self._updates.gradients(step.loss, step.networks, batch)
 

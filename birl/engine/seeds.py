@@ -22,7 +22,7 @@ from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
 from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, TargetUpdate, Update
 from birl.engine.trained import Trained, clip
-from birl.engine.update import Eager, with_priority
+from birl.engine.update import Eager, LossModule, with_priority
 from birl.errors import ConfigError, UnsupportedError
 from birl.optimizers.steps import ELEMENTWISE
 from birl.types import Batch, Loss, State
@@ -159,7 +159,7 @@ class _StackedLoss:
         self._trained = trained
         self._metrics: list[str] = []
         self._shared: list[str] = []
-        loss_of, prioritised = _LossModule(loss, stacked.nets, stacked.config), stacked.prioritised
+        loss_of, prioritised = LossModule(loss, stacked.nets, stacked.config), stacked.prioritised
 
         def one(
             trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor]
@@ -209,18 +209,6 @@ class _StackedLoss:
         metrics = dict(zip(self._metrics, more, strict=False))
         share = dict(zip(self._shared, more[len(metrics) :], strict=True))
         return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share)
-
-
-class _LossModule(nn.Module):
-    """A loss as a module's ``forward``, whose tensors `functional_call` can replace."""
-
-    def __init__(self, loss: LossFunction, nets: nn.Module, config: Any) -> None:
-        super().__init__()
-        self.nets = nets
-        self._loss, self._config = loss, config
-
-    def forward(self, batch: Batch) -> Any:
-        return self._loss(self.nets, batch, self._config)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
@@ -356,12 +344,12 @@ def check_stackable(engine: Engine) -> None:
                 f"the optimiser {type(optimizer).__name__} of the step {name!r} does not treat numbers one by one, so "
                 f"several seeds cannot share it: use one of {', '.join(names)}, or train each seed by itself"
             )
-    reading = [step.name for step in engine.steps if step.on_host]
-    if reading:
-        raise UnsupportedError(
-            f"the steps {', '.join(reading)} read values, which several seeds cannot do at once: train each seed by "
-            "itself"
-        )
+    for step in engine.steps:
+        if step.apart:
+            raise UnsupportedError(
+                f"the step {step.name!r} cannot be made for several seeds at once, because {step.apart}: train each "
+                "seed by itself"
+            )
 
 
 # -- the graph ---------------------------------------------------------------------------------------------------------

@@ -81,6 +81,9 @@ class Update(Protocol):
     def apply(self, name: str, gradients: Gradients) -> None:
         """Move the parameters of the step ``name`` by its optimiser."""
 
+    def assign(self, parameters: Mapping[str, Tensor]) -> None:
+        """Set parameters by name, without an optimiser."""
+
     def report(self, metrics: Mapping[str, Tensor]) -> None:
         """Log scalars."""
 
@@ -100,8 +103,8 @@ class Step(Protocol):
         """In which updates it is made."""
 
     @property
-    def on_host(self) -> bool:
-        """Whether it reads values of tensors, so that it cannot be part of a compiled program."""
+    def apart(self) -> str:
+        """Why it can be part neither of a compiled program nor of an update of many seeds; empty if it can."""
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -116,17 +119,14 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """One gradient step: a loss, and the networks that follow its gradient.
+class Training:
+    """A step that lowers a loss. Subclasses say how parameters move.
 
     Attributes:
         name: identifies the step in optimisers, metrics and errors.
         loss: pure function ``(networks, batch, config) -> Loss``.
         of: names of the trained networks; by default the one called ``name``.
-        optimizer: the optimiser is made from ``<optimizer>_learning_rate`` and ``<optimizer>_optim_factory`` of the
-            config (without the underscore if empty); by default ``name``.
         metric: name under which the loss is logged; by default ``<name>_loss``.
-        rate_metric: name under which the learning rate is logged; empty if it is not.
         when: in which updates it is made.
         splits: whether the gradient of a minibatch is the mean of those of its parts. It is not if the loss has a
             factor of the whole minibatch, such as TD3+BC's mean ``|Q|``, which differs between processes.
@@ -135,13 +135,11 @@ class Gradient:
     name: str
     loss: LossFunction
     of: tuple[str, ...] = ()
-    optimizer: str | None = None
-    metric: str = ""
-    rate_metric: str = ""
-    when: When = When()
-    splits: bool = True
+    metric: str = dataclasses.field(default="", kw_only=True)
+    when: When = dataclasses.field(default=When(), kw_only=True)
+    splits: bool = dataclasses.field(default=True, kw_only=True)
 
-    on_host = False
+    apart = ""
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -152,6 +150,30 @@ class Gradient:
     def logged(self) -> str:
         """Name under which the loss is logged."""
         return self.metric or f"{self.name}_loss"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the config fields that say how far parameters move."""
+        raise NotImplementedError
+
+    def __call__(self, on: Update, batch: Batch) -> Batch:
+        """Move the parameters, and report the loss."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Gradient(Training):
+    """One gradient step: a loss, and the networks that follow its gradient.
+
+    Attributes:
+        name, loss, of, metric, when, splits: see `Training`.
+        optimizer: the optimiser is made from ``<optimizer>_learning_rate`` and ``<optimizer>_optim_factory`` of the
+            config (without the underscore if empty); by default ``name``.
+        rate_metric: name under which the learning rate is logged; empty if it is not.
+    """
+
+    optimizer: str | None = None
+    rate_metric: str = dataclasses.field(default="", kw_only=True)
 
     @property
     def fields(self) -> tuple[str, str]:
@@ -182,7 +204,7 @@ class TargetUpdate:
     target: str
     when: When = When()
 
-    on_host = False
+    apart = ""
 
     @property
     def name(self) -> str:
@@ -253,7 +275,7 @@ def check_steps(steps: Sequence[Step], config_class: type) -> None:
     known = [field.name for field in dataclasses.fields(config_class)]
     names: dict[str, When] = {}
     for step in steps:
-        if isinstance(step, Gradient) and not callable(step.loss):
+        if isinstance(step, Training) and not callable(step.loss):
             raise ConfigError(f"the loss of step {step.name!r} is {step.loss!r:.80}; it must be a function")
         if not isinstance(step.networks, tuple):
             raise ConfigError(f"the networks of step {step.name!r} are {step.networks!r:.80}; they must be in a tuple")
@@ -279,7 +301,7 @@ def check_steps(steps: Sequence[Step], config_class: type) -> None:
 
 
 def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
-    """Check that all networks named by steps exist, and that those of gradient steps have parameters.
+    """Check that all networks named by steps exist, and that those which steps train have parameters.
 
     Raises:
         ConfigError: naming the step, the network and the networks there are.
@@ -295,7 +317,7 @@ def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
                 )
             if name not in known:
                 raise ConfigError(no_network(f"the step {step.name!r}", name, type(nets), known))
-        if isinstance(step, Gradient) and not any(True for name in step.networks for _ in known[name].parameters()):
+        if isinstance(step, Training) and not any(True for name in step.networks for _ in known[name].parameters()):
             raise ConfigError(f"the step {step.name!r} trains {', '.join(step.networks)}, which has no parameters")
 
 

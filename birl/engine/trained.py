@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, check_networks
+from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, Training, check_networks
 from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
 from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
 from birl.optimizers.steps import step_by_kernel
@@ -36,9 +36,10 @@ class Trained:
 
     Attributes:
         steps: the steps of one update, in order.
+        trainings: those of them that lower a loss.
         gradient_steps: those of them that have an optimiser.
         targets: those of them that move target networks.
-        parameters: by name, for each gradient step.
+        parameters: by name, for each step that lowers a loss.
         optimizers, schedulers, step_counts: of each gradient step.
         grad_step: number of updates so far.
         version: changes whenever optimisers or their states are replaced.
@@ -58,6 +59,7 @@ class Trained:
         self.nets, self.config = nets, config
         self.steps = tuple(step for step in steps if step.when.holds(config))
         check_networks(self.steps, nets)
+        self.trainings = tuple(step for step in self.steps if isinstance(step, Training))
         self.gradient_steps = tuple(step for step in self.steps if isinstance(step, Gradient))
         self.targets = tuple(step for step in self.steps if isinstance(step, TargetUpdate))
         for target in self.targets:
@@ -68,7 +70,7 @@ class Trained:
         self.prioritised = False
         self.clip = clip
         self._parameters: dict[tuple[str, ...], dict[str, Tensor]] = {}
-        self.parameters = {step.name: self.parameters_of(step.networks) for step in self.gradient_steps}
+        self.parameters = {step.name: self.parameters_of(step.networks) for step in self.trainings}
         self.reset_optimizers()
 
     def parameters_of(self, networks: tuple[str, ...]) -> dict[str, Tensor]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from birl.engine.compiler import Graphs
 from birl.engine.gradient_statistics import WATCHED, statistics
@@ -30,6 +31,19 @@ def with_priority(loss: Loss, prioritised: bool) -> Loss:
         return loss
     with torch.no_grad():
         return replace(loss, metrics={**loss.metrics, PRIORITY: loss.priority()})
+
+
+class LossModule(nn.Module):
+    """A loss as a module's ``forward``, whose tensors `torch.func.functional_call` can replace: ``nets.<name>``."""
+
+    def __init__(self, loss: LossFunction, nets: nn.Module, config: Any) -> None:
+        super().__init__()
+        self.nets = nets
+        self._loss, self._config = loss, config
+
+    def forward(self, batch: Batch) -> Any:
+        """The loss."""
+        return self._loss(self.nets, batch, self._config)
 
 
 class Eager:
@@ -76,6 +90,12 @@ class Eager:
         if self._trained.watch is not None:
             self._metrics[WATCHED + name] = statistics(gradients.values())
         self._move(name, gradients)
+
+    @torch.no_grad()
+    def assign(self, parameters: Mapping[str, Tensor]) -> None:
+        """See `Update.assign`."""
+        for name, value in parameters.items():
+            self.nets.get_parameter(name).copy_(value)
 
     def report(self, metrics: Mapping[str, Tensor]) -> None:
         """See `Update.report`."""

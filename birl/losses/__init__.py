@@ -3,6 +3,7 @@
 from birl.losses.multistep import (
     VTrace,
     backward_recursion,
+    finished,
     generalized_advantage,
     lambda_returns,
     n_step_returns,
@@ -23,6 +24,7 @@ __all__ = [
     "VTrace",
     "backward_recursion",
     "conjugate_gradients",
+    "finished",
     "fisher_product",
     "generalized_advantage",
     "lambda_returns",

@@ -85,6 +85,19 @@ def lambda_returns(
     return backward_recursion(reward + discount * (1 - trace) * next_value, discount * trace)
 
 
+def finished(ended: Tensor, weight: Tensor) -> Tensor:
+    """1 where the rows hold the rest of an episode, 0 where it goes on after the last row ``[T, B]``.
+
+    What sums all rewards to come, without a value function in place of those after the last row, learns from these.
+
+    Args:
+        ended: see above.
+        weight: 0 where a row is padding.
+    """
+    _check(ended, weight=weight)
+    return backward_recursion(ended * (weight > 0), 1 - ended)
+
+
 def n_step_returns(reward: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, n: int) -> Tensor:
     """Returns of ``n`` steps (Sutton and Barto 2018, eq. 7.1), of fewer where the episode or the rows end sooner.
 

@@ -6,7 +6,7 @@ One seed by default, two more in the slow tier. ``pytest -s`` prints the first s
 from __future__ import annotations
 
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from birl import algos
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.seeding import seed as seed_everything
 from birl.testing import ChainEnv, MemoryEnv, average_return, collect_dataset, train
+from birl.testing.contract.subject import keeping_still
 from tests.algorithms import CHAIN_RUNS, Run
 
 ENCODER = VectorEncoderFactory(hidden_units=[32])
@@ -63,10 +64,8 @@ def test_chain(run: Run, seed: int) -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_chain_is_not_solved_with_learning_rate_zero(run: Run) -> None:
-    rates = {item.name: 0.0 for item in fields(run.config) if item.name.endswith("learning_rate")}
-    _, after, solved = learn(
-        run, 0, 1024 if run.config.algorithm.learns_from.on_policy else 100, replace(run.config, **rates)
-    )
+    n_steps = 1024 if run.config.algorithm.learns_from.on_policy else 100
+    _, after, solved = learn(run, 0, n_steps, replace(run.config, **keeping_still(run.config)))
     assert after < 1.0 and solved is None
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from birl.errors import ShapeError
 from birl.losses import (
     backward_recursion,
+    finished,
     generalized_advantage,
     lambda_returns,
     n_step_returns,
@@ -316,3 +317,10 @@ def test_every_function_compiles_in_one_graph() -> None:
     compiled = torch.compile(everything, fullgraph=True, backend="aot_eager")
     for own, other in zip(compiled(*p.steps, p.ratio), everything(*p.steps, p.ratio), strict=True):
         torch.testing.assert_close(own, other)
+
+
+def test_finished_rows_hold_the_rest_of_their_episode() -> None:
+    """Ends in row 1, padding in row 2, an end in row 4, and the second lane goes on after the last row."""
+    ended = torch.tensor([[0, 1, 1, 0, 1, 0], [0, 0, 1, 0, 0, 0]], dtype=torch.float32).T
+    weight = torch.tensor([[1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 1, 1]], dtype=torch.float32).T
+    assert finished(ended, weight).T.tolist() == [[1, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0]]

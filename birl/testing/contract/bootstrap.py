@@ -24,7 +24,7 @@ def _bootstrapping(subject: Subject, wanted: bool = True) -> Iterator[tuple[Any,
         return
     batch = replace(batch, discount=torch.full_like(batch.discount, 0.9))
     other = replace(batch, next_observation=tree_map(lambda x: x.flip(-1) + 1, batch.next_observation))
-    for step in algorithm.engine.gradient_steps:
+    for step in algorithm.engine.trainings:
         found = gradients(algorithm, step, batch)
         if bool(differences(found, gradients(algorithm, step, other))) == wanted:
             yield algorithm, step, batch, found
@@ -87,7 +87,7 @@ def targets_act(subject: Subject) -> None:
         torch.manual_seed(0)
         batches = subject.batches(algorithm, item)[:1]
         batch = replace(batches[0], discount=torch.full_like(batches[0].discount, 0.9))
-        return batch.extra, [gradients(algorithm, step, batch) for step in engine.gradient_steps]
+        return batch.extra, [gradients(algorithm, step, batch) for step in engine.trainings]
 
     extra, before = learned()
     for target in engine.targets:
@@ -103,7 +103,7 @@ def targets_act(subject: Subject) -> None:
 def parameters_move(subject: Subject) -> None:
     """Every parameter is trained by a step, follows one that is, or is said to be a constant."""
     nets, engine = (algorithm := subject.build()).nets, algorithm.engine
-    trained = {name for step in engine.gradient_steps for name in engine.parameters[step.name]}
+    trained = {name for step in engine.trainings for name in engine.parameters[step.name]}
     if not engine.steps:
         return
     following = {target.target for target in engine.targets}

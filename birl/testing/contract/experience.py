@@ -16,7 +16,7 @@ from birl.testing.contract.subject import EPISODE, Subject
 def episodes_stay_apart(subject: Subject) -> None:
     """No batch joins steps of two episodes, and a time limit does not end the bootstrap."""
     subject = replace(subject, observation_shape=(3,))
-    subject = subject.with_config(observation_scaler=None, reward_scaler=None, n_epochs=1)
+    subject = subject.with_config(observation_scaler=None, reward_scaler=None, n_epochs=1, normalize_advantage=False)
     algorithm = subject.build()
     gamma = subject.config.gamma
     if subject.experience.on_policy:
@@ -85,7 +85,8 @@ def _rollout_episodes_stay_apart(subject: Subject, algorithm: Any) -> None:
         values.append({})
         for batch in subject.batches(algorithm, item):
             for name, value in batch.extra.items():
-                for row, number in zip(batch.observation.flatten(0, -2), value.flatten(), strict=True):
+                numbers = value.flatten(0, batch.reward.dim() - 1).reshape(batch.reward.numel(), -1).sum(-1)
+                for row, number in zip(batch.observation.flatten(0, -2), numbers, strict=True):
                     values[-1][name, *row.tolist()] = float(number)
     first, second = values
     for name in {name for name, *_ in first}:

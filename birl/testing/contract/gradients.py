@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from birl.engine import Gradient
 from birl.errors import BirlError
 from birl.testing.contract.states import changed_names, differences, same, snapshot
 from birl.testing.contract.subject import Subject, gradients, randomly_moved
@@ -69,7 +70,7 @@ def gradient_split(subject: Subject) -> None:
             batch.discount[:, -1] = 0
         whole = _part(batch, slice(0, 2 * size), axis)
         algorithm.nets.double()
-        for step in algorithm.engine.gradient_steps:
+        for step in algorithm.engine.trainings:
             noise = _Noise()
             with noise:
                 full, _ = algorithm.engine.compute_gradients(step, whole)
@@ -124,7 +125,7 @@ def padding_is_ignored(subject: Subject) -> None:
         return x
 
     results = []
-    steps = algorithm.engine.gradient_steps
+    steps = algorithm.engine.trainings
     for _ in range(2):
         changed = replace(batch.map(garbage), weight=weight)
         state = torch.get_rng_state()
@@ -164,7 +165,7 @@ class _NoReads(TorchFunctionMode):
 def losses_read_nothing(subject: Subject) -> None:
     """A loss never brings a value to the host."""
     algorithm, (batch, *_) = subject.first_batches()
-    for step in algorithm.engine.gradient_steps:
+    for step in algorithm.engine.trainings:
         with _NoReads():
             algorithm.engine.compute_gradients(step, batch)
 
@@ -172,7 +173,7 @@ def losses_read_nothing(subject: Subject) -> None:
 def steps_stay_in_their_networks(subject: Subject) -> None:
     """A loss changes nothing; its step moves the parameters it trains and no others."""
     algorithm, (batch, *_) = subject.first_batches()
-    for step in algorithm.engine.gradient_steps:
+    for step in algorithm.engine.trainings:
         own = tuple(f"{module}." for module in step.networks)
         before = snapshot(algorithm.nets)
         gradients, loss = algorithm.engine.compute_gradients(step, batch)
@@ -183,7 +184,10 @@ def steps_stay_in_their_networks(subject: Subject) -> None:
         assert isinstance(loss, Loss) and loss.value.dim() == 0, f"step {step.name!r} has no scalar loss"
         silent = [name for name, gradient in gradients.items() if not bool(gradient.abs().sum() > 0)]
         assert not silent, f"step {step.name!r} has zero gradients for {silent[:3]}"
-        algorithm.engine.apply(step.name, gradients)
+        if isinstance(step, Gradient):
+            algorithm.engine.apply(step.name, gradients)
+        else:
+            algorithm.engine.update(batch, (step.name,))
         strange = [name for name in changed_names(before, algorithm.nets) if not name.startswith(own)]
         assert not strange, f"step {step.name!r} changes {strange[:3]}, which it does not train"
         left = [name for name, parameter in algorithm.nets.named_parameters() if parameter.grad is not None]
@@ -199,7 +203,7 @@ def any_leading_dimensions(subject: Subject) -> None:
     half = len(batch.weight) // 2
     flat = batch.map(lambda x: x[: 2 * half])
     folded = batch.map(lambda x: x[: 2 * half].unflatten(0, (2, half)))
-    for step in algorithm.engine.gradient_steps:
+    for step in algorithm.engine.trainings:
         hint = (
             f"step {step.name!r}: a batch [{2 * half}, …] and the same steps as [2, {half}, …]{{}}. Count axes from "
             "the right (dim=-1, x[..., 0]; an ensemble's members are dimension 0), and look for [B, 1] beside [B]"
@@ -234,7 +238,7 @@ def values_ignore_the_policy(subject: Subject) -> None:
     if differences(before, moved(policy, values)):  # the policy is the greedy one of the Q-function
         return
     batch = replace(batch, discount=torch.zeros_like(batch.discount))  # or the target asks the policy
-    for step in algorithm.engine.gradient_steps:
+    for step in algorithm.engine.trainings:
         valued = [name for name in step.networks if differences(before, moved(name, values))]
         if policy not in step.networks or not valued:
             continue

@@ -22,7 +22,7 @@ from birl.models.layers import EnsembleLinear, Members
 from birl.models.recurrent import RecurrentMembers
 from birl.optimizers import SGDFactory
 from birl.testing.contract.states import changed_names, differences, same, snapshot
-from birl.testing.contract.subject import Subject
+from birl.testing.contract.subject import Subject, keeping_still
 
 BANDIT_UPDATES = 40
 """Enough to see in which direction values and actions move, with learning rates of 0.01."""
@@ -110,7 +110,7 @@ def q_functions(subject: Subject) -> None:
             metrics = algorithm.update(item)
             bad = [name for name, value in metrics.items() if not bool(torch.isfinite(value))]
             assert not bad, f"{head}: {bad} are not finite"
-        trained = {name for step in algorithm.engine.gradient_steps for name in algorithm.engine.parameters[step.name]}
+        trained = {name for step in algorithm.engine.trainings for name in algorithm.engine.parameters[step.name]}
         still = trained - set(changed_names(before, algorithm.nets))
         assert not still, f"{head}: no gradient step moved {sorted(still)}"
         x = subject.observations(5)
@@ -147,9 +147,9 @@ def targets_follow(subject: Subject) -> None:
 
 def zero_learning_rate(subject: Subject) -> None:
     """With a learning rate of 0 nothing moves."""
-    rates = {item.name: 0.0 for item in dataclasses.fields(subject.config) if item.name.endswith("learning_rate")}
-    assert rates, "no field ends in learning_rate"
-    algorithm = subject.with_config(**rates, target_update_interval=1, update_actor_interval=1).build()
+    still = keeping_still(subject.config)
+    assert still, "no field ends in learning_rate"
+    algorithm = subject.with_config(**still, target_update_interval=1, update_actor_interval=1).build()
     before = snapshot(algorithm.nets)
     for item in subject.inputs(algorithm, 3):
         algorithm.update(item)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from birl.actions import Actions
 from birl.algorithm.building import checked_spec
 from birl.dataset import MDPDataset
-from birl.engine.steps import Gradient, Gradients
+from birl.engine.steps import Gradients, Training
 from birl.run.protocols import Rollout
 from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
 from birl.testing.learning import greedy_actor
@@ -195,13 +195,19 @@ class Subject:
         return actor(x, np.ones(count, bool), np.zeros(count, np.float32))  # type: ignore[no-any-return]
 
 
-def gradients(algorithm: Any, step: Gradient, batch: Batch, config: Any = None) -> Gradients:
+def gradients(algorithm: Any, step: Training, batch: Batch, config: Any = None) -> Gradients:
     """Gradients of a step's loss, always with the same random draws."""
     torch.manual_seed(0)
     parameters = algorithm.engine.parameters[step.name]
     value = step.loss(algorithm.nets, batch, algorithm.config if config is None else config).value
     found = torch.autograd.grad(value, list(parameters.values()))
     return dict(zip(parameters, found, strict=True))
+
+
+def keeping_still(config: Any) -> dict[str, float]:
+    """Fields with which an algorithm learns nothing: no learning rate, and no room around the policy."""
+    names = [item.name for item in fields(config) if item.name.endswith("learning_rate") or item.name == "max_kl"]
+    return dict.fromkeys(names, 0.0)
 
 
 @contextmanager

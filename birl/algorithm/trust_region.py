@@ -1,0 +1,95 @@
+"""A step within a trust region: natural gradients and a line search, in place of an optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from birl.engine import LossModule, Training, Update
+from birl.engine.steps import check_gradients, check_loss
+from birl.errors import ConfigError
+from birl.losses.trust_region import fisher_product, flat, line_search, natural_step
+from birl.models import eval_mode
+from birl.models.matmul import NEVER, products
+from birl.types import Batch
+
+
+@dataclass(frozen=True)
+class TrustRegion(Training):
+    """The longest step along the natural gradient that lowers the loss and stays near the old policy.
+
+    Schulman et al. 2015 (arXiv:1502.05477), appendix C: conjugate gradients find the direction, the quadratic model of
+    the divergence its length, and a line search the longest part of it that lowers the loss and keeps the bound. If
+    there is none, parameters stay as they are, bit for bit. Nothing is read on the host, and every count is fixed; with
+    several processes, gradient, Fisher products and the line search are means over all of them. Networks are evaluated
+    as they act, without dropout.
+
+    Logs the loss after the step, its other metrics before it, the divergence of the step, and ``step_share``: which
+    share of the whole step was made, 0 if none.
+
+    Attributes:
+        name, loss, of, metric, when, splits: see `Training`.
+        divergence: name of the loss's metric that is the mean ``KL(old || new)``, with its graph: of the policy that
+            collected the data and the one that is trained.
+        max_kl: name of the config field with the bound of the divergence.
+        damping, n_directions: names of the config fields with what is added to the diagonal of the Fisher information,
+            and with the number of steps of conjugate gradients.
+        n_lengths, shrink: names of the config fields with the number of lengths that are tried, and with the share of
+            each in the one before.
+    """
+
+    divergence: str = "kl"
+    max_kl: str = "max_kl"
+    damping: str = "conjugate_gradient_damping"
+    n_directions: str = "conjugate_gradient_steps"
+    n_lengths: str = "line_search_steps"
+    shrink: str = "line_search_shrink"
+
+    apart = "it evaluates its networks with parameters that they do not have"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the config fields that it reads."""
+        return self.max_kl, self.damping, self.n_directions, self.n_lengths, self.shrink
+
+    def __call__(self, on: Update, batch: Batch) -> Batch:
+        """Make the step, and report it."""
+        max_kl, damping, n_directions, n_lengths, shrink = (getattr(on.config, name) for name in self.fields)
+        own = {
+            f"{network}.{name}": parameter
+            for network in self.networks
+            for name, parameter in on.nets.get_submodule(network).named_parameters()
+        }
+        start, with_others = list(own.values()), LossModule(self.loss, on.nets, on.config)
+
+        def reduce(vector: Tensor) -> Tensor:
+            return on.reduce({self.name: vector})[self.name]
+
+        def evaluate(parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+            tensors = {f"nets.{name}": tensor for name, tensor in zip(own, parameters, strict=True)}
+            found = functional_call(with_others, tensors, (batch,))
+            value, divergence = reduce(torch.stack((found.value, found.metrics[self.divergence])))
+            return -value, divergence
+
+        with products(NEVER), eval_mode(on.nets):  # oneDNN's products have no second derivatives
+            found = check_loss(self.loss, self.loss(on.nets, batch, on.config))
+            divergence = found.metrics.get(self.divergence)
+            if divergence is None or not divergence.requires_grad:
+                raise ConfigError(
+                    f"the loss of the step {self.name!r} has no metric {self.divergence!r} with a gradient: it must be "
+                    "the mean KL(old || new), as in Loss(value, {'kl': weighted_mean(old.kl(policy), batch.weight)})"
+                )
+            gradients = torch.autograd.grad(found.value, start, retain_graph=True, allow_unused=True)
+            check_gradients(self.loss, dict(zip(own, gradients, strict=True)))
+            uphill = reduce(-flat(gradients))
+            step = natural_step(uphill, fisher_product(divergence, start, damping, reduce), max_kl, n_directions)
+            searched = line_search(evaluate, start, step, max_kl, n_lengths, shrink)
+        on.assign(dict(zip(own, searched.parameters, strict=True)))
+        found = found.detached()
+        moved = {self.divergence: searched.divergence, "step_share": searched.share}
+        on.report({self.logged: found.value - searched.gain, **found.metrics, **moved})
+        return found.shared_with(batch)

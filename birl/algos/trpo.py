@@ -1,0 +1,201 @@
+"""Trust Region Policy Optimization, with generalised advantages and as it was first published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from birl.algorithm import (
+    ActionSpace,
+    Algorithm,
+    AlgorithmConfig,
+    Batch,
+    Gradient,
+    Loss,
+    PolicyConfig,
+    Rollouts,
+    SharedFields,
+    Spec,
+    StochasticActor,
+    TrustRegion,
+    config,
+    field,
+    rate,
+    weighted_mean,
+)
+from birl.algos.ppo import PPOConfig
+from birl.losses import finished, generalized_advantage, lambda_returns
+from birl.models import (
+    DefaultEncoderFactory,
+    DistributionFactory,
+    EncoderFactory,
+    NormalFactory,
+    ValueFunction,
+    eval_mode,
+    policy_of,
+)
+from birl.optimizers import AdamFactory, OptimizerFactory
+
+
+def _encoder() -> EncoderFactory:
+    return DefaultEncoderFactory(activation="tanh")
+
+
+@config
+class TRPOConfig(AlgorithmConfig):
+    """Trust Region Policy Optimization (Schulman et al. 2015, arXiv:1502.05477) with generalised advantages.
+
+    Each rollout gives one step of the policy: along the natural gradient of the surrogate (eq. 14), as far as a line
+    search finds it better and the mean divergence from the old policy is at most ``max_kl``; if no length is, the
+    policy stays as it is. Then the value function is fitted to the returns of the rollout, in ``n_epochs`` passes with
+    minibatches of ``batch_size`` steps (recurrent networks: sequences of ``sequence_length``). Advantages come from the
+    value function as it was when the rollout was collected (Schulman et al. 2016, arXiv:1506.02438), and are
+    standardised over the rollout. The settings are those of Henderson et al. 2018 (arXiv:1709.06560), but for the
+    networks. Many seeds are not trained at once, and with ``compile_graph`` only the value function is compiled.
+
+    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``entropy`` before it, and ``value_loss``.
+
+    Differs from the paper: advantages in place of sums of rewards, and the Fisher products use all steps, not a part of
+    them (appendix C.1). Continuous actions come from a Gaussian whose standard deviation is the same in all states.
+
+    Differs from sb3-contrib, which bounds ``KL(new || old)``, and of continuous actions the mean over dimensions in
+    place of the sum: for ``n`` dimensions its settings are ``n`` times the ``max_kl`` and the damping here.
+    """
+
+    batch_size: int = 64
+    gamma: float = 0.995
+    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
+    value_encoder_factory: EncoderFactory = field(_encoder, like=SharedFields)
+    value_learning_rate: float = rate(1e-3, "the state-value function")
+    value_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the state-value function.")
+    distribution_factory: DistributionFactory = field(NormalFactory, like=PPOConfig)
+    rollout_length: int = field(5000, like=PPOConfig)
+    n_epochs: int = field(5, "Number of passes over a rollout, in which the state-value function learns.", low=1)
+    gae_lambda: float = field(0.97, like=PPOConfig)
+    max_kl: float = field(
+        0.01, "Largest mean divergence, in nats, of the policy from the old one. 0 keeps it as it is.", low=0
+    )
+    conjugate_gradient_steps: int = field(20, "Number of steps of conjugate gradients.", low=1)
+    conjugate_gradient_damping: float = field(0.1, "Added to the diagonal of the Fisher information.", low=0)
+    line_search_steps: int = field(10, "Number of lengths that the line search tries.", low=1)
+    line_search_shrink: float = field(0.5, "Share of each length in the one before.", above=0, below=1)
+    entropy_coefficient: float = field(0.0, "Weight of the entropy, which is a part of the surrogate.", low=0)
+    normalize_advantage: bool = field(True, "Whether advantages are standardised over the rollout.")
+
+
+class TRPONets(nn.Module):
+    """The policy and the state-value function."""
+
+    def __init__(self, spec: Spec, cfg: TRPOConfig) -> None:
+        super().__init__()
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
+        self.value = ValueFunction(spec, cfg.value_encoder_factory)
+        self.actor.make_orthogonal(0.01)
+        self.value.make_orthogonal(1.0)
+
+
+def with_old_policy(nets: Any, batch: Batch) -> Batch:
+    """The policy that collected a rollout, and the log-probabilities of its actions, as columns."""
+    with torch.no_grad(), eval_mode(nets):
+        policy = nets.actor(batch.inputs)
+        old = {"policy": policy.parameters(), "log_prob": policy.log_prob(batch.action)}
+    return replace(batch, extra={**batch.extra, **old})
+
+
+def prepare(nets: TRPONets, batch: Batch, ended: Tensor, cfg: TRPOConfig) -> Batch:
+    """Advantages, returns and the old policy of a rollout ``[T, B]``."""
+    with torch.no_grad(), eval_mode(nets):
+        value, next_value = nets.value(batch.inputs), nets.value(batch.next_inputs)
+        advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
+    returns = advantage + value
+    if cfg.normalize_advantage:
+        advantage = advantage - weighted_mean(advantage, batch.weight)
+        advantage = advantage / (weighted_mean(advantage.square(), batch.weight).sqrt() + 1e-8)
+    batch = replace(batch, extra={**batch.extra, "advantage": advantage, "return": returns})
+    return with_old_policy(nets, batch)
+
+
+def policy_loss(nets: TRPONets, batch: Batch, cfg: TRPOConfig) -> Loss:
+    """Eq. 14, negative: ``E[pi(a|s) / pi_old(a|s) A(s, a)]``, under ``E[KL(pi_old || pi)] <= max_kl``."""
+    policy, weight = nets.actor(batch.inputs), batch.weight
+    ratio = (policy.log_prob(batch.action) - batch.extra["log_prob"]).exp()
+    # The old parameters that stand in padding need not be those of any distribution.
+    parameters = torch.where(weight.unsqueeze(-1) > 0, batch.extra["policy"], policy.parameters().detach())
+    divergence = policy.with_parameters(parameters).kl(policy)
+    surrogate = weighted_mean(ratio * batch.extra["advantage"], weight)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and cfg.entropy_coefficient != 0):
+        entropy = weighted_mean(policy.entropy(), weight)
+    if cfg.entropy_coefficient != 0:
+        surrogate = surrogate + cfg.entropy_coefficient * entropy
+    return Loss(-surrogate, {"kl": weighted_mean(divergence, weight), "entropy": entropy})
+
+
+def value_loss(nets: TRPONets, batch: Batch, cfg: TRPOConfig) -> Loss:
+    """Squared error of the values against the returns of the rollout (arXiv:1506.02438, section 5)."""
+    return Loss(weighted_mean((nets.value(batch.inputs) - batch.extra["return"]).square(), batch.weight))
+
+
+@final
+class TRPO(Algorithm[TRPOConfig, TRPONets]):
+    """See `TRPOConfig`."""
+
+    actions = ActionSpace.ANY
+    learns_from = Rollouts(prepare, whole=("policy",))
+    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    steps = (TrustRegion("policy", policy_loss, of=("actor",)), Gradient("value", value_loss))
+
+
+@config
+class ICML2015TRPOConfig(AlgorithmConfig):
+    """Trust Region Policy Optimization as it was first published (Schulman et al. 2015, arXiv:1502.05477).
+
+    The step is that of ``TRPO``. Advantages are discounted sums of the rewards to the end of the episode, which may be
+    a time limit: there is no value function, so rollouts are long. Steps whose episodes go on after the rollout are
+    left out, as their sums are not known; a rollout in which no episode ends is not learned from. The standard
+    deviation of continuous actions depends on the state.
+
+    Logs ``policy_loss`` after the step, ``kl``, ``step_share`` and ``entropy`` before it.
+
+    Differs from the paper: see ``TRPO`` for the Fisher products.
+    """
+
+    batch_size: int = field(256, "Not used: an update learns from a whole rollout.", low=1)
+    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
+    distribution_factory: DistributionFactory = field(lambda: NormalFactory(std="state"), like=PPOConfig)
+    rollout_length: int = field(100_000, like=PPOConfig)
+    max_kl: float = field(0.01, like=TRPOConfig)
+    conjugate_gradient_steps: int = field(10, like=TRPOConfig)
+    conjugate_gradient_damping: float = field(0.001, like=TRPOConfig)
+    line_search_steps: int = field(10, like=TRPOConfig)
+    line_search_shrink: float = field(0.5, like=TRPOConfig)
+    entropy_coefficient: float = field(0.0, like=TRPOConfig)
+
+
+class ICML2015TRPONets(nn.Module):
+    """The policy."""
+
+    def __init__(self, spec: Spec, cfg: ICML2015TRPOConfig) -> None:
+        super().__init__()
+        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
+        self.actor.make_orthogonal(0.01)
+
+
+def prepare_returns(nets: ICML2015TRPONets, batch: Batch, ended: Tensor, cfg: ICML2015TRPOConfig) -> Batch:
+    """Returns to the end of the episode, as advantages, and the old policy of a rollout ``[T, B]``."""
+    weight = batch.weight * finished(ended, batch.weight)
+    returns = lambda_returns(batch.reward, torch.zeros_like(batch.reward), batch.discount, ended)
+    batch = replace(batch, weight=weight, extra={**batch.extra, "advantage": returns})
+    return with_old_policy(nets, batch)
+
+
+@final
+class ICML2015TRPO(Algorithm[ICML2015TRPOConfig, ICML2015TRPONets]):
+    """See `ICML2015TRPOConfig`."""
+
+    actions = ActionSpace.ANY
+    learns_from = Rollouts(prepare_returns, n_passes="", whole=("policy",))
+    acts = StochasticActor(bounded=False, clipped=True)
+    steps = (TrustRegion("policy", policy_loss, of=("actor",)),)
