@@ -185,7 +185,7 @@ TASKS: dict[str, Task] = {
     },
     **{
         f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "", 40_960, 4_096, {"learning_rate": rate})
-        for name, rate in (("A2C", 7e-4), ("REINFORCE", 1e-3))
+        for name, rate in (("A2C", 7e-4), ("A3C", 7e-4), ("REINFORCE", 1e-3))
     },
     **{
         f"{name.lower()}-{env.split('-')[0].lower()}": Task(
@@ -194,9 +194,8 @@ TASKS: dict[str, Task] = {
         for name, env in (("DiscreteACER", "CartPole-v1"), ("ACER", "Pendulum-v1"), ("IMPALA", "CartPole-v1"))
     },
     "gail-cartpole": Task("GAIL", "CartPole-v1", "cartpole-replay", 20_480, 4_096, shown=4),
-    "a3c-cartpole": Task("A3C", "CartPole-v1", "", 102_400, 10_240, {"learning_rate": 7e-4}),
     "nstepdqn-cartpole": Task(
-        "NStepDQN", "CartPole-v1", "", 102_400, 10_240, {"learning_rate": 7e-4, "target_update_interval": 100}
+        "NStepDQN", "CartPole-v1", "", 40_960, 4_096, {"learning_rate": 7e-4, "target_update_interval": 100}
     ),
     "vmpo-cartpole": Task("VMPO", "CartPole-v1", "", 40_960, 8_192),
     "trpo-cartpole": Task(

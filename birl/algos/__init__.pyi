@@ -128,6 +128,8 @@ from birl.algos.trpo import ICML2015TRPO as ICML2015TRPO
 from birl.algos.trpo import ICML2015TRPOConfig as ICML2015TRPOConfig
 from birl.algos.trpo import TRPO as TRPO
 from birl.algos.trpo import TRPOConfig as TRPOConfig
+from birl.algos.v_mpo import VMPO as VMPO
+from birl.algos.v_mpo import VMPOConfig as VMPOConfig
 
 QLearningAlgoBase = Algorithm
 TransformerAlgoBase = TransformerAlgorithm

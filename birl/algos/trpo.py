@@ -26,6 +26,7 @@ from birl.algorithm import (
     rate,
     weighted_mean,
 )
+from birl.algos.a2c import A2CConfig
 from birl.algos.ppo import PPOConfig
 from birl.losses import finished, generalized_advantage, lambda_returns
 from birl.models import (
@@ -162,7 +163,7 @@ class ICML2015TRPOConfig(AlgorithmConfig):
     Differs from the paper: see ``TRPO`` for the Fisher products.
     """
 
-    batch_size: int = field(256, "Not used: an update learns from a whole rollout.", low=1)
+    batch_size: int = field(256, like=A2CConfig)
     actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
     distribution_factory: DistributionFactory = field(lambda: NormalFactory(std="state"), like=PPOConfig)
     rollout_length: int = field(100_000, like=PPOConfig)
