@@ -108,6 +108,8 @@ from birl.algos.td3_plus_bc import TD3PlusBC as TD3PlusBC
 from birl.algos.td3_plus_bc import TD3PlusBCConfig as TD3PlusBCConfig
 from birl.algos.tqc import TQC as TQC
 from birl.algos.tqc import TQCConfig as TQCConfig
+from birl.algos.v_mpo import VMPO as VMPO
+from birl.algos.v_mpo import VMPOConfig as VMPOConfig
 
 QLearningAlgoBase = Algorithm
 TransformerAlgoBase = TransformerAlgorithm
