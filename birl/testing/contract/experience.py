@@ -85,7 +85,8 @@ def _rollout_episodes_stay_apart(subject: Subject, algorithm: Any) -> None:
         values.append({})
         for batch in subject.batches(algorithm, item):
             for name, value in batch.extra.items():
-                for row, number in zip(batch.observation.flatten(0, -2), value.flatten(), strict=True):
+                numbers = value.flatten(0, batch.reward.dim() - 1).reshape(batch.reward.numel(), -1).sum(-1)
+                for row, number in zip(batch.observation.flatten(0, -2), numbers, strict=True):
                     values[-1][name, *row.tolist()] = float(number)
     first, second = values
     for name in {name for name, *_ in first}:
