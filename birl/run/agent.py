@@ -431,7 +431,9 @@ def replay_agent(
     return Agent(algorithm, player, env, parts, settings)
 
 
-def rollout_agent(algorithm: Trainable, env: Environment, n: int, explorer: ExplorerProtocol | None) -> Agent:
+def rollout_agent(
+    algorithm: Trainable, env: Environment, n: int, explorer: ExplorerProtocol | None = None
+) -> Agent:
     """An agent that learns from its own rollouts; see `replay_agent`."""
     check("n", n, int, low=1)
     check_parts(None, explorer)

@@ -241,12 +241,14 @@ class Ledger:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, deadly: float = 0.0) -> None:
         self.found: list[tuple[float, int]] = []
         self.learned: list[tuple[float, int]] = []
+        self.updates: list[int] = []  # made before each of them, as far as the worker knows
         self.deaths = 0
         chance, lesson_of, learn = random.Random(4), asynchronous.lesson_of, asynchronous.Fleet.learn
 
         def find(*arguments: Any) -> Any:
             lesson = lesson_of(*arguments)
             self.found.append((lesson.loss, lesson.steps))
+            self.updates.append(arguments[0].grad_step)
             if chance.random() < deadly:
                 self.deaths += 1
                 raise Left
@@ -274,6 +276,13 @@ def test_workers_make_exactly_the_steps_of_the_run(threads: None, monkeypatch: p
     assert algorithm.grad_step == len(ledger.learned)
     assert sorted(ledger.found) == sorted(ledger.learned)
     assert len(epochs) == 4
+
+
+def test_workers_know_how_many_updates_were_made(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scheduled numbers of the configuration depend on it."""
+    ledger = Ledger(monkeypatch)
+    fit(a2c(), 43)
+    assert ledger.updates == list(range(9))
 
 
 def test_twenty_deaths_lose_what_is_said_and_nothing_else(
