@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import final
 
 import torch
-from torch import nn
 
 from birl.algorithm import (
     ActionSpace,
@@ -28,8 +27,7 @@ from birl.models import (
     DistributionFactory,
     EncoderFactory,
     NormalFactory,
-    ValueFunction,
-    policy_of,
+    PolicyAndValue,
 )
 from birl.optimizers import OptimizerFactory, RMSpropFactory
 
@@ -54,7 +52,7 @@ class IMPALAConfig(ReplayedPolicyConfig):
 
     learning_rate: float = 6e-4
     optim_factory: OptimizerFactory = field(_rmsprop)
-    value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=PPOConfig)
+    value_encoder_factory: EncoderFactory | None = field(DefaultEncoderFactory, like=PPOConfig)
     distribution_factory: DistributionFactory = field(NormalFactory, like=PPOConfig)
     replay_ratio: float = 1.0
     entropy_coefficient: float = 0.01
@@ -63,23 +61,21 @@ class IMPALAConfig(ReplayedPolicyConfig):
     clip_c: float = field(1.0, "Largest importance weight of a trace; not above `clip_rho`.", above=0)
 
 
-class IMPALANets(nn.Module):
+class IMPALANets(PolicyAndValue):
     """The policy and the state-value function."""
 
     def __init__(self, spec: Spec, cfg: IMPALAConfig) -> None:
-        super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
-        self.value = ValueFunction(spec, cfg.value_encoder_factory)
+        super().__init__(spec, cfg)
 
 
 def loss(nets: IMPALANets, batch: Batch, cfg: IMPALAConfig) -> Loss:
     """Section 4.2: policy gradient with V-trace's advantages, value error and entropy bonus."""
-    policy, value = nets.actor(batch.inputs), nets.value(batch.inputs)
+    policy, value = nets.both(batch.inputs)
     log_prob = policy.log_prob(batch.action)
     with torch.no_grad():
         ratio = (log_prob - policy.with_parameters(batch.extra["policy"]).log_prob(batch.action)).exp()
         ended = last_steps(batch.weight, batch.is_first)
-        steps = batch.reward, value, nets.value(batch.next_inputs), batch.discount, ended
+        steps = batch.reward, value, nets.values(batch.next_inputs), batch.discount, ended
         target, advantage = vtrace(*steps, ratio, cfg.trace_lambda, cfg.clip_rho, cfg.clip_c, cfg.clip_rho)
         used = weighted_mean(ratio.clamp(max=cfg.clip_rho), batch.weight)
     policy_loss = -weighted_mean(advantage * log_prob, batch.weight)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
@@ -18,7 +18,6 @@ from birl.algorithm import (
     NetworkConfig,
     PolicyConfig,
     Rollouts,
-    SharedFields,
     Spec,
     StochasticActor,
     TemperatureConfig,
@@ -30,7 +29,7 @@ from birl.algos.discrete_mpo import DiscreteMPOConfig
 from birl.algos.mpo import MPOConfig
 from birl.algos.ppo import PPOConfig
 from birl.losses import generalized_advantage, shared
-from birl.models import DefaultEncoderFactory, EncoderFactory, NormalFactory, Scalar, ValueFunction, policy_of
+from birl.models import DefaultEncoderFactory, EncoderFactory, NormalFactory, PolicyAndValue, Scalar
 from birl.models.distributions import Normal
 from birl.optimizers import AdamFactory, OptimizerFactory
 
@@ -62,7 +61,7 @@ class VMPOConfig(AlgorithmConfig):
     learning_rate: float = field(3e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(lambda: AdamFactory(clip_grad_norm=0.5), like=NetworkConfig)
     actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
-    value_encoder_factory: EncoderFactory = field(_encoder, like=SharedFields)
+    value_encoder_factory: EncoderFactory | None = field(_encoder, like=PPOConfig)
     dual_learning_rate: float = field(1e-2, like=MPOConfig)
     dual_optim_factory: OptimizerFactory = field(AdamFactory, like=MPOConfig)
     distribution_factory: NormalFactory = field(lambda: NormalFactory(std="state"), like=MPOConfig)
@@ -80,7 +79,7 @@ class VMPOConfig(AlgorithmConfig):
     initial_alpha: float = field(1.0, like=DiscreteMPOConfig)
 
 
-class VMPONets(nn.Module):
+class VMPONets(PolicyAndValue):
     """Every tensor that V-MPO learns.
 
     Attributes:
@@ -89,11 +88,8 @@ class VMPONets(nn.Module):
     """
 
     def __init__(self, spec: Spec, cfg: VMPOConfig) -> None:
-        super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
-        self.value = ValueFunction(spec, cfg.value_encoder_factory)
-        self.actor.make_orthogonal(0.01)
-        self.value.make_orthogonal(1.0)
+        super().__init__(spec, cfg)
+        self.make_orthogonal()
         gaussian = spec.actions.kind is ActionSpace.CONTINUOUS
         self.bounds = (cfg.epsilon_mean, cfg.epsilon_std) if gaussian else (cfg.epsilon_policy,)
         self.temperature = Scalar(cfg.initial_temperature, "softplus")
@@ -103,10 +99,10 @@ class VMPONets(nn.Module):
 def prepare(nets: VMPONets, batch: Batch, ended: Tensor, cfg: VMPOConfig) -> Batch:
     """Advantages, returns and the policy of a rollout ``[T, B]``, once for all passes."""
     with torch.no_grad():
-        value, next_value = nets.value(batch.inputs), nets.value(batch.next_inputs)
+        (policy, value), next_value = nets.both(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
-        policy = nets.actor(batch.inputs).parameters()
-    return replace(batch, extra={**batch.extra, "advantage": advantage, "return": advantage + value, "policy": policy})
+    found = {"advantage": advantage, "return": advantage + value, "policy": policy.parameters()}
+    return replace(batch, extra={**batch.extra, **found})
 
 
 def better_half(batch: Batch) -> Tensor:
@@ -135,12 +131,12 @@ def loss(nets: VMPONets, batch: Batch, cfg: VMPOConfig) -> Loss:
 
     ``psi`` is ``softmax(A / eta)`` over the better half of the steps.
     """
-    policy = nets.actor(batch.inputs)
+    policy, value = nets.both(batch.inputs)
     with torch.no_grad():
         psi = scaled_advantages(batch, nets.temperature()).softmax(0)
     actor_loss = -torch.dot(psi, policy.log_prob(batch.action).flatten())
     kl = divergences(policy, batch)
-    error = (nets.value(batch.inputs) - batch.extra["return"]).square()
+    error = (value - batch.extra["return"]).square()
     value_loss = 0.5 * weighted_mean(error, batch.weight)
     total = actor_loss + (nets.alpha().detach() * kl).sum() + cfg.value_coefficient * value_loss
     metrics = {"actor_loss": actor_loss, "value_loss": value_loss, "kl": kl.sum()}
