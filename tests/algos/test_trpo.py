@@ -98,20 +98,21 @@ def test_the_policy_sees_all_steps_once_and_the_values_minibatches() -> None:
     """No remainder is lost, as in NNablaRL's blocks of ``gpu_batch_size``."""
     config = algos.TRPOConfig(actor_encoder_factory=SMALL, value_encoder_factory=SMALL, batch_size=5, n_epochs=2)
     (whole, first), *others = seen(config)
-    assert first == ("policy",) and whole.reward.shape == (13,)
+    assert first == ("policy",) and whole.weight.shape == (14,) and whole.weight.count_nonzero() == 13
     assert [only for _, only in others] == [("value",)] * 6
+    real = whole.weight > 0
     assert [len(batch.weight) for batch, _ in others] == [5, 5, 3] * 2
     for epoch in (others[:3], others[3:]):
-        assert sorted(torch.cat([b.reward for b, _ in epoch]).tolist()) == sorted(whole.reward.tolist())
-    assert whole.extra["advantage"].mean().abs() < 1e-6
-    assert whole.extra["advantage"].square().mean() == pytest.approx(1.0, abs=1e-5)
+        assert sorted(torch.cat([b.reward for b, _ in epoch]).tolist()) == sorted(whole.reward[real].tolist())
+    assert whole.extra["advantage"][real].mean().abs() < 1e-6
+    assert whole.extra["advantage"][real].square().mean() == pytest.approx(1.0, abs=1e-5)
 
 
 def test_steps_of_unfinished_episodes_are_left_out() -> None:
     config = algos.ICML2015TRPOConfig(actor_encoder_factory=SMALL, gamma=0.9)
     ((whole, only),) = seen(config)
     # 7 rows of the first environment end in row 6; of the second 4 end in row 3, one is no step, 2 do not end
-    assert only == ("policy",) and whole.reward.shape == (11,)
+    assert only is None and whole.weight.shape == (14,) and whole.weight.count_nonzero() == 11
 
 
 def test_a_rollout_in_which_no_episode_ends_teaches_nothing_and_says_so() -> None:
