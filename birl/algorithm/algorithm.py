@@ -336,7 +336,7 @@ class Algorithm(Generic[ConfigT, NetsT]):
         Args:
             env: Gymnasium environment, or vector environment in any autoreset mode, or a name such as
                 ``"CartPole-v1"`` or ``"module:factory"`` (see `birl.envs.make_env`).
-            buffer: replay buffer; by default one of a million steps. On-policy algorithms use none.
+            buffer: replay buffer; by default one of a million steps. On-policy ones use none, but ACER and IMPALA.
             explorer: turns greedy actions into the ones taken; by default the policy samples.
             n_steps: number of environment steps (over all environments).
             n_steps_per_epoch: steps between evaluations, logging and models.

@@ -32,9 +32,12 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     building.check_demonstrations(algorithm.definition(), run.get("demonstrations"))
     experience = algorithm.learns_from
     if experience.on_policy:
-        explored = {} if experience.explored else {"explorer": explorer}
-        replays = _replays(algorithm)
-        building.check_rollout_options(name, buffer=None if replays else buffer, **explored, **run)
+        replays = _replays(algorithm, buffer=buffer, explorer=explorer, **run)
+        if replays and run.get("workers") is not None:
+            raise UnsupportedError(
+                f"{name} replays steps from a buffer, which workers={run['workers']} would not share: leave workers "
+                "out, or give the configuration replay_ratio=0"
+            )
         if run.get("workers") is None:
             epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, explorer, buffer, replays=replays, **run)
         else:
@@ -60,9 +63,7 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     env = known_space(algorithm) if env is None else as_environment(env)
     if experience.on_policy:
         _check_alone(algorithm)
-        explored = {} if experience.explored else {"explorer": explorer}
-        replays, shown = _replays(algorithm), given.get("demonstrations")
-        building.check_rollout_options(name, buffer=None if replays else buffer, **explored, **options)
+        replays, shown = _replays(algorithm, buffer=buffer, explorer=explorer, **options), given.get("demonstrations")
         return rollout_agent(algorithm, env, n, explorer, buffer, shown, replays=replays)
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
@@ -98,9 +99,16 @@ def _space(tree: Any) -> Any:
     return spaces.Tuple(map(_space, tree)) if isinstance(tree, tuple) else tree
 
 
-def _replays(algorithm: Any) -> bool:
-    """Whether it learns from older rollouts of its own, too."""
-    return bool(algorithm.learns_from.replays and algorithm.config.replay_ratio)
+def _replays(algorithm: Any, **given: Any) -> bool:
+    """Check the options of a run on rollouts. Returns whether it learns from older rollouts of its own, too."""
+    experience, name = algorithm.learns_from, algorithm.definition().name
+    replays = bool(experience.replays and algorithm.config.replay_ratio)
+    used = (["buffer"] if replays else []) + (["explorer"] if experience.explored else [])
+    note = " (its replay_ratio is 0)" if experience.replays and not replays else ""
+    building.check_rollout_options(f"{name}{note}", **{key: value for key, value in given.items() if key not in used})
+    if replays and given["buffer"] is not None:
+        building.check_picker(given["buffer"], algorithm.config)
+    return replays
 
 
 def _check_alone(algorithm: Any) -> None:

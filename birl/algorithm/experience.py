@@ -233,7 +233,8 @@ class Rollouts(Experience):
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
             present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
         explored: see `Experience`. Actions are then learned from as the environments took them.
-        whole: names of steps that are made first, once, with the whole rollout; the passes make the others.
+        whole: names of steps that are made first, once, with the whole rollout; the passes make the others. With
+            recurrent networks it is given to them as sequences.
         finished: whether `prepare` leaves out the steps of episodes that go on after the rollout. One in which none
             ends is not learned from.
     """
@@ -257,7 +258,8 @@ class Rollouts(Experience):
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects"
         batch, ended = self.read(learner, check("batch", drawn, Rollout, hint))
-        batch = self.prepare(learner.nets, batch, ended, learner.config)
+        with eval_mode(learner.nets):  # values and probabilities of the policy as it acted
+            batch = self.prepare(learner.nets, batch, ended, learner.config)
         present = {name: _present(learner, name) for name in self.scheduled}
         columns = {name: torch.full_like(batch.reward, x) for name, x in present.items() if x is not None}
         return replace(batch, extra={**batch.extra, **columns}) if columns else batch
@@ -284,7 +286,7 @@ class Rollouts(Experience):
             )
             return
         if self.whole or not self.n_passes:
-            yield Pass(_whole(learner, batch), self.whole or None)
+            yield Pass(_whole(learner, batch, folded=bool(self.whole)), self.whole or None)
         metric, field = self.limit or ("", "")
         most = getattr(learner.config, field, None)
         only = tuple(step.name for step in learner.engine.steps if step.name not in self.whole) if self.whole else None
@@ -328,10 +330,13 @@ class Rollouts(Experience):
             )
 
 
-def _whole(learner: Learner, batch: Batch) -> Batch:
-    """All steps ``[T * N, …]`` of a prepared rollout; for recurrent networks its sequences ``[L, M, …]``."""
-    if learner.recurrent:
+def _whole(learner: Learner, batch: Batch, *, folded: bool) -> Batch:
+    """All steps ``[T * N, …]`` of a prepared rollout; for recurrent networks ``[T, N, …]``, or folded to sequences."""
+    if learner.recurrent and folded:
         return fold_sequences(batch, min(learner.config.sequence_length, len(batch.reward)))
+    if learner.recurrent:
+        extra = {name: value for name, value in batch.extra.items() if not name.startswith("state.")}
+        return replace(batch, extra=extra)
     return replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
 
 
@@ -377,7 +382,8 @@ class DemonstratedRollouts(Rollouts):
         for _ in range(getattr(learner.config, self.n_judging_passes)):
             for minibatch in self.minibatches(learner, batch):
                 yield Pass(minibatch, (self.judge,))
-        batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
+        with eval_mode(learner.nets):
+            batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
         others = tuple(step.name for step in learner.engine.steps if step.name != self.judge)
         policy, metrics = super().passes(learner, batch), None
         with contextlib.suppress(StopIteration):

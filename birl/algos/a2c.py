@@ -49,8 +49,10 @@ class A2CConfig(AlgorithmConfig):
     Logs ``loss``, ``policy_loss``, ``value_loss`` and ``entropy``.
 
     Differs from the paper: gradients are means over all steps, not sums over the steps of one environment, and are
-    clipped to a norm of 0.5; ``gae_lambda`` below 1 makes advantages of GAE. Differs from Stable-Baselines3: epsilon of
-    RMSprop is inside the root, as in the paper, and there is an entropy bonus by default.
+    clipped to a norm of 0.5; the learning rate is constant; ``gae_lambda`` below 1 makes advantages of GAE.
+
+    Differs from Stable-Baselines3: epsilon of RMSprop is inside the root, as in the paper and in PFRL, and there is an
+    entropy bonus by default.
     """
 
     batch_size: int = field(256, "Not used: an update learns from a whole rollout.", low=1)

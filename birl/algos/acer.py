@@ -28,7 +28,7 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.algos.ppo import PPOConfig
-from birl.losses import last_steps, retrace
+from birl.losses import last_steps, old_policy, retrace
 from birl.models import (
     AdvantageFunction,
     CategoricalPolicy,
@@ -137,7 +137,7 @@ def discrete_loss(nets: DiscreteACERNets, batch: Batch, cfg: DiscreteACERConfig)
     policy, q = nets.actor(batch.inputs), nets.critic(batch.inputs).mean()[0]
     taken = q.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():
-        old, average = policy.with_parameters(batch.extra["policy"]), nets.actor_average(batch.inputs)
+        old, average = old_policy(policy, batch), nets.actor_average(batch.inputs)
         value = policy.expectation(q)
         next_value = nets.actor(batch.next_inputs).expectation(nets.critic(batch.next_inputs).mean()[0])
         ratio = (policy.log_prob(batch.action) - old.log_prob(batch.action)).exp()
@@ -220,7 +220,7 @@ def loss(nets: ACERNets, batch: Batch, cfg: ACERConfig) -> Loss:
     """Algorithm 3: the policy by eqs. 15 and 16, the critic by eqs. 5, 13 and 14."""
     policy, value = nets.actor(batch.inputs), nets.value(batch.inputs)
     with torch.no_grad():
-        old, average = policy.with_parameters(batch.extra["policy"]), nets.actor_average(batch.inputs)
+        old, average = old_policy(policy, batch), nets.actor_average(batch.inputs)
         other = policy.sample()[0]  # a'
         sampled = policy.sample(cfg.n_samples)[0]  # u
     actions = torch.cat((torch.stack((batch.action, other)), sampled))

@@ -21,7 +21,7 @@ from birl.algorithm import (
 )
 from birl.algos.acer import ReplayedPolicyConfig
 from birl.algos.ppo import PPOConfig
-from birl.losses import last_steps, vtrace
+from birl.losses import last_steps, old_policy, vtrace
 from birl.models import (
     DefaultEncoderFactory,
     DistributionFactory,
@@ -73,7 +73,7 @@ def loss(nets: IMPALANets, batch: Batch, cfg: IMPALAConfig) -> Loss:
     policy, value = nets.both(batch.inputs)
     log_prob = policy.log_prob(batch.action)
     with torch.no_grad():
-        ratio = (log_prob - policy.with_parameters(batch.extra["policy"]).log_prob(batch.action)).exp()
+        ratio = (log_prob - old_policy(policy, batch).log_prob(batch.action)).exp()
         ended = last_steps(batch.weight, batch.is_first)
         steps = batch.reward, value, nets.values(batch.next_inputs), batch.discount, ended
         target, advantage = vtrace(*steps, ratio, cfg.trace_lambda, cfg.clip_rho, cfg.clip_c, cfg.clip_rho)

@@ -46,15 +46,16 @@ class NStepDQNConfig(ValueConfig):
 
     Logs ``loss``, a sum over the steps.
 
-    Differs from the paper: errors are clipped as in DQN, and gradients to a norm of 40; targets are copied after a
-    number of updates, not of steps. Recurrent encoders are refused.
+    Differs from the paper: errors are clipped as in DQN, and gradients to a norm of 40. Targets are copied after a
+    number of updates, not of frames: 2,000 of 5 steps with 4 frames each are the paper's 40,000 frames. Recurrent
+    encoders are refused.
     """
 
     batch_size: int = field(256, like=A2CConfig)
     learning_rate: float = field(7e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(shared_rmsprop, like=NetworkConfig)
     rollout_length: int = field(5, like=PPOConfig)
-    target_update_interval: int = field(8000, like=SharedFields)
+    target_update_interval: int = field(2000, like=SharedFields)
 
 
 class NStepDQNNets(dqn.DQNNets):

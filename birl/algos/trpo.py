@@ -28,14 +28,13 @@ from birl.algorithm import (
 )
 from birl.algos.a2c import A2CConfig
 from birl.algos.ppo import PPOConfig
-from birl.losses import finished, generalized_advantage, lambda_returns
+from birl.losses import finished, generalized_advantage, lambda_returns, old_policy
 from birl.models import (
     DefaultEncoderFactory,
     DistributionFactory,
     EncoderFactory,
     NormalFactory,
     ValueFunction,
-    eval_mode,
     policy_of,
 )
 from birl.optimizers import AdamFactory, OptimizerFactory
@@ -60,10 +59,10 @@ class TRPOConfig(AlgorithmConfig):
     Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``entropy`` before it, and ``value_loss``.
 
     Differs from the paper: advantages in place of sums of rewards, and the Fisher products use all steps, not a part of
-    them (appendix C.1). Continuous actions come from a Gaussian whose standard deviation is the same in all states.
+    them (appendix C.1).
 
     Differs from sb3-contrib, which bounds ``KL(new || old)``, and of continuous actions the mean over dimensions in
-    place of the sum: for ``n`` dimensions its settings are ``n`` times the ``max_kl`` and the damping here.
+    place of the sum: for ``n`` dimensions give ``n`` times its ``target_kl`` and its damping.
     """
 
     batch_size: int = 64
@@ -100,7 +99,7 @@ class TRPONets(nn.Module):
 
 def with_old_policy(nets: Any, batch: Batch) -> Batch:
     """The policy that collected a rollout, and the log-probabilities of its actions, as columns."""
-    with torch.no_grad(), eval_mode(nets):
+    with torch.no_grad():
         policy = nets.actor(batch.inputs)
         old = {"policy": policy.parameters(), "log_prob": policy.log_prob(batch.action)}
     return replace(batch, extra={**batch.extra, **old})
@@ -108,7 +107,7 @@ def with_old_policy(nets: Any, batch: Batch) -> Batch:
 
 def prepare(nets: TRPONets, batch: Batch, ended: Tensor, cfg: TRPOConfig) -> Batch:
     """Advantages, returns and the old policy of a rollout ``[T, B]``."""
-    with torch.no_grad(), eval_mode(nets):
+    with torch.no_grad():
         value, next_value = nets.value(batch.inputs), nets.value(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
     returns = advantage + value
@@ -123,9 +122,7 @@ def policy_loss(nets: TRPONets, batch: Batch, cfg: TRPOConfig) -> Loss:
     """Eq. 14, negative: ``E[pi(a|s) / pi_old(a|s) A(s, a)]``, under ``E[KL(pi_old || pi)] <= max_kl``."""
     policy, weight = nets.actor(batch.inputs), batch.weight
     ratio = (policy.log_prob(batch.action) - batch.extra["log_prob"]).exp()
-    # The old parameters that stand in padding need not be those of any distribution.
-    parameters = torch.where(weight.unsqueeze(-1) > 0, batch.extra["policy"], policy.parameters().detach())
-    divergence = policy.with_parameters(parameters).kl(policy)
+    divergence = old_policy(policy, batch).kl(policy)
     surrogate = weighted_mean(ratio * batch.extra["advantage"], weight)
     with torch.set_grad_enabled(torch.is_grad_enabled() and cfg.entropy_coefficient != 0):
         entropy = weighted_mean(policy.entropy(), weight)
@@ -155,12 +152,12 @@ class ICML2015TRPOConfig(AlgorithmConfig):
 
     The step is that of ``TRPO``. Advantages are discounted sums of the rewards to the end of the episode, which may be
     a time limit: there is no value function, so rollouts are long. Steps whose episodes go on after the rollout are
-    left out, as their sums are not known; a rollout in which no episode ends is not learned from. The standard
-    deviation of continuous actions depends on the state.
+    left out, as their sums are not known; a rollout in which no episode ends is not learned from.
 
     Logs ``policy_loss`` after the step, ``kl``, ``step_share`` and ``entropy`` before it.
 
-    Differs from the paper: see ``TRPO`` for the Fisher products.
+    Differs from the paper: the standard deviation of continuous actions depends on the state, as in NNablaRL; see
+    ``TRPO`` for the Fisher products.
     """
 
     batch_size: int = field(256, like=A2CConfig)
@@ -197,6 +194,6 @@ class ICML2015TRPO(Algorithm[ICML2015TRPOConfig, ICML2015TRPONets]):
     """See `ICML2015TRPOConfig`."""
 
     actions = ActionSpace.ANY
-    learns_from = Rollouts(prepare_returns, n_passes="", finished=True)
+    learns_from = Rollouts(prepare_returns, n_passes="", whole=("policy",), finished=True)
     acts = StochasticActor(bounded=False, clipped=True)
     steps = (TrustRegion("policy", policy_loss, of=("actor",)),)

@@ -28,7 +28,7 @@ from birl.algorithm import (
 from birl.algos.discrete_mpo import DiscreteMPOConfig
 from birl.algos.mpo import MPOConfig
 from birl.algos.ppo import PPOConfig
-from birl.losses import generalized_advantage, shared
+from birl.losses import generalized_advantage, old_policy, shared
 from birl.models import DefaultEncoderFactory, EncoderFactory, NormalFactory, PolicyAndValue, Scalar
 from birl.models.distributions import Normal
 from birl.optimizers import AdamFactory, OptimizerFactory
@@ -121,7 +121,7 @@ def scaled_advantages(batch: Batch, temperature: Tensor) -> Tensor:
 
 def divergences(policy: Any, batch: Batch) -> Tensor:
     """Mean divergences ``[K]`` from the policy that made the rollout, in the order of `VMPONets.bounds`."""
-    old = policy.with_parameters(batch.extra["policy"])
+    old = old_policy(policy, batch)
     parts = [each.sum(-1) for each in old.decoupled_kl(policy)] if isinstance(policy, Normal) else [old.kl(policy)]
     return weighted_mean(torch.stack(parts), batch.weight)
 

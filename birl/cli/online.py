@@ -136,7 +136,7 @@ def with_defaults(
     if not is_shape(shape) or len(shape) == _IMAGE or not changed.keys() - {"batch_size"}:
         return config, given, ""
     words = " ".join(f"{name}={value:g}" for name, value in changed.items())
-    if "update_interval" not in given:
+    if "update_interval" not in given and not config.algorithm.learns_from.on_policy:
         given, words = {**given, "update_interval": _INTERVAL}, f"{words} --update-interval {_INTERVAL}"
     note = f"{type(config).__name__}'s own defaults are for millions of images; set here: {words}"
     return dataclasses.replace(config, **changed), given, note

@@ -226,7 +226,8 @@ def train(
         unused.pop("buffer_size", None)
     if algorithm.learns_from.on_policy and unused:
         raise ConfigError(
-            f"{flags(unused)}: {algorithm.__name__} updates after each rollout; --set rollout_length=…"
+            f"{flags(unused)}: {algorithm.__name__} updates after each rollout; --set "
+            f"{'rollout_length' if hasattr(algorithm.config_class, 'rollout_length') else 'n_episodes'}=…"
         )
     if prioritized and not algorithm.learns_from.errors:
         raise no_errors(algorithm.__name__)
@@ -298,7 +299,7 @@ def train(
             sampler = drawing_sampler(env, online, updates, prioritized_sampler(drawing, updates))
             options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
             notes.append(why)
-        if source is None and replays:
+        if source is None and replays and learner.config.replay_ratio:
             options["buffer"] = replay_buffer(env, config, online)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
         before = checkpoint_step(out) if resumed else 0

@@ -1,6 +1,6 @@
 """Pure tensor functions that two or more algorithms use."""
 
-from birl.losses.averages import shares, standardized
+from birl.losses.averages import old_policy, shares, standardized
 from birl.losses.multistep import (
     VTrace,
     backward_recursion,
@@ -34,6 +34,7 @@ __all__ = [
     "line_search",
     "n_step_returns",
     "natural_step",
+    "old_policy",
     "retrace",
     "shared",
     "shares",

@@ -1,9 +1,13 @@
-"""Means over the real steps of a minibatch as dot products, which losses with many means take."""
+"""The real steps of a minibatch: means over them as dot products, and the policy that chose their actions."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from birl.types import Batch
 
 
 def shares(weight: Tensor) -> Tensor:
@@ -23,3 +27,12 @@ def standardized(x: Tensor, share: Tensor) -> Tensor:
     """
     x = x - torch.dot(x.flatten(), share)
     return x / (torch.dot(x.square().flatten(), share).sqrt() + 1e-8)
+
+
+def old_policy(policy: Any, batch: Batch) -> Any:
+    """The distribution like ``policy`` with the parameters ``batch.extra["policy"]`` ``[..., P]``.
+
+    At padding it is ``policy`` itself, without a gradient: zeros need not be parameters of any distribution.
+    """
+    own = policy.parameters().detach()
+    return policy.with_parameters(torch.where(batch.weight.unsqueeze(-1) > 0, batch.extra["policy"], own))

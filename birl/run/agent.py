@@ -28,7 +28,7 @@ from birl.run.checkpoint import (
 )
 from birl.run.identity import ACTIONS, part_settings, run_settings
 from birl.run.online import begun_schedule, buffer_settings, default_buffer, replay_settings
-from birl.run.player import Player, ReplayPlayer, check_parts, observed
+from birl.run.player import Player, ReplayPlayer, check_lanes, check_parts, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
 from birl.run.rollouts import RolloutPlayer, begin_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
@@ -405,7 +405,7 @@ def replay_agent(
     algorithm.build_with_env(env)
     if buffer is None and learns:
         buffer = default_buffer(algorithm, env, lanes=n)
-    _check_lanes(buffer, n)
+    check_lanes(getattr(buffer, "storage", None), n)
     parts: dict[str, Stateful] = {}
     if buffer is not None:
         settings |= buffer_settings(buffer, digested=True)
@@ -444,18 +444,10 @@ def rollout_agent(
     settings = run_settings(algorithm, "agent", environments=n)
     settings |= {} if explorer is None else {"explorer": part_settings(explorer)}
     algorithm.build_with_env(env)
-    if replays and buffer is not None:
-        _check_lanes(buffer, n)
     beside = begin_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
     example = _example(observed(algorithm, env, beside.buffer), env, n)
     player = RolloutPlayer(algorithm, example, single_spaces(env)[1], explorer, beside)
     return Agent(algorithm, player, env, beside.parts, {**settings, **beside.settings})
-
-
-def _check_lanes(buffer: Any, n: int) -> None:
-    lanes = getattr(getattr(buffer, "storage", None), "lanes", n)
-    if lanes != n:
-        raise ShapeError(f"the buffer has {lanes} lanes, the agent {n} environments: make the buffer with lanes={n}")
 
 
 def _example(observations: Tree, env: Environment, n: int) -> Tree:

@@ -33,7 +33,7 @@ def on_policy_fitter(
         env: environment, or vector environment in any autoreset mode, or the name of one. It is given actions clipped
             to its bounds; the learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
-            shorter.
+            shorter. With rollouts of whole episodes, steps of episodes that still run at the end are not.
         explorer: turns greedy actions into the ones taken; by default the policy acts by itself.
         buffer: see `birl.run.rollouts.begin_rollouts`.
         replays: whether older rollouts are learned from as well.

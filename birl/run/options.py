@@ -75,13 +75,13 @@ class AgentOptions(TypedDict, total=False):
     """Options of an agent in one's own loop; ``n_updates`` and the others of `OnlineOptions` mean the same here.
 
     Attributes:
+        demonstrations: as there.
         update_interval: as there, or ``None`` for an agent that does not learn.
         deterministic: whether the policy acts greedily where there is no explorer.
         seed: fixes the random actions of ``random_steps``; by default drawn from `birl.seed`.
     """
 
     demonstrations: Any
-
     update_interval: int | None
     n_updates: int
     update_start_step: int

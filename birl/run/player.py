@@ -15,7 +15,7 @@ from birl.actions import actions_of, allowed_actions, check_actions
 from birl.checks import check
 from birl.dataset import ReplayBuffer
 from birl.envs import Step, environment_spec, single_spaces
-from birl.errors import ActionError, ConfigError, CorruptFileError
+from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
 from birl.files.restore import checked_array
 from birl.observations import leaf_spaces, part_names
 from birl.run.protocols import ExplorerProtocol, Trainable
@@ -67,6 +67,13 @@ def observed(algorithm: Trainable, env: Any, buffer: Any) -> Tree:
     there = part_names(leaf_spaces(single_spaces(env)[0])) or ()
     wanted = [name for name in there if name in names]
     return own if len(wanted) == len(part_names(own) or ()) else environment_spec(env, wanted).observations
+
+
+def check_lanes(storage: Any, n: int) -> None:
+    """Raise `ShapeError` unless a storage has a lane for each of ``n`` environments."""
+    lanes = getattr(storage, "lanes", n)
+    if lanes != n:
+        raise ShapeError(f"the buffer has {lanes} lanes for {n} environments: make the buffer with lanes={n}")
 
 
 def clip_episodes(buffer: Any, n: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from birl.dataset import ReplayBuffer
 from birl.dataset.views import TransitionView
-from birl.envs import Step
-from birl.errors import CorruptFileError, ResumeError
+from birl.envs import Step, number_of_environments
+from birl.errors import ConfigError, CorruptFileError, DataError, ResumeError
 from birl.run.identity import dataset_settings
 from birl.run.online import buffer_settings, default_buffer
-from birl.run.player import Choice, Measure, Player, clip_episodes, unmeasured
+from birl.run.player import Choice, Measure, Player, check_lanes, clip_episodes, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, Stateful, Trainable
 from birl.run.session import SamplerPart
 from birl.types import Array, State, Tree, tree_map
@@ -121,8 +123,14 @@ def begin_rollouts(
         replays: whether older rollouts are.
         digested: whether the contents of buffer and demonstrations are a part of the settings.
         **lanes: number of environments, if ``env`` does not tell.
+
+    Raises:
+        ConfigError: if the buffer keeps too few steps.
+        DataError: if it holds steps that were stored without the policy that chose them.
+        ShapeError: if it has another number of lanes.
     """
     if replays:
+        _check_buffer(buffer, algorithm.config, lanes.get("lanes") or number_of_environments(env))
         buffer = default_buffer(algorithm, env, **lanes) if buffer is None else buffer
         return _Replays(algorithm.learner, buffer, algorithm.learner.begin_run(buffer, n_steps, growing=True), digested)
     if demonstrations is None:
@@ -130,6 +138,24 @@ def begin_rollouts(
         return Beside()
     algorithm.build_with_dataset(demonstrations)  # checks that they fit
     return _Demonstrations(demonstrations, algorithm.learner.begin_run(demonstrations, n_steps), digested)
+
+
+def _check_buffer(buffer: Any, config: Any, n: int) -> None:
+    """Check a user's replay buffer for rollouts of ``n`` environments."""
+    limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
+    needed = max(config.replay_start, config.batch_size)
+    if limit is not None and limit < needed:
+        raise ConfigError(
+            f"the buffer keeps {limit} steps, and older ones are replayed from {needed} stored steps on, so that none "
+            f"would ever be: give a buffer with limit >= {needed}, or a smaller replay_start"
+        )
+    for storage in [] if buffer is None else buffer.reader.storages:
+        check_lanes(storage, n)
+        if storage.steps.sum() and "extra.policy" not in storage.extra_names:
+            raise DataError(
+                f"the buffer holds {int(storage.steps.sum())} steps without the policy that chose them, which replays "
+                "correct for: give an empty buffer, or one that was filled by this algorithm"
+            )
 
 
 class RolloutPlayer(Player):
@@ -161,7 +187,7 @@ class RolloutPlayer(Player):
         config: Any = algorithm.config
         self._length: int | None = getattr(config, "rollout_length", None)
         self._episodes: int = getattr(config, "n_episodes", 0)
-        self._ended = 0  # episodes, in the rows
+        self._ended, self._taught = 0, False  # episodes in the rows; whether there was a rollout
         self._moving = algorithm.learner if algorithm.learner.units_move else None
         self._rows: list[dict[str, Tree]] = []
 
@@ -185,6 +211,13 @@ class RolloutPlayer(Player):
         if self.pending > 0:
             return
         if self._length is None:
+            if last and not self._ended and not self._taught:
+                warnings.warn(
+                    f"nothing was learned from {len(self._rows)} steps of each environment, in which no episode ended: "
+                    "make the run longer than episodes are",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             if self._ended >= self._episodes or (last and self._ended):
                 yield from self._beside.lessons(self, self._take_episodes(), measure)
         elif len(self._rows) == self._length or last:
@@ -204,7 +237,7 @@ class RolloutPlayer(Player):
         over = np.logical_or.accumulate((ends & valid)[::-1])[::-1]  # the lane's episode ends here or further down
         taken, left = valid & over, valid & ~over
         rows, kept = np.flatnonzero(taken.any(1)), np.flatnonzero(left.any(1))
-        self.cut = self.cut or self._ended < self._episodes
+        self.cut, self._taught = self.cut or self._ended < self._episodes, True
         self._rows = self._rows[kept[0] :] if kept.size else []
         for row, own in zip(self._rows, left[len(left) - len(self._rows) :], strict=True):
             row["valid"] = own

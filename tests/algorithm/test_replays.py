@@ -141,7 +141,7 @@ def test_without_replay_there_is_no_buffer() -> None:
     algorithm, seen = learned(config, True)
     assert {batch.reward.shape[1] for batch, _ in seen} == {2}
     buffer = create_fifo_replay_buffer(100, env=environment(True))
-    with pytest.raises(ConfigError, match="IMPALA learns from rollouts .* no use for buffer"):
+    with pytest.raises(ConfigError, match="IMPALA .its replay_ratio is 0. learns from rollouts .* no use for buffer"):
         algorithm.fit_online(environment(True), buffer=buffer, n_steps=10, **quiet())
 
 
@@ -160,8 +160,16 @@ def test_bad_buffers_are_refused() -> None:
         algorithm.fit_online(env, explorer=algos.ConstantEpsilonGreedy(0.1), n_steps=10, **quiet())
     with pytest.raises(ConfigError, match="buffer is 7; it must be a replay buffer"):
         algorithm.fit_online(env, buffer=7, n_steps=10, **quiet())
-    with pytest.raises(ShapeError, match="the buffer has 2 lanes, the agent 3 environments"):
-        algorithm.agent(n=3, buffer=create_fifo_replay_buffer(100, env=env))
+    with pytest.raises(DataError, match="the buffer holds 20 steps without the policy that chose them"):
+        algorithm.fit_online(env, buffer=foreign, n_steps=10, **quiet())
+    with pytest.raises(ConfigError, match="keeps 8 steps, and older ones are replayed from 10 stored steps on"):
+        algorithm.fit_online(env, buffer=create_fifo_replay_buffer(8, env=env), n_steps=10, **quiet())
+    for refused in (
+        lambda buffer: algorithm.agent(n=3, buffer=buffer),
+        lambda buffer: algorithm.fit_online(environment(True, 3), buffer=buffer, n_steps=9, **quiet()),
+    ):
+        with pytest.raises(ShapeError, match="the buffer has 2 lanes for 3 environments"):
+            refused(create_fifo_replay_buffer(100, env=env))
     prioritised = create_fifo_replay_buffer(100, env=env, sampler=birl.dataset.PrioritizedSampler())
     with pytest.raises(UnsupportedError, match="DiscreteACER"):
         algorithm.fit_online(env, buffer=prioritised, n_steps=10, **quiet())

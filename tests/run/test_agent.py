@@ -329,7 +329,7 @@ def test_agents_that_cannot_be() -> None:
     given = checked_agent_options({})
     with pytest.raises(ConfigError, match="n is 0; it must be an int >= 1"):
         replay_agent(FakeLearner(), env, 0, buffer, None, True, given)
-    with pytest.raises(ShapeError, match="the buffer has 1 lanes, the agent 2 environments: make the buffer with lan"):
+    with pytest.raises(ShapeError, match="the buffer has 1 lanes for 2 environments: make the buffer with lan"):
         replay_agent(FakeLearner(), env, 2, buffer, None, True, given)
     with pytest.raises(ConfigError, match="limit >= 4"):
         replay_agent(FakeLearner(), env, 1, create_fifo_replay_buffer(3, env=env), None, True, given)

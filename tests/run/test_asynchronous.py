@@ -27,6 +27,7 @@ import birl
 from birl.algos import (
     A2CConfig,
     ConstantEpsilonGreedy,
+    DiscreteACERConfig,
     DQNConfig,
     LinearDecayEpsilonGreedy,
     NStepDQNConfig,
@@ -460,6 +461,7 @@ def test_algorithms_that_workers_cannot_learn() -> None:
 
     refused(DQNConfig(), "DQN learns from a replay buffer, which workers=2 would not share")
     refused(REINFORCEConfig(), "REINFORCE learns from whole episodes")
+    refused(DiscreteACERConfig(), "DiscreteACER replays steps from a buffer, which workers=2 would not share")
     running = A2CConfig(observation_scaler=RunningObservationScaler())
     refused(running, "observation_scaler moves with what is seen")
     refused(A2CConfig(compile_graph=True), "compile_graph=True was given with workers")
