@@ -12,10 +12,13 @@ from tests.golden.reference_ppo import log_prob_and_entropy, network
 
 
 class SharedRMSprop:
-    """1602.01783 section 4: ``g <- alpha g + (1 - alpha) d^2``, ``theta <- theta - rate d / sqrt(g + eps)``."""
+    """1602.01783 section 4: ``g <- alpha g + (1 - alpha) d^2``, ``theta <- theta - rate d / sqrt(g + eps)``.
 
-    def __init__(self, rate: float, alpha: float, eps: float, max_norm: float) -> None:
-        self.rate, self.alpha, self.eps, self.max_norm = rate, alpha, eps, max_norm
+    Or ``eps`` is outside of the root.
+    """
+
+    def __init__(self, rate: float, alpha: float, eps: float, max_norm: float, *, inside: bool = True) -> None:
+        self.rate, self.alpha, self.eps, self.max_norm, self.inside = rate, alpha, eps, max_norm, inside
         self.squares: dict[str, Tensor] = {}
 
     def step(self, parameters: Parameters, gradients: dict[str, Tensor]) -> None:
@@ -25,7 +28,9 @@ class SharedRMSprop:
             g = g * min(1.0, self.max_norm / norm)
             old = self.squares.get(name, torch.zeros_like(g))
             self.squares[name] = self.alpha * old + (1 - self.alpha) * g * g
-            parameters[name] = parameters[name] - self.rate * g / torch.sqrt(self.squares[name] + self.eps)
+            squares = self.squares[name]
+            root = torch.sqrt(squares + self.eps) if self.inside else torch.sqrt(squares) + self.eps
+            parameters[name] = parameters[name] - self.rate * g / root
 
 
 def n_step_returns(
@@ -72,7 +77,7 @@ class A2CReference:
         max_norm: float = 0.5,
     ) -> None:
         self.parameters, self.summed = dict(parameters), summed
-        self.optimizer = SharedRMSprop(rate, alpha=0.99, eps=eps, max_norm=max_norm)
+        self.optimizer = SharedRMSprop(rate, alpha=0.99, eps=eps, max_norm=max_norm, inside=summed)  # A3C's
         self.gamma, self.gae_lambda, self.normalize, self.policy = gamma, gae_lambda, normalize, policy
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
 
