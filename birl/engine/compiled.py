@@ -20,7 +20,7 @@ from birl.engine.steps import Gradients, Step
 from birl.engine.trained import Trained, clip
 from birl.engine.update import Eager, stacked
 from birl.errors import CompileError
-from birl.models.matmul import products, threshold
+from birl.models.matmul import fast_products
 from birl.optimizers.steps import Rule, moments_of, rule_of
 from birl.types import Batch
 
@@ -151,7 +151,7 @@ class Program(Eager):
         try:
             groups = {name: step.groups for name, step in self._optimizer_steps.items()}
             values = (type(trained.config), config, trained.nets, trained.steps, trained.clip_norms, groups)
-            with products(threshold()):  # as in updates
+            with fast_products():  # as in updates
                 return folder / stored.PROGRAMS / digest(stored.surroundings(), code, values)
         except OpaqueError:
             return None

@@ -22,7 +22,7 @@ from birl.engine.trained import Trained
 from birl.engine.update import CompiledGradients, Eager, stacked
 from birl.errors import CompileError, UnsupportedError
 from birl.models import is_recurrent
-from birl.models.matmul import products, threshold
+from birl.models.matmul import fast_products
 from birl.types import Batch, Inputs, Loss
 
 
@@ -108,7 +108,7 @@ class Engine(Trained):
             due = tuple(step for step in due if step.name in only)
         self._drop_program_when_reduced()
         rates = self._rates(due)
-        with products(threshold()):
+        with fast_products():
             try:
                 metrics = self._updates.update(batch, due)
             except CompileError as error:  # raised before anything has changed
@@ -136,7 +136,7 @@ class Engine(Trained):
         self._drop_program_when_reduced()
         if isinstance(self._updates, Program) and self._updates.records:
             dues = [self.due(ahead) for ahead in range(1, count + 1)]
-            with products(threshold()):
+            with fast_products():
                 metrics = self._updates.update_many(draw, dues, generators)
             if metrics is not None:
                 self.grad_step += count

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -43,6 +44,7 @@ ZEN_5: Final = 26
 """The family of AMD's first processors whose AVX-512 is of full width; Zen 4 is of family 25."""
 
 _threshold = NEVER
+_updates, _lock = 0, Lock()  # under way, in all threads
 
 _library = torch.library.Library("birl", "FRAGMENT")
 _library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
@@ -134,6 +136,24 @@ def products(least: Threshold) -> Iterator[None]:
         yield
     finally:
         _threshold = before
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """`products` from the `threshold` on, for a whole update.
+
+    Other threads may make updates at the same time: whoever is the last to leave leaves torch's own products behind.
+    """
+    global _threshold, _updates
+    with _lock:
+        _updates, _threshold = _updates + 1, threshold()
+    try:
+        yield
+    finally:
+        with _lock:
+            _updates -= 1
+            if _updates == 0:
+                _threshold = NEVER
 
 
 @cache

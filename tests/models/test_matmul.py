@@ -139,3 +139,13 @@ def test_updates_are_equal(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> N
         found.append(sac.nets.state_dict())
     for name, value in found[0].items():
         torch.testing.assert_close(value, found[1][name], rtol=1e-3, atol=1e-5)
+
+
+def test_updates_of_two_threads_leave_torchs_own_products_behind() -> None:
+    first, second = matmul.fast_products(), matmul.fast_products()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert matmul._threshold is matmul.threshold()
+    second.__exit__(None, None, None)
+    assert matmul._threshold is matmul.NEVER
