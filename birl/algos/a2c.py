@@ -24,14 +24,10 @@ from birl.algorithm import (
     field,
     weighted_mean,
 )
-from birl.algos.ppo import PPOConfig
+from birl.algos.ppo import PPOConfig, tanh_encoder
 from birl.losses import generalized_advantage, shares, standardized
-from birl.models import DefaultEncoderFactory, DistributionFactory, EncoderFactory, NormalFactory, PolicyAndValue
+from birl.models import DistributionFactory, EncoderFactory, NormalFactory, PolicyAndValue
 from birl.optimizers import OptimizerFactory, RMSpropFactory
-
-
-def _encoder() -> EncoderFactory:
-    return DefaultEncoderFactory(activation="tanh")
 
 
 def _optimizer() -> OptimizerFactory:
@@ -59,8 +55,8 @@ class A2CConfig(AlgorithmConfig):
     batch_size: int = field(256, "Not used: an update learns from a whole rollout.", low=1)
     learning_rate: float = field(7e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(_optimizer, like=NetworkConfig)
-    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
-    value_encoder_factory: EncoderFactory | None = field(_encoder, like=PPOConfig)
+    actor_encoder_factory: EncoderFactory = field(tanh_encoder, like=PolicyConfig)
+    value_encoder_factory: EncoderFactory | None = field(tanh_encoder, like=PPOConfig)
     distribution_factory: DistributionFactory = field(NormalFactory, like=PPOConfig)
     rollout_length: int = field(5, like=PPOConfig)
     gae_lambda: float = field(1.0, like=PPOConfig)

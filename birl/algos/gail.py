@@ -24,14 +24,10 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.algos import ppo
-from birl.algos.ppo import PPO, PPOConfig, PPONets
+from birl.algos.ppo import PPO, PPOConfig, PPONets, tanh_encoder
 from birl.errors import ConfigError, UnsupportedError
-from birl.models import DefaultEncoderFactory, EncoderFactory, RewardFunction, is_recurrent
+from birl.models import EncoderFactory, RewardFunction, is_recurrent
 from birl.optimizers import AdamFactory, OptimizerFactory
-
-
-def _encoder() -> EncoderFactory:
-    return DefaultEncoderFactory(activation="tanh")
 
 
 @config
@@ -63,7 +59,7 @@ class GAILConfig(PPOConfig):
     reward: str = field("gail", "What the discriminator's judgement is as a reward.", choices=("gail", "airl"))
     discriminator_learning_rate: float = rate(3e-4, "the discriminator")
     discriminator_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the discriminator.")
-    discriminator_encoder_factory: EncoderFactory = field(_encoder, "Encoder of the discriminator, feed-forward.")
+    discriminator_encoder_factory: EncoderFactory = field(tanh_encoder, "Encoder of the discriminator, feed-forward.")
     n_discriminator_epochs: int = field(1, "Number of the discriminator's passes over a rollout.", low=1)
 
 

@@ -35,7 +35,8 @@ from birl.models import (
 from birl.optimizers import AdamFactory, LRSchedulerFactory, OptimizerFactory, ShareSchedulerFactory
 
 
-def _encoder() -> EncoderFactory:
+def tanh_encoder() -> EncoderFactory:
+    """The default encoder with tanh, as most on-policy algorithms have it."""
     return DefaultEncoderFactory(activation="tanh")
 
 
@@ -62,9 +63,9 @@ class PPOConfig(AlgorithmConfig):
     batch_size: int = 64
     learning_rate: float = field(3e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5), like=NetworkConfig)
-    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
+    actor_encoder_factory: EncoderFactory = field(tanh_encoder, like=PolicyConfig)
     value_encoder_factory: EncoderFactory | None = field(
-        _encoder,
+        tanh_encoder,
         "Encoder of the state-value function. If `None`, it reads the features of the policy's, which then learns from "
         "both losses.",
     )

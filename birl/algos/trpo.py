@@ -27,21 +27,16 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.algos.a2c import A2CConfig
-from birl.algos.ppo import PPOConfig
-from birl.losses import finished, generalized_advantage, lambda_returns, old_policy
+from birl.algos.ppo import PPOConfig, tanh_encoder
+from birl.losses import finished, generalized_advantage, lambda_returns, old_policy, shares, standardized
 from birl.models import (
-    DefaultEncoderFactory,
     DistributionFactory,
     EncoderFactory,
     NormalFactory,
-    ValueFunction,
+    PolicyAndValue,
     policy_of,
 )
 from birl.optimizers import AdamFactory, OptimizerFactory
-
-
-def _encoder() -> EncoderFactory:
-    return DefaultEncoderFactory(activation="tanh")
 
 
 @config
@@ -67,8 +62,8 @@ class TRPOConfig(AlgorithmConfig):
 
     batch_size: int = 64
     gamma: float = 0.995
-    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
-    value_encoder_factory: EncoderFactory = field(_encoder, like=SharedFields)
+    actor_encoder_factory: EncoderFactory = field(tanh_encoder, like=PolicyConfig)
+    value_encoder_factory: EncoderFactory = field(tanh_encoder, like=SharedFields)
     value_learning_rate: float = rate(1e-3, "the state-value function")
     value_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the state-value function.")
     distribution_factory: DistributionFactory = field(NormalFactory, like=PPOConfig)
@@ -86,15 +81,12 @@ class TRPOConfig(AlgorithmConfig):
     normalize_advantage: bool = field(True, "Whether advantages are standardised over the rollout.")
 
 
-class TRPONets(nn.Module):
-    """The policy and the state-value function."""
+class TRPONets(PolicyAndValue):
+    """The policy and the state-value function, each with an encoder of its own."""
 
     def __init__(self, spec: Spec, cfg: TRPOConfig) -> None:
-        super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
-        self.value = ValueFunction(spec, cfg.value_encoder_factory)
-        self.actor.make_orthogonal(0.01)
-        self.value.make_orthogonal(1.0)
+        super().__init__(spec, cfg)
+        self.make_orthogonal()
 
 
 def with_old_policy(nets: Any, batch: Batch) -> Batch:
@@ -112,8 +104,7 @@ def prepare(nets: TRPONets, batch: Batch, ended: Tensor, cfg: TRPOConfig) -> Bat
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
     returns = advantage + value
     if cfg.normalize_advantage:
-        advantage = advantage - weighted_mean(advantage, batch.weight)
-        advantage = advantage / (weighted_mean(advantage.square(), batch.weight).sqrt() + 1e-8)
+        advantage = standardized(advantage, shares(batch.weight))
     batch = replace(batch, extra={**batch.extra, "advantage": advantage, "return": returns})
     return with_old_policy(nets, batch)
 
@@ -161,7 +152,7 @@ class ICML2015TRPOConfig(AlgorithmConfig):
     """
 
     batch_size: int = field(256, like=A2CConfig)
-    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
+    actor_encoder_factory: EncoderFactory = field(tanh_encoder, like=PolicyConfig)
     distribution_factory: DistributionFactory = field(lambda: NormalFactory(std="state"), like=PPOConfig)
     rollout_length: int = field(100_000, like=PPOConfig)
     max_kl: float = field(0.01, like=TRPOConfig)

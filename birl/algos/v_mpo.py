@@ -27,15 +27,11 @@ from birl.algorithm import (
 )
 from birl.algos.discrete_mpo import DiscreteMPOConfig
 from birl.algos.mpo import MPOConfig
-from birl.algos.ppo import PPOConfig
+from birl.algos.ppo import PPOConfig, tanh_encoder
 from birl.losses import generalized_advantage, old_policy, shared
-from birl.models import DefaultEncoderFactory, EncoderFactory, NormalFactory, PolicyAndValue, Scalar
+from birl.models import EncoderFactory, NormalFactory, PolicyAndValue, Scalar
 from birl.models.distributions import Normal
 from birl.optimizers import AdamFactory, OptimizerFactory
-
-
-def _encoder() -> EncoderFactory:
-    return DefaultEncoderFactory(activation="tanh")
 
 
 @config
@@ -60,8 +56,8 @@ class VMPOConfig(AlgorithmConfig):
     batch_size: int = 256
     learning_rate: float = field(3e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(lambda: AdamFactory(clip_grad_norm=0.5), like=NetworkConfig)
-    actor_encoder_factory: EncoderFactory = field(_encoder, like=PolicyConfig)
-    value_encoder_factory: EncoderFactory | None = field(_encoder, like=PPOConfig)
+    actor_encoder_factory: EncoderFactory = field(tanh_encoder, like=PolicyConfig)
+    value_encoder_factory: EncoderFactory | None = field(tanh_encoder, like=PPOConfig)
     dual_learning_rate: float = field(1e-2, like=MPOConfig)
     dual_optim_factory: OptimizerFactory = field(AdamFactory, like=MPOConfig)
     distribution_factory: NormalFactory = field(lambda: NormalFactory(std="state"), like=MPOConfig)
