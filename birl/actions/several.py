@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class MultiDiscrete:
         sizes, starts = list(self.sizes), list(self.starts)
         return {"size": sizes, "start": starts} if any(starts) else sizes
 
-    @functools.cached_property
+    @property
     def parts(self) -> tuple[Discrete, ...]:
         """Each of the choices."""
         return tuple(map(Discrete, self.sizes, self.starts))
@@ -186,12 +185,12 @@ class Composite:
         """Number of outputs of all parts."""
         return sum(part.size for part in self.parts)
 
-    @functools.cached_property
+    @property
     def options(self) -> tuple[int, ...]:
         """See `Discrete.options`."""
         return tuple(part.size for part in self.parts if part.discrete)
 
-    @functools.cached_property
+    @property
     def widths(self) -> list[int]:
         """Number of columns of each part."""
         return [math.prod(part.shape) for part in self.parts]
@@ -215,7 +214,7 @@ class Composite:
                 least[...], greatest[...] = part.bounds
         return low, high
 
-    @functools.cached_property
+    @property
     def choices(self) -> Array:
         """Bool ``[W]``: the columns that hold numbers of choices."""
         return np.repeat([part.discrete for part in self.parts], self.widths)
