@@ -15,7 +15,7 @@ PEERS: dict[str, list[list[str]]] = {
     "sb3": [[_TORCH], ["stable-baselines3==2.9.2", "gymnasium[classic-control,mujoco]"]],
     "sb3-contrib": [
         [_TORCH],
-        ["sb3-contrib==2.9.2", "stable-baselines3==2.9.2", "gymnasium[box2d,classic-control]", "minatar"],
+        ["sb3-contrib==2.9.2", "stable-baselines3==2.9.2", "gymnasium[box2d,classic-control,mujoco]", "minatar"],
     ],
     "jax": [["jax", "optax", "numpy"]],
 }

@@ -156,7 +156,12 @@ PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
 TASKS: dict[str, Task] = {
     "sac-halfcheetah": Task("SAC", "HalfCheetah-v5", "", 50_000, 10_000),
+    "sac-hopper": Task("SAC", "Hopper-v5", "", 50_000, 10_000),
     "td3-hopper": Task("TD3", "Hopper-v5", "", 50_000, 10_000),
+    **{  # two critics, as sb3-contrib has by default
+        f"tqc-{env.split('-')[0].lower()}": Task("TQC", env, "", 50_000, 10_000, {"n_critics": 2})
+        for env in ("Hopper-v5", "HalfCheetah-v5")
+    },
     "iql-halfcheetah-replay": Task("IQL", "HalfCheetah-v5", "REPLAY", 20_000, 5_000, {"batch_size": 256}),
     **{
         f"{name.lower()}-cartpole-replay": Task(
@@ -228,6 +233,8 @@ TASKS: dict[str, Task] = {
     },
 }
 ON_POLICY = ("A2C", "A3C", "ICML2015TRPO", "NStepDQN", "PPO", "REINFORCE", "TRPO", "VMPO")
+CONTRIB = ("TQC",)
+"""What Stable-Baselines3 itself does not have."""
 RANDOM_STEPS = 10_000  # uniformly random actions, before the first update
 WIDTHS = [256, 256]
 RATE = 3e-4
@@ -410,9 +417,8 @@ def sb3_evaluation(report: Report, act: Act, make: Callable[[str], Any] | None =
 
 
 def run_sb3(options: argparse.Namespace) -> None:
-    """One run of Stable-Baselines3."""
+    """One run of Stable-Baselines3 or, for TQC, of sb3-contrib."""
     import gymnasium
-    import stable_baselines3 as sb3
     import torch
     from stable_baselines3.common.noise import NormalActionNoise
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -420,7 +426,8 @@ def run_sb3(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     task = TASKS[options.task]
     name, env_name, steps = task.algorithm, task.env, task.steps
-    report = Report(options, f"stable-baselines3 {sb3.__version__} torch {torch.__version__}", task)
+    sb3 = importlib.import_module("sb3_contrib" if name in CONTRIB else "stable_baselines3")
+    report = Report(options, f"{sb3.__name__.replace('_', '-')} {sb3.__version__} torch {torch.__version__}", task)
 
     env: Any = gymnasium.make(env_name)
     scaled = VecNormalize(DummyVecEnv([lambda: env])) if task.running else None
@@ -434,10 +441,11 @@ def run_sb3(options: argparse.Namespace) -> None:
     if name == "TD3":
         size = env.action_space.shape[0]
         fields["action_noise"] = NormalActionNoise(np.zeros(size), NOISE * np.ones(size))
+    networks = {"net_arch": WIDTHS} | {key: fields.pop(key) for key in ("n_critics",) if key in fields}
     model = getattr(sb3, name)(
         "MlpPolicy",
         env if scaled is None else scaled,
-        policy_kwargs={"net_arch": WIDTHS},
+        policy_kwargs=networks,
         seed=options.seed,
         device="cpu",
         **fields,
@@ -595,13 +603,15 @@ def main() -> None:
     if options.command == "table":
         table()
         return
-    package = {"sb3": "stable_baselines3"}.get(options.side, options.side)
+    contrib = options.side == "sb3" and TASKS[options.task].algorithm in CONTRIB
+    peer = "sb3-contrib" if contrib else options.side
+    package = {"sb3": "stable_baselines3", "sb3-contrib": "sb3_contrib"}.get(peer, peer)
     if options.side in ("sb3", "d3rlpy") and importlib.util.find_spec(package) is None:
         root = Path(__file__).parents[1]
         sys.path.insert(0, str(root))
         from benchmarks.peers import peer_python
 
-        python = peer_python(options.side, root / ".bench")
+        python = peer_python(peer, root / ".bench")
         os.execv(python, [python, __file__, *sys.argv[1:]])
     else:
         {"sb3": run_sb3, "d3rlpy": run_d3rlpy}.get(options.side, run_birl)(options)
