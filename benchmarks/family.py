@@ -145,14 +145,14 @@ class Family:
 Run = Callable[[argparse.Namespace, Any], None]
 
 
-def main(family: Family, script: str, description: str | None, run_birl: Run, run_sb3: Run) -> None:
+def main(family: Family, script: str, description: str | None, run_birl: Run, run_sb3: Run | None = None) -> None:
     """Run one of the subcommands.
 
     Args:
         family: what is run.
         script: file that is run by the peer's interpreter.
         description: of the script.
-        run_birl, run_sb3: make one run, of the options and the setting.
+        run_birl, run_sb3: make one run, of the options and the setting; ``None`` if there is no peer.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -160,7 +160,7 @@ def main(family: Family, script: str, description: str | None, run_birl: Run, ru
     every = list(dict.fromkeys(name for each in family.algorithms.values() for name in each))
     run.add_argument("--env", choices=family.settings, required=True)
     run.add_argument("--algorithm", choices=every, required=True)
-    run.add_argument("--side", choices=["birl", "birl-compiled", "sb3"], required=True)
+    run.add_argument("--side", choices=["birl", "birl-compiled", *(["sb3"] if run_sb3 else [])], required=True)
     run.add_argument("--seed", type=int, required=True)
     commands.add_parser("table", help=f"write {family.results.stem}.md and {family.results.stem}.svg")
     options = parser.parse_args()
@@ -178,4 +178,5 @@ def main(family: Family, script: str, description: str | None, run_birl: Run, ru
         python = peer_python("sb3-contrib", ROOT / ".bench")
         os.execv(python, [python, script, *sys.argv[1:]])
     options.task = f"{options.algorithm.lower()}-{options.env}"
-    (run_sb3 if options.side == "sb3" else run_birl)(options, family.settings[options.env])
+    one = run_sb3 if run_sb3 is not None and options.side == "sb3" else run_birl
+    one(options, family.settings[options.env])

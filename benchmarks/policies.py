@@ -73,23 +73,25 @@ class Setting:
 
     def __str__(self) -> str:
         several = f"{self.lanes} environments" if self.lanes > 1 else "one environment"
-        return (
+        words = [
             f"{self.env}: {self.steps:,} steps in {several}, gamma {self.gamma}, two layers of {self.units} units with "
-            f"tanh; rollouts of {self.rollout:,} steps and a learning rate of {self.rate} (PPO, V-MPO; TRPO, whose "
-            f"value function has 0.001), entropy bonus of {self.entropy:g}"
-            + ("; observations and rewards of PPO and TRPO scaled by running statistics" * self.running)
-        )
+            f"tanh; rollouts of {self.rollout:,} steps (PPO, TRPO, V-MPO), a learning rate of {self.rate} (PPO, V-MPO), "
+            f"entropy bonus of {self.entropy:g}"
+        ]
+        words += [f"an update of MPO every {self.every} steps"] if self.every > 1 else []
+        words += ["observations and rewards of PPO and TRPO scaled by running statistics"] if self.running else []
+        return "; ".join(words)
 
 
-_MUJOCO: dict[str, Any] = {"steps": 204_800, "lanes": 1, "rollout": 2_048, "entropy": 0.0, "running": True}
+_MUJOCO: dict[str, Any] = {"steps": 204_800, "lanes": 1, "rollout": 2_048, "entropy": 0.0, "every": 2}
 # Ends of rollouts, where Stable-Baselines3 can be evaluated, are at a tenth of the steps.
 SETTINGS = {
     "cartpole": Setting("CartPole-v1", 51_200),
     "acrobot": Setting("Acrobot-v1", 51_200),
     "lunarlander": Setting("LunarLander-v3", 102_400),
     "pendulum": Setting("Pendulum-v1", 102_400, rollout=2_048, gamma=0.9, entropy=0.0, rate=1e-3, every=4),
-    "halfcheetah": Setting("HalfCheetah-v5", **_MUJOCO),
-    "hopper": Setting("Hopper-v5", **_MUJOCO),
+    "halfcheetah": Setting("HalfCheetah-v5", **_MUJOCO, running=True),
+    "hopper": Setting("Hopper-v5", **_MUJOCO, running=True),
 }
 SETTINGS |= {f"{name}-1m": replace(SETTINGS[name], steps=1_024_000) for name in ("halfcheetah", "hopper")}
 FAMILY = family.Family(
@@ -106,7 +108,7 @@ FAMILY = family.Family(
 MPO have one environment. A2C, A3C, ACER and IMPALA learn with RMSprop and a rate of 7e-4, from rollouts of 5 (ACER,
 IMPALA: 20) steps of each environment. ACER and IMPALA replay from 1,000 steps on. REINFORCE has a baseline, two
 episodes an update and a rate of 0.001. MPO has batches of 256 after {RANDOM_STEPS:,} random steps, and rates of
-3e-4. TRPO's bound of 0.01 and damping of 0.1 are those of the sum over dimensions of the actions.""",
+3e-4. TRPO's value function has a rate of 0.001; its bound of 0.01 and damping of 0.1 are those of the sum over dimensions of the actions.""",
 )
 
 

@@ -20,7 +20,7 @@ from gymnasium.wrappers import TimeLimit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import cliff_walk, learning, policies, scores
+from benchmarks import cliff_walk, imitation, learning, policies, scores
 from benchmarks import values as value_scores
 from benchmarks.__main__ import chosen, measure_row, wanted_rows
 from benchmarks.report import (
@@ -385,6 +385,38 @@ def test_the_peers_of_the_policies_have_birls_settings() -> None:
             assert {key: getattr(config, same[key]) for key in told} == told
             assert config.gamma == setting.gamma
             assert setting.steps // policies.FAMILY.evaluations % (config.rollout_length * setting.lanes) == 0
+
+
+# ----------------------------------------------------------------------------------------------------------- imitation
+
+
+@pytest.mark.parametrize("name", ["cartpole", pytest.param("hopper", marks=pytest.mark.slow)])
+def test_an_expert_shows_what_others_learn_from(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "EPISODES", 1)
+    monkeypatch.setattr(imitation, "RANDOM_STEPS", 64)
+    setting = dataclasses.replace(imitation.SETTINGS[name], steps=320, rollout=80)
+    family = dataclasses.replace(
+        imitation.FAMILY,
+        settings={**imitation.SETTINGS, name: setting},
+        results=tmp_path / "imitation.csv",
+        evaluations=2,
+    )
+    monkeypatch.setattr(imitation, "FAMILY", family)
+    for algorithm in imitation.ALGORITHMS:
+        task = f"{algorithm.lower()}-{name}"
+        options = argparse.Namespace(task=task, algorithm=algorithm, side="birl", seed=3, env=name)
+        if algorithm == "BC-4":  # which the expert has not shown yet
+            imitation.demonstrations(name).rename(tmp_path / "aside.h5")
+            with pytest.raises(SystemExit, match="run --env .* --algorithm Expert first"):
+                imitation.run(options, setting)
+            (tmp_path / "aside.h5").rename(imitation.demonstrations(name))
+        imitation.run(options, setting)
+    made = {task for task, sides in family.outcomes().items() if sides["birl"].steps == [160, 320]}
+    assert made == {f"{algorithm.lower()}-{name}" for algorithm in imitation.ALGORITHMS}
+    four, all_of_them = (imitation.shown(each, name).episodes for each in ("BC-4", "GAIL-20"))
+    assert (len(four), len(all_of_them)) == (4, imitation.EPISODES)
+    for short, whole in zip(four, all_of_them, strict=False):
+        np.testing.assert_array_equal(short.observations, whole.observations)
 
 
 # -------------------------------------------------------------------------------------------------------- environments
