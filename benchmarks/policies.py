@@ -36,6 +36,7 @@ PEERS = {"A2C": "stable_baselines3", "PPO": "stable_baselines3", "TRPO": "sb3_co
 ALONE = ("REINFORCE", "MPO")
 """Algorithms that have one environment whatever the setting says."""
 RANDOM_STEPS = 2_000  # of MPO, before its first update
+WIDE = 256  # units of its layers
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ class Setting:
         several = f"{self.lanes} environments" if self.lanes > 1 else "one environment"
         words = [
             f"{self.env}: {self.steps:,} steps in {several}, gamma {self.gamma}, two layers of {self.units} units with "
-            f"tanh; rollouts of {self.rollout:,} steps (PPO, TRPO, V-MPO), a learning rate of {self.rate} (PPO, V-MPO), "
-            f"entropy bonus of {self.entropy:g}"
+            f"tanh; rollouts of {self.rollout:,} steps (PPO, TRPO, V-MPO), a learning rate of {self.rate} (PPO, "
+            f"V-MPO), entropy bonus of {self.entropy:g}"
         ]
         words += [f"an update of MPO every {self.every} steps"] if self.every > 1 else []
         words += ["observations and rewards of PPO and TRPO scaled by running statistics"] if self.running else []
@@ -107,8 +108,9 @@ FAMILY = family.Family(
     notes=f"""SB3 is sb3-contrib for TRPO. A3C has as many processes as there are environments elsewhere, REINFORCE and
 MPO have one environment. A2C, A3C, ACER and IMPALA learn with RMSprop and a rate of 7e-4, from rollouts of 5 (ACER,
 IMPALA: 20) steps of each environment. ACER and IMPALA replay from 1,000 steps on. REINFORCE has a baseline, two
-episodes an update and a rate of 0.001. MPO has batches of 256 after {RANDOM_STEPS:,} random steps, and rates of
-3e-4. TRPO's value function has a rate of 0.001; its bound of 0.01 and damping of 0.1 are those of the sum over dimensions of the actions.""",
+episodes an update and a rate of 0.001. TRPO's value function has a rate of 0.001; its bound of 0.01 and damping of 0.1
+are those of the sum over dimensions of the actions. MPO has two layers of {WIDE} units with ReLU, batches of 256 after
+{RANDOM_STEPS:,} random steps, and rates of 3e-4.""",
 )
 
 
@@ -120,6 +122,8 @@ def configuration(algorithm: str, setting: Setting, **rest: Any) -> Any:
     class_name = {"V-MPO": "VMPO", "ACER": "DiscreteACER"}.get(algorithm, algorithm)
     critic = "critic_encoder_factory" if algorithm in ("ACER", "MPO") else "value_encoder_factory"
     encoder = models.VectorEncoderFactory([setting.units] * 2, "tanh")
+    if algorithm == "MPO":
+        encoder = models.VectorEncoderFactory([WIDE] * 2)
     rmsprop = {
         "learning_rate": 7e-4,
         "optim_factory": RMSpropFactory(alpha=0.99, eps=1e-5, centered=False, clip_grad_norm=0.5),
