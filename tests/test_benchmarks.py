@@ -20,7 +20,7 @@ from gymnasium.wrappers import TimeLimit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import cliff_walk, imitation, learning, policies, scores
+from benchmarks import cliff_walk, imitation, learning, policies, rainbow, scores
 from benchmarks import values as value_scores
 from benchmarks.__main__ import chosen, measure_row, wanted_rows
 from benchmarks.report import (
@@ -244,6 +244,16 @@ def test_learning_runs_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     outcome = learning.learn(name, 0)
     assert outcome.made == 256 and outcome.best > 0
 
+
+
+def test_rainbow_by_hand_makes_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rainbow, "START", 40)
+    loop = rainbow.Rainbow()
+    before = [parameter.clone() for parameter in loop.online.parameters()]
+    for _ in range(3):
+        assert loop.step() == 1
+    assert loop.updates == 3 and np.isfinite(loop.tree.sums).all()
+    assert all((old != new).any() for old, new in zip(before, loop.online.parameters(), strict=True))
 
 
 def test_a_figure_is_not_timed(fake: list[str]) -> None:
