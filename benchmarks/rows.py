@@ -92,6 +92,8 @@ def rows(algorithms: Iterable[str]) -> list[Row]:
         ("DQN CartPole", {"algorithm": "DQN", "env": "CartPole-v1"}, None),
         ("PPO CartPole, 8 environments", {"algorithm": "PPO", "env": "CartPole-v1", "n_envs": 8}, 2.0),
         ("PPO CartPole, 64 environments", {"algorithm": "PPO", "env": "CartPole-v1", "n_envs": 64}, None),
+        ("A2C CartPole, 8 environments", {"algorithm": "A2C", "env": "CartPole-v1", "n_envs": 8}, None),
+        ("A2C CartPole, 64 environments", {"algorithm": "A2C", "env": "CartPole-v1", "n_envs": 64}, None),
     ]
     for name, options, asked in online:
         what = "environment step, with its share of the updates"

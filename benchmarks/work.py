@@ -275,11 +275,16 @@ def birl_online(side: str, algorithm: str, env: str, n_envs: int | None = None) 
     environment = birl.envs.make_env(env, n_envs)
     common: dict[str, Any] = {"n_steps": 10**9, "seed": 0, "show_progress": False, "save_interval": 10**9}
     common["logger_adapter"] = NoopAdapterFactory()
-    if algorithm == "PPO":
+    if algorithm in ("A2C", "PPO"):
         encoder = VectorEncoderFactory(SMALL, activation="tanh")
         fields = {"actor_encoder_factory": encoder, "value_encoder_factory": encoder}
-        chunk, length = 2048, 2048 // (n_envs or 1)
-        learner = _birl("PPO", side, rollout_length=length, batch_size=64, n_epochs=10, **fields)
+        if algorithm == "A2C":
+            chunk = 1600  # rollouts of 5 steps of 8 environments, and of 64
+            fields |= {"rollout_length": 5, "entropy_coefficient": 0.0}
+        else:
+            chunk = 2048
+            fields |= {"rollout_length": chunk // (n_envs or 1), "batch_size": 64, "n_epochs": 10}
+        learner = _birl(algorithm, side, **fields)
         epochs = on_policy_fitter(learner, environment, n_steps_per_epoch=chunk, **common)
     else:
         buffer = birl.dataset.create_fifo_replay_buffer(limit=100_000, env=environment)
@@ -642,11 +647,14 @@ def sb3_online(side: str, algorithm: str, env: str, n_envs: int | None = None) -
     """Steps in an environment with the updates that belong to them."""
     from stable_baselines3.common.env_util import make_vec_env  # type: ignore[import-not-found]
 
-    if algorithm == "PPO":
-        chunk = 2048
-        environment: Any = make_vec_env(env, n_envs or 1, seed=0)
-        sizes: dict[str, Any] = {"n_steps": chunk // (n_envs or 1), "batch_size": 64, "n_epochs": 10}
-        model = _sb3("PPO", environment, **sizes, policy_kwargs={"net_arch": SMALL})
+    sizes: dict[str, Any]
+    if algorithm in ("A2C", "PPO"):
+        chunk = 1600 if algorithm == "A2C" else 2048
+        sizes = {"n_steps": 5}
+        if algorithm == "PPO":
+            sizes = {"n_steps": chunk // (n_envs or 1), "batch_size": 64, "n_epochs": 10}
+        environment = make_vec_env(env, n_envs or 1, seed=0)
+        model = _sb3(algorithm, environment, **sizes, policy_kwargs={"net_arch": SMALL})
     elif algorithm == "DQN":
         chunk = 1000
         exploration = {"exploration_initial_eps": 0.1, "exploration_final_eps": 0.1}
