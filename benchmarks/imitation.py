@@ -20,11 +20,9 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # many runs side by side: one thread each
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import family
+from benchmarks import family, scores
 
 EPISODES = 20
 RANDOM_STEPS = 5_000  # of SAC, before its first update
@@ -122,12 +120,8 @@ def run(options: argparse.Namespace, setting: Setting) -> None:
     name = options.algorithm
     algorithm = configuration(name, setting, compile_graph=options.side == "birl-compiled").create()
 
-    def evaluate(_: Any, __: int, step: int) -> None:
-        if report.due(step):
-            actor = algorithm.actor(greedy=True)
-            report(step, lambda x, *_: actor(x[None], np.array([False]), np.zeros(1))[0])
-
-    common: dict[str, Any] = {"n_steps": setting.steps, "n_steps_per_epoch": setting.steps, "callback": evaluate}
+    common: dict[str, Any] = {"n_steps": setting.steps, "n_steps_per_epoch": setting.steps}
+    common["callback"] = scores.evaluation(report, lambda: scores.greedy(algorithm))
     common |= {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
     if name.startswith("BC"):
         algorithm.fit(shown(name, options.env), **common)

@@ -227,16 +227,11 @@ def run_birl(options: argparse.Namespace, setting: Setting) -> None:
     elif name not in ALONE and setting.lanes > 1:
         env = birl.envs.make_env(setting.env, setting.lanes)
 
-    def evaluate(_: Any, __: int, step: int) -> None:
-        if report.due(step):
-            actor = algorithm.actor(greedy=True)
-            report(step, lambda x, *_: actor(x[None], np.array([False]), np.zeros(1))[0])
-
     algorithm.fit_online(
         env,
         n_steps=setting.steps,
         n_steps_per_epoch=setting.steps,
-        callback=evaluate,
+        callback=scores.evaluation(report, lambda: scores.greedy(algorithm)),
         seed=options.seed,
         show_progress=False,
         logger_adapter=birl.logging.NoopAdapterFactory(),

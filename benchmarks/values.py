@@ -179,11 +179,6 @@ def run_birl(options: argparse.Namespace, setting: Setting) -> None:
     else:
         explorer = birl.algos.LinearDecayEpsilonGreedy(1.0, EPSILON, setting.decay)
 
-    def evaluate(_: Any, __: int, step: int) -> None:
-        if report.due(step):
-            actor = algorithm.actor(greedy=True)
-            report(step, lambda x, *_: int(actor(x[None], np.array([False]), np.zeros(1))[0]), make)
-
     algorithm.fit_online(
         env,
         create_fifo_replay_buffer(setting.steps, env=env, **drawn),
@@ -193,7 +188,7 @@ def run_birl(options: argparse.Namespace, setting: Setting) -> None:
         update_interval=setting.every,
         random_steps=setting.random,
         update_start_step=setting.random,
-        callback=evaluate,
+        callback=scores.evaluation(report, lambda: scores.greedy(algorithm), make),
         seed=options.seed,
         show_progress=False,
         logger_adapter=birl.logging.NoopAdapterFactory(),
