@@ -12,6 +12,8 @@ OFFLINE_MEAN = 4.0
 """Asked of the geometric mean over all rows ``offline/…``."""
 OFFLINE_LEAST = 2.0
 """Asked of each of them."""
+PARTS = ("dueling", "noisy", "prioritised")
+"""Of DQN, each measured beside plain DQN."""
 STARTS = ("BC", "BEAR", "CQL", "DQN", "DecisionTransformer", "DiscreteCQL", "IQL", "PPO", "SAC", "TACR", "TD3")
 """Algorithms whose compiled start is measured; DQN learns quantiles."""
 
@@ -74,12 +76,24 @@ def rows(algorithms: Iterable[str]) -> list[Row]:
     what += "; a ratio of 1 is the floor of its matrix products"
     found.append(Row("update/SAC share of the floor", what, "bare", both, ("floor",), asked=0.6))
 
+    what = "DQN's minibatch of 32 of a million steps and update, with the part; a ratio is plain DQN's time over it"
+    for part in PARTS:
+        for compiled in (False, True):
+            options, name = {"part": part, "compiled": compiled}, f"parts/{part}{', compiled' if compiled else ''}"
+            found.append(Row(name, what, "parts", ("birl",), ("plain",), options))
+    what = "sampled from a million steps (256 of them), and handed back; a ratio is uniform sampling's time over it"
+    found.append(Row("parts/sampling by priority", what, "priorities", ("birl",), ("plain",), asked=1 / 3))
+    what = "step of CartPole with an update of Rainbow (all six parts, minibatches of 32); the peer is written by hand"
+    found.append(Row("online/Rainbow by hand", what, "rainbow", both, ("hand",), warm_up=600))
+
     online = [
         ("SAC Pendulum", {"algorithm": "SAC", "env": "Pendulum-v1"}, 1.8),
         ("SAC HalfCheetah", {"algorithm": "SAC", "env": "HalfCheetah-v5"}, 1.8),
         ("DQN CartPole", {"algorithm": "DQN", "env": "CartPole-v1"}, None),
         ("PPO CartPole, 8 environments", {"algorithm": "PPO", "env": "CartPole-v1", "n_envs": 8}, 2.0),
         ("PPO CartPole, 64 environments", {"algorithm": "PPO", "env": "CartPole-v1", "n_envs": 64}, None),
+        ("A2C CartPole, 8 environments", {"algorithm": "A2C", "env": "CartPole-v1", "n_envs": 8}, None),
+        ("A2C CartPole, 64 environments", {"algorithm": "A2C", "env": "CartPole-v1", "n_envs": 64}, None),
     ]
     for name, options, asked in online:
         what = "environment step, with its share of the updates"

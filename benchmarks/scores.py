@@ -320,6 +320,30 @@ class Report:
         print(*row, flush=True)
 
 
+def greedy(algorithm: Any) -> Act:
+    """How birl's policies act now, with their state if they have one."""
+    actor = algorithm.actor(greedy=True)
+    return lambda x, _, first: actor(x[None], np.array([first]), np.zeros(1))[0]
+
+
+def evaluation(
+    report: Report, acting: Callable[[], Act], make: Callable[[str], Any] | None = None
+) -> Callable[[Any, int, int], None]:
+    """A callback of birl and d3rlpy that reports whenever an evaluation is due.
+
+    Args:
+        report: what evaluates.
+        acting: gives what acts in the evaluation.
+        make: as in `Report`.
+    """
+
+    def evaluate(_: Any, __: int, step: int) -> None:
+        if report.due(step):
+            report(step, acting(), make)
+
+    return evaluate
+
+
 def run_birl(options: argparse.Namespace) -> None:
     """One run of birl, eager or compiled."""
     import gymnasium
@@ -350,13 +374,10 @@ def run_birl(options: argparse.Namespace) -> None:
         fields["reward_scaler"] = birl.preprocessing.RunningRewardScaler()
     algorithm = getattr(algos, f"{name}Config")(**fields).create()
 
-    def evaluate(_: Any, __: int, step: int) -> None:
-        if report.due(step) and task.target_return is not None:
-            report(step, aiming(birl, algorithm, task))
-        elif report.due(step):
-            actor = algorithm.actor(greedy=True)
-            report(step, lambda x, *_: actor(x[None], np.array([False]), np.zeros(1))[0])
+    def acting() -> Act:
+        return greedy(algorithm) if task.target_return is None else aiming(birl, algorithm, task)
 
+    evaluate = evaluation(report, acting)
     common: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
     if not task.data:
         if not algorithm.learns_from.on_policy:
@@ -479,17 +500,16 @@ def run_d3rlpy(options: argparse.Namespace) -> None:
         fields["optim_factory"] = optimizers.GPTAdamWFactory(betas=(0.9, 0.95), **rest)
     algorithm = getattr(d3rlpy.algos, f"{task.algorithm}Config")(**fields).create(device="cpu:0")
 
-    def evaluate(_: Any, __: int, step: int) -> None:
-        if report.due(step) and task.target_return is not None:
-            report(step, aiming(d3rlpy, algorithm, task))
-        elif report.due(step):
-            report(step, lambda x, *_: algorithm.predict(x[None])[0])
+    def acting() -> Act:
+        if task.target_return is None:
+            return lambda x, *_: algorithm.predict(x[None])[0]
+        return aiming(d3rlpy, algorithm, task)
 
     algorithm.fit(
         dataset,
         n_steps=steps,
         n_steps_per_epoch=steps,
-        callback=evaluate,
+        callback=evaluation(report, acting),
         show_progress=False,
         logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
     )

@@ -7,16 +7,15 @@ of the recipe ``rainbow`` instead of random actions and a plain head. birl needs
 ``classic-control``, and ``minatar``; ``--side sb3`` runs in the environment ``sb3-contrib`` of `peers.py`, made in
 ``.bench`` when it is first needed, unless the interpreter has it.
 
-``python benchmarks/values.py table`` writes ``values.md`` and ``values.svg`` beside the scores: means of the last
-`TAIL` evaluations with 95 % bootstrap intervals over seeds.
+``python benchmarks/values.py table`` writes ``values.md`` and ``values.svg`` beside the scores: means of the last three
+of ten evaluations with 95 % bootstrap intervals over seeds.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import os
-import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +28,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import scores
+from benchmarks import family, scores
 
-RESULTS = Path(__file__).parent / "results" / "values.csv"
 ALGORITHMS = ("DQN", "DoubleDQN", "C51", "QR-DQN", "IQN", "M-DQN", "M-IQN", "Rainbow")
 PEERS = {"DQN": "stable_baselines3", "QR-DQN": "sb3_contrib"}
 """Packages that have the algorithm, too."""
-EVALUATIONS, TAIL = 10, 3
 GAMMA, EPSILON = 0.99, 0.05
 QUANTILES = 50  # papers have 200 and 64, which would take most of the time here
 
@@ -90,11 +87,15 @@ SETTINGS = {
     "breakout": Setting("MinAtar/Breakout-v1", **_MINATAR),
     "spaceinvaders": Setting("MinAtar/SpaceInvaders-v1", **_MINATAR),
 }
-TASKS = {
-    f"{algorithm.lower()}-{name}": scores.Task(algorithm, each.env, "", each.steps, each.steps // EVALUATIONS)
-    for name, each in SETTINGS.items()
-    for algorithm in ALGORITHMS
-}
+FAMILY = family.Family(
+    "Values",
+    SETTINGS,
+    dict.fromkeys(SETTINGS, ALGORITHMS),
+    PEERS,
+    Path(__file__).parent / "results" / "values.csv",
+    notes=f"""SB3 is sb3-contrib for QR-DQN. QR-DQN and IQN have {QUANTILES} quantiles; Rainbow has returns over 3
+steps, alpha 0.5, beta from 0.4 to 1 and noise of 0.5.""",
+)
 
 
 class Planes(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -166,7 +167,7 @@ def run_birl(options: argparse.Namespace, setting: Setting) -> None:
     from birl.dataset import MultiStepTransitionPicker, PrioritizedSampler, create_fifo_replay_buffer
 
     versions = f"birl {birl.__version__} torch {torch.__version__}"
-    report = scores.Report(options, versions, TASKS[options.task], RESULTS)
+    report = FAMILY.report(options, versions)
     birl.seed(options.seed)
     algorithm = configuration(options.algorithm, setting, compile_graph=options.side == "birl-compiled").create()
     env = make(setting.env)
@@ -178,11 +179,6 @@ def run_birl(options: argparse.Namespace, setting: Setting) -> None:
     else:
         explorer = birl.algos.LinearDecayEpsilonGreedy(1.0, EPSILON, setting.decay)
 
-    def evaluate(_: Any, __: int, step: int) -> None:
-        if report.due(step):
-            actor = algorithm.actor(greedy=True)
-            report(step, lambda x, *_: int(actor(x[None], np.array([False]), np.zeros(1))[0]), make)
-
     algorithm.fit_online(
         env,
         create_fifo_replay_buffer(setting.steps, env=env, **drawn),
@@ -192,7 +188,7 @@ def run_birl(options: argparse.Namespace, setting: Setting) -> None:
         update_interval=setting.every,
         random_steps=setting.random,
         update_start_step=setting.random,
-        callback=evaluate,
+        callback=scores.evaluation(report, lambda: scores.greedy(algorithm), make),
         seed=options.seed,
         show_progress=False,
         logger_adapter=birl.logging.NoopAdapterFactory(),
@@ -207,7 +203,7 @@ def run_sb3(options: argparse.Namespace, setting: Setting) -> None:
     torch.set_num_threads(1)
     package = importlib.import_module(PEERS[options.algorithm])
     versions = f"{package.__name__} {package.__version__} torch {torch.__version__}"
-    report = scores.Report(options, versions, TASKS[options.task], RESULTS)
+    report = FAMILY.report(options, versions)
 
     class Convolutions(BaseFeaturesExtractor):
         def __init__(self, space: Any) -> None:
@@ -249,84 +245,5 @@ def run_sb3(options: argparse.Namespace, setting: Setting) -> None:
     model.learn(setting.steps, callback=scores.sb3_evaluation(report, act, make))
 
 
-def lines(found: dict[str, dict[str, scores.Outcome]]) -> list[tuple[str, str, dict[str, scores.Outcome]]]:
-    """Algorithm, side, and outcomes by setting, of everything that was run."""
-    rows = []
-    for algorithm in ALGORITHMS:
-        for side in scores.SIDES:
-            tasks = ((name, found.get(f"{algorithm.lower()}-{name}", {}).get(side)) for name in SETTINGS)
-            each = {name: outcome for name, outcome in tasks if outcome is not None}
-            rows += [(algorithm, side, each)] if each else []
-    return rows
-
-
-def table(found: dict[str, dict[str, scores.Outcome]]) -> str:
-    """The last scores as Markdown."""
-    text = ["# Values", "", "<!-- written by benchmarks/values.py -->", "", "![Last scores](values.svg)", ""]
-    text += [f"Mean return of {scores.EPISODES} greedy episodes, over the last {TAIL} of {EVALUATIONS} evaluations of"]
-    text += ["a run and over seeds, with 95 % bootstrap intervals over seeds. SB3 is sb3-contrib for QR-DQN. In"]
-    text += ["brackets: number of seeds, and the median of the seconds that a run took on one core.", ""]
-    text += [f"| algorithm | side | {' | '.join(each.env for each in SETTINGS.values())} |", "|---" * 6 + "|"]
-    for algorithm, side, each in lines(found):
-        cells = (each.get(name) for name in SETTINGS)
-        words = (
-            f"{cell} [{len(cell.last)}, {statistics.median(cell.seconds):.0f} s]" if cell else "" for cell in cells
-        )
-        text += [f"| {algorithm} | {scores.SIDES[side][0]} | {' | '.join(words)} |"]
-    text += ["", f"QR-DQN and IQN have {QUANTILES} quantiles; Rainbow has returns over 3 steps, alpha 0.5, beta from"]
-    text += ["0.4 to 1 and noise of 0.5.", ""]
-    return "\n".join([*text, *(f"- {setting}" for setting in SETTINGS.values()), ""])
-
-
-def plot(found: dict[str, dict[str, scores.Outcome]], path: Path) -> None:
-    """Draw the last scores with their intervals, a panel for each environment."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context({"svg.hashsalt": "birl", "svg.fonttype": "none"}):
-        rows = lines(found)
-        figure = Figure((11, 1 + 0.3 * len(rows)), layout="constrained", facecolor="white")
-        panels = figure.subplots(1, len(SETTINGS), sharey=True)
-        for panel, (name, setting) in zip(panels, SETTINGS.items(), strict=True):
-            for height, (_, side, each) in enumerate(rows):
-                if name in each:
-                    low, high = each[name].interval
-                    panel.plot([low, high], [height, height], color=scores.SIDES[side][1], linewidth=3, alpha=0.5)
-                    panel.plot(each[name].last.mean(), height, "o", color=scores.SIDES[side][1])
-            panel.set(title=setting.env, xlabel="mean return")
-            panel.grid(alpha=0.3)
-        labels = [f"{algorithm}, {scores.SIDES[side][0]}" for algorithm, side, _ in rows]
-        panels[0].set_yticks(range(len(rows)), labels)
-        panels[0].invert_yaxis()
-        figure.savefig(path, metadata={"Date": None, "Creator": None, "Title": "Values"})
-
-
-def main() -> None:
-    """Run one of the subcommands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="one run of one side")
-    run.add_argument("--env", choices=SETTINGS, required=True)
-    run.add_argument("--algorithm", choices=ALGORITHMS, required=True)
-    run.add_argument("--side", choices=["birl", "birl-compiled", "sb3"], required=True)
-    run.add_argument("--seed", type=int, required=True)
-    commands.add_parser("table", help="write values.md and values.svg")
-    options = parser.parse_args()
-    if options.command == "table":
-        found = scores.outcomes(TASKS, RESULTS, TAIL)
-        RESULTS.with_suffix(".md").write_text(table(found), encoding="utf-8")
-        plot(found, RESULTS.with_suffix(".svg"))
-        return
-    if options.side == "sb3" and options.algorithm not in PEERS:
-        parser.error(f"--side sb3 has {' and '.join(PEERS)}, not {options.algorithm}")
-    if options.side == "sb3" and importlib.util.find_spec("sb3_contrib") is None:
-        from benchmarks.peers import peer_python
-
-        python = peer_python("sb3-contrib", Path(__file__).parents[1] / ".bench")
-        os.execv(python, [python, __file__, *sys.argv[1:]])
-    options.task = f"{options.algorithm.lower()}-{options.env}"
-    (run_sb3 if options.side == "sb3" else run_birl)(options, SETTINGS[options.env])
-
-
 if __name__ == "__main__":
-    main()
+    family.main(FAMILY, __file__, __doc__, run_birl, run_sb3)

@@ -158,6 +158,91 @@ def birl_updates(side: str, algorithm: str) -> Job:
     return Job(step, facts={"parameters": sum(parameter.numel() for parameter in learner.nets.parameters())})
 
 
+def birl_parts(side: str, part: str, compiled: bool) -> Job:
+    """DQN with one part, or as the side "plain" without it: sample a minibatch of a million steps, update."""
+    import birl
+    from birl.dataset import PrioritizedSampler
+    from birl.models import MeanQFunctionFactory
+
+    birl.seed(0)
+    has = {part} if side == "birl" else set()
+    head = MeanQFunctionFactory(dueling="dueling" in has, noisy="noisy" in has)
+    fields = {**_birl_updates_config("DQN"), "q_func_factory": head}
+    learner = _birl("DQN", "birl-compiled" if compiled else "birl", **fields)
+    sampler = PrioritizedSampler() if "prioritised" in has else None
+    dataset = _birl_dataset("birl", arrays(1_000_000, discrete=True), sampler=sampler)
+    learner.build_with_dataset(dataset)
+
+    def step() -> float:
+        learner.update(learner.sample_minibatch(dataset))
+        return 1
+
+    return Job(step, facts={"parameters": sum(parameter.numel() for parameter in learner.nets.parameters())})
+
+
+def birl_priorities(side: str) -> Job:
+    """A minibatch of a million steps, drawn by priority and handed back, or as the side "plain" uniformly."""
+    import birl
+    from birl.dataset import PrioritizedSampler
+
+    birl.seed(0)
+    dataset = _birl_dataset("birl", arrays(1_000_000), sampler=PrioritizedSampler() if side == "birl" else None)
+
+    def step() -> float:
+        batch = dataset.sample_transition_batch(BATCH)
+        if side == "birl":
+            batch.hand_back(np.abs(batch.rewards[:, 0]))
+        return 1
+
+    return Job(step)
+
+
+def birl_rainbow(side: str) -> Job:
+    """Steps of CartPole with an update each; see `rainbow.py`, the same loop by hand."""
+    from rainbow import ATOMS, CAPACITY, HIDDEN, LIMIT, RATE, START, STEPS_AHEAD, TARGET
+
+    import birl
+    from birl.dataset import MultiStepTransitionPicker, PrioritizedSampler
+    from birl.logging import NoopAdapterFactory
+    from birl.models import C51QFunctionFactory, VectorEncoderFactory
+    from birl.optimizers import AdamFactory
+    from birl.run.online import online_fitter
+
+    birl.seed(0)
+    environment = birl.envs.make_env("CartPole-v1")
+    sampler = PrioritizedSampler(0.5, 0.4, beta_steps=100_000)
+    buffer = birl.dataset.create_fifo_replay_buffer(
+        limit=CAPACITY, env=environment, sampler=sampler,
+        transition_picker=MultiStepTransitionPicker(n_steps=STEPS_AHEAD, gamma=0.99),
+    )  # fmt: skip
+    head = C51QFunctionFactory(n_atoms=ATOMS, v_min=-LIMIT, v_max=LIMIT, dueling=True, noisy=True)
+    learner = _birl(
+        "DoubleDQN", side, encoder_factory=VectorEncoderFactory(HIDDEN), q_func_factory=head, batch_size=32,
+        learning_rate=RATE, target_update_interval=TARGET, optim_factory=AdamFactory(clip_grad_norm=10.0),
+    )  # fmt: skip
+    chunk = 100
+    epochs = online_fitter(
+        learner, environment, buffer, None, n_steps=10**9, n_steps_per_epoch=chunk, seed=0, show_progress=False,
+        save_interval=10**9, logger_adapter=NoopAdapterFactory(), random_steps=START, update_start_step=START,
+    )  # fmt: skip
+
+    def step() -> float:
+        next(epochs)
+        return chunk
+
+    for _ in range(-(-START // chunk)):  # the random steps
+        step()
+    return Job(step, facts={"parameters": sum(parameter.numel() for parameter in learner.nets.parameters())})
+
+
+def hand_rainbow(side: str) -> Job:
+    """The loop of `rainbow.py`."""
+    from rainbow import Rainbow
+
+    loop = Rainbow()
+    return Job(loop.step, facts={"parameters": loop.parameters})
+
+
 def birl_bare(side: str) -> Job:
     """SAC's update on a minibatch that is on the device already."""
     import birl
@@ -190,11 +275,16 @@ def birl_online(side: str, algorithm: str, env: str, n_envs: int | None = None) 
     environment = birl.envs.make_env(env, n_envs)
     common: dict[str, Any] = {"n_steps": 10**9, "seed": 0, "show_progress": False, "save_interval": 10**9}
     common["logger_adapter"] = NoopAdapterFactory()
-    if algorithm == "PPO":
+    if algorithm in ("A2C", "PPO"):
         encoder = VectorEncoderFactory(SMALL, activation="tanh")
         fields = {"actor_encoder_factory": encoder, "value_encoder_factory": encoder}
-        chunk, length = 2048, 2048 // (n_envs or 1)
-        learner = _birl("PPO", side, rollout_length=length, batch_size=64, n_epochs=10, **fields)
+        if algorithm == "A2C":
+            chunk = 1600  # rollouts of 5 steps of 8 environments, and of 64
+            fields |= {"rollout_length": 5, "entropy_coefficient": 0.0}
+        else:
+            chunk = 2048
+            fields |= {"rollout_length": chunk // (n_envs or 1), "batch_size": 64, "n_epochs": 10}
+        learner = _birl(algorithm, side, **fields)
         epochs = on_policy_fitter(learner, environment, n_steps_per_epoch=chunk, **common)
     else:
         buffer = birl.dataset.create_fifo_replay_buffer(limit=100_000, env=environment)
@@ -557,11 +647,14 @@ def sb3_online(side: str, algorithm: str, env: str, n_envs: int | None = None) -
     """Steps in an environment with the updates that belong to them."""
     from stable_baselines3.common.env_util import make_vec_env  # type: ignore[import-not-found]
 
-    if algorithm == "PPO":
-        chunk = 2048
-        environment: Any = make_vec_env(env, n_envs or 1, seed=0)
-        sizes: dict[str, Any] = {"n_steps": chunk // (n_envs or 1), "batch_size": 64, "n_epochs": 10}
-        model = _sb3("PPO", environment, **sizes, policy_kwargs={"net_arch": SMALL})
+    sizes: dict[str, Any]
+    if algorithm in ("A2C", "PPO"):
+        chunk = 1600 if algorithm == "A2C" else 2048
+        sizes = {"n_steps": 5}
+        if algorithm == "PPO":
+            sizes = {"n_steps": chunk // (n_envs or 1), "batch_size": 64, "n_epochs": 10}
+        environment = make_vec_env(env, n_envs or 1, seed=0)
+        model = _sb3(algorithm, environment, **sizes, policy_kwargs={"net_arch": SMALL})
     elif algorithm == "DQN":
         chunk = 1000
         exploration = {"exploration_initial_eps": 0.1, "exploration_final_eps": 0.1}
@@ -766,6 +859,9 @@ JOBS: dict[str, dict[str, Callable[..., Job]]] = {
         "memory": birl_memory,
         "predict": birl_predict,
         "start": birl_start,
+        "parts": birl_parts,
+        "priorities": birl_priorities,
+        "rainbow": birl_rainbow,
     },
     "d3rlpy": {
         "algorithms": d3rlpy_algorithms,
@@ -777,6 +873,8 @@ JOBS: dict[str, dict[str, Callable[..., Job]]] = {
     "sb3": {"updates": sb3_updates, "online": sb3_online, "predict": sb3_predict},
     "jax": {"bare": jax_bare},
     "floor": {"bare": floor},
+    "plain": {"parts": birl_parts, "priorities": birl_priorities},
+    "hand": {"rainbow": hand_rainbow},
     "products": {"offline": products, "updates": products_of_updates},
 }
 COMMON = {"describe": describe, "import": import_time}

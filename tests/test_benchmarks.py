@@ -20,7 +20,7 @@ from gymnasium.wrappers import TimeLimit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import cliff_walk, learning, scores
+from benchmarks import cliff_walk, imitation, learning, policies, rainbow, scores
 from benchmarks import values as value_scores
 from benchmarks.__main__ import chosen, measure_row, wanted_rows
 from benchmarks.report import (
@@ -246,6 +246,16 @@ def test_learning_runs_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 
+def test_rainbow_by_hand_makes_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rainbow, "START", 40)
+    loop = rainbow.Rainbow()
+    before = [parameter.clone() for parameter in loop.online.parameters()]
+    for _ in range(3):
+        assert loop.step() == 1
+    assert loop.updates == 3 and np.isfinite(loop.tree.sums).all()
+    assert all((old != new).any() for old, new in zip(before, loop.online.parameters(), strict=True))
+
+
 def test_a_figure_is_not_timed(fake: list[str]) -> None:
     row = Row("memory", "", "figure", ("birl",), (), kind="value")
     measurements, _ = measure_row(row, lambda side: Worker([*fake, side]), rounds=1, seconds=9.0, warm_up=9.0)
@@ -283,39 +293,143 @@ def test_the_outcome_of_a_run_is_the_mean_of_its_last_evaluations() -> None:
 def test_every_algorithm_of_the_value_based_family_runs_on_vectors_and_images(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(value_scores, "RESULTS", tmp_path / "values.csv")
     monkeypatch.setattr(scores, "EPISODES", 1)
     monkeypatch.setattr(value_scores, "make", lambda name: TimeLimit(Planes() if "MinAtar" in name else Vectors(), 5))
     for name in ("acrobot", "breakout"):
         short = {"steps": 24, "random": 8, "decay": 8, "every": 4, "copy": 8, "batch_size": 4}
         setting = dataclasses.replace(value_scores.SETTINGS[name], **short)
         task = f"{algorithm.lower()}-{name}"
-        monkeypatch.setitem(
-            value_scores.TASKS, task, dataclasses.replace(value_scores.TASKS[task], steps=24, interval=12)
+        settings = {**value_scores.SETTINGS, name: setting}
+        family = dataclasses.replace(
+            value_scores.FAMILY, settings=settings, results=tmp_path / "values.csv", evaluations=2, tail=2
         )
+        monkeypatch.setattr(value_scores, "FAMILY", family)
         options = argparse.Namespace(task=task, algorithm=algorithm, side="birl", seed=3)
         value_scores.run_birl(options, setting)
-        found = scores.outcomes(value_scores.TASKS, value_scores.RESULTS, 2)[task]["birl"]
+        found = family.outcomes()[task]["birl"]
         assert found.steps == [12, 24] and found.scores.tolist() == [[5.0, 5.0]]
 
 
 def test_the_table_of_values_has_a_line_for_each_algorithm_and_side(tmp_path: Path) -> None:
-    steps = {name: range(each.interval, each.steps + 1, each.interval) for name, each in value_scores.TASKS.items()}
-    with (tmp_path / "values.csv").open("w", newline="", encoding="utf-8") as file:
+    family = dataclasses.replace(value_scores.FAMILY, results=tmp_path / "values.csv")
+    steps = {name: range(each.interval, each.steps + 1, each.interval) for name, each in family.tasks.items()}
+    with family.results.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerow(scores.FIELDS)
         runs = (("dqn-acrobot", "birl", 3.0), ("dqn-acrobot", "sb3", 6.0), ("iqn-breakout", "birl", 9.0))
         for (task, side, last), seed in itertools.product(runs, (0, 1)):
             csv.writer(file).writerows((task, side, seed, step, last + seed, 60, "") for step in steps[task])
         csv.writer(file).writerow(("m-dqn-acrobot", "birl", 0, 3_000, 0.0, 1, ""))  # was stopped
-    found = scores.outcomes(value_scores.TASKS, tmp_path / "values.csv", value_scores.TAIL)
-    lines = value_scores.table(found).splitlines()
+    lines = family.table().splitlines()
     assert "| DQN | birl | 3.5 (3.0 … 4.0) [2, 60 s] |  |  |  |" in lines
     assert "| DQN | SB3 | 6.5 (6.0 … 7.0) [2, 60 s] |  |  |  |" in lines
     assert "| IQN | birl |  |  | 9.5 (9.0 … 10.0) [2, 60 s] |  |" in lines
     assert not any(line.startswith("| M-DQN") for line in lines)
     pytest.importorskip("matplotlib")
-    value_scores.plot(found, tmp_path / "values.svg")
+    family.plot()
     assert "MinAtar/SpaceInvaders-v1" in (tmp_path / "values.svg").read_text(encoding="utf-8")
+
+
+def test_algorithms_with_other_environments_have_a_table_of_their_own(tmp_path: Path) -> None:
+    family = dataclasses.replace(policies.FAMILY, results=tmp_path / "policies.csv")
+    with family.results.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerow(scores.FIELDS)
+        for task, last in (("ppo-acrobot", 3.0), ("ppo-hopper", 6.0), ("ppo-hopper-1m", 9.0)):
+            each = family.tasks[task]
+            steps = range(each.interval, each.steps + 1, each.interval)
+            csv.writer(file).writerows((task, "birl", 0, step, last, 60, "") for step in steps)
+    lines = family.table().splitlines()
+    heads = [line for line in lines if line.startswith("| algorithm")]
+    assert heads[1] == (
+        "| algorithm | side | Pendulum-v1, 102,400 steps | HalfCheetah-v5, 204,800 steps | Hopper-v5, 204,800 steps |"
+    )
+    assert [line for line in lines if line.startswith("| PPO")] == [
+        "| PPO | birl |  | 3.0 [1, 60 s] |  |",
+        "| PPO | birl |  |  | 6.0 [1, 60 s] |",
+        "| PPO | birl |  | 9.0 [1, 60 s] |",
+    ]
+    pytest.importorskip("matplotlib")
+    family.plot()
+    assert (tmp_path / "policies.svg").read_text(encoding="utf-8").count("Hopper-v5") == 2
+
+
+# ------------------------------------------------------------------------------------------------------------ policies
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        pytest.param(name, each, marks=[pytest.mark.slow] if each == "A3C" else [])
+        for name in ("cartpole", "pendulum")
+        for each in policies.FAMILY.algorithms[name]
+    ],
+)
+def test_every_policy_of_the_benchmark_runs(
+    name: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "EPISODES", 1)
+    monkeypatch.setattr(policies, "RANDOM_STEPS", 256)
+    setting = dataclasses.replace(policies.SETTINGS[name], steps=320, lanes=2, rollout=32, running=name == "pendulum")
+    settings = {**policies.SETTINGS, name: setting}
+    family = dataclasses.replace(
+        policies.FAMILY, settings=settings, results=tmp_path / "policies.csv", evaluations=2, tail=2
+    )
+    monkeypatch.setattr(policies, "FAMILY", family)
+    task = f"{algorithm.lower()}-{name}"
+    policies.run_birl(argparse.Namespace(task=task, algorithm=algorithm, side="birl", seed=3), setting)
+    assert family.outcomes()[task]["birl"].steps == [160, 320]
+
+
+def test_the_peers_of_the_policies_have_birls_settings() -> None:
+    """Where a name and a number is on both sides, and the bounds of sb3-contrib, which are means over dimensions."""
+    same = {"learning_rate": "learning_rate", "n_steps": "rollout_length", "batch_size": "batch_size"}
+    same |= {"ent_coef": "entropy_coefficient", "gae_lambda": "gae_lambda", "n_critic_updates": "n_epochs"}
+    same |= {"cg_max_steps": "conjugate_gradient_steps", "line_search_shrinking_factor": "line_search_shrink"}
+    for name, setting in policies.SETTINGS.items():
+        for algorithm in {*policies.PEERS} & {*policies.FAMILY.algorithms[name]}:
+            config = policies.configuration(algorithm, setting)
+            told = policies.peer_options(algorithm, setting, 3)
+            if algorithm == "TRPO":
+                assert config.value_learning_rate == told.pop("learning_rate")
+                assert config.max_kl == 3 * told.pop("target_kl")
+                assert config.conjugate_gradient_damping == pytest.approx(3 * told.pop("cg_damping"))
+            assert {key: getattr(config, same[key]) for key in told} == told
+            assert config.gamma == setting.gamma
+            assert setting.steps // policies.FAMILY.evaluations % (config.rollout_length * setting.lanes) == 0
+
+
+# ----------------------------------------------------------------------------------------------------------- imitation
+
+
+@pytest.mark.parametrize("name", ["cartpole", pytest.param("hopper", marks=pytest.mark.slow)])
+def test_an_expert_shows_what_others_learn_from(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "EPISODES", 1)
+    monkeypatch.setattr(imitation, "RANDOM_STEPS", 64)
+    setting = dataclasses.replace(imitation.SETTINGS[name], steps=320, rollout=80)
+    family = dataclasses.replace(
+        imitation.FAMILY,
+        settings={**imitation.SETTINGS, name: setting},
+        results=tmp_path / "imitation.csv",
+        evaluations=2,
+    )
+    monkeypatch.setattr(imitation, "FAMILY", family)
+    for algorithm in imitation.ALGORITHMS:
+        task = f"{algorithm.lower()}-{name}"
+        options = argparse.Namespace(task=task, algorithm=algorithm, side="birl", seed=3, env=name)
+        if algorithm == "BC-4":  # which the expert has not shown yet
+            imitation.demonstrations(name).rename(tmp_path / "aside.h5")
+            with pytest.raises(SystemExit, match="run --env .* --algorithm Expert first"):
+                imitation.run(options, setting)
+            (tmp_path / "aside.h5").rename(imitation.demonstrations(name))
+        imitation.run(options, setting)
+    made = {task for task, sides in family.outcomes().items() if sides["birl"].steps == [160, 320]}
+    assert made == {f"{algorithm.lower()}-{name}" for algorithm in imitation.ALGORITHMS}
+    four, all_of_them = (imitation.shown(each, name).episodes for each in ("BC-4", "GAIL-20"))
+    assert (len(four), len(all_of_them)) == (4, imitation.EPISODES)
+    for short, whole in zip(four, all_of_them, strict=False):
+        np.testing.assert_array_equal(short.observations, whole.observations)
+
+
+# -------------------------------------------------------------------------------------------------------- environments
 
 
 def test_planes_come_first_and_are_bytes() -> None:
