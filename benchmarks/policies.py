@@ -89,7 +89,7 @@ _MUJOCO: dict[str, Any] = {"steps": 204_800, "lanes": 1, "rollout": 2_048, "entr
 SETTINGS = {
     "cartpole": Setting("CartPole-v1", 51_200),
     "acrobot": Setting("Acrobot-v1", 51_200),
-    "lunarlander": Setting("LunarLander-v3", 102_400),
+    "lunarlander": Setting("LunarLander-v3", 204_800),
     "pendulum": Setting("Pendulum-v1", 102_400, rollout=2_048, gamma=0.9, entropy=0.0, rate=1e-3, every=4),
     "halfcheetah": Setting("HalfCheetah-v5", **_MUJOCO, running=True),
     "hopper": Setting("Hopper-v5", **_MUJOCO, running=True),
