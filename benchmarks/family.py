@@ -97,9 +97,10 @@ class Family:
         picture = self.results.with_suffix(".svg").name
         text = [f"# {self.title}", "", f"<!-- written by benchmarks/{self.results.stem}.py -->", ""]
         text += [f"![Last scores]({picture})", ""]
-        text += [f"Mean return of {scores.EPISODES} greedy episodes, over the last {self.tail} of {self.evaluations}"]
-        text += ["evaluations of a run and over seeds, with 95 % bootstrap intervals over seeds. In brackets: number"]
-        text += ["of seeds, and the median of the seconds that a run took on one core.", ""]
+        counted = f"over the last {self.tail} of {self.evaluations} evaluations of"
+        text += [f"Mean return of {scores.EPISODES} greedy episodes, {counted}"]
+        text += ["a run and over seeds, with 95 % bootstrap intervals over seeds. In brackets: number of seeds, and"]
+        text += ["the median of the seconds that a run took on one core.", ""]
         for group in self.groups:
             heads = (f"{each.env}, {each.steps:,} steps" for each in group.values())
             text += [f"| algorithm | side | {' | '.join(heads)} |", "|---" * (2 + len(group)) + "|"]
@@ -133,7 +134,7 @@ class Family:
                             colour = scores.SIDES[side][1]
                             panel.plot([low, high], [height, height], color=colour, linewidth=3, alpha=0.5)
                             panel.plot(each[name].last.mean(), height, "o", color=colour)
-                    panel.set(title=setting.env, xlabel="mean return")
+                    panel.set(title=f"{setting.env}, {setting.steps:,} steps", xlabel="mean return")
                     panel.grid(alpha=0.3)
                 labels = [f"{algorithm}, {scores.SIDES[side][0]}" for algorithm, side, _ in lines]
                 panels[0].set_yticks(range(len(lines)), labels)

@@ -33,7 +33,7 @@ DISCRETE = ("A2C", "A3C", "ACER", "PPO", "REINFORCE", "V-MPO", "IMPALA")
 CONTINUOUS = ("TRPO", "PPO", "MPO")
 PEERS = {"A2C": "stable_baselines3", "PPO": "stable_baselines3", "TRPO": "sb3_contrib"}
 """Packages that have the algorithm, too."""
-ALONE = ("REINFORCE", "MPO")
+ALONE = ("ACER", "REINFORCE", "MPO")
 """Algorithms that have one environment whatever the setting says."""
 RANDOM_STEPS = 2_000  # of MPO, before its first update
 WIDE = 256  # units of its layers
@@ -89,7 +89,7 @@ _MUJOCO: dict[str, Any] = {"steps": 204_800, "lanes": 1, "rollout": 2_048, "entr
 SETTINGS = {
     "cartpole": Setting("CartPole-v1", 51_200),
     "acrobot": Setting("Acrobot-v1", 51_200),
-    "lunarlander": Setting("LunarLander-v3", 102_400),
+    "lunarlander": Setting("LunarLander-v3", 204_800),
     "pendulum": Setting("Pendulum-v1", 102_400, rollout=2_048, gamma=0.9, entropy=0.0, rate=1e-3, every=4),
     "halfcheetah": Setting("HalfCheetah-v5", **_MUJOCO, running=True),
     "hopper": Setting("Hopper-v5", **_MUJOCO, running=True),
@@ -105,12 +105,13 @@ FAMILY = family.Family(
     },
     PEERS,
     Path(__file__).parent / "results" / "policies.csv",
-    notes=f"""SB3 is sb3-contrib for TRPO. A3C has as many processes as there are environments elsewhere, REINFORCE and
-MPO have one environment. A2C, A3C, ACER and IMPALA learn with RMSprop and a rate of 7e-4, from rollouts of 5 (ACER,
-IMPALA: 20) steps of each environment. ACER and IMPALA replay from 1,000 steps on. REINFORCE has a baseline, two
-episodes an update and a rate of 0.001. TRPO's value function has a rate of 0.001; its bound of 0.01 and damping of 0.1
-are those of the sum over dimensions of the actions. MPO has two layers of {WIDE} units with ReLU, batches of 256 after
-{RANDOM_STEPS:,} random steps, and rates of 3e-4.""",
+    notes=f"""SB3 is sb3-contrib for TRPO. A3C has as many processes as there are environments elsewhere; ACER,
+REINFORCE and MPO have one environment. A2C, A3C, ACER and IMPALA learn with RMSprop and a rate of 7e-4, from rollouts
+of 5 (ACER, IMPALA: 20) steps of each environment; all but ACER have epsilon outside the root and gradients clipped to a
+norm of 0.5. ACER and IMPALA replay from 1,000 steps on. REINFORCE has a baseline, two episodes an update and a rate of
+0.001. TRPO's value function has a rate of 0.001; its bound of 0.01 and damping of 0.1 are those of the sum over
+dimensions of the actions. MPO has two layers of {WIDE} units with ReLU, batches of 256 after {RANDOM_STEPS:,} random
+steps, and rates of 3e-4.""",
 )
 
 
@@ -129,12 +130,12 @@ def configuration(algorithm: str, setting: Setting, **rest: Any) -> Any:
         "optim_factory": RMSpropFactory(alpha=0.99, eps=1e-5, centered=False, clip_grad_norm=0.5),
         "entropy_coefficient": setting.entropy,
     }
-    replay = {**rmsprop, "rollout_length": 20, "replay_start": 1_000}
+    replay = {"rollout_length": 20, "replay_start": 1_000, "entropy_coefficient": setting.entropy}
     fields: dict[str, Any] = {
         "A2C": {**rmsprop, "rollout_length": 5},
         "A3C": {**rmsprop, "rollout_length": 5},
-        "ACER": replay,
-        "IMPALA": replay,
+        "ACER": {**replay, "learning_rate": 7e-4},
+        "IMPALA": {**rmsprop, **replay},
         "REINFORCE": {
             "learning_rate": 1e-3,
             "n_episodes": 2,
