@@ -414,7 +414,7 @@ ROWS: tuple[Row, ...] = (
                 "", {"critic_learning_rate": 2e-3, "batch_size": 128, "target_update_interval": 20}, n_steps=500
             ),
         ),
-        seeds=(Variant(),),
+        seeds=(Variant(), *(Variant(name, {"q_func_factory": HEADS[name]}) for name in HEADS)),
     ),
     Row(
         algos.DiscreteBCConfig,

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
+import torch
 
 import birl
-from birl.algos import DQN, PPO, TD3
+from birl.algos import DQN, PPO, TD3, DoubleDQN
 from birl.cli import main
 from birl.cli.train import train
 from birl.errors import ConfigError
+from birl.files import load_archive
 from birl.optimizers import LinearSchedulerFactory
 from birl.recipes import RECIPES, Setting, find, names
 
@@ -201,3 +208,55 @@ def test_an_atari_game_with_its_recipe(tmp_path: Path, monkeypatch: pytest.Monke
     assert seen["env"].num_envs == 8 and seen["env"].single_observation_space.shape == (4, 84, 84)
     environment = sys.modules["birl.cli.folder"].environment_of(tmp_path / "dqn", None)[1]
     assert environment.observation_space.shape == (4, 84, 84) and "ClipReward" not in str(environment)
+
+
+@pytest.mark.slow
+def test_rainbow_on_a_game_from_its_first_step_to_its_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All six parts on stacked frames of a ring that wraps: stopped and gone on with, saved, loaded and exported."""
+    learn = DoubleDQN.fit_online
+
+    def stopped(self: Any, env: Any, **options: Any) -> None:
+        def stop(_: Any, epoch: int, step: int) -> None:
+            if step == 226:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        learn(self, env, **options, callback=stop)
+
+    words = ["train", "DoubleDQN", "--env-id", "ALE/Pong-v5", "--recipe", "rainbow", "--n-steps", 260]
+    words += ["--random-steps", 200, "--buffer-size", 210, "--n-steps-per-epoch", 130, "--eval-steps", 30]
+    words += ["target_update_interval=4"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert run(*words, "--out", whole) == 0
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as caught:
+        patch.setattr(DoubleDQN, "fit_online", stopped)
+        run(*words, "--out", parts)
+    assert caught.value.code == 143 and not (parts / "model_260.d3").exists()
+    assert run(*words, "--out", parts) == 0
+    model, again = (birl.load_learnable(folder / "model_260.d3") for folder in (whole, parts))
+    assert model.grad_step == again.grad_step > 10
+    for name, tensor in model.nets.state_dict().items():
+        assert torch.equal(tensor, again.nets.state_dict()[name]), name
+    ends = [load_archive(folder / "checkpoint.d3c", "checkpoint")[1]["parts"] for folder in (whole, parts)]
+    drawn = [end["sampler"]["sampler"] for end in ends]
+    assert np.array_equal(drawn[0]["priority"], drawn[1]["priority"]) and len(np.unique(drawn[0]["priority"])) > 20
+
+    random = np.random.default_rng(0)
+    frames = random.integers(0, 256, (64, 4, 84, 84), dtype=np.uint8)
+    for picture in frames:
+        (top, bottom), (left, right) = np.sort(random.integers(85, size=(2, 2)))
+        picture[:, top:bottom, left:right] = random.integers(256)
+    with torch.no_grad():  # so few updates do not make pictures differ
+        for name, parameter in again.nets.critic.named_parameters():
+            if "convolutions" in name and name.endswith("weight"):
+                parameter.mul_(8)
+    again.save(tmp_path / "varied.d3")
+    chosen = again.predict(frames)
+    assert len(set(chosen)) > 2 and np.array_equal(chosen, again.predict(frames))
+    assert (again.sample_action(frames) != chosen).any()  # noise, in acting only
+    assert np.array_equal(birl.load_learnable(tmp_path / "varied.d3").predict(frames), chosen)
+    exported = tmp_path / "rainbow.onnx"
+    assert run("export", tmp_path / "varied.d3", exported) == 0
+    assert not [node.op_type for node in onnx.load(exported).graph.node if "Random" in node.op_type]
+    session = onnxruntime.InferenceSession(exported, providers=["CPUExecutionProvider"])
+    for _ in range(2):
+        np.testing.assert_array_equal(session.run(["output_0"], {"input_0": frames.astype(np.float32)})[0], chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from birl.models import (
     C51QFunctionFactory,
     DroQEncoderFactory,
     GRUEncoderFactory,
+    IQNQFunctionFactory,
     MeanQFunctionFactory,
     QRQFunctionFactory,
     QuantileReturns,
@@ -242,15 +244,33 @@ def test_statistics_and_dropout_go_on_after_a_file(config: Any, tmp_path: Path) 
         assert torch.equal(tensor, second.nets.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("config", [CROSSQ, DROQ], ids=["CrossQ", "DroQ"])
-def test_compiled_updates_are_the_same(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As whole programs, in which the other network's mode changes on the way."""
+QUANTILES: dict[str, Any] = {
+    "DiscreteSAC qr": QRQFunctionFactory(n_quantiles=4),
+    "DiscreteSAC iqn": IQNQFunctionFactory(n_quantiles=4, n_greedy_quantiles=4, embed_size=4),
+    "DiscreteSAC c51": C51QFunctionFactory(n_atoms=7),
+}
+COMPILED = {"CrossQ": CROSSQ, "DroQ": DROQ} | {
+    name: algos.DiscreteSACConfig(q_func_factory=head, target_update_interval=2, **ACTOR)
+    for name, head in QUANTILES.items()
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name[-3:] in ("iqn", "c51") else name for name in COMPILED]
+)
+def test_compiled_updates_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As whole programs: another network's mode changes on the way; targets are mixtures of all actions' returns."""
     monkeypatch.setattr(compiler, "BACKEND", "aot_eager")
-    eager, compiled = build_algorithm(config), build_algorithm(config)
+    config = COMPILED[name]
+    eager, compiled = build_algorithm(config, action_size=3), build_algorithm(config, action_size=3)
     compiled.engine.compile()
     for seed in range(4):
+        batch = random_batch(seed=seed, action_size=3)
+        if name.startswith("Discrete"):
+            batch = replace(batch, action=batch.action.argmax(-1))
         for algorithm in (eager, compiled):
             torch.manual_seed(seed)
-            algorithm.engine.update(random_batch(seed=seed))
-    for name, tensor in eager.nets.state_dict().items():
-        assert torch.allclose(tensor, compiled.nets.state_dict()[name], atol=1e-5), name
+            algorithm.engine.update(batch)
+    assert compiled.engine.compiled
+    for key, tensor in eager.nets.state_dict().items():
+        assert torch.allclose(tensor, compiled.nets.state_dict()[key], atol=1e-5), key

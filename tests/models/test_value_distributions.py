@@ -185,6 +185,16 @@ def test_categorical_backup_and_loss_by_hand() -> None:
     assert torch.allclose(loss, torch.full((2, 1), 4.0).log())
 
 
+def test_atoms_that_are_next_to_impossible_are_learned_all_the_same() -> None:
+    """A logarithm that is clamped has no gradient there: a prediction that is surely wrong would stay so."""
+    logits = torch.tensor([[[0.0, 100.0, 0.0, 0.0]]], requires_grad=True)
+    target = CategoricalReturns(SUPPORT, probabilities=torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
+    loss = CategoricalReturns(SUPPORT, logits).td_loss(target)
+    assert float(loss.detach()) == pytest.approx(100.0)
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert torch.allclose(gradient, torch.tensor([[[-1.0, 1.0, 0.0, 0.0]]]))
+
+
 def test_targets_carry_no_gradient() -> None:
     reward, discount = torch.zeros(3), torch.ones(3)
     leaf = torch.randn(3, 4, requires_grad=True)
@@ -233,3 +243,10 @@ def test_boltzmann_policies_by_hand() -> None:
         assert torch.allclose(returns.policy(2.0).probs, weights / weights.sum())
         allowed = returns.among(torch.tensor([[True, False, True]])).policy(2.0).probs
         assert torch.allclose(allowed, torch.tensor([[1.0, 0.0, 1.0]]) * weights / (weights[0] + weights[2]))
+
+
+def test_boltzmann_policies_of_values_that_lie_far_apart() -> None:
+    """Values of some hundred at Munchausen's temperature of 0.03: logarithms of softmaxes would not be finite."""
+    policy = MeanReturns(torch.tensor([[[900.0, 100.0]]])).policy(0.03)
+    assert torch.allclose(0.03 * policy.log_prob(torch.tensor([1])), torch.tensor([-800.0]))
+    assert torch.equal(policy.probs, torch.tensor([[1.0, 0.0]])) and float(policy.entropy()) == 0.0
