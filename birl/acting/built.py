@@ -32,6 +32,9 @@ class BuiltPolicy:
         spec: shapes that the networks were built for.
         units: converts to and from the units of the networks.
         set_mode: called with ``True`` before networks act: no dropout, running statistics, fixed quantile fractions.
+
+    Attributes:
+        clips: whether actions are clipped to ``[-1, 1]`` before they are scaled.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class BuiltPolicy:
         self.set_mode = set_mode
         # an unbounded policy acts in the environment's own units, unless a scaler maps [-1, 1] to them
         ranged = policy.bounded or units.action_scaler is not None
-        self._clips = policy.clipped and ranged
+        self.clips = policy.clipped and ranged
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
         network = nets._modules.get(policy.network)
         self._noise = [] if network is None else noise_of(network)
@@ -85,7 +88,7 @@ class BuiltPolicy:
 
     def environment_tensor(self, action: Tensor) -> Tensor:
         """The policy's actions in environment units, clipped to the policy's range where they may leave it."""
-        return self.units.environment_action(self.spec.actions.within(action) if self._clips else action)
+        return self.units.environment_action(self.spec.actions.within(action) if self.clips else action)
 
     def to_environment(self, action: Tensor) -> Array:
         """The policy's actions as an array in environment units."""
@@ -184,7 +187,7 @@ class BuiltPolicy:
                             f"a dimension of {self.name}'s actions has one value only, by the action scaler, and so no "
                             "density: leave this dimension out of the actions"
                         )
-                    return self._each(precise.log_probability(every, slope, self._clips), action)
+                    return self._each(precise.log_probability(every, slope, self.clips), action)
         elif function is self.policy.sample and self.policy.explores:
             raise UnsupportedError(
                 f"{self.name} draws its samples in a way whose density has no closed form: evaluate its greedy actions "

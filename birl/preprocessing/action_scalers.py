@@ -49,5 +49,10 @@ class MinMaxActionScaler(MinMax, ActionScaler, type="min_max"):
         *_, minimum, maximum = self._tensors(x)
         return torch.lerp(minimum, maximum, (x + 1) / 2)
 
+    def log_slope(self, x: Tensor) -> Tensor:
+        """See `ActionScaler.log_slope`. The same everywhere, and so without differentiation in exports."""
+        *_, minimum, maximum = self._tensors(x)
+        return ((maximum - minimum) / 2).log().expand_as(x)
+
     def _constants(self) -> tuple[Array, ...]:
         return *super()._constants(), self.minimum, self.maximum

@@ -22,7 +22,7 @@ from birl.types import Inputs
 from tests.algorithms import CONTRACT_RUNS
 
 X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-LOW, HIGH = np.float32([-3.0, 0.0]), np.float32([5.0, 0.5])
+LOW, HIGH = np.float32([-3.0, 0.0]), np.float32([5.0, 1.0])
 SLOPE = (HIGH - LOW) / 2
 
 
@@ -94,7 +94,7 @@ def test_clipped_actions_have_the_probability_of_what_lies_beyond() -> None:
                 factors.append(normal_density(u, mean[row, d], std[row, d]) / SLOPE[d])
         right.append(math.prod(factors))
     assert algo.action_probability(X, action) == pytest.approx(right, rel=1e-5)
-    action[4, 1] = 0.51
+    action[4, 1] = 1.01
     assert algo.action_probability(X, action)[4] == 0
     # atoms and densities of one dimension are all there is
     algo = built(algos.PPOConfig(action_scaler=MinMaxActionScaler([-3.0], [5.0])), 1)
