@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ class BuiltPolicy:
         spec: shapes that the networks were built for.
         units: converts to and from the units of the networks.
         set_mode: called with ``True`` before networks act: no dropout, running statistics, fixed quantile fractions.
+
+    Attributes:
+        clips: whether actions are clipped to ``[-1, 1]`` before they are scaled.
     """
 
     def __init__(
@@ -40,7 +44,7 @@ class BuiltPolicy:
         self.set_mode = set_mode
         # an unbounded policy acts in the environment's own units, unless a scaler maps [-1, 1] to them
         ranged = policy.bounded or units.action_scaler is not None
-        self._clips = policy.clipped and ranged
+        self.clips = policy.clipped and ranged
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
         network = nets._modules.get(policy.network)
         self._noise = [] if network is None else noise_of(network)
@@ -84,7 +88,7 @@ class BuiltPolicy:
 
     def environment_tensor(self, action: Tensor) -> Tensor:
         """The policy's actions in environment units, clipped to the policy's range where they may leave it."""
-        return self.units.environment_action(self.spec.actions.within(action) if self._clips else action)
+        return self.units.environment_action(self.spec.actions.within(action) if self.clips else action)
 
     def to_environment(self, action: Tensor) -> Array:
         """The policy's actions as an array in environment units."""
@@ -139,13 +143,91 @@ class BuiltPolicy:
             raise UnsupportedError(f"{self.name} has no action-values")
         x = self.checked(x)
         rows = len(next(tree_leaves(x)))
-        expected, stored = (rows, *actions.shape), (rows, *actions.leaf.shape)
+        expected = (rows, *actions.shape)
         if action is None and not self.policy.values_states:
             raise ConfigError(
                 f"action is None, but {self.name} values an observation with an action: give actions {expected}, such "
                 "as predict(x)"
             )
-        action = np.zeros(expected) if action is None and self.policy.values_states else np.asarray(action)
+        action = np.zeros(expected) if action is None and self.policy.values_states else action
+        action = self._stored(action, rows)
+        self.set_mode(True)
+        with torch.no_grad():
+            inputs = Inputs(self.units.observation(x))
+            return function(self.nets, inputs, self.units.action(action)).cpu().numpy()
+
+    def log_probability(self, x: Tree, action: Array | None, greedy: bool) -> Array:
+        """See `Acts.action_log_probability`.
+
+        Raises:
+            UnsupportedError: if no probability is known.
+            ConfigError, ShapeError, ActionError: if actions are missing or do not fit; the message names them.
+        """
+        function, actions = self.function(greedy), self.spec.actions
+        x = self.checked(x, chooses=True)
+        rows = len(next(tree_leaves(x)))
+        if action is None and actions.kind is not ActionSpace.DISCRETE:
+            raise ConfigError(
+                f"action is None, but there is no list of all actions, which are {actions}: give actions "
+                f"{(rows, *actions.shape)}, such as sample_action(x)"
+            )
+        if action is None:
+            every = torch.arange(actions.size, device=self.units.device).unsqueeze(-1).expand(-1, rows)
+        else:
+            every = self.units.action(self._stored(action, rows, finite=True))
+        if function is self.policy.sample and self.policy.distribution is not None:
+            self._check_probability(not greedy)
+            self.set_mode(True)
+            with torch.no_grad():
+                drawn = self.policy.distribution(self.nets, Inputs(self.units.observation(x)))
+                if not isinstance(drawn, Tensor):
+                    precise, slope = drawn.with_parameters(drawn.parameters().double()), self.units.log_slope(every)
+                    if bool(slope.isinf().any()):
+                        raise UnsupportedError(
+                            f"a dimension of {self.name}'s actions has one value only, by the action scaler, and so no "
+                            "density: leave this dimension out of the actions"
+                        )
+                    return self._each(precise.log_probability(every, slope, self.clips), action)
+        elif function is self.policy.sample and self.policy.explores:
+            raise UnsupportedError(
+                f"{self.name} draws its samples in a way whose density has no closed form: evaluate its greedy actions "
+                "(FQE), or wrap it, birl.ope.Gaussian(algo, std)"
+            )
+        self._check_probability(not greedy)
+        if not actions.discrete:
+            raise UnsupportedError(
+                f"{self.name} takes one action for each observation, which has no density: wrap it, birl.ope.Gaussian("
+                "algo, std), or evaluate it by a method that needs no probabilities (FQE)"
+            )
+        same = every == self.act(x, function)[0]
+        same = same.all(-1) if actions.shape else same
+        return self._each(torch.where(same, 0.0, -np.inf).double(), action)
+
+    def _check_probability(self, noise: bool) -> None:
+        if noise and self.noisy:
+            raise UnsupportedError(
+                f"{self.name} explores by noise in its layers, which leaves no probabilities of its samples: give "
+                "greedy=True, or wrap it, such as birl.ope.EpsilonGreedy(algo, 0.1)"
+            )
+        if self.policy.aims:
+            raise UnsupportedError(
+                f"{self.name} acts on contexts with a return to aim at: an observation alone gives no probability"
+            )
+
+    @staticmethod
+    def _each(found: Tensor, action: Array | None) -> Array:
+        """Log-probabilities ``[B]`` of actions; of every action ``[B, A]``, for those ``[A, B]``."""
+        array: Array = (found.t() if action is None else found).cpu().numpy()
+        return array
+
+    def _stored(self, given: Any, rows: int, finite: bool = False) -> Array:
+        """Actions as data store them ``[B, *leaf.shape]``.
+
+        Raises:
+            ShapeError, ActionError: if they do not fit, or ``finite`` ones are not; the message names them.
+        """
+        actions, action = self.spec.actions, np.asarray(given)
+        expected, stored = (rows, *actions.shape), (rows, *actions.leaf.shape)
         if action.shape not in (expected, stored) or action.dtype.kind not in "biuf":
             given = f"{action.dtype} of shape {action.shape}"
             raise ShapeError(f"actions are {given}; they must be numbers of shape {expected}")
@@ -153,10 +235,10 @@ class BuiltPolicy:
             raise ActionError(
                 f"actions from {action.min()} to {action.max()} were given; they must be {actions.allowed}"
             )
-        self.set_mode(True)
-        with torch.no_grad():
-            inputs = Inputs(self.units.observation(x))
-            return function(self.nets, inputs, self.units.action(action.reshape(stored))).cpu().numpy()
+        if finite and not np.isfinite(action).all():
+            row = int(np.flatnonzero(~np.isfinite(action).reshape(rows, -1).all(1))[0])
+            raise ActionError(f"the action of row {row} is {action[row]}: actions must be finite")
+        return action.reshape(stored)
 
     def checked(self, x: Tree, chooses: bool = False) -> Tree:
         """Validated observations ``[B, *shape]``, in the form that `Units` takes.

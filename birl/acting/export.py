@@ -40,6 +40,7 @@ def export_policy(
     input_names: Sequence[str] | None = None,
     single: Sequence[torch.dtype] | None = None,
     states: Mapping[str, int] | None = None,
+    outputs: Sequence[str] = ("output_0",),
 ) -> None:
     """Write a policy in the format that the suffix of ``path`` names.
 
@@ -71,6 +72,7 @@ def export_policy(
         single: if given, the export takes one observation without batch dimension, whose leaves have these dtypes, and
             gives one action without it.
         states: sizes of a recurrent policy's states by name. Its export takes batches.
+        outputs: names of what the policy returns, in ONNX.
 
     Raises:
         ConfigError: for another suffix.
@@ -84,7 +86,7 @@ def export_policy(
             f"cannot tell a format from the suffix {suffix!r} of {str(path)!r:.200}: use .pt (TorchScript), "
             ".onnx (ONNX) or .pt2 (torch.export)"
         )
-    flat = _Flat(policy, example, input_names, states or {})
+    flat = _Flat(policy, example, input_names, states or {}, outputs)
     with _exporting(policy):
         leaves = _observations(example, _TRACED_BATCH)
         leaves += flat.start(leaves[0])
@@ -114,13 +116,18 @@ class _Flat(nn.Module):
     batched = True
 
     def __init__(
-        self, policy: nn.Module, example: Tree, names: Sequence[str] | None, states: Mapping[str, int]
+        self,
+        policy: nn.Module,
+        example: Tree,
+        names: Sequence[str] | None,
+        states: Mapping[str, int],
+        outputs: Sequence[str],
     ) -> None:
         super().__init__()
         self.policy, self._states = policy, states
         taken = {f"state_{name}": size for name, size in states.items()}
         self.inputs = [*(names or [f"input_{index}" for index, _ in enumerate(tree_leaves(example))]), *taken]
-        self.outputs = ["output_0", *(f"next_{name}" for name in taken)]
+        self.outputs = [*outputs, *(f"next_{name}" for name in taken)]
         self.metadata = {"states": json.dumps(taken)} if taken else {}
         self._structure = tree_map(lambda _: None, example)
 

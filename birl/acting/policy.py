@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from torch import Tensor
 
+from birl.models.distributions import Distribution
 from birl.types import Inputs
 
 
@@ -18,11 +19,23 @@ class PolicyFunction(Protocol):
         """Actions ``[..., A]`` or int64 ``[...]``."""
 
 
+class DistributionFunction(Protocol):
+    """Tells how samples are drawn, in the policy's range and before they are clipped: ``(networks, inputs)``."""
+
+    def __call__(self, nets: Any, inputs: Inputs, /) -> Distribution | Tensor:
+        """A distribution over actions ``[...]``; the actions themselves where nothing is drawn."""
+
+
 class ValueFunction(Protocol):
     """Estimates values: ``(networks, inputs, action) -> value``."""
 
     def __call__(self, nets: Any, inputs: Inputs, action: Tensor, /) -> Tensor:
         """Values ``[...]``."""
+
+
+def actor_distribution(nets: Any, inputs: Inputs) -> Distribution:
+    """The distribution of a stochastic policy."""
+    return nets.actor(inputs)  # type: ignore[no-any-return]
 
 
 def mode_action(nets: Any, inputs: Inputs) -> Tensor:
@@ -71,6 +84,7 @@ class Policy:
         values_states: whether the values are state values, which ignore the action.
         scores: ``(networks, inputs) -> scores`` ``[..., A]`` of all discrete actions, the highest of which is the
             greedy one (of several choices ``[..., D, A]``); ``None`` if the policy does not choose by action-values.
+        distribution: what samples are drawn from; ``None`` if nothing is drawn, or if its density is not known.
         network: name of the network that acts.
         beside: further recurrent networks whose state is kept while acting.
         bounded: whether the policy's range is ``[-1, 1]``.
@@ -89,6 +103,7 @@ class Policy:
     bounded: bool = True
     clipped: bool = False
     aims: bool = False
+    distribution: DistributionFunction | None = None
 
     @property
     def explores(self) -> bool:
@@ -96,7 +111,9 @@ class Policy:
         return self.greedy is not self.sample
 
 
-StochasticActor: Final = partial(Policy, greedy=mode_action, sample=sampled_action)
+StochasticActor: Final = partial(
+    Policy, greedy=mode_action, sample=sampled_action, distribution=actor_distribution
+)
 """A policy that takes the mode, or a sample, of a distribution over actions."""
 
 DeterministicActor: Final = partial(Policy, greedy=deterministic_action, sample=deterministic_action)

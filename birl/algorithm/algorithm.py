@@ -16,6 +16,7 @@ from birl.acting.actor import NetworkActor
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm import building, environments, persistence, transfer
+from birl.algorithm.acts import Acts
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
 from birl.checks import check
@@ -35,7 +36,7 @@ ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
 
 
-class Algorithm(Generic[ConfigT, NetsT]):
+class Algorithm(Acts, Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
     A concrete algorithm, ``class X(Algorithm[XConfig, XNets])``, names its configuration and its networks (a module
@@ -379,22 +380,6 @@ class Algorithm(Generic[ConfigT, NetsT]):
         """The policy that it acts by, with networks and units."""
         return self.learner.policy
 
-    def predict(self, x: Tree) -> Array:
-        """Greedy actions.
-
-        Args:
-            x: observations ``[B, *shape]`` (a tree of arrays for tuple and dict observations). Recurrent policies see
-                each as the start of an episode; `actor` keeps their state.
-
-        Returns:
-            ``[B, A]`` in environment units, or integers ``[B]``.
-        """
-        return self.acting.predict(x, greedy=True)
-
-    def sample_action(self, x: Tree) -> Array:
-        """Actions sampled from the policy; the greedy ones if it is deterministic. See `predict`."""
-        return self.acting.predict(x, greedy=False)
-
     def predict_value(self, x: Tree, action: Array | None = None) -> Array:
         """Estimated action-values ``[B]``.
 
@@ -404,13 +389,6 @@ class Algorithm(Generic[ConfigT, NetsT]):
                 only.
         """
         return self.learner.policy.value(x, action)
-
-    def action_values(self, x: Tree) -> Array:
-        """Values ``[B, A]`` of all discrete actions (of several choices ``[B, D, A]``); -inf where one is not allowed.
-
-        Raises `UnsupportedError` if it does not choose by action-values, as DQN and its kind do. See `predict`.
-        """
-        return self.acting.action_values(x)
 
     def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> NetworkActor:
         """An actor for ``n`` environments that keeps recurrent states, and `action_values`, between steps."""
@@ -482,15 +460,6 @@ class Algorithm(Generic[ConfigT, NetsT]):
     def load_model(self, fname: str | Path | BinaryIO) -> None:
         """Load what `save_model` wrote into an algorithm with the same configuration and shapes."""
         persistence.load_model(self.learner, fname)
-
-    def save_policy(self, fname: str | Path) -> None:
-        """Export the greedy policy with its scalers: ``.pt`` (TorchScript), ``.onnx`` or ``.pt2`` (torch.export).
-
-        The file needs no birl. It is checked against the policy itself before it gets its name. It takes float32.
-        Recurrent policies take their states, too, and give the new ones; states are zeros where an episode begins, and
-        the entry ``states`` of the file's metadata has their names and sizes.
-        """
-        persistence.save_policy(self.acting, fname)
 
     @classmethod
     def from_json(cls, fname: str | Path, device: bool | int | str | None = False) -> Self:

@@ -23,7 +23,7 @@ from birl.files.budget import MAX_NETWORK_ARRAYS
 from birl.files.restore import all_or_nothing, damage_as_typed_errors
 from birl.observations import with_choices
 from birl.spaces import Spec
-from birl.types import State, tree_map
+from birl.types import State, Tree, tree_map
 
 File = str | Path | BinaryIO
 _EXAMPLES = 64  # observations that exports are tried with: all choices where there are no more
@@ -67,8 +67,13 @@ def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:
     """See `Algorithm.save_policy`."""
     policy.set_mode(True)
     module = PolicyModule(policy)
-    example = tree_map(lambda leaf: leaf.example(_EXAMPLES, policy.units.device), policy.spec.observations)
+    example = example_of(policy)
     export_policy(module, example, fname, states=module.states(example))
+
+
+def example_of(policy: BuiltPolicy) -> Tree:
+    """Observations that an export of the policy is tried with, as tensors."""
+    return tree_map(lambda leaf: leaf.example(_EXAMPLES, policy.units.device), policy.spec.observations)
 
 
 def from_json(kind: type[Any], fname: str | Path, device: bool | int | str | None) -> Any:
@@ -136,9 +141,14 @@ def _evaluated(kind: type[Any], data: dict[str, Any], device: Any, state: State 
     """
     if state is None:
         raise UnsupportedError(f"{kind.__name__} needs its policy: load_learnable(...) a model that the run saved")
-    policy = rebuild(data["policy"], device, state["policy"])
-    policy.engine.load_networks(state["policy"]["nets"])
-    policy.engine.grad_step = state["policy"]["grad_step"]
+    return saved_policy(data["policy"], state["policy"], device)
+
+
+def saved_policy(data: dict[str, Any], state: State, device: bool | int | str | None) -> Any:
+    """The algorithm of which there is a description and a `policy_state`: it acts, and has new optimisers."""
+    policy = rebuild(data, device, state)
+    policy.engine.load_networks(state["nets"])
+    policy.engine.grad_step = state["grad_step"]
     return policy
 
 

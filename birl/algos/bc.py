@@ -18,6 +18,7 @@ from birl.algorithm import (
     Spec,
     StochasticActor,
     Transitions,
+    actor_distribution,
     config,
     field,
     weighted_mean,
@@ -82,7 +83,7 @@ class BC(Algorithm[BCConfig, BCNets]):
 
     actions = ActionSpace.CONTINUOUS | ActionSpace.COMPOSITE
     learns_from = Transitions(online=False, errors=False)
-    acts = Policy(greedy, sample)
+    acts = Policy(greedy, sample, distribution=actor_distribution)
     steps = (Gradient("actor", imitation_loss, optimizer="", metric="loss"),)
 
 

@@ -21,6 +21,7 @@ from birl.algorithm import (
     Spec,
     Transitions,
     When,
+    actor_distribution,
     best_of,
     config,
     field,
@@ -199,7 +200,7 @@ class BEAR(Algorithm[BEARConfig, BEARNets]):
 
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
-    acts = Policy(greedy_action, sampled_action, q_value, beside=("critic",))
+    acts = Policy(greedy_action, sampled_action, q_value, beside=("critic",), distribution=actor_distribution)
     steps = (
         Gradient("imitator", imitator_loss, ("vae_encoder", "vae_decoder")),
         Gradient("critic", critic_loss),

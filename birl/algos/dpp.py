@@ -27,6 +27,7 @@ from birl.algos.dqn import DQNConfig, DQNNets
 from birl.errors import ConfigError
 from birl.losses import td_loss
 from birl.models import C51QFunctionFactory, Returns
+from birl.models.distributions import Categorical
 
 
 @config
@@ -100,9 +101,14 @@ def preference_loss(nets: DPPNets, batch: Batch, cfg: DPPConfig) -> Loss:
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
 
 
+def preference_policy(nets: DPPNets, inputs: Inputs) -> Categorical:
+    """The policy ``softmax(Q / temperature)``."""
+    return nets.critic(inputs).policy(nets.temperature)
+
+
 def sampled_preference(nets: DPPNets, inputs: Inputs) -> Tensor:
     """An action of the policy ``softmax(Q / temperature)``."""
-    return nets.critic(inputs).policy(nets.temperature).sample()[0]
+    return preference_policy(nets, inputs).sample()[0]
 
 
 @final
@@ -111,5 +117,5 @@ class DPP(Algorithm[DPPConfig, DPPNets]):
 
     actions = ActionSpace.CHOICES
     learns_from = Transitions()
-    acts = Policy(q_action, sampled_preference, q_value, network="critic")
+    acts = Policy(q_action, sampled_preference, q_value, network="critic", distribution=preference_policy)
     steps = (Gradient("critic", preference_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))

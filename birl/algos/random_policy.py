@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from birl.algorithm import ActionSpace, Algorithm, AlgorithmConfig, Inputs, Nothing, Policy, Spec, config, field
-from birl.models.distributions import Categorical
+from birl.models.distributions import Beta, Categorical, Normal
 from birl.types import leaf_shapes, tree_leaves
 
 
@@ -53,11 +54,24 @@ def random_action(nets: NoNets, inputs: Inputs) -> Tensor:
     return (torch.randn(size, device=device) * nets.cfg.normal_std).clamp(-1, 1)
 
 
+def distribution_of_actions(nets: NoNets, inputs: Inputs) -> Beta | Normal:
+    """Uniform in ``[-1, 1]``, or normal."""
+    one = torch.ones(*nets.lead(inputs), nets.spec.actions.size, device=nets.action_size.device)
+    if nets.cfg.distribution == "uniform":
+        return Beta(one, one)
+    return Normal(0 * one, one * math.log(nets.cfg.normal_std))
+
+
+def distribution_of_choices(nets: NoNets, inputs: Inputs) -> Categorical:
+    """All actions that are allowed, alike."""
+    logits = torch.zeros(*nets.lead(inputs), nets.spec.actions.size, device=nets.action_size.device)
+    return Categorical(logits, inputs.mask if nets.spec.masked else None)
+
+
 def random_choice(nets: NoNets, inputs: Inputs) -> Tensor:
     """Integers below the number of actions, of those that are allowed."""
     if nets.spec.masked:
-        logits = torch.zeros(*nets.lead(inputs), nets.spec.actions.size, device=nets.action_size.device)
-        return Categorical(logits, inputs.mask).sample()[0]
+        return distribution_of_choices(nets, inputs).sample()[0]
     return torch.randint(nets.spec.actions.size, nets.lead(inputs), device=nets.action_size.device)
 
 
@@ -67,7 +81,7 @@ class RandomPolicy(Algorithm[RandomPolicyConfig, NoNets]):
 
     actions = ActionSpace.CONTINUOUS
     learns_from = Nothing()
-    acts = Policy(random_action, random_action, network="")
+    acts = Policy(random_action, random_action, network="", clipped=True, distribution=distribution_of_actions)
 
 
 @final
@@ -76,4 +90,4 @@ class DiscreteRandomPolicy(Algorithm[DiscreteRandomPolicyConfig, NoNets]):
 
     actions = ActionSpace.DISCRETE
     learns_from = Nothing()
-    acts = Policy(random_choice, random_choice, network="")
+    acts = Policy(random_choice, random_choice, network="", distribution=distribution_of_choices)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from birl.actions import Composite
+from birl.actions import Composite, Continuous
 
 ATANH_LIMIT = 1.0 - 1e-6
 """Actions are clamped to ``[-ATANH_LIMIT, ATANH_LIMIT]`` before ``atanh``: at 1 the density has no finite value."""
@@ -44,6 +44,18 @@ class Distribution(Protocol):
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-probability or log-density of ``action``; extra leading dimensions broadcast."""
 
+    def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
+        """Log-probability or log-density ``[...]`` of ``action`` in other units, minus infinity if it is never drawn.
+
+        `log_prob` is for losses: it is finite, and knows neither bounds nor units.
+
+        Args:
+            action: in the policy's own units; extra leading dimensions broadcast.
+            log_slope: how many of the other units one of the policy's is, as a logarithm, for each column of actions.
+            clipped: whether samples are clipped to [-1, 1]. Then a bound has the probability of all that lies beyond,
+                which has no units, and takes the density's place.
+        """
+
     def mode(self) -> Tensor:
         """The greedy action."""
 
@@ -62,6 +74,9 @@ class Distribution(Protocol):
     def with_parameters(self, parameters: Tensor) -> Self:
         """The distribution of the same kind, over the same actions, with other `parameters` ``[..., P]``."""
 
+
+_ROUNDING = 1e-5
+"""How far beyond -1 or 1 an action may lie that was scaled to there and back."""
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
@@ -87,6 +102,14 @@ class Normal:
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density of ``action`` ``[..., action_size]``; extra leading dimensions broadcast."""
         return _log_density((action - self.mean) * (-self.log_std).exp(), self.log_std).sum(-1)
+
+    def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
+        """See `Distribution.log_probability`."""
+        density = _log_density((action - self.mean) * (-self.log_std).exp(), self.log_std) - log_slope
+        if clipped:
+            beyond = torch.special.log_ndtr((action.sign() * self.mean - 1.0) * (-self.log_std).exp())
+            density = _inside(action, torch.where(action.abs() >= ATANH_LIMIT, beyond, density))
+        return density.sum(-1)
 
     def mode(self) -> Tensor:
         """The mean."""
@@ -150,6 +173,10 @@ class SquashedNormal:
         noise = (raw - self.mean) * (-self.log_std).exp()
         return (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
 
+    def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
+        """See `Distribution.log_probability`."""
+        return self.log_prob(action.to(self.mean.dtype)) + _inside(action, -log_slope).sum(-1)
+
     def entropy(self) -> Tensor:
         """Differential entropy in nats ``[...]``, estimated by one sample: there is no closed form."""
         return -self.sample()[1]
@@ -198,6 +225,10 @@ class Beta:
         alpha, beta = self._pair
         density = (alpha - 1.0) * torch.log1p(inside) + (beta - 1.0) * torch.log1p(-inside)
         return (density - (alpha + beta - 1.0) * _LOG_2 - _log_beta(alpha, beta)).sum(-1)
+
+    def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
+        """See `Distribution.log_probability`."""
+        return self.log_prob(action.to(self.alpha.dtype)) + _inside(action, -log_slope).sum(-1)
 
     def mode(self) -> Tensor:
         """The peak; the middle of a uniform distribution."""
@@ -277,6 +308,11 @@ class Categorical:
             log_probs = log_probs.expand(*action.shape, -1)
         return self._sum(log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1))
 
+    def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
+        """See `Distribution.log_probability`. Choices have neither units nor bounds."""
+        log_prob = self.log_prob(action)
+        return log_prob.masked_fill(log_prob < NEVER / 2, -math.inf)
+
     def _sum(self, of_choices: Tensor) -> Tensor:
         return of_choices.sum(-1) if self.several else of_choices
 
@@ -349,6 +385,13 @@ class Joint:
         pairs = zip(self.parts, self.actions.read(action), strict=True)
         return self._total([part.log_prob(each) for part, each in pairs])
 
+    def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
+        """See `Distribution.log_probability`. Quantities without bounds are not clipped."""
+        slopes = log_slope.split(self.actions.widths, -1)
+        free = [isinstance(part, Continuous) and part.free for part in self.actions.parts]
+        rows = zip(self.parts, self.actions.read(action), slopes, free, strict=True)
+        return self._total([part.log_probability(each, slope, clipped and not own) for part, each, slope, own in rows])
+
     def mode(self) -> Tensor:
         """The modes of all parts."""
         return self.actions.joined([part.mode() for part in self.parts])
@@ -379,6 +422,11 @@ class Joint:
 def masked(values: Tensor, allowed: Tensor | None) -> Tensor:
     """``values`` ``[..., A]``, very low where an action is not allowed."""
     return values if allowed is None else values.masked_fill(~allowed, NEVER)
+
+
+def _inside(action: Tensor, value: Tensor) -> Tensor:
+    """``value`` of each column of an action ``[..., A]``, minus infinity outside of [-1, 1]."""
+    return torch.where(action.abs() > 1.0 + _ROUNDING, -math.inf, value)
 
 
 def _noise(mean: Tensor, n: int | None) -> Tensor:

@@ -88,6 +88,12 @@ class Units:
         action = action if self.action_scaler is None else self.action_scaler.reverse_transform(action)
         return self.actions.given(action)
 
+    def log_slope(self, action: Tensor) -> Tensor:
+        """How many units of the environment one of the policy's is at its actions ``[..., A]``, as a logarithm."""
+        if self.action_scaler is None:
+            return torch.zeros_like(action, dtype=torch.float64)
+        return self.action_scaler.log_slope(action.to(torch.float64))
+
     def reward(self, reward: Array | Tensor) -> Tensor:
         """Rewards ``[..., 1]`` as scaled floats ``[...]``."""
         tensor = self.column(reward)

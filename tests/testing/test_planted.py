@@ -259,6 +259,14 @@ def _greedy_samples(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OwnSoft, "acts", replace(OwnSoft.acts, greedy=greedy))
 
 
+def _another_distribution(patch: pytest.MonkeyPatch) -> None:
+    def wider(nets: Any, inputs: Any) -> Any:
+        policy = nets.actor(inputs)
+        return replace(policy, log_std=policy.log_std + 1)
+
+    patch.setattr(OwnSoft, "acts", replace(OwnSoft.acts, distribution=wider))
+
+
 def _writes_in_the_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     with torch.no_grad():  # instead of a step that does it
         for target, source in zip(nets.critic_target.parameters(), nets.critic.parameters(), strict=True):
@@ -311,6 +319,7 @@ PLANTED: dict[str, tuple[str, Any, Plant]] = {
     ),
     "the policy leaves its range": ("actions_in_bounds", SOFT, _unscaled_policy),
     "greedy actions are samples": ("greedy_is_greedy", SOFT, _greedy_samples),
+    "probabilities are not those of samples": ("samples_have_their_probabilities", SOFT, _another_distribution),
     "a loss moves the target": ("targets_follow", Q, q(_writes_in_the_loss)),
 }
 """The check that finds it, the algorithm, and how the mistake is planted."""

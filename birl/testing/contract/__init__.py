@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from birl.testing.contract.acting import actions_in_bounds, export, greedy_is_greedy
+from birl.testing.contract.acting import actions_in_bounds, export, greedy_is_greedy, samples_have_their_probabilities
 from birl.testing.contract.bootstrap import discounts_count, parameters_move, targets_act, targets_are_constants
 from birl.testing.contract.experience import episodes_stay_apart, scalers_reach_the_batch
 from birl.testing.contract.files import same_seed_same_result, save_load_continue
@@ -31,6 +31,7 @@ from birl.testing.contract.subject import Subject
 
 CHECKS: dict[str, Callable[[Subject], None]] = {
     "greedy_is_greedy": greedy_is_greedy,
+    "samples_have_their_probabilities": samples_have_their_probabilities,
     "same_seed_same_result": same_seed_same_result,
     "save_load_continue": save_load_continue,
     "steps_stay_in_their_networks": steps_stay_in_their_networks,

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.errors import require
+from birl.errors import UnsupportedError, require
 from birl.preprocessing import MinMaxActionScaler
 from birl.testing.contract.subject import EPISODE, Subject
 from birl.testing.learning import greedy_actor
 from birl.types import Array, Tree, tree_leaves, tree_map
+
+_DRAWN = 4000  # actions, to compare their frequencies with their probabilities
 
 
 def actions_in_bounds(subject: Subject) -> None:
@@ -58,6 +60,38 @@ def greedy_is_greedy(subject: Subject) -> None:
     assert spread[True] <= 0.5 * spread[False], (
         "greedy actions for the same observations differ from call to call as samples do: `Policy.greedy` is to take "
         "the mode, with dropout and noise off"
+    )
+
+
+def samples_have_their_probabilities(subject: Subject) -> None:
+    """`action_probability` tells how often `sample_action` gives an action, or that it cannot be told."""
+    actions = subject.actions
+    if not actions.discrete:
+        low, high = np.full(actions.shape, -3.0, np.float32), np.full(actions.shape, 5.0, np.float32)
+        subject = subject.with_config(action_scaler=MinMaxActionScaler(low, high))
+    algorithm = subject.build()
+    x = tree_map(lambda leaf: np.repeat(leaf, _DRAWN, 0), subject.observations(1))
+    if subject.experience.contexts:
+        return
+    drawn = algorithm.sample_action(x)
+    try:
+        probability = algorithm.action_probability(x, drawn)
+    except UnsupportedError:
+        return
+    if actions.discrete:
+        taken, where, count = np.unique(drawn, axis=0, return_inverse=True, return_counts=True)
+        told = probability[np.unique(where.reshape(-1), return_index=True)[1]]
+        assert np.abs(told - count / _DRAWN).max() < 0.06, (
+            f"actions {taken.tolist()} are drawn with the frequencies {count / _DRAWN}, told are {told}"
+        )
+        return
+    # the mean of 1 / density over the samples in a box is the box's volume
+    lower, upper = np.quantile(drawn, (0.25, 0.75), 0)
+    inside = ((drawn > lower) & (drawn < upper)).all(-1)
+    volume = (inside / probability).mean() / np.prod(upper - lower)
+    assert abs(volume - 1) < 0.2, (
+        f"densities of sampled actions are {volume:.3g} times too low: `Policy.distribution` is to tell what "
+        "`Policy.sample` draws from"
     )
 
 
