@@ -347,15 +347,19 @@ class DemonstratedRollouts(Rollouts):
     In ``extra`` a batch has ``expert_observation`` (a tree) and ``expert_action``, drawn anew for each rollout, and
     ``taken_action``: the rollout's actions as the environment was given them, as those of the expert are. `prepare` is
     called again after the passes of the judging step, whose judgement is the policy's reward; ``ended`` is in
-    ``extra``, too.
+    ``extra``, too. All that the other steps are given is as it is without demonstrations.
 
     Attributes:
-        judge: name of the step.
+        judge: name of the step. Where the others have whole rollouts alone, its minibatches are of single steps.
         n_judging_passes: name of the config field with the number of its passes over a rollout.
+        judges_next: name of the config field that says whether it also reads where steps led:
+            ``<whose>_next_observation`` (a tree) and ``<whose>_discount`` of the ``agent`` and the ``expert`` are in
+            ``extra`` then.
     """
 
     judge: str = field(kw_only=True)
     n_judging_passes: str = field(kw_only=True)
+    judges_next: str = field(kw_only=True)
     errors = False
     demonstrated = True
     description = "live environments (its own fresh experience) and demonstrations beside it"
@@ -376,11 +380,15 @@ class DemonstratedRollouts(Rollouts):
             "expert_observation": expert.observation,
             "expert_action": expert.action,
         }
+        if getattr(learner.config, self.judges_next):
+            for whose, steps in (("agent", batch), ("expert", expert)):
+                columns[f"{whose}_next_observation"] = steps.next_observation
+                columns[f"{whose}_discount"] = steps.discount
         return replace(batch, extra={**batch.extra, **columns}), ended
 
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         for _ in range(getattr(learner.config, self.n_judging_passes)):
-            for minibatch in self.minibatches(learner, batch):
+            for minibatch in self.minibatches(learner, batch) if self.n_passes else self._steps(learner.config, batch):
                 yield Pass(minibatch, (self.judge,))
         with eval_mode(learner.nets):
             batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
@@ -388,7 +396,8 @@ class DemonstratedRollouts(Rollouts):
         policy, metrics = super().passes(learner, batch), None
         with contextlib.suppress(StopIteration):
             while True:
-                metrics = yield Pass(policy.send(metrics).batch, others)  # type: ignore[arg-type]
+                found, only = policy.send(metrics)  # type: ignore[arg-type]
+                metrics = yield Pass(found, tuple(name for name in others if only is None or name in only))
 
     def updates(self, config: Any, count: int) -> int:
         judged = count * getattr(config, self.n_judging_passes) // config.batch_size
