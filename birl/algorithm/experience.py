@@ -350,7 +350,7 @@ class DemonstratedRollouts(Rollouts):
     ``extra``, too. All that the other steps are given is as it is without demonstrations.
 
     Attributes:
-        judge: name of the step. Where the others have whole rollouts alone, its minibatches are of single steps.
+        judge: name of the step. Its minibatches are as those of the other steps: the whole rollout if they have this.
         n_judging_passes: name of the config field with the number of its passes over a rollout.
         judges_next: name of the config field that says whether it also reads where steps led:
             ``<whose>_next_observation`` (a tree) and ``<whose>_discount`` of the ``agent`` and the ``expert`` are in
@@ -388,7 +388,8 @@ class DemonstratedRollouts(Rollouts):
 
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         for _ in range(getattr(learner.config, self.n_judging_passes)):
-            for minibatch in self.minibatches(learner, batch) if self.n_passes else self._steps(learner.config, batch):
+            passed = self.minibatches(learner, batch) if self.n_passes else (_whole(learner, batch, folded=False),)
+            for minibatch in passed:
                 yield Pass(minibatch, (self.judge,))
         with eval_mode(learner.nets):
             batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
@@ -400,7 +401,8 @@ class DemonstratedRollouts(Rollouts):
                 metrics = yield Pass(found, tuple(name for name in others if only is None or name in only))
 
     def updates(self, config: Any, count: int) -> int:
-        judged = count * getattr(config, self.n_judging_passes) // config.batch_size
+        passes = getattr(config, self.n_judging_passes)
+        judged = count * passes // config.batch_size if self.n_passes else super().updates(config, count) * passes
         return int(judged + super().updates(config, count))
 
 

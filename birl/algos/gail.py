@@ -226,7 +226,7 @@ class A2CGAILConfig(ImitationFields, A2CConfig):
     """Generative Adversarial Imitation Learning (Ho and Ermon 2016, arXiv:1606.03476) with A2C.
 
     See `GAILConfig` for the discriminator and its rewards, and `A2CConfig` for the policy: rollouts are short, and each
-    gives one update of the policy.
+    is learned from as a whole, once by the policy.
 
     Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy``, and what A2C logs: ``loss``,
     ``policy_loss``, ``value_loss`` and ``entropy``.
@@ -234,8 +234,6 @@ class A2CGAILConfig(ImitationFields, A2CConfig):
     Differs from the paper: policies learn as A2C's; ``D`` is the probability of the expert, not of the policy; the
     discriminator sees actions as the environment was given them.
     """
-
-    batch_size: int = field(256, "Number of steps in a minibatch of the discriminator.", low=1)
 
 
 class A2CGAILNets(WithDiscriminator, A2CNets):

@@ -137,7 +137,7 @@ def _a2c(form: str, discrete: bool) -> Case:
         entropy_coefficient=0.01,
         normalize=False,
         policy="discrete" if discrete else "parameter",
-        **SAME_JUDGE,
+        **{**SAME_JUDGE, "judge_batch_size": 1000},
     )
     return _case(form, config, reference, discrete)
 
