@@ -323,6 +323,7 @@ class Rollouts(Experience):
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
         config = learner.config
+        _refuse_burn_in(learner)
         if self.n_passes and learner.recurrent and config.rollout_length < config.sequence_length:
             raise ConfigError(
                 f"rollout_length is {config.rollout_length} and sequence_length {config.sequence_length}: no sequence "
@@ -464,6 +465,18 @@ class Replays(Experience):
 
     def updates(self, config: Any, count: int) -> int:
         return int(count / config.rollout_length * (1 + config.replay_ratio))
+
+    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+        _refuse_burn_in(learner)
+
+
+def _refuse_burn_in(learner: Learner) -> None:
+    """Raise `ConfigError` if steps of rollouts are to warm up recurrent states, which are known there."""
+    if learner.config.burn_in:
+        raise ConfigError(
+            f"burn_in is {learner.config.burn_in}, but {learner.name} learns from rollouts, which begin where episodes "
+            "do or with the recurrent states that the policy had: leave burn_in at 0"
+        )
 
 
 def _policy_parameters(learner: Learner, batch: Batch) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import birl
-from birl.algos import A2CConfig, PPOConfig, REINFORCEConfig
+from birl.algos import A2CConfig, IMPALAConfig, PPOConfig, REINFORCEConfig
 from birl.errors import ConfigError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
@@ -28,6 +28,12 @@ def test_a_rollout_shorter_than_a_sequence_is_refused() -> None:
         config.create().fit_online(ChainEnv(), n_steps=12, **QUIET)
     for fine in (PPOConfig(**given, sequence_length=6), A2CConfig(**given)):
         fine.create().fit_online(ChainEnv(), n_steps=12, **QUIET)
+
+
+@pytest.mark.parametrize("config", [PPOConfig, IMPALAConfig])
+def test_there_is_nothing_to_warm_up_in_a_rollout(config: Any) -> None:
+    with pytest.raises(ConfigError, match="burn_in is 2, but .* learns from rollouts.*leave burn_in at 0"):
+        config(burn_in=2).create().fit_online(ChainEnv(), n_steps=12, **QUIET)
 
 
 def test_recurrent_networks_learn_through_a_whole_rollout() -> None:
