@@ -848,7 +848,9 @@ ROWS: tuple[Row, ...] = (
         contract=(
             Variant("airl shaped", {"reward": "airl", "shaping": True}, discrete=False),
             Variant(
-                "GRU", {"actor_encoder_factory": GRU, "value_encoder_factory": GRU, "sequence_length": 10}, discrete=True
+                "GRU",
+                {"actor_encoder_factory": GRU, "value_encoder_factory": GRU, "sequence_length": 10},
+                discrete=True,
             ),
         ),
         probes=(

@@ -1,4 +1,4 @@
-"""Generative adversarial imitation of an expert, for discrete and continuous actions, with several on-policy learners."""
+"""Generative adversarial imitation of an expert, with PPO, TRPO or A2C, for discrete and continuous actions."""
 
 from __future__ import annotations
 
@@ -88,10 +88,12 @@ class GAILConfig(ImitationFields, PPOConfig):
 
 
 class WithDiscriminator(nn.Module):
-    """The discriminator beside a learner's networks, which come after it: ``class GAILNets(WithDiscriminator, PPONets)``.
+    """A discriminator, whose logit is that of the expert, beside a learner's networks.
 
-    Its logit is that of the expert.
+    These come after it: ``class GAILNets(WithDiscriminator, PPONets)``.
     """
+
+    actor: nn.Module
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
         super().__init__(spec, cfg)  # the learner's
@@ -200,7 +202,7 @@ class TRPOGAILConfig(ImitationFields, TRPOConfig):
     See `GAILConfig` for the discriminator and its rewards, and `TRPOConfig` for the policy.
 
     Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy``, and what TRPO logs: ``policy_loss``,
-    ``kl``, ``step_share``, ``entropy`` and ``value_loss``.
+    ``kl``, ``step_share``, ``failed_search``, ``entropy`` and ``value_loss``.
 
     Differs from the paper: ``D`` is the probability of the expert, not of the policy; the discriminator sees actions as
     the environment was given them; rollouts have 5,000 steps, not 50,000.

@@ -59,7 +59,9 @@ def quiet(**options: Any) -> dict[str, Any]:
     return {"show_progress": False, "logger_adapter": NoopAdapterFactory(), "seed": 3, **options}
 
 
-def learned(config: Any, discrete: bool, n_steps: int = 60, parts: str = "", **options: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+def learned(
+    config: Any, discrete: bool, n_steps: int = 60, parts: str = "", **options: Any
+) -> tuple[Any, list[tuple[Any, Any]]]:
     """An algorithm that has learned, and for each update its batch and the policy's parameters before it."""
     birl.seed(0)
     env, algorithm = environment(discrete, parts=parts), config.create()

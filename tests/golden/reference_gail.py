@@ -1,4 +1,7 @@
-"""Adversarial imitation: GAIL (1606.03476, algorithm 1) and AIRL's discriminator (1710.11248, section 4 and eq. 4), with PPO, TRPO and A2C."""
+"""Adversarial imitation with PPO, TRPO and A2C.
+
+GAIL is 1606.03476, algorithm 1; AIRL's discriminator 1710.11248, section 4 and eq. 4.
+"""
 
 from __future__ import annotations
 
