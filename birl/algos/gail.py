@@ -93,8 +93,6 @@ class WithDiscriminator(nn.Module):
     These come after it: ``class GAILNets(WithDiscriminator, PPONets)``.
     """
 
-    actor: nn.Module
-
     def __init__(self, spec: Spec, cfg: Any) -> None:
         super().__init__(spec, cfg)  # the learner's
         factory = cfg.discriminator_encoder_factory
@@ -104,7 +102,8 @@ class WithDiscriminator(nn.Module):
                 f"discriminator_encoder_factory is {factory!r:.80}, but single steps are judged: give a feed-forward "
                 "encoder"
             )
-        if cfg.reward == "airl" and is_recurrent(self.actor):
+        learner: Any = self
+        if cfg.reward == "airl" and is_recurrent(learner.actor):
             raise UnsupportedError(
                 'reward="airl" needs the probabilities of the expert\'s actions, which a recurrent policy has only '
                 'along its own episodes: use reward="gail", or a feed-forward actor_encoder_factory'

@@ -14,7 +14,6 @@ from birl.checks import check
 from birl.errors import CorruptFileError, NonFiniteError, StalledError
 from birl.types import State
 
-
 FAILED_SEARCH: Final = "failed_search"
 """Metric that is 1 where an update found no step, though there was something to learn."""
 
