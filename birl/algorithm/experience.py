@@ -202,7 +202,7 @@ class Iterations(Experience):
             for minibatch in minibatches(batch, size, getattr(learner.config, regression.n_minibatches)):
                 yield Pass(minibatch, (regression.step,))
 
-    def updates(self, config: Any, count: int) -> int:
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
         return count * sum(getattr(config, regression.n_minibatches) for regression in self.regressions)
 
 
@@ -316,9 +316,9 @@ class Rollouts(Experience):
         for start in range(0, len(order), size):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
-    def updates(self, config: Any, count: int) -> int:
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
         if not self.n_passes:  # rollouts of whole episodes have lengths of their own, each of which is compiled anew
-            return count // config.rollout_length if hasattr(config, "rollout_length") else 0
+            return count // (config.rollout_length * lanes) if hasattr(config, "rollout_length") else 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
@@ -401,10 +401,9 @@ class DemonstratedRollouts(Rollouts):
                 found, only = policy.send(metrics)  # type: ignore[arg-type]
                 metrics = yield Pass(found, tuple(name for name in others if only is None or name in only))
 
-    def updates(self, config: Any, count: int) -> int:
-        passes = getattr(config, self.n_judging_passes)
-        judged = count * passes // config.batch_size if self.n_passes else super().updates(config, count) * passes
-        return int(judged + super().updates(config, count))
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+        passes, others = getattr(config, self.n_judging_passes), super().updates(config, count, lanes)
+        return int(others + (count * passes // config.batch_size if self.n_passes else others * passes))
 
 
 class Replays(Experience):
@@ -463,8 +462,8 @@ class Replays(Experience):
             return 0
         return int(torch.poisson(torch.tensor(float(config.replay_ratio))))
 
-    def updates(self, config: Any, count: int) -> int:
-        return int(count / config.rollout_length * (1 + config.replay_ratio))
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+        return int(count / (config.rollout_length * lanes) * (1 + config.replay_ratio))
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
         _refuse_burn_in(learner)

@@ -197,14 +197,21 @@ def test_bad_buffers_are_refused() -> None:
         algorithm.fit_online(env, buffer=prioritised, n_steps=10, **quiet())
 
 
-def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ACER", "IMPALA GRU"])
+def test_stopped_and_resumed_equals_uninterrupted(name: str, tmp_path: Path) -> None:
+    gru = GRUEncoderFactory(hidden_size=4, hidden_units=[4])
+    config: Any = algos.DiscreteACERConfig(**SMALL)
+    if name != "ACER":
+        own = {key: value for key, value in SMALL.items() if not key.endswith("encoder_factory")}
+        config = algos.IMPALAConfig(**own, actor_encoder_factory=gru, value_encoder_factory=gru)
+
     def go(folder: str, stop: int | None, seed: int) -> Any:
         def callback(_: Any, epoch: int, step: int) -> None:
             if step == stop:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         birl.seed(seed)
-        algorithm = algos.DiscreteACERConfig(**SMALL).create()
+        algorithm = config.create()
         given = quiet(callback=callback, checkpoint=tmp_path / folder, n_steps_per_epoch=25)
         try:
             algorithm.fit_online(environment(True), n_steps=50, **given)
@@ -229,7 +236,7 @@ def test_agent_and_loop_are_equal() -> None:
             algorithm.fit_online(env, n_steps=40, **quiet())
             return algorithm
         algorithm.build_with_env(env)
-        agent = algorithm.agent(env=env, seed=3)
+        agent = algorithm.agent(env=env)
         seed = birl.envs.reset_generator(env, 3)
         stepper = birl.envs.Stepper(Drift(True), seed)
         while agent.step < 40:

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
 from birl.algorithm import Algorithm
@@ -84,6 +85,45 @@ def test_quantities_without_bounds_stay_as_they_are(monkeypatch: pytest.MonkeyPa
     taken, own = batch.extra["taken_action"], batch.action
     assert float(own[..., 0].abs().max()) > 0.1 and float(own[..., 1].abs().max()) > 1
     assert torch.allclose(taken[..., 0], own[..., 0].clamp(-0.1, 0.1)) and torch.equal(taken[..., 1], own[..., 1])
+
+
+def judged_batches(config: Any, env: Any, n_steps: int) -> list[tuple[Any, Any]]:
+    """The batches of the discriminator, with the parameters' update left out."""
+    algorithm = config.create()
+    algorithm.build_with_env(env)
+    seen: list[Any] = []
+    algorithm.engine.update = lambda batch, only=None: seen.append((batch, only)) or {}
+    algorithm.fit_online(env, n_steps=n_steps, demonstrations=shown(), seed=3, **QUIET)
+    return [(algorithm, batch) for batch, only in seen if only == ("discriminator",)]
+
+
+def test_resets_of_vector_environments_are_not_judged() -> None:
+    """In NEXT_STEP, rows where an environment only resets are no steps."""
+    make = [lambda: gymnasium.wrappers.TimeLimit(ChainEnv(), 3)] * 2
+    env = SyncVectorEnv(make, autoreset_mode=AutoresetMode.NEXT_STEP)
+    seen = judged_batches(GAILConfig(**SMALL), env, 64)
+    assert sum(len(batch.weight) for _, batch in seen) == 64
+    assert all(bool((batch.weight == 1).all()) for _, batch in seen)
+    for _, batch in seen:
+        assert len(batch.extra["expert_action"]) == len(batch.extra["taken_action"]) == len(batch.weight)
+
+
+def test_padding_of_sequences_is_not_judged() -> None:
+    from birl.algos.gail import discriminator_loss
+
+    memory = GRUEncoderFactory(4, [4])
+    recurrent = {"actor_encoder_factory": memory, "value_encoder_factory": memory, "sequence_length": 5}
+    seen = judged_batches(GAILConfig(**{**SMALL, **recurrent}), ChainEnv(), 16)
+    assert sum(int(batch.weight.sum()) for _, batch in seen) == 16  # four sequences of five, padded by four
+    assert sum(batch.weight.numel() for _, batch in seen) == 20
+    for algorithm, batch in seen:
+        spoiled = batch.map(torch.clone)
+        padding = spoiled.weight == 0
+        for name in ("expert_observation", "expert_action", "taken_action"):
+            spoiled.extra[name][padding] = 1
+        spoiled.observation[padding] = 50.0
+        plain, other = (discriminator_loss(algorithm.nets, each, algorithm.config) for each in (batch, spoiled))
+        assert torch.equal(plain.value, other.value) and plain.metrics == other.metrics
 
 
 @pytest.mark.parametrize("reward", ["gail", "airl"])
