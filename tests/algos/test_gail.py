@@ -99,7 +99,7 @@ def judged_batches(config: Any, env: Any, n_steps: int) -> list[tuple[Any, Any]]
 
 def test_resets_of_vector_environments_are_not_judged() -> None:
     """In NEXT_STEP, rows where an environment only resets are no steps."""
-    make = [lambda: gymnasium.wrappers.TimeLimit(ChainEnv(), 3)] * 2
+    make = [lambda n=n: gymnasium.wrappers.TimeLimit(ChainEnv(), n) for n in (3, 5)]  # which do not end together
     env = SyncVectorEnv(make, autoreset_mode=AutoresetMode.NEXT_STEP)
     seen = judged_batches(GAILConfig(**SMALL), env, 64)
     assert sum(len(batch.weight) for _, batch in seen) == 64
