@@ -198,7 +198,10 @@ TASKS: dict[str, Task] = {
         )
         for name, env in (("DiscreteACER", "CartPole-v1"), ("ACER", "Pendulum-v1"), ("IMPALA", "CartPole-v1"))
     },
-    "gail-cartpole": Task("GAIL", "CartPole-v1", "cartpole-replay", 20_480, 4_096, shown=4),
+    **{
+        f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "cartpole-replay", 20_480, 4_096, fields, shown=4)
+        for name, fields in (("GAIL", {}), ("TRPOGAIL", {"rollout_length": 2048}), ("A2CGAIL", {"rollout_length": 32}))
+    },
     "nstepdqn-cartpole": Task(
         "NStepDQN", "CartPole-v1", "", 40_960, 4_096, {"learning_rate": 7e-4, "target_update_interval": 100}
     ),

@@ -19,6 +19,7 @@
     ├── MissingExtraError             (ImportError)   an optional package is needed: the message names the extra
     ├── NotBuiltError                 (RuntimeError)  an algorithm is used before its networks exist
     ├── OrderError                    (RuntimeError)  a call that others must come before or after
+    ├── StalledError                  (RuntimeError)  updates in a row that could move nothing
     ├── UnsupportedError              (RuntimeError)  the algorithm cannot do this by nature
     └── WorkerError                   (RuntimeError)  a process that runs an environment has ended
 
@@ -54,6 +55,7 @@ __all__ = [
     "ResumeError",
     "ShapeError",
     "ShortRunWarning",
+    "StalledError",
     "UnsupportedError",
     "WorkerError",
     "WriteError",
@@ -124,6 +126,10 @@ class NotBuiltError(BirlError, RuntimeError):
 
 class OrderError(BirlError, RuntimeError):
     """A method is called where others must be called before or after it."""
+
+
+class StalledError(BirlError, RuntimeError):
+    """Updates have moved nothing many times in a row, though there was something to learn."""
 
 
 class CompileError(BirlError, RuntimeError):

@@ -265,6 +265,31 @@ _PPO_PAPER: Final = "arXiv:1707.06347 table 5"
 _PPO_MUJOCO: Final = f"{_PFRL}, arXiv:1707.06347 table 3"
 
 
+_A3C_PAPER, _ACER_PAPER, _TRPO_PAPER = "arXiv:1602.01783", "arXiv:1611.01224", "arXiv:1709.06560"
+_A3C_NETWORK: Final = PixelEncoderFactory([[16, 8, 4], [32, 4, 2]], feature_size=256)
+
+
+def _images(n_steps: int, source: str) -> tuple[Setting, ...]:
+    """The protocol of actor-critics on Atari's images, which learn from rollouts."""
+    return (
+        Setting("--n-steps", n_steps, f"{source}: {4 * n_steps // 1_000_000} million frames"),
+        Setting("--atari", True, f"{source}: no sticky actions, 30 no-ops, lives end episodes"),
+        Setting("--frame-stack", 4, _DQN_PAPER),
+        Setting("observation_scaler", PixelObservationScaler(), _DQN_PAPER),
+        Setting("gamma", 0.99, source),
+    )
+
+
+def _falling_rmsprop(updates_each: int, source: str, **params: Any) -> Setting:
+    """RMSprop whose learning rate falls to 0 over a run with an update every ``updates_each`` steps."""
+
+    def made(n_steps: int) -> RMSpropFactory:
+        schedule = LinearSchedulerFactory(max(1, n_steps // updates_each))
+        return RMSpropFactory(alpha=0.99, centered=False, lr_scheduler_factory=schedule, **params)
+
+    return Setting("optim_factory", made, source)
+
+
 # 8 environments x 128 steps give 3 passes of 4 minibatches: 12 updates in 1024 steps
 def _ppo_updates(n_steps: int) -> int:
     return max(1, n_steps * 12 // 1024)
@@ -384,6 +409,87 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("value_coefficient", 1.0, _PPO_PAPER),
             Setting("entropy_coefficient", 0.01, _PPO_PAPER),
             Setting("gae_lambda", 0.95, _PPO_PAPER),
+        ),
+    ),
+    ("A2C", "atari"): (
+        f"Mnih et al. 2016, {_A3C_PAPER}; NNablaRL's reproduction",
+        (
+            *_images(50_000_000, _NNABLA),
+            Setting("--num-envs", 16, _NNABLA),
+            Setting("--n-steps-per-epoch", 250_000, _NNABLA),
+            Setting("--eval-steps", 125_000, _NNABLA),
+            Setting("rollout_length", 5, f"{_A3C_PAPER} and {_NNABLA}"),
+            Setting("learning_rate", 7e-4, _NNABLA),
+            _falling_rmsprop(
+                5 * 16, f"{_NNABLA}: falls to 0, here in updates of 16 x 5 steps", eps=1e-5, clip_grad_norm=0.5
+            ),
+            Setting("value_coefficient", 0.5, _NNABLA),
+            Setting("entropy_coefficient", 0.01, f"{_A3C_PAPER} and {_NNABLA}"),
+        ),
+    ),
+    ("A3C", "atari"): (
+        f"Mnih et al. 2016, {_A3C_PAPER}; PFRL's reproduction",
+        (
+            *_images(80_000_000, _PFRL),
+            Setting("--workers", 16, f"{_A3C_PAPER} and {_PFRL}"),
+            Setting("--n-steps-per-epoch", 250_000, _PFRL),
+            Setting("--eval-steps", 125_000, _PFRL),
+            Setting("actor_encoder_factory", _A3C_NETWORK, f"{_A3C_PAPER} and {_PFRL}: 16 and 32 filters, 256 units"),
+            Setting("value_encoder_factory", None, f"{_A3C_PAPER} and {_PFRL}: two heads on one network"),
+            Setting("rollout_length", 5, f"{_A3C_PAPER} and {_PFRL}"),
+            Setting("learning_rate", 7e-4, _PFRL),
+            _falling_rmsprop(
+                5,
+                f"{_A3C_PAPER}: falls to 0, here in updates of 5 steps; epsilon and norm: {_PFRL}",
+                eps=0.1,
+                eps_inside_root=True,
+                clip_grad_norm=40.0,
+            ),
+            Setting("value_coefficient", 0.25, f"{_PFRL}: half of half the squared error"),
+            Setting("entropy_coefficient", 0.01, f"{_A3C_PAPER} and {_PFRL}"),
+        ),
+    ),
+    ("DiscreteACER", "atari"): (
+        f"Wang et al. 2017, {_ACER_PAPER}; optimiser of PFRL's example",
+        (
+            *_images(10_000_000, _PFRL),
+            Setting("--num-envs", 16, f"{_ACER_PAPER}: 16 threads, here environments of one process"),
+            Setting("--buffer-size", 800_000, f"{_ACER_PAPER}: 50,000 for each of 16 threads"),
+            Setting("--n-steps-per-epoch", 100_000, _PFRL),
+            Setting("rollout_length", 20, _ACER_PAPER),
+            Setting("batch_size", 16, f"{_ACER_PAPER}: a sequence for each of 16 threads"),
+            Setting("replay_ratio", 4.0, _ACER_PAPER),
+            Setting("replay_start", 10_000, _PFRL),
+            Setting("truncation", 10.0, _ACER_PAPER),
+            Setting("trust_region", 1.0, _ACER_PAPER),
+            Setting("tau", 0.01, f"{_ACER_PAPER}: 1 - alpha"),
+            Setting("entropy_coefficient", 0.001, _ACER_PAPER),
+            Setting("learning_rate", 7e-4, f"{_PFRL}; not annealed: {_ACER_PAPER}"),
+            Setting(
+                "optim_factory",
+                RMSpropFactory(alpha=0.99, eps=4e-3, centered=False, eps_inside_root=True, clip_grad_norm=40.0),
+                _PFRL,
+            ),
+        ),
+    ),
+    ("TRPO", "mujoco"): (
+        f"Henderson et al. 2018, {_TRPO_PAPER}; PFRL's and NNablaRL's reproductions",
+        (
+            Setting("--n-steps", 1_000_000, _NNABLA),
+            Setting("--n-steps-per-epoch", 5000, _NNABLA),
+            Setting("observation_scaler", RunningObservationScaler(clip=5.0), f"{_PFRL} and {_NNABLA}"),
+            Setting("actor_encoder_factory", _64_64, _TRPO_PAPER),
+            Setting("value_encoder_factory", _64_64, _TRPO_PAPER),
+            Setting("gamma", 0.995, _TRPO_PAPER),
+            Setting("gae_lambda", 0.97, _TRPO_PAPER),
+            Setting("rollout_length", 5000, _TRPO_PAPER),
+            Setting("max_kl", 0.01, _TRPO_PAPER),
+            Setting("conjugate_gradient_steps", 20, _TRPO_PAPER),
+            Setting("conjugate_gradient_damping", 0.1, _TRPO_PAPER),
+            Setting("line_search_steps", 10, f"{_PFRL} and {_NNABLA}"),
+            Setting("n_epochs", 5, f"{_PFRL} and {_NNABLA}: of the values"),
+            Setting("batch_size", 64, f"{_PFRL} and {_NNABLA}: of the values"),
+            Setting("value_learning_rate", 1e-3, f"{_PFRL} and {_NNABLA}"),
         ),
     ),
     ("PPO", "mujoco"): (

@@ -111,6 +111,7 @@ METRICS = {
     "policy_loss": "What the policy is to maximise, negative.",
     "q_loss": "Loss of the Q-functions.",
     "regularization_loss": "Penalty on large logits.",
+    "failed_search": "Share of rollouts with a gradient whose line search found no step.",
     "step_share": "Share of the whole step that the line search allowed; 0 if none, so that the policy stayed.",
     "td_loss": "Temporal-difference loss, without what is added to it.",
     "temp": "Temperature: the weight of the entropy.",

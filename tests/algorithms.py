@@ -286,6 +286,10 @@ REPLAYED = {  # ACER and IMPALA: short rollouts, and older ones from the start
 }
 TRUST_REGION = {"max_kl": 0.05, "value_learning_rate": 1e-2, "conjugate_gradient_steps": 10}
 TRUST_REGION_PROBE = {**TRUST_REGION, "value_learning_rate": 3e-2}
+TRPO_GAIL = {**TRUST_REGION, "discriminator_learning_rate": 4e-3}
+TRPO_AIRL = {**TRPO_GAIL, "reward": "airl"}
+A2C_GAIL = {**A2C_PROBE, "discriminator_learning_rate": 4e-3}
+A2C_AIRL = {**A2C_CHAIN, "discriminator_learning_rate": 4e-3, "reward": "airl"}
 BOUNDS = MinMaxActionScaler(-2.0, 2.0)
 SEEDS_ENCODER = VectorEncoderFactory(hidden_units=[16, 16])
 
@@ -817,6 +821,7 @@ ROWS: tuple[Row, ...] = (
             Variant("continuous", discrete=False),
             Variant("discrete", discrete=True),
             Variant("airl", {"reward": "airl"}, discrete=False),
+            Variant("airl shaped", {"reward": "airl", "shaping": True, "states_only": True}, discrete=True),
             Variant(
                 "GRU",
                 {
@@ -837,6 +842,33 @@ ROWS: tuple[Row, ...] = (
             Chain("airl continuous", AIRL_RUN, False, n_steps=8192, skill=1.0),
         ),
         apart="GAIL",
+    ),
+    Row(
+        algos.TRPOGAILConfig,
+        contract=(
+            Variant("airl shaped", {"reward": "airl", "shaping": True}, discrete=False),
+            Variant(
+                "GRU",
+                {"actor_encoder_factory": GRU, "value_encoder_factory": GRU, "sequence_length": 10},
+                discrete=True,
+            ),
+        ),
+        probes=(
+            Probing("", TRPO_GAIL, True, n_steps=1920, kinds=ACTION_PROBES, expert=True, true_values=False),
+            Probing("airl", TRPO_AIRL, False, 2560, ("action_observation",), True, true_values=False),
+        ),
+        chain=(Chain("airl", TRPO_AIRL, True, n_steps=6144, skill=1.0),),
+        apart="TRPO",
+    ),
+    Row(
+        algos.A2CGAILConfig,
+        contract=(
+            Variant("airl", {"reward": "airl"}, discrete=False),
+            Variant("GRU", {"actor_encoder_factory": GRU, "value_encoder_factory": GRU}, discrete=True),
+        ),
+        probes=(Probing("", A2C_GAIL, True, n_steps=2560, kinds=ACTION_PROBES, expert=True, true_values=False),),
+        chain=(Chain("airl", A2C_AIRL, True, n_steps=8192, skill=1.0),),
+        apart="A2C",
     ),
     Row(
         algos.DiscreteACERConfig,

@@ -75,10 +75,20 @@ def test_schedules_end_with_the_run() -> None:
     assert 10_240 // steps * config.n_epochs * (steps // config.batch_size) == 120
 
 
+def test_learning_rates_of_actor_critics_end_with_the_run() -> None:
+    """Published in environment steps; a schedule counts updates, of which A3C makes one for 5 steps of a worker."""
+    for name, steps in (("A2C", 16 * 5), ("A3C", 5)):
+        recipe = find(name, "atari")
+        config: Any = recipe.config(80_000)
+        assert config.optim_factory.lr_scheduler_factory.duration == 80_000 // steps
+        assert recipe.options.get("num_envs", 1) * config.rollout_length == steps
+        assert recipe.config().optim_factory.lr_scheduler_factory.duration == recipe.n_steps // steps
+
+
 def test_unknown_recipes() -> None:
     with pytest.raises(ConfigError, match="DQN has no recipe 'atary'.*it has: atari, c51, qr-dqn, iqn"):
         find("DQN", "atary")
-    with pytest.raises(ConfigError, match="there are some for DDPG, DQN"):
+    with pytest.raises(ConfigError, match="there are some for A2C, A3C, DDPG, DQN"):
         find("CQL", "atari")
 
 

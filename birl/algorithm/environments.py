@@ -10,7 +10,7 @@ from gymnasium import spaces
 from birl.actions import space_of
 from birl.algorithm import building
 from birl.envs import Elsewhere, as_environment
-from birl.errors import UnsupportedError
+from birl.errors import ConfigError, UnsupportedError
 from birl.run import asynchronous, on_policy, online
 from birl.run.agent import Agent, replay_agent, rollout_agent
 from birl.run.options import (
@@ -63,6 +63,11 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     env = known_space(algorithm) if env is None else as_environment(env)
     if experience.on_policy:
         _check_alone(algorithm)
+        if given["seed"] is not None:
+            raise ConfigError(
+                f"seed={given['seed']} was given, but {name} learns from rollouts of its own policy, whose actions "
+                "are drawn with torch's generator: call birl.seed before, and leave seed out"
+            )
         replays, shown = _replays(algorithm, buffer=buffer, explorer=explorer, **options), given.get("demonstrations")
         return rollout_agent(algorithm, env, n, explorer, buffer, shown, replays=replays)
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]

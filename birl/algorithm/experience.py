@@ -202,7 +202,7 @@ class Iterations(Experience):
             for minibatch in minibatches(batch, size, getattr(learner.config, regression.n_minibatches)):
                 yield Pass(minibatch, (regression.step,))
 
-    def updates(self, config: Any, count: int) -> int:
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
         return count * sum(getattr(config, regression.n_minibatches) for regression in self.regressions)
 
 
@@ -316,13 +316,14 @@ class Rollouts(Experience):
         for start in range(0, len(order), size):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
-    def updates(self, config: Any, count: int) -> int:
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
         if not self.n_passes:  # rollouts of whole episodes have lengths of their own, each of which is compiled anew
-            return count // config.rollout_length if hasattr(config, "rollout_length") else 0
+            return count // (config.rollout_length * lanes) if hasattr(config, "rollout_length") else 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
         config = learner.config
+        _refuse_burn_in(learner)
         if self.n_passes and learner.recurrent and config.rollout_length < config.sequence_length:
             raise ConfigError(
                 f"rollout_length is {config.rollout_length} and sequence_length {config.sequence_length}: no sequence "
@@ -347,15 +348,19 @@ class DemonstratedRollouts(Rollouts):
     In ``extra`` a batch has ``expert_observation`` (a tree) and ``expert_action``, drawn anew for each rollout, and
     ``taken_action``: the rollout's actions as the environment was given them, as those of the expert are. `prepare` is
     called again after the passes of the judging step, whose judgement is the policy's reward; ``ended`` is in
-    ``extra``, too.
+    ``extra``, too. All that the other steps are given is as it is without demonstrations.
 
     Attributes:
-        judge: name of the step.
+        judge: name of the step. Its minibatches are as those of the other steps: the whole rollout if they have this.
         n_judging_passes: name of the config field with the number of its passes over a rollout.
+        judges_next: name of the config field that says whether it also reads where steps led:
+            ``<whose>_next_observation`` (a tree) and ``<whose>_discount`` of the ``agent`` and the ``expert`` are in
+            ``extra`` then.
     """
 
     judge: str = field(kw_only=True)
     n_judging_passes: str = field(kw_only=True)
+    judges_next: str = field(kw_only=True)
     errors = False
     demonstrated = True
     description = "live environments (its own fresh experience) and demonstrations beside it"
@@ -376,11 +381,16 @@ class DemonstratedRollouts(Rollouts):
             "expert_observation": expert.observation,
             "expert_action": expert.action,
         }
+        if getattr(learner.config, self.judges_next):
+            for whose, steps in (("agent", batch), ("expert", expert)):
+                columns[f"{whose}_next_observation"] = steps.next_observation
+                columns[f"{whose}_discount"] = steps.discount
         return replace(batch, extra={**batch.extra, **columns}), ended
 
     def passes(self, learner: Learner, batch: Batch) -> Passes:
         for _ in range(getattr(learner.config, self.n_judging_passes)):
-            for minibatch in self.minibatches(learner, batch):
+            passed = self.minibatches(learner, batch) if self.n_passes else (_whole(learner, batch, folded=False),)
+            for minibatch in passed:
                 yield Pass(minibatch, (self.judge,))
         with eval_mode(learner.nets):
             batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
@@ -388,11 +398,12 @@ class DemonstratedRollouts(Rollouts):
         policy, metrics = super().passes(learner, batch), None
         with contextlib.suppress(StopIteration):
             while True:
-                metrics = yield Pass(policy.send(metrics).batch, others)  # type: ignore[arg-type]
+                found, only = policy.send(metrics)  # type: ignore[arg-type]
+                metrics = yield Pass(found, tuple(name for name in others if only is None or name in only))
 
-    def updates(self, config: Any, count: int) -> int:
-        judged = count * getattr(config, self.n_judging_passes) // config.batch_size
-        return int(judged + super().updates(config, count))
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+        passes, others = getattr(config, self.n_judging_passes), super().updates(config, count, lanes)
+        return int(others + (count * passes // config.batch_size if self.n_passes else others * passes))
 
 
 class Replays(Experience):
@@ -451,8 +462,20 @@ class Replays(Experience):
             return 0
         return int(torch.poisson(torch.tensor(float(config.replay_ratio))))
 
-    def updates(self, config: Any, count: int) -> int:
-        return int(count / config.rollout_length * (1 + config.replay_ratio))
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+        return int(count / (config.rollout_length * lanes) * (1 + config.replay_ratio))
+
+    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+        _refuse_burn_in(learner)
+
+
+def _refuse_burn_in(learner: Learner) -> None:
+    """Raise `ConfigError` if steps of rollouts are to warm up recurrent states, which are known there."""
+    if learner.config.burn_in:
+        raise ConfigError(
+            f"burn_in is {learner.config.burn_in}, but {learner.name} learns from rollouts, which begin where episodes "
+            "do or with the recurrent states that the policy had: leave burn_in at 0"
+        )
 
 
 def _policy_parameters(learner: Learner, batch: Batch) -> Tensor:

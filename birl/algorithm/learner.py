@@ -112,8 +112,8 @@ class Experience:
         """How many draws are to be learned from after a rollout, if the buffer holds ``count`` steps by then."""
         return 0
 
-    def updates(self, config: Any, count: int) -> int:
-        """Approximate number of engine updates for ``count`` draws (or ``count`` steps of fresh experience)."""
+    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+        """Approximate number of engine updates for ``count`` draws, or steps of fresh experience over all ``lanes``."""
         return count
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
@@ -381,8 +381,8 @@ class Learner:
         if not self.experience.errors and any(type(each.sampler).update is not Sampler.update for each in readers):
             raise no_errors(self.name)
 
-    def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
-        """Begin a run of ``count`` draws; with ``compile_graph="auto"``, compile if it is long.
+    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
+        """Begin a run of ``count`` draws, or steps in ``lanes`` environments; if ``"auto"`` and it is long, compile.
 
         A run that is resumed goes on as it was, whatever is decided here: see `set_state`.
 
@@ -401,7 +401,7 @@ class Learner:
                 f"{self.name} learns from sums of scaled rewards, which it keeps: they would not follow a running "
                 "reward_scaler in an environment. Use MultiplyRewardScaler, or none"
             )
-        updates = self.experience.updates(self.config, count)
+        updates = self.experience.updates(self.config, count, lanes)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # modes are part of what is compiled
             if updates >= COMPILE_FROM or self.engine.is_stored():

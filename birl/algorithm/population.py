@@ -257,7 +257,7 @@ class _Stack:
                 run.algorithm.build_with_dataset(dataset)
         self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
 
-    def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
+    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
         """The dataset, which is placed already. Compilation does not depend on the number of updates."""
         self.algorithms[0].learner.check_sampler(source)
         return source

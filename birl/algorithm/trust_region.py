@@ -12,6 +12,7 @@ from torch.func import functional_call
 from birl.engine import LossModule, Training, Update
 from birl.engine.steps import check_gradients, check_loss
 from birl.errors import ConfigError
+from birl.logging.averages import FAILED_SEARCH
 from birl.losses.trust_region import fisher_product, flat, line_search, natural_step
 from birl.models import eval_mode
 from birl.models.matmul import NEVER, products
@@ -28,8 +29,9 @@ class TrustRegion(Training):
     several processes, gradient, Fisher products and the line search are means over all of them. Networks are evaluated
     as they act, without dropout.
 
-    Logs the loss after the step, its other metrics before it, the divergence of the step, and ``step_share``: which
-    share of the whole step was made, 0 if none.
+    Logs the loss after the step, its other metrics before it, the divergence of the step, ``step_share``: which share
+    of the whole step was made, 0 if none; and ``failed_search``: 1 where the line search found none although the bound
+    and the gradient are above 0. Ten of these in a row end a run, where metrics are read (`birl.errors.StalledError`).
 
     Attributes:
         name, loss, of, metric, when, splits: see `Training`.
@@ -90,6 +92,8 @@ class TrustRegion(Training):
             searched = line_search(evaluate, start, step, max_kl, n_lengths, shrink)
         on.assign(dict(zip(own, searched.parameters, strict=True)))
         found = found.detached()
-        moved = {self.divergence: searched.divergence, "step_share": searched.share}
+        searching = (uphill != 0).any() if max_kl > 0 else torch.zeros_like(searched.accepted)
+        failed = (searching & ~searched.accepted).to(searched.share.dtype)
+        moved = {self.divergence: searched.divergence, "step_share": searched.share, FAILED_SEARCH: failed}
         on.report({self.logged: found.value - searched.gain, **found.metrics, **moved})
         return found.shared_with(batch)

@@ -74,8 +74,12 @@ from birl.algos.dqn import DoubleDQN as DoubleDQN
 from birl.algos.dqn import DoubleDQNConfig as DoubleDQNConfig
 from birl.algos.edac import EDAC as EDAC
 from birl.algos.edac import EDACConfig as EDACConfig
+from birl.algos.gail import A2CGAIL as A2CGAIL
+from birl.algos.gail import A2CGAILConfig as A2CGAILConfig
 from birl.algos.gail import GAIL as GAIL
 from birl.algos.gail import GAILConfig as GAILConfig
+from birl.algos.gail import TRPOGAIL as TRPOGAIL
+from birl.algos.gail import TRPOGAILConfig as TRPOGAILConfig
 from birl.algos.icml2018_sac import ICML2018SAC as ICML2018SAC
 from birl.algos.icml2018_sac import ICML2018SACConfig as ICML2018SACConfig
 from birl.algos.impala import IMPALA as IMPALA

@@ -1,37 +1,64 @@
-"""Generative adversarial imitation of an expert, for discrete and continuous actions."""
+"""Generative adversarial imitation of an expert, with PPO, TRPO or A2C, for discrete and continuous actions."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from birl.algorithm import (
     ActionSpace,
     Algorithm,
     Batch,
     DemonstratedRollouts,
+    Experience,
     Gradient,
     Inputs,
     Loss,
+    Rollouts,
     Spec,
+    When,
     config,
     field,
     rate,
     weighted_mean,
 )
-from birl.algos import ppo
+from birl.algos.a2c import A2C, A2CConfig, A2CNets
 from birl.algos.ppo import PPO, PPOConfig, PPONets, tanh_encoder
+from birl.algos.trpo import TRPO, TRPOConfig, TRPONets
 from birl.errors import ConfigError, UnsupportedError
-from birl.models import EncoderFactory, RewardFunction, is_recurrent
+from birl.models import EncoderFactory, RewardFunction, ValueFunction, is_recurrent
 from birl.optimizers import AdamFactory, OptimizerFactory
 
 
 @config
-class GAILConfig(PPOConfig):
+class ImitationFields:
+    """Fields of the discriminator, before those of the learner: ``class GAILConfig(ImitationFields, PPOConfig)``."""
+
+    reward: str = field("gail", "What the discriminator's judgement is as a reward.", choices=("gail", "airl"))
+    discriminator_learning_rate: float = rate(3e-4, "the discriminator")
+    discriminator_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the discriminator.")
+    discriminator_encoder_factory: EncoderFactory = field(tanh_encoder, "Encoder of the discriminator, feed-forward.")
+    n_discriminator_epochs: int = field(1, "Number of the discriminator's passes over a rollout.", low=1)
+    states_only: bool = field(False, "Whether the discriminator sees states without actions.")
+    shaping: bool = field(False, 'Whether AIRL\'s discriminator has a shaping term (`reward="airl"` only).')
+
+    def __post_init__(self) -> None:
+        if self.shaping and self.reward != "airl":
+            raise ConfigError(
+                f'shaping=True was given with reward="{self.reward}", where nothing separates it from the reward: use '
+                'reward="airl", or leave it out'
+            )
+        super().__post_init__()  # type: ignore[misc]  # the learner's
+
+
+@config
+class GAILConfig(ImitationFields, PPOConfig):
     """Generative Adversarial Imitation Learning (Ho and Ermon 2016, arXiv:1606.03476) with PPO.
 
     A discriminator learns to tell an expert's steps from those of the policy, which is rewarded for passing as the
@@ -43,7 +70,10 @@ class GAILConfig(PPOConfig):
     With ``reward="gail"`` the reward is ``-log(1 - D)``, where ``D`` is the probability that a step is the expert's. It
     is above 0: where an episode may end early, living on is rewarded by itself. With ``reward="airl"`` it is
     ``log D - log(1 - D)``, and ``D = exp(f) / (exp(f) + pi(a|s))`` (Fu et al. 2018, arXiv:1710.11248, section 4): what
-    the discriminator has learned in the end, ``f``, is a reward by itself, and both signs occur.
+    the discriminator has learned in the end, ``f``, is a reward by itself, and both signs occur. With ``shaping`` it is
+    ``f(s, a, s') = g(s, a) + gamma h(s') - h(s)`` (section 6), where ``h`` takes up what only says how good it is to be
+    somewhere, and ``h`` is 0 after a termination; with ``states_only``, too, ``g`` is a reward of states, as in the
+    paper.
 
     The discriminator is feed-forward. Recurrent policies are for ``reward="gail"``.
 
@@ -51,59 +81,73 @@ class GAILConfig(PPOConfig):
     steps that are taken for what they are), and what PPO logs: ``loss``, ``policy_loss``, ``value_loss``, ``entropy``,
     ``approximate_kl`` and ``clip_fraction``.
 
-    Differs from the paper: policies learn by PPO's clipped objective, not by TRPO; ``D`` is the probability of the
-    expert, not of the policy; the discriminator sees actions as the environment was given them, within its bounds, as
-    an expert's are. Of AIRL, ``f`` is a function of state and action without a shaping term (section 6).
+    Differs from the paper: policies learn by PPO's clipped objective, not by TRPO (`TRPOGAILConfig`); ``D`` is the
+    probability of the expert, not of the policy; the discriminator sees actions as the environment was given them,
+    within its bounds, as an expert's are.
     """
 
-    reward: str = field("gail", "What the discriminator's judgement is as a reward.", choices=("gail", "airl"))
-    discriminator_learning_rate: float = rate(3e-4, "the discriminator")
-    discriminator_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the discriminator.")
-    discriminator_encoder_factory: EncoderFactory = field(tanh_encoder, "Encoder of the discriminator, feed-forward.")
-    n_discriminator_epochs: int = field(1, "Number of the discriminator's passes over a rollout.", low=1)
 
+class WithDiscriminator(nn.Module):
+    """A discriminator, whose logit is that of the expert, beside a learner's networks.
 
-class GAILNets(PPONets):
-    """The policy, the state-value function and the discriminator, whose logit is that of the expert."""
+    These come after it: ``class GAILNets(WithDiscriminator, PPONets)``.
+    """
 
-    def __init__(self, spec: Spec, cfg: GAILConfig) -> None:
-        super().__init__(spec, cfg)
-        self.discriminator = RewardFunction(spec, cfg.discriminator_encoder_factory)
+    def __init__(self, spec: Spec, cfg: Any) -> None:
+        super().__init__(spec, cfg)  # the learner's
+        factory = cfg.discriminator_encoder_factory
+        self.discriminator = RewardFunction(spec, factory, with_action=not cfg.states_only)
         if is_recurrent(self.discriminator):
             raise ConfigError(
-                f"discriminator_encoder_factory is {cfg.discriminator_encoder_factory!r:.80}, but single steps are "
-                "judged: give a feed-forward encoder"
+                f"discriminator_encoder_factory is {factory!r:.80}, but single steps are judged: give a feed-forward "
+                "encoder"
             )
-        if cfg.reward == "airl" and is_recurrent(self.actor):
+        learner: Any = self
+        if cfg.reward == "airl" and is_recurrent(learner.actor):
             raise UnsupportedError(
                 'reward="airl" needs the probabilities of the expert\'s actions, which a recurrent policy has only '
                 'along its own episodes: use reward="gail", or a feed-forward actor_encoder_factory'
             )
+        if cfg.shaping:
+            self.shaping = ValueFunction(spec, factory)
 
 
-def logit(nets: GAILNets, batch: Batch, whose: str, cfg: GAILConfig) -> Tensor:
+class GAILNets(WithDiscriminator, PPONets):
+    """The policy, the state-value function and the discriminator."""
+
+
+def logit(nets: Any, batch: Batch, whose: str, cfg: Any) -> Tensor:
     """``log D - log(1 - D)`` of the steps in a batch: those of the ``"agent"`` or of the ``"expert"``."""
-    expert = whose == "expert"
-    observation = batch.extra["expert_observation"] if expert else batch.observation
-    found = nets.discriminator(Inputs(observation), batch.extra["expert_action" if expert else "taken_action"])
-    return found if cfg.reward == "gail" else found - batch.extra[f"{whose}_log_prob"]
+    expert, own = whose == "expert", batch.extra
+    state = Inputs(own["expert_observation"] if expert else batch.observation)
+    found: Tensor = nets.discriminator(state, own["expert_action" if expert else "taken_action"])
+    if cfg.shaping:  # Fu et al., eq. 4
+        following = nets.shaping(Inputs(own[f"{whose}_next_observation"]))
+        found = found + own[f"{whose}_discount"] * following - nets.shaping(state)
+    return found if cfg.reward == "gail" else found - own[f"{whose}_log_prob"]
 
 
-def prepare(nets: GAILNets, batch: Batch, ended: Tensor, cfg: GAILConfig) -> Batch:
-    """As `birl.algos.ppo.prepare`, with the discriminator's rewards instead of the environment's."""
-    own = dict(batch.extra)
-    with torch.no_grad():
-        if cfg.reward == "airl":
-            own["agent_log_prob"] = nets.actor(batch.inputs).log_prob(own["taken_action"])
-            own["expert_log_prob"] = nets.actor(Inputs(own["expert_observation"])).log_prob(own["expert_action"])
-        judged = logit(nets, replace(batch, extra=own), "agent", cfg)
-    # Section 5.1 of Ho and Ermon, for D of the expert: -log(1 - D); Fu et al., algorithm 1: log D - log(1 - D).
-    reward = F.softplus(judged) if cfg.reward == "gail" else judged
-    prepared = ppo.prepare(nets, replace(batch, reward=reward, extra=own), ended, cfg)
-    return replace(prepared, reward=batch.reward)
+Prepare = Callable[[Any, Batch, Tensor, Any], Batch]
 
 
-def discriminator_loss(nets: GAILNets, batch: Batch, cfg: GAILConfig) -> Loss:
+def rewarded(prepare: Prepare) -> Prepare:
+    """A learner's ``prepare``, given the discriminator's rewards instead of the environment's."""
+
+    def with_judgement(nets: Any, batch: Batch, ended: Tensor, cfg: Any) -> Batch:
+        own = dict(batch.extra)
+        with torch.no_grad():
+            if cfg.reward == "airl":
+                own["agent_log_prob"] = nets.actor(batch.inputs).log_prob(own["taken_action"])
+                own["expert_log_prob"] = nets.actor(Inputs(own["expert_observation"])).log_prob(own["expert_action"])
+            judged = logit(nets, replace(batch, extra=own), "agent", cfg)
+        # Section 5.1 of Ho and Ermon, for D of the expert: -log(1 - D); Fu et al., algorithm 1: log D - log(1 - D).
+        reward = F.softplus(judged) if cfg.reward == "gail" else judged
+        return replace(prepare(nets, replace(batch, reward=reward, extra=own), ended, cfg), reward=batch.reward)
+
+    return with_judgement
+
+
+def discriminator_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
     """Ho and Ermon, eq. 17: ``-E_expert[log D] - E_agent[log(1 - D)]``."""
     agent, expert = logit(nets, batch, "agent", cfg), logit(nets, batch, "expert", cfg)
     metrics = {"expert_accuracy": expert > 0, "agent_accuracy": agent < 0}
@@ -113,17 +157,95 @@ def discriminator_loss(nets: GAILNets, batch: Batch, cfg: GAILConfig) -> Loss:
     )
 
 
+JUDGE = (
+    Gradient("discriminator", discriminator_loss, when=When(given=("shaping", False))),
+    Gradient("discriminator", discriminator_loss, of=("discriminator", "shaping"), when=When(given=("shaping", True))),
+)
+"""The discriminator's step, before those of the learner."""
+
+
+def imitating(rollouts: Experience) -> DemonstratedRollouts:
+    """What an on-policy learner learns from, with demonstrations beside it and the discriminator's rewards.
+
+    Raises:
+        ConfigError: if it does not learn from rollouts alone.
+    """
+    if type(rollouts) is not Rollouts:
+        raise ConfigError(
+            f"imitation by {type(rollouts).__name__} was asked for: its steps keep the rewards that they were stored "
+            "with. Use a learner from rollouts alone, such as PPO, TRPO or A2C"
+        )
+    fields = {each.name: getattr(rollouts, each.name) for each in dataclasses.fields(rollouts)}
+    return DemonstratedRollouts(
+        **{**fields, "prepare": rewarded(rollouts.prepare)},
+        judge="discriminator",
+        n_judging_passes="n_discriminator_epochs",
+        judges_next="shaping",
+    )
+
+
 @final
 class GAIL(Algorithm[GAILConfig, GAILNets]):
     """See `GAILConfig`."""
 
     actions = ActionSpace.ANY
-    learns_from = DemonstratedRollouts(
-        prepare,
-        limit=("approximate_kl", "target_kl"),
-        scheduled=("clip_range",),
-        judge="discriminator",
-        n_judging_passes="n_discriminator_epochs",
-    )
+    learns_from = imitating(PPO.learns_from)
     acts = PPO.acts
-    steps = (Gradient("discriminator", discriminator_loss), *PPO.steps)
+    steps = (*JUDGE, *PPO.steps)
+
+
+@config
+class TRPOGAILConfig(ImitationFields, TRPOConfig):
+    """Generative Adversarial Imitation Learning (Ho and Ermon 2016, arXiv:1606.03476) with TRPO, as in the paper.
+
+    See `GAILConfig` for the discriminator and its rewards, and `TRPOConfig` for the policy.
+
+    Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy``, and what TRPO logs: ``policy_loss``,
+    ``kl``, ``step_share``, ``failed_search``, ``entropy`` and ``value_loss``.
+
+    Differs from the paper: ``D`` is the probability of the expert, not of the policy; the discriminator sees actions as
+    the environment was given them; rollouts have 5,000 steps, not 50,000.
+    """
+
+
+class TRPOGAILNets(WithDiscriminator, TRPONets):
+    """The policy, the state-value function and the discriminator."""
+
+
+@final
+class TRPOGAIL(Algorithm[TRPOGAILConfig, TRPOGAILNets]):
+    """See `TRPOGAILConfig`."""
+
+    actions = ActionSpace.ANY
+    learns_from = imitating(TRPO.learns_from)
+    acts = TRPO.acts
+    steps = (*JUDGE, *TRPO.steps)
+
+
+@config
+class A2CGAILConfig(ImitationFields, A2CConfig):
+    """Generative Adversarial Imitation Learning (Ho and Ermon 2016, arXiv:1606.03476) with A2C.
+
+    See `GAILConfig` for the discriminator and its rewards, and `A2CConfig` for the policy: rollouts are short, and each
+    is learned from as a whole, once by the policy.
+
+    Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy``, and what A2C logs: ``loss``,
+    ``policy_loss``, ``value_loss`` and ``entropy``.
+
+    Differs from the paper: policies learn as A2C's; ``D`` is the probability of the expert, not of the policy; the
+    discriminator sees actions as the environment was given them.
+    """
+
+
+class A2CGAILNets(WithDiscriminator, A2CNets):
+    """The policy, the state-value function and the discriminator."""
+
+
+@final
+class A2CGAIL(Algorithm[A2CGAILConfig, A2CGAILNets]):
+    """See `A2CGAILConfig`."""
+
+    actions = ActionSpace.ANY
+    learns_from = imitating(A2C.learns_from)
+    acts = A2C.acts
+    steps = (*JUDGE, *A2C.steps)

@@ -1,4 +1,4 @@
-"""IMPALA's actor-critic with V-trace, for discrete and continuous actions."""
+"""IMPALA's actor-critic with V-trace, for actions of any kind."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def loss(nets: IMPALANets, batch: Batch, cfg: IMPALAConfig) -> Loss:
 class IMPALA(Algorithm[IMPALAConfig, IMPALANets]):
     """See `IMPALAConfig`."""
 
-    actions = ActionSpace.BOTH
+    actions = ActionSpace.ANY
     learns_from = Replays()
     acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)

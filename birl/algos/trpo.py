@@ -51,7 +51,8 @@ class TRPOConfig(AlgorithmConfig):
     standardised over the rollout. The settings are those of Henderson et al. 2018 (arXiv:1709.06560), but for the
     networks. Many seeds are not trained at once, and with ``compile_graph`` only the value function is compiled.
 
-    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``entropy`` before it, and ``value_loss``.
+    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``failed_search``, ``entropy`` before it, and
+    ``value_loss``. Ten failed searches in a row end a run.
 
     Differs from the paper: advantages in place of sums of rewards, and the Fisher products use all steps, not a part of
     them (appendix C.1).
@@ -145,7 +146,7 @@ class ICML2015TRPOConfig(AlgorithmConfig):
     a time limit: there is no value function, so rollouts are long. Steps whose episodes go on after the rollout are
     left out, as their sums are not known; a rollout in which no episode ends is not learned from.
 
-    Logs ``policy_loss`` after the step, ``kl``, ``step_share`` and ``entropy`` before it.
+    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``failed_search`` and ``entropy`` before it.
 
     Differs from the paper: the standard deviation of continuous actions depends on the state, as in NNablaRL; see
     ``TRPO`` for the Fisher products.

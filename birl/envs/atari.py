@@ -140,6 +140,17 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.
         return small / np.float32(255) if self._scaled else np.rint(small).astype(np.uint8)
 
 
+class _ClippedReward(gymnasium.RewardWrapper[Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """Rewards clipped to [-1, 1]. That of Gymnasium cannot be sent to another process."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+
+    def reward(self, reward: Any) -> Any:
+        return np.clip(reward, -1.0, 1.0)
+
+
 class Atari(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """`AtariPreprocessing`, frames stacked or channel first, and, for training, rewards clipped to [-1, 1].
 
@@ -153,7 +164,7 @@ class Atari(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstru
         gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack, is_eval=is_eval)
         env = AtariPreprocessing(env, terminal_on_life_loss=not is_eval)
         if not is_eval:
-            env = gymnasium.wrappers.ClipReward(env, -1.0, 1.0)
+            env = _ClippedReward(env)
         super().__init__(FrameStack(env, num_stack) if num_stack else ChannelFirst(env))
 
 

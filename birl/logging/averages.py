@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from birl.checks import check
-from birl.errors import CorruptFileError, NonFiniteError
+from birl.errors import CorruptFileError, NonFiniteError, StalledError
 from birl.types import State
+
+FAILED_SEARCH: Final = "failed_search"
+"""Metric that is 1 where an update found no step, though there was something to learn."""
+
+MOST_FAILED_SEARCHES: Final = 10
+"""Number of them in a row that ends a run."""
 
 
 class Averages:
@@ -26,10 +33,12 @@ class Averages:
         self._count: dict[str, int] = {}
         self._sums: dict[str, Tensor] = {}
         self._checked_at = 0
+        self._failed = self._searches = 0  # failed searches in a row up to the last check, and all since then
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
         """Add the metrics of one step."""
         sums, values = [], []
+        self._searches += FAILED_SEARCH in metrics
         for name, value in metrics.items():
             self._count[name] = self._count.get(name, 0) + 1
             if not isinstance(value, Tensor):
@@ -59,6 +68,8 @@ class Averages:
 
         Raises:
             NonFiniteError: naming the metrics and the steps between which it happened.
+            StalledError: if ten searches in a row have failed, as far as sums can tell: one that succeeded begins the
+                count anew, wherever it stood between two checks.
         """
         values = {name: float(value) for name, value in self._sums.items()}
         bad = [name for name, value in values.items() if not math.isfinite(value)]
@@ -73,6 +84,15 @@ class Averages:
                 self._total[name] = self._total.get(name, 0.0) + value
             self._sums.clear()
             self._checked_at = step
+            if self._searches:
+                all_failed = values[FAILED_SEARCH] == self._searches
+                self._failed, self._searches = (self._failed + self._searches) if all_failed else 0, 0
+            if self._failed >= MOST_FAILED_SEARCHES:
+                raise StalledError(
+                    f"{self._failed} line searches in a row found no step, up to step {step}: the policy stays as it "
+                    "is. If its return is good, it has learned what it could; else give a smaller max_kl, more "
+                    "conjugate_gradient_damping or longer rollouts"
+                )
 
     def means(self) -> dict[str, float]:
         """The means of all checked values, in the order in which their names first appeared."""
@@ -83,6 +103,7 @@ class Averages:
         self._total.clear()
         self._count.clear()
         self._sums.clear()
+        self._searches = 0
 
     def get_state(self) -> State:
         """Sums and counts. Those on the device are kept as they are, so that reading them does not change the means."""
@@ -91,6 +112,8 @@ class Averages:
             "count": dict(self._count),
             "sums": {name: value.clone() for name, value in self._sums.items()},
             "checked_at": self._checked_at,
+            "failed": self._failed,
+            "searches": self._searches,
         }
 
     def set_state(self, state: State) -> None:
@@ -99,7 +122,13 @@ class Averages:
         what = "a count of steps"
         count = {name: check(what, value, int, low=1, error=CorruptFileError) for name, value in state["count"].items()}
         sums = {name: value.reshape(()).to(torch.float32) for name, value in state["sums"].items()}
+        state = {"failed": 0, "searches": 0, **state}  # earlier builds of 0.1 counted none
+        names = ("failed", "searches")
+        failed, searches = (check(name, state[name], int, low=0, error=CorruptFileError) for name in names)
+        if searches and FAILED_SEARCH not in sums:
+            raise CorruptFileError(f"the checkpoint counts {searches} line searches and has no sum of them: use a copy")
         self._total, self._count, self._sums, self._checked_at = total, count, sums, int(state["checked_at"])
+        self._failed, self._searches = failed, searches
 
 
 class Timer:

@@ -10,6 +10,7 @@ What a worker has begun when it is killed is lost, which is said, and handed out
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -36,6 +37,8 @@ from birl.types import Array, State
 
 MOST_DEATHS: Final = 5
 """Deaths for each worker, without a rollout of any between them, after which a run ends."""
+
+GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 _ADVICE: Final = (
     "give a name, such as 'CartPole-v1', or 'module:factory' for a function in a module that can be imported, which "
@@ -168,6 +171,13 @@ def _explorers(explorer: Any, n: int) -> list[Any]:
     for each in listed:
         check_parts(None, each)
         check_given("explorer", each, "define its class in a module that can be imported")
+        own = [name for name, value in getattr(each, "__dict__", {}).items() if isinstance(value, GENERATORS)]
+        if own and not hasattr(each, "renewed") and sum(each is other for other in listed) > 1:
+            raise ConfigError(
+                f"the explorer {type(each).__name__} has random numbers of its own in {own[0]!r}, which would be the "
+                "same in several workers: give a list with one for each worker, or derive it from birl.algos.Explorer "
+                "and draw from self.generator"
+            )
     return listed
 
 

@@ -78,7 +78,8 @@ class AgentOptions(TypedDict, total=False):
         demonstrations: as there.
         update_interval: as there, or ``None`` for an agent that does not learn.
         deterministic: whether the policy acts greedily where there is no explorer.
-        seed: fixes the random actions of ``random_steps``; by default drawn from `birl.seed`.
+        seed: fixes the random actions of ``random_steps``; by default drawn from `birl.seed`. Algorithms that learn
+            from rollouts, which make none, refuse it.
     """
 
     demonstrations: Any

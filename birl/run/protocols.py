@@ -92,7 +92,7 @@ class Learner(Protocol):
     def see_observations(self, observation: Tree, valid: Array) -> None:
         """Move that scaler with the valid ones of some observations ``[n, *shape]``."""
 
-    def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
+    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
         """Begin a run. Returns the source to draw from: the dataset, or one with its contents near the training device.
 
         Args:

@@ -129,15 +129,16 @@ def begin_rollouts(
         DataError: if it holds steps that were stored without the policy that chose them.
         ShapeError: if it has another number of lanes.
     """
+    learner, n = algorithm.learner, lanes.get("lanes") or number_of_environments(env)
     if replays:
-        _check_buffer(buffer, algorithm.config, lanes.get("lanes") or number_of_environments(env))
+        _check_buffer(buffer, algorithm.config, n)
         buffer = default_buffer(algorithm, env, **lanes) if buffer is None else buffer
-        return _Replays(algorithm.learner, buffer, algorithm.learner.begin_run(buffer, n_steps, growing=True), digested)
+        return _Replays(learner, buffer, learner.begin_run(buffer, n_steps, growing=True, lanes=n), digested)
     if demonstrations is None:
-        algorithm.learner.begin_run(None, n_steps)
+        learner.begin_run(None, n_steps, lanes=n)
         return Beside()
     algorithm.build_with_dataset(demonstrations)  # checks that they fit
-    return _Demonstrations(demonstrations, algorithm.learner.begin_run(demonstrations, n_steps), digested)
+    return _Demonstrations(demonstrations, learner.begin_run(demonstrations, n_steps, lanes=n), digested)
 
 
 def _check_buffer(buffer: Any, config: Any, n: int) -> None:

@@ -26,7 +26,7 @@ from tests.algorithms import CONTRACT_FIELDS, GRU, LSTM, ROWS, Row, fill
 
 SUFFIXES = (".pt", ".onnx", ".pt2")
 SMALL = VectorEncoderFactory(hidden_units=[6])
-OF_SINGLE_STATES = {"AWR", "DiscreteAWR", "GAIL", "NStepDQN", "PRDC"}  # they, or a part of them
+OF_SINGLE_STATES = {"A2CGAIL", "AWR", "DiscreteAWR", "GAIL", "TRPOGAIL", "NStepDQN", "PRDC"}  # they, or a part of them
 ROWS_WITH_MEMORY = [row for row in ROWS if row.name not in OF_SINGLE_STATES and not row.config.algorithm.acts.aims]
 
 

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
@@ -36,18 +37,34 @@ SMALL: dict[str, Any] = {
 VALUES = {"value_encoder_factory": VectorEncoderFactory([4])}
 
 
-def environment(discrete: bool, n: int = 2) -> Any:
-    return SyncVectorEnv([lambda: Drift(discrete)] * n, autoreset_mode=AutoresetMode.NEXT_STEP)
+class Several(Drift):
+    """A walk with actions of several parts: choices that do not begin at 0, or choices beside quantities."""
+
+    def __init__(self, mixed: bool) -> None:
+        super().__init__()
+        quantities = spaces.Tuple((spaces.Discrete(3, start=1), spaces.Box(-2.0, 2.0, (2,), np.float32)))
+        self.action_space = quantities if mixed else spaces.MultiDiscrete([3, 4], start=[1, -2])
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        return super().step(np.concatenate([np.ravel(part) for part in action]))
+
+
+def environment(discrete: bool, n: int = 2, parts: str = "") -> Any:
+    make = (lambda: Several(parts == "mixed")) if parts else (lambda: Drift(discrete))
+    return SyncVectorEnv([make] * n, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def quiet(**options: Any) -> dict[str, Any]:
     return {"show_progress": False, "logger_adapter": NoopAdapterFactory(), "seed": 3, **options}
 
 
-def learned(config: Any, discrete: bool, n_steps: int = 60, **options: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+def learned(
+    config: Any, discrete: bool, n_steps: int = 60, parts: str = "", **options: Any
+) -> tuple[Any, list[tuple[Any, Any]]]:
     """An algorithm that has learned, and for each update its batch and the policy's parameters before it."""
     birl.seed(0)
-    env, algorithm = environment(discrete), config.create()
+    env, algorithm = environment(discrete, parts=parts), config.create()
     algorithm.build_with_env(env)
     seen: list[tuple[Any, Any]] = []
     update = algorithm.engine.update
@@ -62,12 +79,17 @@ def learned(config: Any, discrete: bool, n_steps: int = 60, **options: Any) -> t
     return algorithm, seen
 
 
-@pytest.mark.parametrize("discrete", [True, False])
-def test_steps_come_back_with_the_policy_that_chose_them(discrete: bool) -> None:
-    config = algos.DiscreteACERConfig(**SMALL)
-    if not discrete:
-        config = algos.ACERConfig(**SMALL, **VALUES, distribution_factory=NormalFactory(std="fixed", initial_std=2.0))
-    _, seen = learned(config, discrete)
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "several", "mixed"])
+def test_steps_come_back_with_the_policy_that_chose_them(kind: str) -> None:
+    discrete, parts = kind in ("discrete", "several"), kind if kind in ("several", "mixed") else ""
+    config: Any = algos.DiscreteACERConfig(**SMALL)
+    wide = {**VALUES, "distribution_factory": NormalFactory(std="fixed", initial_std=2.0)}
+    if parts:
+        own = {name: value for name, value in SMALL.items() if name != "critic_encoder_factory"}
+        config = algos.IMPALAConfig(**own, **wide)
+    elif not discrete:
+        config = algos.ACERConfig(**SMALL, **wide)
+    _, seen = learned(config, discrete, parts=parts)
     fresh = [(batch, now) for batch, now in seen if batch.reward.shape[1] == 2]  # an environment, a sequence each
     replayed = [(batch, now) for batch, now in seen if batch.reward.shape == (5, 3)]
     assert len(fresh) > 5 and len(replayed) > 5
@@ -175,14 +197,21 @@ def test_bad_buffers_are_refused() -> None:
         algorithm.fit_online(env, buffer=prioritised, n_steps=10, **quiet())
 
 
-def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ACER", "IMPALA GRU"])
+def test_stopped_and_resumed_equals_uninterrupted(name: str, tmp_path: Path) -> None:
+    gru = GRUEncoderFactory(hidden_size=4, hidden_units=[4])
+    config: Any = algos.DiscreteACERConfig(**SMALL)
+    if name != "ACER":
+        own = {key: value for key, value in SMALL.items() if not key.endswith("encoder_factory")}
+        config = algos.IMPALAConfig(**own, actor_encoder_factory=gru, value_encoder_factory=gru)
+
     def go(folder: str, stop: int | None, seed: int) -> Any:
         def callback(_: Any, epoch: int, step: int) -> None:
             if step == stop:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         birl.seed(seed)
-        algorithm = algos.DiscreteACERConfig(**SMALL).create()
+        algorithm = config.create()
         given = quiet(callback=callback, checkpoint=tmp_path / folder, n_steps_per_epoch=25)
         try:
             algorithm.fit_online(environment(True), n_steps=50, **given)
@@ -207,7 +236,7 @@ def test_agent_and_loop_are_equal() -> None:
             algorithm.fit_online(env, n_steps=40, **quiet())
             return algorithm
         algorithm.build_with_env(env)
-        agent = algorithm.agent(env=env, seed=3)
+        agent = algorithm.agent(env=env)
         seed = birl.envs.reset_generator(env, 3)
         stepper = birl.envs.Stepper(Drift(True), seed)
         while agent.step < 40:

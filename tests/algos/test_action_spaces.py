@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from birl.actions import (
     one_of,
     space_of,
 )
-from birl.algos import bc, discrete_sac, dqn, ppo
+from birl.algos import bc, discrete_sac, dqn, impala, ppo
 from birl.errors import ActionError, BirlError, ConfigError, ShapeError
 from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
 from birl.testing import check_algorithm
@@ -575,6 +576,39 @@ def test_ppo_clips_one_ratio_of_all_parts(actions: Any) -> None:
     torch.testing.assert_close(gradients_of(made, nets, "actor"), gradients_of(expected / 5, nets, "actor"))
 
 
+@pytest.mark.parametrize("actions", [SIZES, MIXED], ids=["several", "mixed"])
+def test_impala_corrects_by_one_ratio_of_all_parts(actions: Any) -> None:
+    """V-trace of single steps, which are terminal: the error is ``rho (r - V)``."""
+    config = algos.IMPALAConfig(actor_encoder_factory=ENCODER, value_encoder_factory=ENCODER, clip_rho=0.6, clip_c=0.6)
+    algorithm = built(config, actions)
+    nets, batch = algorithm.nets, batch_of(ROWS.double() if actions is MIXED else CHOSEN)
+
+    def joint(i: int) -> tuple[Any, Any]:
+        out = forward(nets, "actor", batch.observation[i])
+        if actions is MIXED:
+            return joint_log_prob(out, nets.actor.log_std, ROWS[i], False)
+        log_probs = log_softmaxes(out)
+        entropy = -sum((each.exp() * each).sum() for each in log_probs)
+        return sum(log_probs[d][CHOSEN[i, d]] for d in range(3)), entropy
+
+    with torch.no_grad():
+        old, before = nets.actor(batch.inputs).parameters(), [joint(i)[0] for i in range(5)]
+        for parameter in nets.actor.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    expected, ratios = torch.zeros((), dtype=torch.float64), []
+    for i in range(5):
+        (now, entropy), value = joint(i), forward(nets, "value", batch.observation[i])[0]
+        ratios.append(float((now - before[i]).exp().detach()))
+        error = min(ratios[-1], 0.6) * (batch.reward[i] - value.detach())
+        expected = expected - error * now + 0.5 * (value.detach() + error - value) ** 2 - 0.01 * entropy
+    assert min(ratios) < 0.6 < max(ratios), ratios
+    single = replace(batch, discount=torch.zeros(5).double(), extra={"policy": old}).map(lambda x: x.unsqueeze(0))
+    made = impala.loss(nets, replace(single, is_first=torch.ones(1, 5).bool()), config).value
+    torch.testing.assert_close(made, expected / 5)
+    for network in ("actor", "value"):
+        torch.testing.assert_close(gradients_of(made, nets, network), gradients_of(expected / 5, nets, network))
+
+
 # -- masks ---------------------------------------------------------------------------------------------------------
 
 
@@ -842,6 +876,9 @@ SMALL = {
     "DiscreteBC": algos.DiscreteBCConfig(batch_size=8, encoder_factory=ENCODER),
     "PPO": algos.PPOConfig(
         batch_size=8, n_epochs=2, actor_encoder_factory=ENCODER, value_encoder_factory=ENCODER, rollout_length=20
+    ),
+    "IMPALA": algos.IMPALAConfig(
+        batch_size=8, actor_encoder_factory=ENCODER, value_encoder_factory=ENCODER, rollout_length=20
     ),
 }
 

@@ -1,18 +1,23 @@
-"""What GAIL adds to PPO: demonstrations beside rollouts."""
+"""What GAIL adds to on-policy learners: demonstrations beside rollouts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import new_class
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
-from birl.algos import GAILConfig, PPOConfig
+from birl.algorithm import Algorithm
+from birl.algorithm import config as config_class
+from birl.algos import ACER, ICML2015TRPO, REINFORCE, VMPO, A2CGAILConfig, GAILConfig, PPOConfig, TRPOGAILConfig
+from birl.algos.gail import JUDGE, ImitationFields, WithDiscriminator, imitating
 from birl.dataset import MDPDataset
 from birl.errors import BirlError, ConfigError, DataError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
@@ -80,6 +85,45 @@ def test_quantities_without_bounds_stay_as_they_are(monkeypatch: pytest.MonkeyPa
     taken, own = batch.extra["taken_action"], batch.action
     assert float(own[..., 0].abs().max()) > 0.1 and float(own[..., 1].abs().max()) > 1
     assert torch.allclose(taken[..., 0], own[..., 0].clamp(-0.1, 0.1)) and torch.equal(taken[..., 1], own[..., 1])
+
+
+def judged_batches(config: Any, env: Any, n_steps: int) -> list[tuple[Any, Any]]:
+    """The batches of the discriminator, with the parameters' update left out."""
+    algorithm = config.create()
+    algorithm.build_with_env(env)
+    seen: list[Any] = []
+    algorithm.engine.update = lambda batch, only=None: seen.append((batch, only)) or {}
+    algorithm.fit_online(env, n_steps=n_steps, demonstrations=shown(), seed=3, **QUIET)
+    return [(algorithm, batch) for batch, only in seen if only == ("discriminator",)]
+
+
+def test_resets_of_vector_environments_are_not_judged() -> None:
+    """In NEXT_STEP, rows where an environment only resets are no steps."""
+    make = [lambda n=n: gymnasium.wrappers.TimeLimit(ChainEnv(), n) for n in (3, 5)]  # which do not end together
+    env = SyncVectorEnv(make, autoreset_mode=AutoresetMode.NEXT_STEP)
+    seen = judged_batches(GAILConfig(**SMALL), env, 64)
+    assert sum(len(batch.weight) for _, batch in seen) == 64
+    assert all(bool((batch.weight == 1).all()) for _, batch in seen)
+    for _, batch in seen:
+        assert len(batch.extra["expert_action"]) == len(batch.extra["taken_action"]) == len(batch.weight)
+
+
+def test_padding_of_sequences_is_not_judged() -> None:
+    from birl.algos.gail import discriminator_loss
+
+    memory = GRUEncoderFactory(4, [4])
+    recurrent = {"actor_encoder_factory": memory, "value_encoder_factory": memory, "sequence_length": 5}
+    seen = judged_batches(GAILConfig(**{**SMALL, **recurrent}), ChainEnv(), 16)
+    assert sum(int(batch.weight.sum()) for _, batch in seen) == 16  # four sequences of five, padded by four
+    assert sum(batch.weight.numel() for _, batch in seen) == 20
+    for algorithm, batch in seen:
+        spoiled = batch.map(torch.clone)
+        padding = spoiled.weight == 0
+        for name in ("expert_observation", "expert_action", "taken_action"):
+            spoiled.extra[name][padding] = 1
+        spoiled.observation[padding] = 50.0
+        plain, other = (discriminator_loss(algorithm.nets, each, algorithm.config) for each in (batch, spoiled))
+        assert torch.equal(plain.value, other.value) and plain.metrics == other.metrics
 
 
 @pytest.mark.parametrize("reward", ["gail", "airl"])
@@ -154,9 +198,81 @@ def test_rollouts_alone_are_refused() -> None:
         ({"discriminator_encoder_factory": GRUEncoderFactory()}, ConfigError, "single steps are judged"),
         ({"actor_encoder_factory": GRUEncoderFactory(), "reward": "airl"}, UnsupportedError, 'use reward="gail"'),
         ({"reward": "wgan"}, ConfigError, "wgan"),
+        ({"shaping": True}, ConfigError, 'shaping=True was given with reward="gail".*use reward="airl"'),
     ],
-    ids=["recurrent discriminator", "recurrent airl", "unknown reward"],
+    ids=["recurrent discriminator", "recurrent airl", "unknown reward", "shaping without airl"],
 )
 def test_what_cannot_imitate(fields: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
         GAILConfig(**{**SMALL, **fields}).create().build_with_env(ChainEnv())
+
+
+def imitator(learner: Any) -> Any:
+    """The configuration of GAIL with a learner, made as docs/imitation.md says."""
+    name = f"{learner.__name__}GAIL"
+    own = config_class(type(f"{name}Config", (ImitationFields, learner.config_class), {"__module__": __name__}))
+    nets = type(f"{name}Nets", (WithDiscriminator, learner.networks), {"__module__": __name__})
+    parts = {
+        "__module__": __name__,
+        "actions": learner.actions,
+        "learns_from": imitating(learner.learns_from),
+        "acts": learner.acts,
+        "steps": (*JUDGE, *learner.steps),
+    }
+    new_class(name, (Algorithm[own, nets],), {}, lambda space: space.update(parts))  # type: ignore[valid-type]
+    return own
+
+
+class Generous(ChainEnv):
+    """A chain with rewards of its own."""
+
+    def step(self, action: Any) -> Any:
+        """A step with another reward."""
+        observation, reward, *rest = super().step(action)
+        return observation, 5.0 - reward, *rest
+
+
+LEARNERS = [TRPOGAILConfig, A2CGAILConfig, *map(imitator, (REINFORCE, VMPO, ICML2015TRPO))]
+
+
+@pytest.mark.parametrize("reward", ["gail", "airl"])
+@pytest.mark.parametrize("config", LEARNERS, ids=lambda config: config.__name__)
+def test_any_learner_from_rollouts_imitates_and_looks_at_no_reward(config: Any, reward: str) -> None:
+    fields = {**SMALL, "reward": reward, "n_discriminator_epochs": 2, "n_episodes": 2}
+    known = {name: value for name, value in fields.items() if hasattr(config(), name)}
+    found = []
+    for env in (ChainEnv(), Generous()):
+        birl.seed(1)
+        algorithm = config(**known).create()
+        algorithm.build_with_env(env)
+        before = {name: value.clone() for name, value in algorithm.nets.state_dict().items()}
+        limited = gymnasium.wrappers.TimeLimit(env, 12)
+        algorithm.fit_online(limited, n_steps=64, demonstrations=shown(), seed=3, **QUIET)
+        found.append(algorithm.nets.state_dict())
+    for network in ("actor", "discriminator"):
+        assert any(name.startswith(network) and not torch.equal(x, before[name]) for name, x in found[0].items())
+    assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+
+
+def test_what_learns_from_stored_rewards_does_not_imitate() -> None:
+    with pytest.raises(ConfigError, match="imitation by Replays .*Use a learner from rollouts alone"):
+        imitating(ACER.learns_from)
+
+
+def test_the_shaping_term_has_no_value_after_a_termination() -> None:
+    """AIRL's ``f = g + gamma h(s') - h(s)``, and an episode that is over has no state."""
+    from birl.algos.gail import logit
+
+    algorithm = GAILConfig(**SMALL, reward="airl", shaping=True, gamma=0.5).create()
+    algorithm.build_with_env(ChainEnv())
+    nets, config = algorithm.nets, algorithm.config
+    for network, constant in ((nets.discriminator, 3.0), (nets.shaping, 2.0)):
+        for parameter in network.parameters():
+            torch.nn.init.zeros_(parameter)
+        torch.nn.init.constant_(network.linear.bias, constant)
+    zeros, no = np.zeros((2, 1), np.float32), np.zeros((2, 1), bool)
+    x, ends = np.zeros((2, 1, 8), np.float32), np.array([[True], [False]])
+    rollout = Rollout(x, np.zeros((2, 1), np.int64), zeros, x, ends, no, no, ~no, {})
+    batch = algorithm.learner.batch(replace(rollout, expert=shown().sample_transition_batch(2)))
+    judged = logit(nets, batch, "agent", config) + batch.extra["agent_log_prob"]
+    assert judged.flatten().tolist() == pytest.approx([3.0 - 2.0, 3.0 + 0.5 * 2.0 - 2.0], abs=1e-5)

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 
 import birl
-from birl.algos import A2CConfig, PPOConfig, REINFORCEConfig
+from birl.algorithm import Rollouts
+from birl.algos import A2C, A2CConfig, IMPALAConfig, PPOConfig, REINFORCEConfig
 from birl.errors import ConfigError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
@@ -28,6 +30,27 @@ def test_a_rollout_shorter_than_a_sequence_is_refused() -> None:
         config.create().fit_online(ChainEnv(), n_steps=12, **QUIET)
     for fine in (PPOConfig(**given, sequence_length=6), A2CConfig(**given)):
         fine.create().fit_online(ChainEnv(), n_steps=12, **QUIET)
+
+
+def test_more_environments_make_fewer_updates_of_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which `compile_graph="auto"` knows how long a run is."""
+    a2c, impala = A2CConfig(), IMPALAConfig(rollout_length=5, replay_ratio=3.0)
+    assert [A2C.learns_from.updates(a2c, 1000, lanes) for lanes in (1, 8)] == [200, 25]
+    assert [impala.algorithm.learns_from.updates(impala, 1000, lanes) for lanes in (1, 8)] == [800, 100]
+    ppo = PPOConfig(n_epochs=4, batch_size=10)
+    assert [ppo.algorithm.learns_from.updates(ppo, 1000, lanes) for lanes in (1, 8)] == [400, 400]
+    seen: list[Any] = []
+    monkeypatch.setattr(Rollouts, "updates", lambda self, config, count, lanes: seen.append((count, lanes)) or 0)
+    algorithm = a2c.create()
+    algorithm.fit_online(SyncVectorEnv([ChainEnv] * 3), n_steps=30, **QUIET)
+    algorithm.agent(2)
+    assert seen == [(30, 3), (0, 2)]
+
+
+@pytest.mark.parametrize("config", [PPOConfig, IMPALAConfig])
+def test_there_is_nothing_to_warm_up_in_a_rollout(config: Any) -> None:
+    with pytest.raises(ConfigError, match="burn_in is 2, but .* learns from rollouts.*leave burn_in at 0"):
+        config(burn_in=2).create().fit_online(ChainEnv(), n_steps=12, **QUIET)
 
 
 def test_recurrent_networks_learn_through_a_whole_rollout() -> None:

@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+import birl
 from birl import algos
+from birl.errors import StalledError
 from birl.models import VectorEncoderFactory
 from birl.models.distributions import Categorical, Normal
 from birl.optimizers import AdamFactory
+from birl.run.on_policy import on_policy_fitter
 from birl.run.protocols import Rollout
+from birl.testing import ChainEnv
 from birl.types import Batch
 from tests.golden.case import build
 from tests.golden.cases_ppo import rollouts
@@ -131,3 +135,42 @@ def test_a_run_goes_on_after_a_rollout_without_an_end() -> None:
     with pytest.warns(RuntimeWarning, match="learned nothing from a rollout of 3 steps"):
         algorithm.fit_online(gymnasium.make("CartPole-v1"), n_steps=63, n_steps_per_epoch=63, show_progress=False)
     assert algorithm.grad_step == 1
+
+
+def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line searches try no length at all."""
+    from birl.algorithm import trust_region
+
+    search = trust_region.line_search
+
+    def none(evaluate: Any, start: Any, step: Any, max_kl: float, n_steps: int, shrink: float) -> Any:
+        return search(evaluate, start, step, max_kl, 0, shrink)
+
+    monkeypatch.setattr(trust_region, "line_search", none)
+
+
+SHORT: dict[str, Any] = {"actor_encoder_factory": SMALL, "rollout_length": 16, "conjugate_gradient_steps": 2}
+QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory(), "seed": 0}
+
+
+def test_ten_failed_line_searches_end_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stuck(monkeypatch)
+
+    def run(n_steps: int) -> Any:
+        algorithm = algos.TRPOConfig(**SHORT, value_encoder_factory=SMALL, n_epochs=1).create()
+        options = {"n_steps_per_epoch": 48, "checkpoint": tmp_path, **QUIET}
+        return list(on_policy_fitter(algorithm, ChainEnv(), n_steps, **options))
+
+    _, metrics = run(96)[-1]  # six
+    assert metrics["failed_search"] == 1 and metrics["step_share"] == 0
+    with pytest.raises(StalledError, match="^12 line searches in a row found no step, up to step 192.*smaller max_kl"):
+        run(240)  # goes on counting
+
+
+def test_where_there_is_nothing_to_learn_no_search_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck(monkeypatch)
+    still = algos.TRPOConfig(**SHORT, value_encoder_factory=SMALL, n_epochs=1, max_kl=0.0)
+    for config, reward in ((still, 1.0), (algos.ICML2015TRPOConfig(**SHORT), 0.0)):
+        env = gymnasium.wrappers.TimeLimit(gymnasium.wrappers.TransformReward(ChainEnv(), lambda x, r=reward: x * r), 8)
+        ((_, metrics),) = on_policy_fitter(config.create(), env, 320, n_steps_per_epoch=320, **QUIET)
+        assert metrics["failed_search"] == 0 and metrics["step_share"] == 0

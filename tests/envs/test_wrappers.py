@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from typing import Any
 
@@ -252,6 +253,14 @@ def test_training_clips_rewards() -> None:
 
     assert rewards(is_eval=False) == {0.0, 1.0}
     assert max(rewards(is_eval=True)) >= 5
+
+
+def test_a_game_can_be_sent_to_another_process() -> None:
+    """As workers and vector environments of processes need it."""
+    game = Atari(make_atari("pong"), num_stack=4)
+    other = pickle.loads(pickle.dumps(game))  # noqa: S301
+    first, second = (env.reset(seed=3)[0] for env in (game, other))
+    assert np.array_equal(first, second) and other.observation_space == game.observation_space
 
 
 def test_what_is_no_game_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from birl.errors import CorruptFileError, NonFiniteError
+from birl.errors import CorruptFileError, NonFiniteError, StalledError
 from birl.logging.averages import Averages
 
 
@@ -67,3 +67,29 @@ def test_a_saved_count_that_cannot_be_is_refused(count: object) -> None:
     state = averages.get_state()
     with pytest.raises(CorruptFileError, match="a count of steps"):
         averages.set_state({**state, "count": {"loss": count}})
+
+
+def searched(averages: Averages, failed: list[int], step: int = 1) -> None:
+    for each in failed:
+        averages.add({"failed_search": torch.tensor(float(each))})
+    averages.check(step)
+
+
+def test_failed_searches_are_counted_over_epochs_and_checkpoints() -> None:
+    averages = Averages()
+    for failed in ([1] * 4, [0], [1] * 5, [], [1, 0, 1], [1] * 6):
+        searched(averages, failed)
+        averages.clear()
+    averages.add({"failed_search": torch.tensor(1.0)})
+    averages.check(1, flush=False)  # a checkpoint counts nothing twice
+    other = Averages()
+    other.set_state(averages.get_state())
+    searched(other, [1, 1])
+    with pytest.raises(StalledError, match="^10 line searches in a row found no step, up to step 7"):
+        searched(other, [1], 7)
+
+
+def test_a_count_of_searches_without_their_sum_is_refused() -> None:
+    state = Averages().get_state()
+    with pytest.raises(CorruptFileError, match="counts 3 line searches"):
+        Averages().set_state({**state, "searches": 3})

@@ -155,7 +155,7 @@ class FakeLearner:
     def learner(self) -> FakeLearner:
         return self
 
-    def begin_run(self, source: Any, count: int, *, growing: bool = False) -> Any:
+    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
         return source
 
     compiled = False

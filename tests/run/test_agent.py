@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 import birl.seeding
 from birl.acting.explorers import ConstantEpsilonGreedy
-from birl.algos import DQNConfig
+from birl.algos import DiscreteACERConfig, DQNConfig, NStepDQNConfig
 from birl.dataset import create_fifo_replay_buffer
 from birl.envs import Elsewhere, Stepper, reset_generator, single_spaces
 from birl.errors import (
@@ -27,6 +27,8 @@ from birl.errors import (
     ResumeError,
     ShapeError,
 )
+from birl.models import VectorEncoderFactory
+from birl.optimizers import AdamFactory
 from birl.run.agent import Agent, replay_agent, rollout_agent
 from birl.run.on_policy import on_policy_fitter
 from birl.run.options import checked_agent_options
@@ -149,6 +151,49 @@ def test_a_saved_agent_goes_on_bit_for_bit(tmp_path: Path, make: Callable[..., A
         found = run((7, 18), between)
         assert same(found[0], expected[0])
         assert found[1:] == expected[1:]
+
+
+OWN: dict[str, Any] = {"rollout_length": 4, "optim_factory": AdamFactory(), "learning_rate": 0.05}
+TINY = VectorEncoderFactory([4])
+ROLLOUT_AGENTS = {
+    "ACER": lambda: DiscreteACERConfig(
+        **OWN, actor_encoder_factory=TINY, critic_encoder_factory=TINY, batch_size=3, replay_ratio=2.0, replay_start=8
+    ),
+    "NStepDQN": lambda: NStepDQNConfig(**OWN, encoder_factory=TINY, target_update_interval=3),
+}
+
+
+@pytest.mark.parametrize("name", ROLLOUT_AGENTS)
+def test_saved_agents_that_replay_or_explore_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    def begun(seed: int) -> Agent:
+        birl.seeding.seed(seed)
+        algorithm: Any = ROLLOUT_AGENTS[name]().create()
+        explorer = ConstantEpsilonGreedy(0.3) if name == "NStepDQN" else None
+        return algorithm.agent(env=Drift(), explorer=explorer)  # type: ignore[no-any-return]
+
+    def run(stop: int | None) -> Any:
+        agent, env = begun(0), Drift()
+        observation, _ = env.reset(seed=1)
+        for step in range(40):
+            if step == stop:  # in the middle of a rollout
+                agent.save(tmp_path)
+                agent = begun(9)
+                agent.load(tmp_path)
+            observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
+            agent.observe(observation, reward, terminated, truncated)
+            if terminated or truncated:
+                observation, _ = env.reset()
+        learner: Any = agent.algorithm
+        assert learner.grad_step > 10 if name == "ACER" else learner.grad_step == 10
+        return learner.nets.state_dict(), agent.metrics()
+
+    (expected, metrics), (found, others) = run(None), run(18)
+    assert all(torch.equal(value, found[key]) for key, value in expected.items()) and metrics == others
+
+
+def test_a_seed_that_would_do_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="seed=3 was given, but NStepDQN learns from rollouts.*call birl.seed before"):
+        NStepDQNConfig().create().agent(env=Drift(), seed=3)
 
 
 def test_evaluation_changes_nothing_and_acts_greedily() -> None:

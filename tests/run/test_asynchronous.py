@@ -44,7 +44,7 @@ from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.optimizers import RMSpropFactory
 from birl.preprocessing import RunningObservationScaler
 from birl.run import asynchronous
-from birl.run.asynchronous import asynchronous_fitter
+from birl.run.asynchronous import _explorers, asynchronous_fitter
 from birl.run.on_policy import on_policy_fitter
 from run.fakes import Drift
 
@@ -497,3 +497,23 @@ def test_the_command_line_has_workers(threads: None, tmp_path: Path, capsys: pyt
 def test_updates_that_one_gradient_does_not_make(threads: None, config: Any, match: str) -> None:
     with pytest.raises(UnsupportedError, match=match):
         config.create().fit_online(Drift(), n_steps=20, **QUIET, workers=1)
+
+
+class Noisy:
+    """An explorer of one's own that knows no base class."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def sample(self, algo: Any, x: Any, step: int) -> Any:
+        """Random actions."""
+        return self.rng.integers(2, size=len(x))
+
+
+def test_explorers_with_equal_random_numbers_are_refused() -> None:
+    explorer = Noisy(0)
+    for given in (explorer, [explorer] * 2):
+        with pytest.raises(ConfigError, match="Noisy has random numbers of its own in 'rng'.*a list with one for each"):
+            _explorers(given, 2)
+    assert len(_explorers([Noisy(0), Noisy(1)], 2)) == 2 and _explorers(explorer, 1) == [explorer]
+    assert len(_explorers(ConstantEpsilonGreedy(0.1), 2)) == 2  # it is made anew in each
