@@ -29,8 +29,8 @@ from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import environment_settings, part_settings, run_settings
-from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.online import DEFAULT_BUFFER_LIMIT
+from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.player import check_parts, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol
 from birl.run.rollouts import Beside, RolloutPlayer, begin_rollouts
