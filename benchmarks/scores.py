@@ -200,12 +200,12 @@ TASKS: dict[str, Task] = {
     },
     **{
         f"{name.lower()}-{env.split('-')[0].lower()}": Task(
-            name, env, "", 20_480, 4_096, {"replay_start": 1000}, widths=SMALL, reward_scale=scale
+            name, env, "", 5 * interval, interval, {"replay_start": 1000}, widths=SMALL, reward_scale=scale
         )
-        for name, env, scale in (
-            ("DiscreteACER", "CartPole-v1", 1.0),
-            ("ACER", "Pendulum-v1", 0.01),  # returns of -1400: unscaled, values would take the whole run to get there
-            ("IMPALA", "CartPole-v1", 0.1),
+        for name, env, interval, scale in (
+            ("DiscreteACER", "CartPole-v1", 4_096, 1.0),
+            ("ACER", "Pendulum-v1", 2_048, 0.01),  # returns of -1400: values would take the whole run to get there
+            ("IMPALA", "CartPole-v1", 4_096, 0.1),
         )
     },
     "gail-cartpole": Task("GAIL", "CartPole-v1", "cartpole-replay", 20_480, 4_096, shown=4),
