@@ -52,6 +52,8 @@ class Task:
         target_return: what a sequence model aims at.
         widths: of all networks, where the defaults would take hours on one core.
         running: whether observations and rewards are scaled by statistics that move along.
+        reward_scale: what rewards are multiplied by while it learns, so that values are not far above 1.
+        envs: number of environments side by side.
         shown: number of the best episodes of ``data`` that are imitated in the environment; 0 to learn from all data.
     """
 
@@ -64,6 +66,8 @@ class Task:
     target_return: float | None = None
     widths: tuple[int, ...] = ()
     running: bool = False
+    reward_scale: float = 1.0
+    envs: int = 1
     shown: int = 0
 
     @property
@@ -102,6 +106,10 @@ class Task:
             words += ["actions scaled to [-1, 1]"]
         if self.running:
             words += ["observations and rewards scaled by running statistics"]
+        if self.reward_scale != 1:
+            words += [f"rewards multiplied by {self.reward_scale:g}"]
+        if self.envs > 1:
+            words += [f"{self.envs} environments side by side"]
         if self.target_return is not None:
             words += [f"aims at a return of {self.target_return:.0f}"]
         return ", ".join([*words, "otherwise defaults"])
@@ -189,21 +197,37 @@ TASKS: dict[str, Task] = {
         for running in (False, True)
     },
     **{
-        f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "", 40_960, 4_096, {"learning_rate": rate})
-        for name, rate in (("A2C", 7e-4), ("A3C", 7e-4), ("REINFORCE", 1e-3))
+        f"{name.lower()}-cartpole": Task(
+            name, "CartPole-v1", "", 40_960, 4_096, {"learning_rate": rate}, reward_scale=scale
+        )
+        # A3C's losses are sums; PFRL's predecessor scales the rewards of its example, too, by 0.01 for longer runs
+        for name, rate, scale in (("A2C", 7e-4, 1.0), ("A3C", 7e-4, 0.1), ("REINFORCE", 1e-3, 1.0))
     },
     **{
         f"{name.lower()}-{env.split('-')[0].lower()}": Task(
-            name, env, "", 20_480, 4_096, {"replay_start": 1000}, widths=SMALL
+            name, env, "", 5 * interval, interval, {"replay_start": 1000}, widths=SMALL, reward_scale=scale
         )
-        for name, env in (("DiscreteACER", "CartPole-v1"), ("ACER", "Pendulum-v1"), ("IMPALA", "CartPole-v1"))
+        for name, env, interval, scale in (
+            ("DiscreteACER", "CartPole-v1", 4_096, 1.0),
+            ("ACER", "Pendulum-v1", 2_048, 0.01),  # returns of -1400: values would take the whole run to get there
+            ("IMPALA", "CartPole-v1", 4_096, 0.1),
+        )
     },
     **{
         f"{name.lower()}-cartpole": Task(name, "CartPole-v1", "cartpole-replay", 20_480, 4_096, fields, shown=4)
         for name, fields in (("GAIL", {}), ("TRPOGAIL", {"rollout_length": 2048}), ("A2CGAIL", {"rollout_length": 32}))
     },
+    # from one environment it unlearns: so does a loop written by hand with the same settings
     "nstepdqn-cartpole": Task(
-        "NStepDQN", "CartPole-v1", "", 40_960, 4_096, {"learning_rate": 7e-4, "target_update_interval": 100}
+        "NStepDQN",
+        "CartPole-v1",
+        "",
+        40_960,
+        4_096,
+        {"learning_rate": 1e-3, "target_update_interval": 50},
+        widths=SMALL,
+        reward_scale=0.1,
+        envs=8,
     ),
     "vmpo-cartpole": Task("VMPO", "CartPole-v1", "", 40_960, 8_192),
     "trpo-cartpole": Task(
@@ -375,6 +399,8 @@ def run_birl(options: argparse.Namespace) -> None:
     if task.running:
         fields["observation_scaler"] = birl.preprocessing.RunningObservationScaler()
         fields["reward_scaler"] = birl.preprocessing.RunningRewardScaler()
+    if task.reward_scale != 1:
+        fields["reward_scaler"] = birl.preprocessing.MultiplyRewardScaler(task.reward_scale)
     algorithm = getattr(algos, f"{name}Config")(**fields).create()
 
     def acting() -> Act:
@@ -385,7 +411,7 @@ def run_birl(options: argparse.Namespace) -> None:
     if not task.data:
         if not algorithm.learns_from.on_policy:
             common |= {"random_steps": RANDOM_STEPS, "update_start_step": RANDOM_STEPS}
-        env = gymnasium.make(task.env)
+        env = gymnasium.make(task.env) if task.envs == 1 else birl.envs.make_env(task.env, task.envs)
         kept = (options.task, options.side, options.seed) == REPLAY_OF
         buffer = birl.dataset.create_infinite_replay_buffer(env=env) if kept else None
         explorers = {

@@ -33,15 +33,15 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     experience = algorithm.learns_from
     if experience.on_policy:
         replays = _replays(algorithm, buffer=buffer, explorer=explorer, **run)
-        if replays and run.get("workers") is not None:
+        if buffer is not None and run.get("workers") is not None:
             raise UnsupportedError(
-                f"{name} replays steps from a buffer, which workers={run['workers']} would not share: leave workers "
-                "out, or give the configuration replay_ratio=0"
+                f"a buffer was given with workers={run['workers']}, which would not share it: leave it out, and each "
+                "worker replays steps of its own; or leave workers out"
             )
         if run.get("workers") is None:
             epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, explorer, buffer, replays=replays, **run)
         else:
-            epochs = asynchronous.asynchronous_fitter(algorithm, env, n_steps, explorer, **run)
+            epochs = asynchronous.asynchronous_fitter(algorithm, env, n_steps, explorer, replays=replays, **run)
     elif run.get("workers") is not None:
         raise UnsupportedError(
             f"{name} learns from a replay buffer, which workers={run['workers']} would not share: leave workers out, "

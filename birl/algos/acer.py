@@ -73,10 +73,11 @@ class DiscreteACERConfig(ReplayedPolicyConfig):
 
     After each rollout of ``rollout_length`` steps from each environment there is an update from it, and then a number
     of updates from sequences of older steps, which is drawn from a Poisson distribution. Steps are stored in a replay
-    buffer with the policy that chose them.
+    buffer with the policy that chose them. With ``fit_online(env, workers=16)`` each of 16 processes has a buffer of
+    its own, as in the paper; without ``workers`` all environments share one.
 
     Differs from the paper: losses are means over steps, not sums; the trust region's statistics are the logits, not
-    the probabilities; environments of one process step together, with one buffer, instead of asynchronous threads.
+    the probabilities.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
     """
@@ -189,9 +190,8 @@ class ACERConfig(DiscreteACERConfig):
     ``n_samples`` actions ``u`` of the policy. Actions come from a Gaussian, by default with a fixed standard deviation,
     and are clipped to the environment's bounds.
 
-    Differs from the paper: losses are means over steps, not sums; environments of one process step together, with one
-    buffer, instead of asynchronous threads; and each rollout is learned from before older ones are replayed, where the
-    paper's experiments with continuous actions replay only.
+    Differs from the paper: losses are means over steps, not sums; each rollout is learned from before older ones are
+    replayed, where the paper's experiments with continuous actions replay only.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
     """

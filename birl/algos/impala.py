@@ -43,11 +43,13 @@ class IMPALAConfig(ReplayedPolicyConfig):
     It learns from each rollout and from older ones in a replay buffer (section 5.2.2), where the policy that acted is
     not the one that learns. With ``replay_ratio=0`` it is an advantage actor-critic, as there is nothing to correct.
 
-    Differs from the paper: losses are means over steps, not sums; one process acts and learns in turns, so that the
-    newest steps are not behind the policy; and older ones have updates of their own, as many on average, instead of one
-    half of each.
+    With ``fit_online(env, workers=16)`` each of 16 processes acts, and replays from a buffer of its own.
 
-    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``importance_weight``.
+    Differs from the paper: an actor finds gradients itself, so that the newest steps are not behind the policy; and
+    older ones have updates of their own, as many on average, instead of one half of each.
+
+    Logs ``loss``, a sum over steps, and the means ``policy_loss``, ``value_loss``, ``entropy`` and
+    ``importance_weight``.
     """
 
     learning_rate: float = 6e-4
@@ -69,7 +71,10 @@ class IMPALANets(PolicyAndValue):
 
 
 def loss(nets: IMPALANets, batch: Batch, cfg: IMPALAConfig) -> Loss:
-    """Section 4.2: policy gradient with V-trace's advantages, value error and entropy bonus."""
+    """Section 4.2: policy gradient with V-trace's advantages, value error and entropy bonus, summed over steps.
+
+    The paper's clipping of gradients and epsilon of RMSprop are for sums: means would be far below that epsilon.
+    """
     policy, value = nets.both(batch.inputs)
     log_prob = policy.log_prob(batch.action)
     with torch.no_grad():
@@ -81,8 +86,9 @@ def loss(nets: IMPALANets, batch: Batch, cfg: IMPALAConfig) -> Loss:
     policy_loss = -weighted_mean(advantage * log_prob, batch.weight)
     value_loss = weighted_mean((target - value).square(), batch.weight)
     entropy = weighted_mean(policy.entropy(), batch.weight)
+    mean = policy_loss + cfg.value_coefficient * value_loss - cfg.entropy_coefficient * entropy
     return Loss(
-        policy_loss + cfg.value_coefficient * value_loss - cfg.entropy_coefficient * entropy,
+        mean * batch.weight.count_nonzero(),
         {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "importance_weight": used},
     )
 
@@ -94,4 +100,4 @@ class IMPALA(Algorithm[IMPALAConfig, IMPALANets]):
     actions = ActionSpace.ANY
     learns_from = Replays()
     acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
-    steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)
+    steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss", splits=False),)  # a sum

@@ -222,7 +222,7 @@ def train(
     unused = {**learning, **given(random_steps=random_steps), **drawing}
     unused |= {} if algorithm.learns_from.explored else explored
     replays = algorithm.learns_from.replays
-    if replays:
+    if replays and "workers" not in looks:  # each of these has a buffer of its own
         unused.pop("buffer_size", None)
     if algorithm.learns_from.on_policy and unused:
         raise ConfigError(
@@ -299,7 +299,7 @@ def train(
             sampler = drawing_sampler(env, online, updates, prioritized_sampler(drawing, updates))
             options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
             notes.append(why)
-        if source is None and replays and learner.config.replay_ratio:
+        if source is None and replays and learner.config.replay_ratio and "workers" not in looks:
             options["buffer"] = replay_buffer(env, config, online)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
         before = checkpoint_step(out) if resumed else 0

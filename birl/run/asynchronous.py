@@ -6,6 +6,9 @@ arXiv:1602.01783, algorithm S3). Optimiser and targets are the owner's, so that 
 
 The owner hands out steps and counts those that come back: exactly ``n_steps`` are learned from, none of them twice.
 What a worker has begun when it is killed is lost, which is said, and handed out again.
+
+Where older steps are replayed, each worker has a buffer of its own rollouts (Wang et al. 2017, arXiv:1611.01224,
+algorithm 1). After a rollout it is given as many orders of no steps as there are updates due from there.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import environment_settings, part_settings, run_settings
+from birl.run.online import DEFAULT_BUFFER_LIMIT
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import check_parts
+from birl.run.player import check_parts, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol
-from birl.run.rollouts import RolloutPlayer
+from birl.run.rollouts import Beside, RolloutPlayer, begin_rollouts
 from birl.run.session import Session
 from birl.seeding import is_seed, seed
 from birl.types import Array, State
@@ -55,6 +59,7 @@ class Given(NamedTuple):
         explorer: of this worker.
         seed: of all its randomness.
         state: to go on from; ``None`` to begin.
+        kept: number of steps that its replay buffer keeps; 0 for none.
     """
 
     algorithm: tuple[Any, Any, Any, Any]
@@ -62,6 +67,7 @@ class Given(NamedTuple):
     explorer: Any
     seed: int
     state: State | None
+    kept: int
 
 
 class Order(NamedTuple):
@@ -69,7 +75,7 @@ class Order(NamedTuple):
 
     Attributes:
         step: steps counted so far, of all workers.
-        most: steps to make, a whole rollout or less at the end of a run.
+        most: steps to make, a whole rollout or less at the end of a run; 0 to learn from older ones.
         update: updates made so far.
         parameters: of all networks, with buffers.
     """
@@ -89,6 +95,7 @@ class Lesson(NamedTuple):
         loss: its value.
         returns: of the episodes that have ended.
         steps: that it made.
+        due: number of updates from older steps that follow.
     """
 
     gradients: dict[str, Array]
@@ -96,6 +103,7 @@ class Lesson(NamedTuple):
     loss: float
     returns: Array
     steps: int
+    due: int
 
 
 def asynchronous_fitter(
@@ -103,6 +111,8 @@ def asynchronous_fitter(
     env: Environment,
     n_steps: int = 1_000_000,
     explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None = None,
+    *,
+    replays: bool = False,
     **options: Unpack[OnlineOptions],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
     """Train on rollouts of workers, one epoch per iteration.
@@ -113,6 +123,8 @@ def asynchronous_fitter(
             or gets a copy.
         n_steps: number of environment steps over all workers that are learned from, exactly.
         explorer: one for all workers, or a list with one for each; by default the policy acts by itself.
+        replays: whether each worker learns from its older rollouts as well, of which it keeps its share of a million
+            steps.
         **options: see `OnlineOptions`; ``workers`` is the number of processes.
 
     Yields:
@@ -138,7 +150,8 @@ def asynchronous_fitter(
     algorithm.build_with_env(env)
     algorithm.learner.check_apart(n_steps)
     n_steps_of_rollout = algorithm.config.rollout_length * number_of_environments(env)
-    fleet = Fleet(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout)
+    kept = DEFAULT_BUFFER_LIMIT // n_workers if replays else 0
+    fleet = Fleet(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout, kept)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"
     session = Session(algorithm, name, n_steps, {"workers": fleet}, settings, evaluators, None, given)
@@ -146,15 +159,23 @@ def asynchronous_fitter(
     if fleet.cut and session.left and n_workers == 1:
         session.differs("its last rollout was cut short by the end of the run")
 
+    def learn() -> None:
+        with session.time("algorithm_update"):
+            session.averages.add(fleet.learn())
+
     def step() -> None:
         with session.time("step"):
-            if fleet.pending == 0:
+            while fleet.pending == 0:
                 for value in fleet.hear(session.step, session.left):
                     session.averages.add({"rollout_return": float(value)})
+                if fleet.pending == 0:  # from older steps: none to be counted
+                    learn()
             fleet.pending -= 1
             if fleet.pending == 0:
-                with session.time("algorithm_update"):
-                    session.averages.add(fleet.learn())
+                learn()
+            while session.left == 1 and fleet.due:  # after the last step
+                fleet.hear(session.step, 0)
+                learn()
         session.tick()
 
     try:
@@ -189,7 +210,9 @@ class _Place:
         worker: ``None`` before it is needed.
         seed, state: what its worker begins from.
         ready: whether the worker has begun.
-        most: steps that it was told to make, 0 while it has no order.
+        busy: whether it has an order.
+        most: steps that it was told to make.
+        due: updates from older steps that it is to be told to find.
     """
 
     def __init__(self, number: int) -> None:
@@ -197,7 +220,8 @@ class _Place:
         self.worker: Worker | None = None
         self.seed: int | None = None
         self.state: State | None = None
-        self.ready, self.most = False, 0
+        self.ready = self.busy = False
+        self.most = self.due = 0
 
 
 class Fleet:
@@ -211,6 +235,7 @@ class Fleet:
         explorers: one for each worker.
         generator: source of the workers' seeds.
         n_steps: of a whole rollout.
+        kept: see `Given`.
 
     Attributes:
         pending: steps of the present lesson that are not counted yet.
@@ -219,24 +244,40 @@ class Fleet:
     """
 
     def __init__(
-        self, algorithm: Any, env: Any, explorers: list[Any], generator: np.random.Generator, n_steps: int
+        self,
+        algorithm: Any,
+        env: Any,
+        explorers: list[Any],
+        generator: np.random.Generator,
+        n_steps: int,
+        kept: int = 0,
     ) -> None:
         self._algorithm, self._env, self._explorers = algorithm, env, explorers
-        self._generator, self._n_steps = generator, n_steps
+        self._generator, self._n_steps, self._kept = generator, n_steps, kept
         self._places = [_Place(number) for number in range(len(explorers))]  # the one heard last at the end
         self._lessons: list[tuple[int, Lesson]] = []  # heard and not learned from, with the numbers of their workers
         self._deaths = 0  # since a worker was heard
         self.pending = self.replaced = 0
         self.cut = False
 
+    @property
+    def due(self) -> int:
+        """Number of updates from older steps that are still to be made."""
+        heard = sum(lesson.steps == 0 for _, lesson in self._lessons)
+        return heard + sum(place.due + (place.busy and place.most == 0) for place in self._places)
+
     def hear(self, step: int, left: int) -> Array:
         """Wait for the next lesson, which is to be counted and learned from. Returns the returns of its episodes.
+
+        Where it is of older steps there is nothing to count: ``pending`` is 0.
 
         Args:
             step: steps counted so far.
             left: steps left in the run.
         """
         while not self._lessons:
+            if left == self.due == 0:  # the worker that was to find it has been killed
+                return np.zeros(0)
             self._hand_out(step, left)
             self._listen()
         lesson = self._lessons[0][1]
@@ -244,7 +285,9 @@ class Fleet:
         return lesson.returns
 
     def learn(self) -> dict[str, Any]:
-        """Move the parameters by the lesson that was counted. Returns metrics."""
+        """Move the parameters by the lesson that was heard, if there was one. Returns metrics."""
+        if not self._lessons:
+            return {}
         lesson = self._lessons[0][1]
         metrics = self._algorithm.learner.move(
             {name: torch.from_numpy(value) for name, value in lesson.gradients.items()}, lesson.loss, lesson.metrics
@@ -259,15 +302,15 @@ class Fleet:
                 self._begin(place)
         order: dict[str, Any] | None = None
         for place in self._places:
-            most = min(self._n_steps, left - sum(each.most for each in self._places))
-            if not place.ready or place.most or most <= 0:
+            most = 0 if place.due else min(self._n_steps, left - sum(each.most for each in self._places))
+            if not place.ready or place.busy or (most <= 0 and not place.due):
                 continue
             if order is None:
                 tensors = self._algorithm.nets.state_dict()
                 parameters = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
                 order = {"step": step, "update": self._algorithm.grad_step, "parameters": parameters}
-            place.most = most
-            self.cut = self.cut or most < self._n_steps
+            place.busy, place.most, place.due = True, most, max(place.due - 1, 0)
+            self.cut = self.cut or 0 < most < self._n_steps
             try:
                 _worker(place).send(Order(most=most, **order))
             except Ended as error:
@@ -275,7 +318,7 @@ class Fleet:
 
     def _listen(self) -> None:
         """Wait for a word of one of the workers that begin, or work on an order."""
-        waited_for = {place.worker: place for place in self._places if place.most or not place.ready}
+        waited_for = {place.worker: place for place in self._places if place.busy or not place.ready}
         place = waited_for[first_ready(worker for worker in waited_for if worker is not None)]
         try:
             found = _worker(place).receive()
@@ -289,25 +332,27 @@ class Fleet:
         self._places.remove(place)
         self._places.append(place)
         self._deaths = place.most = 0
+        place.busy, place.due = False, place.due + found.due
 
     def _begin(self, place: _Place) -> None:
         if place.seed is None:
             place.seed = int(self._generator.integers(2**32))
         own = self._algorithm
         algorithm = (type(own), own.config, own.spec.observations, own.spec.actions)
-        given = Given(algorithm, self._env, self._explorers[place.number], place.seed, place.state)
+        given = Given(algorithm, self._env, self._explorers[place.number], place.seed, place.state, self._kept)
         place.worker, place.state = Worker(work, given), None
 
     def _replace(self, place: _Place, error: Ended) -> None:
         worker = _worker(place)
         lost = f"the rollout that it was making, of up to {place.most} steps," if place.most else "its episode"
         LOG.warning(
-            "worker %d (process %s) was ended %s; %s is lost, and another worker takes its place",
-            *(place.number, worker.number, error.how, lost),
+            "worker %d (process %s) was ended %s; %s is lost%s, and another worker takes its place",
+            *(place.number, worker.number, error.how, lost, ", with its replay buffer" if self._kept else ""),
         )
         worker.kill()
         self._deaths, self.replaced = self._deaths + 1, self.replaced + 1
-        place.worker, place.seed, place.state, place.ready, place.most = None, None, None, False, 0
+        place.worker = place.seed = place.state = None
+        place.ready, place.busy, place.most, place.due = False, False, 0, 0
         if self._deaths >= MOST_DEATHS * len(self._places):
             raise WorkerError(
                 f"workers were ended {self._deaths} times ({error.how} last) without one rollout between them: where "
@@ -330,6 +375,7 @@ class Fleet:
             "replaced": self.replaced,
             "cut": self.cut,
             "order": [place.number for place in self._places],
+            "due": {str(place.number): place.due for place in self._places},
             "workers": workers,
             "lessons": {str(i): {"worker": n, **lesson._asdict()} for i, (n, lesson) in enumerate(self._lessons)},
         }
@@ -339,7 +385,7 @@ class Fleet:
         found: dict[str, State] = {}
         begun = [place for place in self._places if place.worker is not None]
         while len(found) < len(begun):
-            while any(place.most or not place.ready for place in begun):
+            while any(place.busy or not place.ready for place in begun):
                 self._listen()
             for place in sorted(begun, key=lambda place: place.number):
                 if str(place.number) in found:
@@ -361,6 +407,9 @@ class Fleet:
         pending = check("pending", state["pending"], int, low=0, error=CorruptFileError)
         replaced = check("replaced", state["replaced"], int, low=0, error=CorruptFileError)
         by_number = {place.number: place for place in self._places}
+        due = {  # earlier builds of 0.1 replayed nothing
+            key: check("due", n, int, low=0, error=CorruptFileError) for key, n in state.get("due", {}).items()
+        }
         if sorted(state["order"]) != sorted(by_number) or pending > (lessons[0][1].steps if lessons else 0):
             raise CorruptFileError(
                 f"the checkpoint has workers {state['order']!r:.80} and {pending} steps to count: use a copy"
@@ -374,7 +423,9 @@ class Fleet:
         self._places = [by_number[number] for number in state["order"]]
         for place in self._places:
             saved = state["workers"].get(str(place.number), {"seed": None, "state": None})
-            place.seed, place.state = saved["seed"], saved["state"]
+            place.seed, place.state, place.due = saved["seed"], saved["state"], 0
+            if place.state is not None:
+                place.due = due.get(str(place.number), 0)
         self._lessons, self.pending, self.replaced = lessons, pending, replaced
         self.cut = check("cut", state["cut"], bool, error=CorruptFileError)
 
@@ -387,10 +438,10 @@ class Fleet:
             name: checked_array(saved["gradients"][name], tuple(shape), np.dtype(np.float32), name)
             for name, shape in own.items()
         }
-        steps = check("steps", saved["steps"], int, low=1, error=CorruptFileError)
+        steps = check("steps", saved["steps"], int, low=0, error=CorruptFileError)
         metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
         returns = np.asarray(saved["returns"], np.float64)
-        return int(saved["worker"]), Lesson(gradients, metrics, float(saved["loss"]), returns, steps)
+        return int(saved["worker"]), Lesson(gradients, metrics, float(saved["loss"]), returns, steps, 0)
 
 
 def _worker(place: _Place) -> Worker:
@@ -410,27 +461,31 @@ def work(owner: Owner, given: Given) -> None:
     algorithm.create_impl(observations, actions)
     env = as_environment(given.env)
     try:
+        beside = begin_rollouts(algorithm, env, 0, None, None, replays=given.kept > 0, digested=False, limit=given.kept)
         stepper = Stepper(env, reset_generator(env, given.seed), observations=algorithm.spec.observations)
         explorer = given.explorer.renewed() if hasattr(given.explorer, "renewed") else given.explorer
-        player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, explorer)
+        player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, explorer, beside)
         collector = Collector(stepper, player)
         if given.state is not None:
             with damage_as_typed_errors("the checkpoint", "the state of a worker cannot be used"):
+                for name, part in beside.parts.items():
+                    part.set_state(given.state["beside"][name])
                 collector.set_state(given.state["collector"])
                 set_random_state(given.state["random"])
         owner.send(None)
         while True:
             order = owner.receive()
             if order is None:
-                owner.send({"collector": collector.get_state(), "random": random_state()})
+                own = {name: part.get_state() for name, part in beside.parts.items()}
+                owner.send({"beside": own, "collector": collector.get_state(), "random": random_state()})
             else:
-                owner.send(lesson_of(algorithm, collector, order))
+                owner.send(lesson_of(algorithm, collector, beside, order))
     finally:
         env.close()
 
 
-def lesson_of(algorithm: Any, collector: Collector, order: Order) -> Lesson:
-    """Make a rollout with the parameters of an order, and find the gradient of its loss."""
+def lesson_of(algorithm: Any, collector: Collector, beside: Beside, order: Order) -> Lesson:
+    """Make a rollout with the parameters of an order, or draw older steps, and find the gradient of its loss."""
     algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in order.parameters.items()})
     algorithm.set_grad_step(order.update)
     returns: list[float] = []
@@ -438,8 +493,13 @@ def lesson_of(algorithm: Any, collector: Collector, order: Order) -> Lesson:
         step = order.step + made
         returns += collector.count(step - 1, order.most - made + 1)
         for rollout in collector.player.lessons(step, last=made == order.most):
-            found = algorithm.learner.find(rollout)
-            gradients = {name: value.numpy() for name, value in found.gradients.items()}
-            metrics = {name: value.item() for name, value in found.loss.metrics.items()}
-            return Lesson(gradients, metrics, found.loss.value.item(), np.array(returns, np.float64), made)
-    raise AssertionError("a player gives a lesson at its last step")
+            return _found(algorithm, rollout, returns, made)._replace(due=beside.due())
+    return _found(algorithm, beside.older(unmeasured), [], 0)
+
+
+def _found(algorithm: Any, drawn: Any, returns: list[float], made: int) -> Lesson:
+    """The gradient of what is learned from a rollout, or from older steps."""
+    found = algorithm.learner.find(drawn)
+    gradients = {name: value.numpy() for name, value in found.gradients.items()}
+    metrics = {name: value.item() for name, value in found.loss.metrics.items()}
+    return Lesson(gradients, metrics, found.loss.value.item(), np.array(returns, np.float64), made, 0)

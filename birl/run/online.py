@@ -110,10 +110,12 @@ def online_fitter(
     player.close_episodes()
 
 
-def default_buffer(algorithm: Trainable, env: Environment, **options: Any) -> Any:
-    """A buffer of the newest million steps, of what a built algorithm reads of an environment."""
+def default_buffer(
+    algorithm: Trainable, env: Environment, limit: int = DEFAULT_BUFFER_LIMIT, **options: Any
+) -> Any:
+    """A buffer of the newest ``limit`` steps, of what a built algorithm reads of an environment."""
     keys = part_names(algorithm.spec.observations)
-    return create_fifo_replay_buffer(DEFAULT_BUFFER_LIMIT, env=env, observation_keys=keys, **options)
+    return create_fifo_replay_buffer(limit, env=env, observation_keys=keys, **options)
 
 
 def replay_settings(given: Mapping[str, Any], explorer: ExplorerProtocol | None) -> dict[str, Any]:

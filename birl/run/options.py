@@ -130,7 +130,8 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
         demonstrations: dataset of an expert's steps, for algorithms that imitate them in the environment: GAIL.
         workers: number of processes that act in environments of their own and find gradients on the newest parameters,
             which this process moves by them (`birl.run.asynchronous`); by default none. Only for algorithms that learn
-            from rollouts, with one gradient of each, such as A3C. The environment is given by its name, or is one that
+            from rollouts, with one gradient of each, such as A3C; ACER and IMPALA replay older ones in each worker from
+            a buffer of its own. The environment is given by its name, or is one that
             can be sent to other processes. With one worker the same seed gives the same result.
     """
 

@@ -15,7 +15,7 @@ from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments
 from birl.errors import ConfigError, CorruptFileError, DataError, ResumeError
 from birl.run.identity import dataset_settings
-from birl.run.online import buffer_settings, default_buffer
+from birl.run.online import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
 from birl.run.player import Choice, Measure, Player, check_lanes, clip_episodes, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, Stateful, Trainable
 from birl.run.session import SamplerPart
@@ -36,9 +36,17 @@ class Beside:
         self.parts: dict[str, Stateful] = {}
         self.settings: dict[str, Any] = {}
 
-    def lessons(self, player: Player, rollout: Rollout, measure: Measure) -> Iterator[Any]:
-        """A rollout as it is learned from, and what is learned from after it."""
-        yield rollout
+    def lesson(self, player: Player, rollout: Rollout, measure: Measure) -> Rollout:
+        """A rollout as it is learned from."""
+        return rollout
+
+    def due(self) -> int:
+        """How many draws of `older` are learned from after a rollout: random, so ask once."""
+        return 0
+
+    def older(self, measure: Measure) -> Any:
+        """A draw of older steps."""
+        raise NotImplementedError
 
     def close(self, n: int) -> None:
         """The episodes of all ``n`` environments are over."""
@@ -53,12 +61,12 @@ class _Demonstrations(Beside):
         self.parts = {"demonstrations": SamplerPart(source)}
         self.settings = {"demonstrations": dataset_settings(shown)} if digested else {}
 
-    def lessons(self, player: Player, rollout: Rollout, measure: Measure) -> Iterator[Any]:
+    def lesson(self, player: Player, rollout: Rollout, measure: Measure) -> Rollout:
         with measure("sample_batch"):
             drawn = self._source.draw(TransitionView(), rollout.valid.size)
         # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
         # bounds, which a Gaussian knows nothing of, there would be none but the policy's.
-        yield replace(rollout, action=player.actions.clip(rollout.action), expert=drawn)
+        return replace(rollout, action=player.actions.clip(rollout.action), expert=drawn)
 
 
 class _Replays(Beside):
@@ -70,14 +78,7 @@ class _Replays(Beside):
         self.parts = {"buffer": buffer, "sampler": SamplerPart(source)}
         self.settings = buffer_settings(buffer, digested=digested)
 
-    def lessons(self, player: Player, rollout: Rollout, measure: Measure) -> Iterator[Any]:
-        yield self._stored(player, rollout)
-        for _ in range(self._learner.n_replays(self.buffer.transition_count)):
-            with measure("sample_batch"):
-                drawn = self._learner.draw(self._source)
-            yield drawn
-
-    def _stored(self, player: Player, rollout: Rollout) -> Rollout:
+    def lesson(self, player: Player, rollout: Rollout, measure: Measure) -> Rollout:
         """Store a rollout, with actions as environments took them."""
         rollout = self._learner.stored(rollout)
         for t, valid in enumerate(rollout.valid):
@@ -96,6 +97,13 @@ class _Replays(Beside):
             )
         return rollout
 
+    def due(self) -> int:
+        return self._learner.n_replays(self.buffer.transition_count)
+
+    def older(self, measure: Measure) -> Any:
+        with measure("sample_batch"):
+            return self._learner.draw(self._source)
+
     def close(self, n: int) -> None:
         clip_episodes(self.buffer, n)
 
@@ -109,6 +117,7 @@ def begin_rollouts(
     *,
     replays: bool,
     digested: bool,
+    limit: int = DEFAULT_BUFFER_LIMIT,
     **lanes: int,
 ) -> Beside:
     """Begin a run of a built algorithm on rollouts.
@@ -118,10 +127,11 @@ def begin_rollouts(
         env: environment.
         n_steps: number of steps of the run; 0 if nobody knows.
         buffer: replay buffer with one lane per environment, if older rollouts are learned from as well; by default the
-            newest million steps are kept.
+            newest ``limit`` steps are kept.
         demonstrations: dataset of an expert's steps, if these are learned from beside rollouts.
         replays: whether older rollouts are.
         digested: whether the contents of buffer and demonstrations are a part of the settings.
+        limit: see ``buffer``; not fewer than replaying begins with.
         **lanes: number of environments, if ``env`` does not tell.
 
     Raises:
@@ -132,7 +142,8 @@ def begin_rollouts(
     learner, n = algorithm.learner, lanes.get("lanes") or number_of_environments(env)
     if replays:
         _check_buffer(buffer, algorithm.config, n)
-        buffer = default_buffer(algorithm, env, **lanes) if buffer is None else buffer
+        if buffer is None:
+            buffer = default_buffer(algorithm, env, max(limit, _needed(algorithm.config)), **lanes)
         return _Replays(learner, buffer, learner.begin_run(buffer, n_steps, growing=True, lanes=n), digested)
     if demonstrations is None:
         learner.begin_run(None, n_steps, lanes=n)
@@ -144,7 +155,7 @@ def begin_rollouts(
 def _check_buffer(buffer: Any, config: Any, n: int) -> None:
     """Check a user's replay buffer for rollouts of ``n`` environments."""
     limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
-    needed = max(config.replay_start, config.batch_size)
+    needed = _needed(config)
     if limit is not None and limit < needed:
         raise ConfigError(
             f"the buffer keeps {limit} steps, and older ones are replayed from {needed} stored steps on, so that none "
@@ -157,6 +168,11 @@ def _check_buffer(buffer: Any, config: Any, n: int) -> None:
                 f"the buffer holds {int(storage.steps.sum())} steps without the policy that chose them, which replays "
                 "correct for: give an empty buffer, or one that was filled by this algorithm"
             )
+
+
+def _needed(config: Any) -> int:
+    """Number of stored steps from which on older ones are replayed."""
+    return max(config.replay_start, config.batch_size)
 
 
 class RolloutPlayer(Player):
@@ -220,9 +236,14 @@ class RolloutPlayer(Player):
                     stacklevel=2,
                 )
             if self._ended >= self._episodes or (last and self._ended):
-                yield from self._beside.lessons(self, self._take_episodes(), measure)
+                yield from self._learned(self._take_episodes(), measure)
         elif len(self._rows) == self._length or last:
-            yield from self._beside.lessons(self, self._take(self._length), measure)
+            yield from self._learned(self._take(self._length), measure)
+
+    def _learned(self, rollout: Rollout, measure: Measure) -> Iterator[Any]:
+        yield self._beside.lesson(self, rollout, measure)
+        for _ in range(self._beside.due()):
+            yield self._beside.older(measure)
 
     def _take(self, length: int) -> Rollout:
         """The rollout so far; the next one begins."""

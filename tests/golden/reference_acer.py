@@ -282,7 +282,7 @@ class IMPALAReference:
                 error = (target[step] - mlp(p, "value.0", x)[0]) ** 2
                 total = total - advantage[step] * log_prob - self.entropy_coefficient * entropy
                 total = total + self.value_coefficient * error
-            return total / len(steps)
+            return total
 
         gradients, found = gradients_of(loss, self.parameters, ["actor", "value"])
         self.optimizer.step(self.parameters, gradients)

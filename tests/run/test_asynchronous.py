@@ -35,6 +35,7 @@ from birl.algos import (
     REINFORCEConfig,
 )
 from birl.cli import main
+from birl.dataset import InfiniteBuffer, ReplayBuffer
 from birl.distributed.workers import Left, Worker, answer
 from birl.envs import reset_generator
 from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError, WorkerError
@@ -114,7 +115,8 @@ def a2c(seed: int = 3, **fields: Any) -> Any:
 
 def fit(algorithm: Any, n_steps: int, env: Any = None, workers: int = 1, **options: Any) -> list[Any]:
     env = Drift() if env is None else env
-    return list(asynchronous_fitter(algorithm, env, n_steps, **{**QUIET, "seed": 1, "workers": workers, **options}))
+    given: Any = {**QUIET, "seed": 1, "workers": workers, "replays": algorithm.learns_from.replays, **options}
+    return list(asynchronous_fitter(algorithm, env, n_steps, **given))
 
 
 def state_of(algorithm: Any) -> dict[str, Any]:
@@ -131,15 +133,16 @@ def same(one: Any, other: Any) -> bool:
     return own.keys() == theirs.keys() and all(torch.equal(own[name], theirs[name]) for name in own)
 
 
-def plain(env: Any, n_steps: int, **fields: Any) -> Any:
+def plain(env: Any, n_steps: int, make: Any = a2c, **fields: Any) -> Any:
     """An algorithm trained in one process, with the weights and the random numbers of a run with one worker."""
-    weights, algorithm = a2c(**fields), a2c(**fields)
+    weights, algorithm = make(**fields), make(**fields)
+    replays = algorithm.learns_from.replays
     weights.build_with_env(env)
     seed = int(reset_generator(env, 1).integers(2**32))
     birl.seed(seed)
     algorithm.build_with_env(env)
     algorithm.nets.load_state_dict(weights.nets.state_dict())
-    epochs = list(on_policy_fitter(algorithm, env, n_steps, **{**QUIET, "seed": seed}))
+    epochs = list(on_policy_fitter(algorithm, env, n_steps, replays=replays, **{**QUIET, "seed": seed}))
     return algorithm, epochs
 
 
@@ -183,6 +186,75 @@ def test_a_run_goes_on_bit_for_bit_after_ctrl_c(threads: None, tmp_path: Path, s
     algorithm = a2c(seed=8)  # everything comes from the checkpoint
     fit(algorithm, 43, checkpoint=tmp_path / "cut")
     assert same(algorithm, whole)
+
+
+# -- with buffers of their own -----------------------------------------------------------------------------------------
+
+
+def acer(seed: int = 3, **fields: Any) -> Any:
+    birl.seed(seed)
+    encoder = dict.fromkeys(("actor_encoder_factory", "critic_encoder_factory"), SMALL)
+    small = {"rollout_length": 5, "batch_size": 2, "replay_start": 12, "replay_ratio": 1.5}
+    return DiscreteACERConfig(**{**encoder, **small, **fields}).create()
+
+
+def test_a_worker_replays_as_the_plain_loop_does_bit_for_bit(threads: None) -> None:
+    """The last rollout, of 3 steps, included, and the replays after it."""
+    algorithm = acer()
+    fit(algorithm, 43)
+    expected, _ = plain(Drift(), 43, acer)
+    assert expected.grad_step > 9 + 3  # of as many rollouts, and of older ones
+    assert same(algorithm, expected)
+
+
+@pytest.mark.parametrize("stop", [25, 22], ids=["where replays are due", "in the middle of a rollout"])
+def test_buffers_go_on_bit_for_bit(threads: None, tmp_path: Path, stop: int) -> None:
+    whole = acer()
+    fit(whole, 43, checkpoint=tmp_path / "whole")
+    fit(acer(), 43, checkpoint=tmp_path / "cut", callback=lambda *_: _[-1] < stop)
+    _, state = load_archive(tmp_path / "cut" / "checkpoint.d3c", "checkpoint")
+    assert state["parts"]["workers"]["due"]["0"] > 0
+    algorithm = acer(seed=8)  # everything comes from the checkpoint
+    fit(algorithm, 43, checkpoint=tmp_path / "cut", go_on=True)
+    assert same(algorithm, whole)
+
+
+def test_each_worker_replays_what_it_made_itself(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rollout, and as many draws as it makes due, are learned from once, also after the last step."""
+    ledger, algorithm = Ledger(monkeypatch), acer()
+    kept: dict[int, Any] = {}
+    due = 0
+    find = asynchronous.lesson_of
+
+    def found(own: Any, collector: Any, beside: Any, order: Any) -> Any:
+        nonlocal due
+        lesson = find(own, collector, beside, order)
+        kept[id(own)] = own, beside.buffer
+        due += lesson.due
+        return lesson
+
+    monkeypatch.setattr(asynchronous, "lesson_of", found)
+    fit(algorithm, 77, workers=3)
+    assert ledger.steps == 77
+    assert sorted(ledger.found) == sorted(ledger.learned)
+    assert len([steps for _, steps in ledger.learned if steps == 0]) == due > 5
+    assert algorithm.grad_step == len(ledger.learned)
+    assert sorted(own.grad_step for own, _ in kept.values())[0] > 0
+    assert len(kept) == 3 and sum(buffer.transition_count for _, buffer in kept.values()) == 77
+
+
+def test_a_killed_worker_takes_its_buffer_along(
+    threads: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, algorithm = Ledger(monkeypatch, deadly=0.2), acer()
+    with caplog.at_level(logging.WARNING, "birl"):
+        fit(algorithm, 150, workers=2)
+    assert ledger.deaths >= 5
+    assert ledger.steps == 150
+    assert algorithm.grad_step == len(ledger.learned) == len(ledger.found) - ledger.deaths
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == ledger.deaths
+    assert all("is lost, with its replay buffer, and another worker" in words for words in said)
 
 
 ASKED: list[tuple[float, int, int]] = []
@@ -391,8 +463,9 @@ def test_real_processes_are_killed_replaced_and_ended_by_ctrl_c() -> None:
 
 
 @pytest.mark.slow
-def test_twenty_real_processes_are_killed_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger, algorithm, chance, killed = Ledger(monkeypatch), a2c(), random.Random(2), []
+@pytest.mark.parametrize("make", [a2c, acer], ids=["A2C", "ACER"])
+def test_twenty_real_processes_are_killed_at_random(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    ledger, algorithm, chance, killed = Ledger(monkeypatch), make(), random.Random(2), []
 
     def disturb(_: Any, __: int, step: int) -> bool:
         if len(killed) < 20 and chance.random() < 0.02:
@@ -461,7 +534,7 @@ def test_algorithms_that_workers_cannot_learn() -> None:
 
     refused(DQNConfig(), "DQN learns from a replay buffer, which workers=2 would not share")
     refused(REINFORCEConfig(), "REINFORCE learns from whole episodes")
-    refused(DiscreteACERConfig(), "DiscreteACER replays steps from a buffer, which workers=2 would not share")
+    refused(acer().config, "a buffer was given with workers=2", buffer=ReplayBuffer(InfiniteBuffer(), env=Drift()))
     running = A2CConfig(observation_scaler=RunningObservationScaler())
     refused(running, "observation_scaler moves with what is seen")
     refused(A2CConfig(compile_graph=True), "compile_graph=True was given with workers")
