@@ -1,5 +1,56 @@
 """Off-policy evaluation: what a policy would earn, estimated from logged data alone."""
 
+from birl.ope.estimators import (
+    ESTIMATORS,
+    Estimate,
+    bias_bound,
+    direct_method,
+    doubly_robust,
+    folds,
+    importance_sampling,
+    on_policy,
+    per_decision,
+    weighted_doubly_robust,
+    weighted_importance_sampling,
+    weighted_per_decision,
+)
 from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
+from birl.ope.weights import (
+    Trajectories,
+    clip_ratios,
+    kernel_log_density,
+    log_ratios,
+    mixture_log_ratios,
+    padded,
+    shrink_ratios,
+    switch_ratios,
+    temper_ratios,
+)
 
-__all__ = ["FQE", "DiscreteFQE", "DiscreteFQEConfig", "FQEConfig"]
+__all__ = [
+    "ESTIMATORS",
+    "FQE",
+    "DiscreteFQE",
+    "DiscreteFQEConfig",
+    "Estimate",
+    "FQEConfig",
+    "Trajectories",
+    "bias_bound",
+    "clip_ratios",
+    "direct_method",
+    "doubly_robust",
+    "folds",
+    "importance_sampling",
+    "kernel_log_density",
+    "log_ratios",
+    "mixture_log_ratios",
+    "on_policy",
+    "padded",
+    "per_decision",
+    "shrink_ratios",
+    "switch_ratios",
+    "temper_ratios",
+    "weighted_doubly_robust",
+    "weighted_importance_sampling",
+    "weighted_per_decision",
+]
