@@ -1,5 +1,13 @@
 """Off-policy evaluation: what a policy would earn, estimated from logged data alone."""
 
+from birl.ope.diagnostics import (
+    Diagnostics,
+    calibration_error,
+    diagnose,
+    kappa,
+    pareto_k,
+    unsupported_mass,
+)
 from birl.ope.estimators import (
     ESTIMATORS,
     Estimate,
@@ -15,6 +23,16 @@ from birl.ope.estimators import (
     weighted_per_decision,
 )
 from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
+from birl.ope.intervals import (
+    Interval,
+    betting_bound,
+    hcope_bound,
+    hoeffding_interval,
+    refit_interval,
+    t_interval,
+    t_quantile,
+)
+from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
 from birl.ope.weights import (
     Trajectories,
     clip_ratios,
@@ -29,27 +47,48 @@ from birl.ope.weights import (
 
 __all__ = [
     "ESTIMATORS",
+    "FACTS",
     "FQE",
+    "LIMITS",
+    "Diagnostics",
     "DiscreteFQE",
     "DiscreteFQEConfig",
     "Estimate",
     "FQEConfig",
+    "Finding",
+    "Interval",
+    "Limit",
     "Trajectories",
+    "allowed",
+    "betting_bound",
     "bias_bound",
+    "calibration_error",
     "clip_ratios",
+    "diagnose",
     "direct_method",
     "doubly_robust",
     "folds",
+    "hcope_bound",
+    "hoeffding_interval",
     "importance_sampling",
+    "judge",
+    "kappa",
     "kernel_log_density",
     "log_ratios",
     "mixture_log_ratios",
+    "model_facts",
     "on_policy",
     "padded",
+    "pareto_k",
     "per_decision",
+    "refit_interval",
     "shrink_ratios",
     "switch_ratios",
+    "t_interval",
+    "t_quantile",
     "temper_ratios",
+    "unsupported_mass",
+    "weight_facts",
     "weighted_doubly_robust",
     "weighted_importance_sampling",
     "weighted_per_decision",

@@ -109,8 +109,9 @@ def weighted_per_decision(of: Trajectories) -> Estimate:
 def doubly_robust(of: Trajectories) -> Estimate:
     """``v_t = V(s_t) + rho_t (r_t + gamma v_{t+1} - Q(s_t, a_t))``, the mean of ``v_0``.
 
-    Jiang and Li 2016, arXiv:1511.03722. Summed up: ``sum_t gamma^t [w_t (r_t - Q) + w_{t-1} V]``. The model must not have seen the episode: fit it on other
-    `folds`. With ratios of `switch_ratios`, `shrink_ratios` or `clip_ratios` it is biased: see `bias_bound`.
+    Jiang and Li 2016, arXiv:1511.03722. Summed up: ``sum_t gamma^t [w_t (r_t - Q) + w_{t-1} V]``. The model must
+    not have seen the episode: fit it on other `folds`. With ratios of `switch_ratios`, `shrink_ratios` or
+    `clip_ratios` it is biased: see `bias_bound`.
     """
     weight = of.weight
     q, v = _given("q", of.q), _given("v", of.v)
@@ -143,8 +144,9 @@ ESTIMATORS: dict[str, Callable[[Trajectories], Estimate]] = {
 def bias_bound(of: Trajectories, changed: Array) -> Array:
     """How far other ratios can move `doubly_robust`.
 
-    The mean of ``sum_t gamma^t |w_t - w'_t| |r_t + gamma V(s_{t+1}) - Q(s_t, a_t)|``. The estimate is ``V(s_0) + sum_t gamma^t w_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))``, so
-    this bounds the difference of the two. It is itself an estimate, with the unchanged weights and their spread.
+    The mean of ``sum_t gamma^t |w_t - w'_t| |r_t + gamma V(s_{t+1}) - Q(s_t, a_t)|``. The estimate is ``V(s_0)
+    + sum_t gamma^t w_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))``, so this bounds the difference of the two. It is
+    itself an estimate, with the unchanged weights and their spread.
 
     Args:
         of: logged episodes with the true ratios.
@@ -158,7 +160,7 @@ def bias_bound(of: Trajectories, changed: Array) -> Array:
 
 
 def folds(groups: Array, count: int, seed: int = 0) -> Array:
-    """Which part every episode is in, ``[n]`` from 0 to ``count - 1``; a group (an episode, a user) is in one part alone.
+    """Which part every episode is in, ``[n]`` from 0 to ``count - 1``; a group, as a user's episodes, is in one alone.
 
     Args:
         groups: the group of each episode, ``[n]``: ``range(n)``, or clusters.
