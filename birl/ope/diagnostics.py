@@ -82,6 +82,9 @@ def pareto_k(log_weight: Array) -> Array:
         return np.full(log_weight.shape[:-1], np.inf)
     ordered = np.sort(log_weight, -1)
     ordered = np.exp(ordered - _safe(ordered[..., -1:]))
+    for row in ordered.reshape(-1, n):  # a view
+        if (np.diff(row[-size - 1 :]) == 0).any():
+            row[:] = _spread(row)
     x = ordered[..., -size:] - ordered[..., -size - 1 : -size]  # beyond the threshold, ascending
     flat = ~(x[..., -1] > 1e-12)
     x = np.where(flat[..., None], 1.0, np.maximum(x, 1e-300))
@@ -97,6 +100,13 @@ def pareto_k(log_weight: Array) -> Array:
     best = (weight * theta).sum(-1) / weight.sum(-1)
     k = np.log1p(-best[..., None] * x).mean(-1)
     return np.where(flat, -np.inf, (size * k + 10 * 0.5) / (size + 10))
+
+
+def _spread(ordered: Array) -> Array:
+    """Equal weights, as those of few actions, laid evenly between their neighbours: a tail of steps has no shape."""
+    value, count = np.unique(ordered, return_counts=True)
+    ends = np.concatenate([value[:1], (value[1:] + value[:-1]) / 2, value[-1:]])
+    return np.asarray(np.interp(np.arange(len(ordered)) + 0.5, np.concatenate([[0], count.cumsum()]), ends))
 
 
 def kappa(of: Trajectories) -> Array:

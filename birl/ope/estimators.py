@@ -2,7 +2,7 @@
 
 Each returns an `Estimate`: one term for every episode, whose mean is the estimate and from whose spread every interval
 is made (`birl.ope.intervals`). Where the estimate is a ratio, a term is the estimate plus the episode's influence on
-it; terms that were normalised before would leave out the spread of the divisor.
+it, by leaving it out; terms that were normalised before would leave out the spread of the divisor.
 
 ``r_t``, ``Q`` and ``V`` are 0 after an episode's end, and ``w_t`` keeps its value (`birl.ope.weights`). With equal
 policies every ``w_t`` is 1, and estimators of one kind agree exactly.
@@ -177,9 +177,15 @@ def folds(groups: Array, count: int, seed: int = 0) -> Array:
 
 
 def _ratio(value: Array, weight: Array, axis: int) -> Array:
-    """Terms of ``sum w value / sum w``, for weights whose mean is 1: ``w value + (1 - w) mu``; of mean mu."""
+    """Terms of ``mu = sum w value / sum w``, for weights whose mean is 1; their mean is ``mu``.
+
+    ``mu`` plus what the estimate would lose without the episode, ``w (value - mu) (n - 1) / (n - w)``. To first order
+    that is ``w (value - mu)``, which takes heavy episodes for lighter than they are: written as that and the rest.
+    """
+    n = weight.shape[axis]
     mean = (weight * value).mean(axis, keepdims=True)
-    return np.asarray(weight * value + (1 - weight) * mean)
+    rest = weight * (value - mean) * (weight - 1) / np.maximum(n - weight, 1e-9)
+    return np.asarray(weight * value + (1 - weight) * mean + rest - rest.mean(axis, keepdims=True))
 
 
 def _before(weight: Array) -> Array:

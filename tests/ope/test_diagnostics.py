@@ -72,6 +72,10 @@ def test_the_shape_of_a_tail(k: float) -> None:
     assert found.mean() == pytest.approx((size * k + 5) / (size + 10), abs=0.06)
     np.testing.assert_allclose(pareto_k(np.log(p[0]) + 1000), pareto_k(np.log(p[0])), atol=1e-9)  # whatever the scale
     assert pareto_k(np.zeros(20)) == math.inf  # too few to tell
+    two = np.repeat([0.5, 2.0], [200, 100])
+    assert pareto_k(np.log(two)) < 0.5  # two values, one of them beyond any threshold
+    rough = np.round(np.log(((1 - p[:20]) ** -k - 1) / k + 1e-9), 1)  # ties change little
+    assert pareto_k(rough).mean() == pytest.approx(found[:20].mean(), abs=0.1)
 
 
 def test_kappa_tells_weights_whose_variance_grows_for_ever() -> None:
@@ -118,8 +122,8 @@ def test_every_limit_warns_refuses_and_says_what_helps(limit: birl.ope.Limit) ->
         if end is not None:
             tail = f"{end:g} is {word}: {limit.remedy}"
             at, beyond = (
-                {one.family for one in judge({limit.fact: end + step}) if one.refused == refused and tail in one.message}
-                for step in (0.0, worse)
+                {one.family for one in judge({limit.fact: value}) if one.refused == refused and tail in one.message}
+                for value in (end, end + worse)
             )
             assert beyond >= set(limit.families) and not at & set(limit.families)
     assert limit.remedy and "{}" in limit.meaning and set(limit.families) <= FAMILIES.keys()

@@ -218,6 +218,17 @@ def test_lowest_is_taken_off_and_added() -> None:
             estimator(even, lowest=-1)
 
 
+def test_the_spread_of_a_ratio_is_that_of_leaving_an_episode_out() -> None:
+    """Terms of heavy episodes too, whose first-order influence is too small: against n estimates of n - 1 episodes."""
+    episodes = lists(3, 12)
+    for name in ("weighted_importance_sampling", "weighted_per_decision", "weighted_doubly_robust"):
+        terms = ESTIMATORS[name](arrays(episodes)).terms
+        without = [PLAIN[name](episodes[:i] + episodes[i + 1 :]) for i in range(12)]
+        lost = 11 * (PLAIN[name](episodes) - np.array(without))
+        np.testing.assert_allclose(terms - terms.mean(), lost - lost.mean(), atol=1e-10)
+        assert np.ptp(terms) > 0.5
+
+
 def test_long_episodes_keep_their_weights() -> None:
     """Products of 5,000 ratios leave the range of floats; ratios of them do not."""
     rng = np.random.default_rng(0)
