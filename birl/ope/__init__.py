@@ -8,6 +8,7 @@ from birl.ope.diagnostics import (
     pareto_k,
     unsupported_mass,
 )
+from birl.ope.distribution import conditional_value_at_risk, return_quantile
 from birl.ope.estimators import (
     ESTIMATORS,
     Estimate,
@@ -32,6 +33,7 @@ from birl.ope.intervals import (
     t_interval,
     t_quantile,
 )
+from birl.ope.magic import magic
 from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
 from birl.ope.weights import (
     Trajectories,
@@ -64,6 +66,7 @@ __all__ = [
     "bias_bound",
     "calibration_error",
     "clip_ratios",
+    "conditional_value_at_risk",
     "diagnose",
     "direct_method",
     "doubly_robust",
@@ -75,6 +78,7 @@ __all__ = [
     "kappa",
     "kernel_log_density",
     "log_ratios",
+    "magic",
     "mixture_log_ratios",
     "model_facts",
     "on_policy",
@@ -82,6 +86,7 @@ __all__ = [
     "pareto_k",
     "per_decision",
     "refit_interval",
+    "return_quantile",
     "shrink_ratios",
     "switch_ratios",
     "t_interval",

@@ -52,7 +52,7 @@ def on_policy(of: Trajectories, v: Array | None = None) -> Estimate:
     ``sum_t gamma^t (r_t - q_t + v_t)``: the same with less variance, and the baseline of a gain by `doubly_robust`
     that is exactly 0 for equal policies.
     """
-    reward = of.reward if v is None else of.reward - _given("q", of.q) + np.where(of.mask, v, 0.0)
+    reward = of.reward if v is None else of.reward - given("q", of.q) + np.where(of.mask, v, 0.0)
     return Estimate((of.discount * reward).sum(-1))
 
 
@@ -62,7 +62,7 @@ def direct_method(of: Trajectories) -> Estimate:
     The spread of its terms is that of first states, not of the model: no interval may be made of them. Fit the model
     anew on resampled episodes (`birl.ope.refit_interval`).
     """
-    return Estimate(_given("v", of.v)[..., 0])
+    return Estimate(given("v", of.v)[..., 0])
 
 
 def importance_sampling(of: Trajectories, lowest: float = 0.0) -> Estimate:
@@ -83,7 +83,7 @@ def importance_sampling(of: Trajectories, lowest: float = 0.0) -> Estimate:
 
 def weighted_importance_sampling(of: Trajectories) -> Estimate:
     """``sum w_T G / sum w_T`` (Precup et al. 2000): biased, between the least and the greatest return."""
-    return Estimate(_ratio((of.discount * of.reward).sum(-1), of.relative_weight[..., -1], axis=-1))
+    return Estimate(ratio_terms((of.discount * of.reward).sum(-1), of.relative_weight[..., -1], axis=-1))
 
 
 def per_decision(of: Trajectories, lowest: float = 0.0) -> Estimate:
@@ -103,7 +103,7 @@ def weighted_per_decision(of: Trajectories) -> Estimate:
     Divided by those that have reached step t, survival would stay that of the logs: where each step pays 1, every
     policy would get the value of the logs.
     """
-    return Estimate((of.discount * _ratio(of.reward, of.relative_weight, axis=-2)).sum(-1))
+    return Estimate((of.discount * ratio_terms(of.reward, of.relative_weight, axis=-2)).sum(-1))
 
 
 def doubly_robust(of: Trajectories) -> Estimate:
@@ -114,8 +114,8 @@ def doubly_robust(of: Trajectories) -> Estimate:
     `clip_ratios` it is biased: see `bias_bound`.
     """
     weight = of.weight
-    q, v = _given("q", of.q), _given("v", of.v)
-    return Estimate((of.discount * (weight * (of.reward - q) + _before(weight) * v)).sum(-1))
+    q, v = given("q", of.q), given("v", of.v)
+    return Estimate((of.discount * (weight * (of.reward - q) + weight_before(weight) * v)).sum(-1))
 
 
 def weighted_doubly_robust(of: Trajectories) -> Estimate:
@@ -124,8 +124,8 @@ def weighted_doubly_robust(of: Trajectories) -> Estimate:
     Thomas and Brunskill 2016, arXiv:1604.00923, section 5.
     """
     weight = of.relative_weight
-    error, v = of.reward - _given("q", of.q), _given("v", of.v)
-    terms = _ratio(error, weight, axis=-2) + _ratio(v, _before(weight), axis=-2)
+    error, v = of.reward - given("q", of.q), given("v", of.v)
+    terms = ratio_terms(error, weight, axis=-2) + ratio_terms(v, weight_before(weight), axis=-2)
     return Estimate((of.discount * terms).sum(-1))
 
 
@@ -152,9 +152,9 @@ def bias_bound(of: Trajectories, changed: Array) -> Array:
         of: logged episodes with the true ratios.
         changed: the clipped, switched or shrunk log-ratios, ``[..., n, T]``.
     """
-    v = _given("v", of.v)
+    v = given("v", of.v)
     after = np.concatenate([v[..., 1:], np.zeros_like(v[..., :1])], -1)
-    error = of.reward + of.gamma * after - _given("q", of.q)
+    error = of.reward + of.gamma * after - given("q", of.q)
     other = Trajectories(of.reward, of.mask, of.gamma, changed).weight
     return np.asarray((of.discount * np.abs(of.weight - other) * np.abs(error)).sum(-1).mean(-1))
 
@@ -176,7 +176,7 @@ def folds(groups: Array, count: int, seed: int = 0) -> Array:
     return np.asarray(np.random.default_rng(seed).permutation(len(names))[of] % count)
 
 
-def _ratio(value: Array, weight: Array, axis: int) -> Array:
+def ratio_terms(value: Array, weight: Array, axis: int) -> Array:
     """Terms of ``mu = sum w value / sum w``, for weights whose mean is 1; their mean is ``mu``.
 
     ``mu`` plus what the estimate would lose without the episode, ``w (value - mu) (n - 1) / (n - w)``. To first order
@@ -188,7 +188,8 @@ def _ratio(value: Array, weight: Array, axis: int) -> Array:
     return np.asarray(weight * value + (1 - weight) * mean + rest - rest.mean(axis, keepdims=True))
 
 
-def _before(weight: Array) -> Array:
+def weight_before(weight: Array) -> Array:
+    """``w_{t-1}``, 1 at the first step."""
     return np.concatenate([np.ones_like(weight[..., :1]), weight[..., :-1]], -1)
 
 
@@ -200,7 +201,12 @@ def _least(of: Trajectories, lowest: float) -> float:
     return min(lowest, 0.0)
 
 
-def _given(name: str, value: Array | None) -> Array:
+def given(name: str, value: Array | None) -> Array:
+    """A column that an estimator needs.
+
+    Raises:
+        DataError: if it is not there.
+    """
     if value is None:
         raise DataError(f"this estimator needs a model: give {name}")
     return value

@@ -97,8 +97,8 @@ def found(name: str) -> Planted:
     plan, terms = PLANS[name], dict[str, list[np.ndarray]]()
     for seed in range(10):
         of = seen(plan, REPETITIONS // 10, seed)
-        for key, estimator in ESTIMATORS.items():
-            terms.setdefault(key, []).append(estimator(of).terms)
+        for key in ESTIMATORS.keys() & {*COVER[name], "weighted_per_decision", "direct_method"}:
+            terms.setdefault(key, []).append(ESTIMATORS[key](of).terms)
         terms.setdefault("gain", []).append((doubly_robust(of) - on_policy(of)).terms)
         terms.setdefault("floored", []).append(per_decision(of, lowest=plan.floor).terms)
     logger, policy = (plan.world.truth(one) for one in plan.policies)
