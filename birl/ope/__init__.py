@@ -10,7 +10,6 @@ from birl.ope.diagnostics import (
 )
 from birl.ope.distribution import conditional_value_at_risk, return_quantile
 from birl.ope.estimators import (
-    ESTIMATORS,
     Estimate,
     bias_bound,
     direct_method,
@@ -48,7 +47,6 @@ from birl.ope.weights import (
 )
 
 __all__ = [
-    "ESTIMATORS",
     "FACTS",
     "FQE",
     "LIMITS",

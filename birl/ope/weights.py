@@ -207,7 +207,7 @@ def shrink_ratios(log_ratio: Array, strength: float) -> Array:
 
     Args:
         log_ratio: ``log rho``.
-        strength: ``lam``; infinite leaves the ratio as it is, 0 leaves the model alone.
+        strength: ``lam`` above 0; large leaves ratios as they are, small leaves the model alone.
     """
     check("strength", strength, float, above=0, error=DataError)
     return np.asarray(log_ratio - np.logaddexp(0, 2 * log_ratio - np.log(strength)))

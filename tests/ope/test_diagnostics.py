@@ -12,7 +12,6 @@ import pytest
 import birl.ope
 from birl.errors import ConfigError, DataError, ShapeError
 from birl.ope import (
-    ESTIMATORS,
     FACTS,
     LIMITS,
     Estimate,
@@ -27,6 +26,7 @@ from birl.ope import (
     unsupported_mass,
     weight_facts,
 )
+from birl.ope.estimators import ESTIMATORS
 from birl.ope.refusals import FAMILIES
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from birl.errors import DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.ope import (
-    ESTIMATORS,
     Trajectories,
     bias_bound,
     clip_ratios,
@@ -30,6 +29,7 @@ from birl.ope import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
+from birl.ope.estimators import ESTIMATORS
 
 GAMMA = 0.9
 
@@ -305,6 +305,15 @@ def test_a_kernel_is_a_density_in_every_dimension() -> None:
     assert density.sum() * (grid[1] - grid[0]) ** 2 == pytest.approx(1, abs=1e-9)
     with pytest.raises(DataError, match=r"bandwidth is 0; it must be finite numbers > 0"):
         kernel_log_density(plane, plane, 0)
+
+
+def test_until_a_horizon() -> None:
+    of = arrays(lists(0))
+    short = of.until(2)
+    assert short.mask.shape == (7, 2) and short.q is not None and short.q.shape == (7, 2)
+    assert on_policy(short).value == pytest.approx(mean([ret({"r": e["r"][:2]}) for e in lists(0)]))
+    with pytest.raises(DataError, match="horizon is 0; it must be an int >= 1"):
+        of.until(0)
 
 
 def test_folds_keep_groups_together() -> None:

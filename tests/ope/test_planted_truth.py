@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from birl.ope import (
-    ESTIMATORS,
     Diagnostics,
     Estimate,
     Interval,
@@ -36,6 +35,7 @@ from birl.ope import (
     t_interval,
     weight_facts,
 )
+from birl.ope.estimators import ESTIMATORS
 from tests.ope import planted
 
 REPETITIONS = 2000
