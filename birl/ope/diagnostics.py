@@ -1,0 +1,176 @@
+"""What the weights of logged episodes can carry: figures that say whether an estimate may be trusted.
+
+All are functions of arrays; `diagnose` has those of weights together. Which values are too bad is said in
+`birl.ope.refusals` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from birl.checks import check
+from birl.errors import DataError, ShapeError
+from birl.ope.weights import Array, Trajectories
+
+TAIL = 5  # the fewest weights from which a tail can be told
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """Figures of the weights. ``[...]`` are the repetitions, if there are any.
+
+    Attributes:
+        ess: effective sample size ``(sum w)^2 / sum w^2`` of whole episodes, ``[...]``.
+        ess_by_step: the same at each step, ``[..., T]``.
+        share: the largest weight over the sum of all.
+        heaviest: the ten largest weights over the sum of all.
+        pareto_k: shape of the weights' tail; above 0.5 their variance is infinite, above 0.7 estimates are not to be
+            trusted (Vehtari et al. 2015, arXiv:1507.02646). Minus infinity if weights are equal.
+        mean_weight: mean of ``w_t``, ``[..., T]``: 1 but for chance, if propensities and support are right.
+        mean_error: how many standard errors the farthest of these is away from 1, among steps at which enough episodes
+            are effective.
+        kappa: growth of the discounted second moment of weights in a step; from 1 on the variance is infinite without
+            a horizon, and more data do not help.
+    """
+
+    ess: Array
+    ess_by_step: Array
+    share: Array
+    heaviest: Array
+    pareto_k: Array
+    mean_weight: Array
+    mean_error: Array
+    kappa: Array
+
+    def low_step(self, limit: float = 20) -> Array:
+        """The first step at which fewer than ``limit`` episodes are effective; T if there is none."""
+        low = self.ess_by_step < limit
+        return np.where(low.any(-1), low.argmax(-1), low.shape[-1])
+
+
+def diagnose(of: Trajectories) -> Diagnostics:
+    """Figures of the weights of logged episodes."""
+    relative = of.log_weight - _safe(of.log_weight.max(-2, keepdims=True))
+    w = np.exp(relative)
+    total, square, largest = w.sum(-2), (w**2).sum(-2), np.sort(w[..., -1], -1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ess = np.where(total > 0, total**2 / square, 0.0)
+        last = np.where(total[..., -1] > 0, total[..., -1], 1.0)
+        share = np.where(total[..., -1] > 0, largest[..., -1] / last, 1.0)
+        heaviest = np.where(total[..., -1] > 0, largest[..., -10:].sum(-1) / last, 1.0)
+    mean, error = _mean_weight(of, ess)
+    return Diagnostics(ess[..., -1], ess, share, heaviest, pareto_k(of.log_weight[..., -1]), mean, error, kappa(of))
+
+
+def pareto_k(log_weight: Array) -> Array:
+    """Shape of the generalised Pareto distribution of the largest weights (Vehtari et al. 2015, arXiv:1507.02646).
+
+    The tail is the ``min(n / 5, 3 sqrt(n))`` largest; the fit is that of Zhang and Stephens 2009, drawn towards 0.5 as
+    by ten more weights.
+
+    Args:
+        log_weight: ``[..., n]``.
+
+    Returns:
+        k, ``[...]``: minus infinity if the tail's weights are all equal, infinity if there are too few to tell.
+    """
+    n = log_weight.shape[-1]
+    size = int(np.ceil(min(0.2 * n, 3 * np.sqrt(n))))
+    if size < TAIL or n <= size:
+        return np.full(log_weight.shape[:-1], np.inf)
+    ordered = np.sort(log_weight, -1)
+    ordered = np.exp(ordered - _safe(ordered[..., -1:]))
+    for row in ordered.reshape(-1, n):  # a view
+        if (np.diff(row[-size - 1 :]) == 0).any():
+            row[:] = _spread(row)
+    x = ordered[..., -size:] - ordered[..., -size - 1 : -size]  # beyond the threshold, ascending
+    flat = ~(x[..., -1] > 1e-12)
+    x = np.where(flat[..., None], 1.0, np.maximum(x, 1e-300))
+    grid = 30 + int(np.sqrt(size))
+    quartile = np.maximum(x[..., int(size / 4 + 0.5) - 1], 1e-12 * x[..., -1])
+    part = 1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
+    theta = 1 / x[..., -1:] + part / (3 * quartile[..., None])
+    slope = np.stack([np.log1p(-theta[..., j, None] * x).mean(-1) for j in range(grid)], -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        likelihood = size * (np.log(-theta / slope) - slope - 1)
+    likelihood = np.where(np.isnan(likelihood), -np.inf, likelihood)
+    weight = np.exp(likelihood - likelihood.max(-1, keepdims=True))
+    best = (weight * theta).sum(-1) / weight.sum(-1)
+    k = np.log1p(-best[..., None] * x).mean(-1)
+    return np.where(flat, -np.inf, (size * k + 10 * 0.5) / (size + 10))
+
+
+def _spread(ordered: Array) -> Array:
+    """Equal weights, as those of few actions, laid evenly between their neighbours: a tail of steps has no shape."""
+    value, count = np.unique(ordered, return_counts=True)
+    ends = np.concatenate([value[:1], (value[1:] + value[:-1]) / 2, value[-1:]])
+    return np.asarray(np.interp(np.arange(len(ordered)) + 0.5, np.concatenate([[0], count.cumsum()]), ends))
+
+
+def kappa(of: Trajectories) -> Array:
+    """``gamma^2`` times the ``w^2``-weighted mean of ``rho^2 1[goes on]``, over all steps, ``[...]``."""
+    log_weight = of.log_weight
+    scaled = np.exp(2 * (log_weight - _safe(log_weight.max((-1, -2), keepdims=True))))
+    first = np.exp(-2 * _safe(log_weight.max((-1, -2))))[..., None, None] * np.ones_like(scaled[..., :1])
+    before = np.concatenate([first, scaled[..., :-1]], -1)
+    goes_on = np.concatenate([of.mask[..., 1:], np.zeros_like(of.mask[..., :1])], -1)
+    seen = (before * of.mask).sum((-1, -2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(seen > 0, of.gamma**2 * (scaled * goes_on).sum((-1, -2)) / seen, 0.0)
+
+
+def unsupported_mass(target: Array, supported: Array, mask: Array) -> Array:
+    """Share of the policy's probability on actions that the logs do not hold near the state, ``[...]``.
+
+    Args:
+        target: ``pi(a|s_t)`` of all actions, ``[..., n, T, A]``.
+        supported: whether an action was taken near the state, or had a propensity worth its name, of that shape.
+        mask: which steps happened, ``[..., n, T]``.
+    """
+    target, supported, mask = np.asarray(target, np.float64), np.asarray(supported, bool), np.asarray(mask, bool)
+    if target.shape != supported.shape or target.shape[:-1] != mask.shape:
+        shapes = f"target has the shape {target.shape}, supported {supported.shape}, mask {mask.shape}"
+        raise ShapeError(f"{shapes}; they must be [..., n, T, A], the same, and [..., n, T]")
+    lost = (target * ~supported).sum(-1)
+    return np.asarray((lost * mask).sum((-1, -2)) / mask.sum((-1, -2)))
+
+
+def calibration_error(probability: Array, taken: Array, bins: int = 10) -> float:
+    """Expected calibration error of estimated propensities: mean over bins of ``|share taken - mean probability|``.
+
+    Args:
+        probability: of all actions in each step, ``[N, A]``, by a model that did not see the step.
+        taken: the logged actions, ``[N]``.
+        bins: number of equal parts of 0 to 1.
+
+    Raises:
+        DataError: if probabilities of a step do not sum to 1.
+    """
+    check("bins", bins, int, low=1, error=DataError)
+    probability, taken = np.asarray(probability, np.float64), np.asarray(taken)
+    off = np.abs(probability.sum(-1) - 1) > 1e-4
+    if off.any():
+        step = int(off.argmax())
+        raise DataError(f"the probabilities of step {step} sum to {probability[step].sum():.6g}; they must sum to 1")
+    hit = (taken[:, None] == np.arange(probability.shape[-1])).ravel().astype(np.float64)
+    said = probability.ravel()
+    part = np.minimum((said * bins).astype(int), bins - 1)
+    apart = np.bincount(part, hit - said, bins)
+    return float(np.abs(apart).sum() / len(said))
+
+
+def _mean_weight(of: Trajectories, ess: Array) -> tuple[Array, Array]:
+    """Mean of ``w_t``, and its distance from 1 in standard errors where it is well known."""
+    log_weight = np.minimum(of.log_weight, 300.0)  # beyond, the square leaves the range; the mean is far off anyway
+    w, n = np.exp(log_weight), log_weight.shape[-2]
+    mean = w.mean(-2)
+    spread = np.maximum(w.std(-2, ddof=1) if n > 1 else np.inf, 1e-9) / np.sqrt(n)
+    known = (ess >= np.minimum(50, 0.5 * n)) | (mean > 1)  # of few effective weights the mean is below 1 by skewness
+    return mean, np.where(known, np.abs(mean - 1) / spread, 0.0).max(-1)
+
+
+def _safe(log: Array) -> Array:
+    """0 where all is minus infinity, so that differences are."""
+    return np.where(np.isneginf(log), 0.0, log)

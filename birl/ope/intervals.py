@@ -1,0 +1,249 @@
+"""How sure an estimate is: intervals and lower bounds, made of its terms.
+
+Which to use: `t_interval` for all estimates but the direct method's, over episodes or clusters; `refit_interval` for
+fitted Q evaluation; `betting_bound` where a lower bound must hold without trust in the weights' tails. `hcope_bound`
+and `hoeffding_interval` are classical references, wider than either.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from birl.checks import check
+from birl.errors import DataError, EmptyDataError, ShapeError
+from birl.ope.estimators import Estimate
+from birl.ope.weights import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """An interval and how often such intervals hold the truth.
+
+    Attributes:
+        lower, upper: its ends, ``[...]``.
+        confidence: 0 to 1.
+    """
+
+    lower: Array
+    upper: Array
+    confidence: float
+
+    def holds(self, value: float | Array) -> Array:
+        """Whether ``value`` is in it."""
+        return np.asarray((self.lower <= value) & (value <= self.upper))
+
+
+def t_interval(estimate: Estimate, confidence: float = 0.95, clusters: Array | None = None) -> Interval:
+    """Student's t over episodes, or over clusters: ``value -+ t s``.
+
+    With C clusters ``s^2 = C / (C - 1) sum_c (sum_{i in c} (x_i - value))^2 / n^2``, which is the usual variance of a
+    mean if each episode is a cluster. Episodes of one user, machine or day belong together: taken as independent, they
+    make the interval too narrow.
+
+    Args:
+        estimate: terms ``[..., n]``.
+        confidence: of the two sides together: 0.95 leaves out 2.5 % on each.
+        clusters: the cluster of each episode, ``[n]``.
+
+    Raises:
+        EmptyDataError: if there are fewer than 2 episodes or clusters.
+    """
+    _confidence(confidence)
+    n, value = estimate.terms.shape[-1], estimate.value
+    apart = estimate.terms - value[..., None]
+    if clusters is not None:
+        names, of = np.unique(np.asarray(clusters), return_inverse=True)
+        if of.shape != (n,):
+            raise ShapeError(f"clusters has the shape {np.shape(clusters)}; there are {n} episodes")
+        apart = apart @ (of[:, None] == np.arange(len(names))).astype(np.float64)
+    count = apart.shape[-1]
+    if count < 2:
+        kind = "episode" if clusters is None else "cluster"
+        raise EmptyDataError(f"there is {count} {kind}; an interval needs 2")
+    half = t_quantile(0.5 + confidence / 2, count - 1) * np.sqrt((apart**2).sum(-1) * count / (count - 1)) / n
+    return Interval(value - half, value + half, confidence)
+
+
+def refit_interval(value: float | Array, refits: Array, confidence: float = 0.95) -> Interval:
+    """An interval of fitted Q evaluation: ``value -+ t s`` with the spread s of refits on resampled **episodes**.
+
+    Hao et al. 2021, arXiv:2102.03607. Resampling first states with the model left as it is covers far too seldom.
+
+    Args:
+        value: the estimate from all episodes, ``[...]``.
+        refits: estimates of models that were fitted anew, each on n episodes drawn with replacement, ``[..., B]``.
+        confidence: 0 to 1.
+    """
+    _confidence(confidence)
+    value, refits = np.asarray(value, np.float64), np.asarray(refits, np.float64)
+    if refits.shape[-1] < 20:
+        raise EmptyDataError(f"there are {refits.shape[-1]} refits; the spread needs 20 or more")
+    half = t_quantile(0.5 + confidence / 2, refits.shape[-1] - 1) * refits.std(-1, ddof=1)
+    return Interval(value - half, value + half, confidence)
+
+
+def hoeffding_interval(estimate: Estimate, low: float, high: float, confidence: float = 0.95) -> Interval:
+    """``value -+ (high - low) sqrt(log(2 / delta) / (2 n))``, for terms of a **known** range (Hoeffding 1963).
+
+    Args:
+        estimate: independent terms.
+        low, high: what a term can be at least and at most; not the least and greatest that were seen.
+        confidence: ``1 - delta``.
+
+    Raises:
+        DataError: if a term is out of the range.
+    """
+    _confidence(confidence)
+    terms = estimate.terms
+    if not low <= terms.min() <= terms.max() <= high:
+        raise DataError(f"terms reach from {terms.min()} to {terms.max()}, and low is {low}, high {high}")
+    half = (high - low) * math.sqrt(math.log(2 / (1 - confidence)) / (2 * terms.shape[-1]))
+    return Interval(estimate.value - half, estimate.value + half, confidence)
+
+
+def betting_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0.0) -> Array:
+    """A lower bound of the mean that holds whatever the weights, by betting.
+
+    ``inf {m: mean over c of prod_i (1 + c (Y_i / m - 1)) < 1 / delta}`` with ``Y = term - lowest >= 0`` and bets
+    ``lam = c / m``, c between 0 and 1: against any ``m`` that is not below the mean of Y the wealth is a
+    supermartingale, and seldom large (Waudby-Smith and Ramdas 2020, arXiv:2010.09686; Karampatziakis et al. 2021,
+    arXiv:2102.09540). Weights need no bound, terms only a floor. The order of episodes is of no matter.
+
+    Args:
+        estimate: independent terms, ``[..., n]``, not of a ratio: of `importance_sampling` or `per_decision`.
+        confidence: ``1 - delta``, of one side.
+        lowest: what a term can be at least: ``lowest * sum_t gamma^t`` if it was given to these.
+
+    Returns:
+        The bound, ``[...]``.
+
+    Raises:
+        DataError: if a term is less than ``lowest``.
+    """
+    _confidence(confidence)
+    above = estimate.terms - lowest
+    if above.min() < 0:
+        raise DataError(f"a term is {estimate.terms.min()}, and lowest is {lowest}; it must be the least possible")
+    share = np.array([0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95])
+    limit = -math.log(1 - confidence) + math.log(len(share))
+
+    def wealth(m: Array) -> Array:
+        ratio = above / np.maximum(m, np.finfo(np.float64).tiny)[..., None] - 1
+        return np.asarray(np.logaddexp.reduce([np.log1p(c * ratio).sum(-1) for c in share], axis=0))
+
+    low, high = np.zeros(above.shape[:-1]), above.mean(-1)
+    for _ in range(45):  # wealth falls with m, and is at most 1 at the mean of the terms
+        middle = (low + high) / 2
+        rich = wealth(middle) >= limit
+        low, high = np.where(rich, middle, low), np.where(rich, high, middle)
+    return np.asarray(low + lowest)
+
+
+def hcope_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0.0) -> Array:
+    """A classical lower bound (Thomas et al. 2015, "High confidence off-policy evaluation", AAAI, theorem 1).
+
+    Terms are cut off at c and bounded by the empirical Bernstein inequality (Maurer and Pontil 2009, arXiv:0907.3740,
+    theorem 4). A twentieth of the episodes, the first ones, chooses c and is not used again; so the order matters, and
+    must be random.
+
+    Args:
+        estimate: independent terms, ``[..., n]``, not of a ratio.
+        confidence: of one side.
+        lowest: what a term can be at least.
+
+    Raises:
+        DataError: if a term is less than ``lowest``.
+        EmptyDataError: if there are fewer than 40 episodes.
+    """
+    _confidence(confidence)
+    above = estimate.terms - lowest
+    if above.min() < 0:
+        raise DataError(f"a term is {estimate.terms.min()}, and lowest is {lowest}; it must be the least possible")
+    n = above.shape[-1]
+    if n < 40:
+        raise EmptyDataError(f"there are {n} episodes; this bound needs 40 or more")
+    first = max(n // 20, 2)
+    chosen, rest = above[..., :first], above[..., first:]
+    cuts = np.maximum(chosen.max(-1), np.finfo(np.float64).tiny)[..., None] * 2.0 ** np.arange(-6, 5)
+    promised = np.stack([_bernstein(chosen, cut, n - first, confidence) for cut in np.moveaxis(cuts, -1, 0)], -1)
+    cut = np.take_along_axis(cuts, promised.argmax(-1)[..., None], -1)[..., 0]
+    return np.maximum(_bernstein(rest, cut, n - first, confidence), 0) + lowest
+
+
+def _bernstein(terms: Array, cut: Array, n: int, confidence: float) -> Array:
+    """The bound that n terms with the mean and the variance of these would have."""
+    terms = np.minimum(terms, cut[..., None])
+    log = math.log(2 / (1 - confidence))
+    spread = np.sqrt(2 * log * terms.var(-1, ddof=1) / n)
+    return np.asarray(terms.mean(-1) - 7 * cut * log / (3 * (n - 1)) - spread)
+
+
+@lru_cache(maxsize=256)
+def t_quantile(p: float, freedom: float) -> float:
+    """The value below which Student's t with ``freedom`` degrees of freedom is with probability ``p``.
+
+    By Newton's steps within halved brackets on the incomplete beta function; to 1e-10 of its value.
+    """
+    check("p", p, float, above=0, below=1, error=DataError)
+    check("freedom", freedom, float, above=0, error=DataError)
+    if p == 0.5:
+        return 0.0
+    if freedom > 1e4:  # where the beta function loses digits: Abramowitz and Stegun 26.7.5
+        z = NormalDist().inv_cdf(p)
+        terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96)
+        third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+        return sum(term / freedom**k for k, term in enumerate((*terms, third)))
+    tail, sign = (1 - p, 1.0) if p > 0.5 else (p, -1.0)
+    low, high = 0.0, 1.0
+    while _t_tail(high, freedom) > tail:
+        low, high = high, 2 * high
+    x = min(max(NormalDist().inv_cdf(1 - tail), low), high) if tail < 0.5 else low
+    constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
+    for _ in range(200):
+        beyond = _t_tail(x, freedom) - tail
+        low, high = (x, high) if beyond > 0 else (low, x)
+        density = math.exp(constant - (freedom + 1) / 2 * math.log1p(x * x / freedom))
+        step = x + beyond / density if density > 0 else math.inf
+        new = step if low < step < high else (low + high) / 2
+        if abs(new - x) <= 1e-14 * abs(new):
+            return sign * new
+        x = new
+    return sign * x
+
+
+def _t_tail(x: float, freedom: float) -> float:
+    """P(t > x) for x >= 0: half the incomplete beta function at ``freedom / (freedom + x^2)``."""
+    a, b, at = freedom / 2, 0.5, freedom / (freedom + x * x)
+    if at == 1.0:
+        return 0.5
+    rest = x * x / (freedom + x * x)
+    log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(at) + b * math.log(rest)
+    if at < (a + 1) / (a + b + 2):
+        return 0.5 * math.exp(log) * _beta_fraction(a, b, at) / a
+    return 0.5 - 0.5 * math.exp(log) * _beta_fraction(b, a, rest) / b
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of the incomplete beta function (DLMF 8.17.22), from the left by Lentz's method."""
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, 10_000):
+        for step in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / (1 + step * d)
+            c = 1 + step / c
+            value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return value
+
+
+def _confidence(value: float) -> None:
+    check("confidence", value, float, above=0, below=1, error=DataError)

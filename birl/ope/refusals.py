@@ -1,0 +1,184 @@
+"""When an estimate is refused: one table of limits, the only place of them.
+
+A *fact* is a number about the data, the weights or a model. `judge` compares facts with the table and says of each
+family of estimators what is refused and what is doubtful, and what would help. Where no family is left, the answer is
+"cannot tell". A fact that is not known is not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from birl.errors import ConfigError, did_you_mean
+from birl.ope.diagnostics import Diagnostics
+from birl.ope.estimators import Estimate
+from birl.ope.intervals import t_interval
+
+FAMILIES = {
+    "weights": ("importance_sampling", "weighted_importance_sampling", "per_decision", "weighted_per_decision"),
+    "robust": ("doubly_robust", "weighted_doubly_robust", "magic"),
+    "model": ("direct_method",),
+    "kernel": ("kernel",),
+}
+ALL = tuple(FAMILIES)
+WEIGHTED = ("weights", "robust", "kernel")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A row of the table.
+
+    Attributes:
+        fact: the number's name.
+        families: which estimators it is about.
+        warn, refuse: from where on it is doubtful, and too bad; ``None`` for never.
+        too_low: whether small numbers are the bad ones.
+        meaning: what the number says; ``{}`` stands for it.
+        remedy: what would help.
+    """
+
+    fact: str
+    families: tuple[str, ...]
+    warn: float | None
+    refuse: float | None
+    meaning: str
+    remedy: str
+    too_low: bool = False
+
+    def passed(self, value: float, end: float | None) -> bool:
+        """Whether ``value`` is on the wrong side of ``end``. NaN always is."""
+        if end is None:
+            return False
+        return math.isnan(value) or (value < end if self.too_low else value > end)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the table says of a fact.
+
+    Attributes:
+        family: of which estimators.
+        refused: refused, or only doubtful.
+        fact, value: the number.
+        message: what it is, what is allowed and what would help.
+    """
+
+    family: str
+    refused: bool
+    fact: str
+    value: float
+    message: str
+
+
+_NEARER = "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"
+_LOG_MORE = "log more episodes, or more users"
+
+LIMITS = (
+    Limit("episodes", ALL, 100, 30, "there are {} episodes", _LOG_MORE, too_low=True),
+    Limit("clusters", ALL, 50, 30, "there are {} clusters", _LOG_MORE, too_low=True),
+    Limit("censored", ALL, 0.05, 0.2, "{} of the episodes are cut off by the end of the log", "take a shorter horizon"),
+    Limit(
+        "unsupported", ALL, 0.01, 0.05, "{} of the policy's probability is on actions that the logs do not hold",
+        "let the logging policy try them, with a floor, or forbid them to the policy",
+    ),
+    Limit(
+        "seen", ALL, None, 0, "{} of the policies to evaluate have seen these episodes",
+        "hold out episodes for the last evaluation",
+    ),
+    Limit("ess", ("weights", "kernel"), 50, 20, "{} episodes are effective", _NEARER, too_low=True),
+    Limit("pareto_k", ("weights", "kernel"), 0.5, 0.7, "the weights' tail has the shape {}", _NEARER),
+    Limit("share", ("weights", "kernel"), 0.1, 0.15, "one episode has {} of all weight", _NEARER),
+    Limit("kappa", ("weights", "kernel"), 1, None, "the weights' spread grows by {} a step", "take a shorter horizon"),
+    Limit("ess", ("robust",), 50, None, "{} episodes are effective: the model decides", _NEARER, too_low=True),
+    Limit(
+        "ess_where_model_differs", ("robust",), None, 20, "{} episodes are effective, and the model says otherwise",
+        _NEARER, too_low=True,
+    ),
+    Limit(
+        "mean_error", WEIGHTED, 3, 4, "the mean weight misses 1 by {} standard errors",
+        "look at the propensities: are they those of the logged actions, by the policy that acted?",
+    ),
+    Limit(
+        "certain", WEIGHTED, 0.5, 0.95, "{} of the logged actions had the propensity 1",
+        "log with a policy that tries every action, with a floor",
+    ),
+    Limit("no_propensities", WEIGHTED, None, 0, "{} of the steps have no propensity", "log them, or estimate them"),
+    Limit(
+        "calibration_error", WEIGHTED, 0.02, 0.05, "estimated propensities are off by {} on average",
+        "log propensities, or calibrate the model",
+    ),
+    Limit("kernel_dimensions", ("kernel",), 1, 2, "an action has {} dimensions", "take a model or a stochastic policy"),
+    Limit(
+        "kernel_sweep", ("kernel",), 0.5, 1, "half and twice the bandwidth move the value by {} half-widths",
+        "take a stochastic policy, or log more episodes",
+    ),
+    Limit(
+        "model_differs", ("model",), None, 0, "estimators with weights say otherwise ({})",
+        "trust those: a wrong model is narrow and wrong",
+    ),
+    Limit(
+        "gamma_differs", ("robust", "model"), None, 0, "the model's discount differs by {}",
+        "fit the model with the discount of the question",
+    ),
+    Limit(
+        "bellman_residual", ("robust", "model"), 0.1, 0.5, "the held-out Bellman residual is {} of the rewards' spread",
+        "fit the model longer, or give it more history",
+    ),
+)
+FACTS = tuple(dict.fromkeys(limit.fact for limit in LIMITS))
+
+
+def judge(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
+    """What the table of limits says of ``facts``, refusals first.
+
+    Args:
+        facts: numbers by name, those of `FACTS`; ``None``, or left out, if not known.
+
+    Raises:
+        ConfigError: if a name is unknown.
+    """
+    if unknown := [name for name in facts if name not in FACTS]:
+        hint = did_you_mean(unknown[0], FACTS)
+        raise ConfigError(f"{unknown[0]!r} is no fact; the facts are {', '.join(FACTS)}{hint}")
+    found = []
+    for limit in LIMITS:
+        if (value := facts.get(limit.fact)) is None:
+            continue
+        refused = limit.passed(value, limit.refuse)
+        if refused or limit.passed(value, limit.warn):
+            end = limit.refuse if refused else limit.warn
+            side = "at least" if limit.too_low else "at most"
+            says = f"{limit.meaning.format(f'{value:.3g}')}; {side} {end:g} {'is allowed' if refused else 'is safe'}"
+            message = f"{says}: {limit.remedy}"
+            found += [Finding(family, refused, limit.fact, float(value), message) for family in limit.families]
+    return tuple(sorted(found, key=lambda one: not one.refused))
+
+
+def allowed(findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    """Names of the estimators that no finding refuses; empty means that the data cannot tell."""
+    refused = {one.family for one in findings if one.refused}
+    return tuple(name for family, names in FAMILIES.items() if family not in refused for name in names)
+
+
+def model_facts(robust: Estimate, model: Estimate, ess: float) -> dict[str, float | None]:
+    """The facts of a model beside weights: whether the joint 99 % interval of their difference leaves out 0.
+
+    Args:
+        robust: of `doubly_robust` with weights.
+        model: of `direct_method`, of the same episodes.
+        ess: the effective sample size of the weights.
+    """
+    differs = not t_interval(robust - model, 0.99).holds(0.0)
+    return {"model_differs": float(differs), "ess_where_model_differs": ess if differs else None}
+
+
+def weight_facts(found: Diagnostics) -> dict[str, float | None]:
+    """The facts that diagnostics of one set of episodes hold."""
+    names = ("ess", "share", "pareto_k", "mean_error", "kappa")
+    if np.ndim(found.ess):
+        raise ConfigError(f"the diagnostics are of {np.shape(found.ess)} repetitions; judge each alone")
+    return {name: float(getattr(found, name)) for name in names}
