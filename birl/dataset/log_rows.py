@@ -45,7 +45,7 @@ class RowEncoder:
     Attributes:
         observation_names: what each number of an observation is. Known once there was a row.
         drop_rules: why episodes leave, by the number less one in the column ``drop``.
-        loggers: numbers of the loggers.
+        loggers, clusters: numbers of these.
     """
 
     def __init__(self, schema: LogSchema) -> None:
@@ -53,7 +53,7 @@ class RowEncoder:
         self.observation_names: list[str] = []
         self.drop_rules = [f"{role} {name!r} is missing" for role, name in self._droppable()]
         self.loggers = Labels()
-        self._episodes, self._clusters = Labels(), Labels()
+        self._episodes, self.clusters = Labels(), Labels()
         self._kind_of_time = ""
         self._action_width = 0
 
@@ -93,7 +93,7 @@ class RowEncoder:
         if schema.logger is not None:
             rows["extra.logger"] = self._ids("logger", schema.logger, self.loggers, columns, where)
         if schema.cluster is not None:
-            rows["extra.cluster"] = self._ids("cluster", schema.cluster, self._clusters, columns, where)
+            rows["extra.cluster"] = self._ids("cluster", schema.cluster, self.clusters, columns, where)
         rows["drop"] = self._drop
         return rows
 

@@ -114,6 +114,10 @@ class Importer:
             self._count += count
         check_rows(self._count - first, origin)
 
+    def rows_of_origins(self) -> list[int]:
+        """Number of rows of each file or table."""
+        return np.diff([*self._begins, self._count]).tolist()
+
     def _where(self, row: int) -> str:
         """A row, in words."""
         which = bisect.bisect_right(self._begins, row) - 1
@@ -185,7 +189,7 @@ class Importer:
             if back.size:
                 before, row = order[back[0]], order[back[0] + 1]
                 raise DataError(
-                    f"{self._where(row)}, column {schema.time!r:.60}: the time goes back after {self._where(before)} of "
+                    f"{self._where(row)}, column {schema.time!r:.50}: time goes back after {self._where(before)} of "
                     "the same episode: repair it, or let rows be ordered by time with order = 'sort'"
                 )
         else:

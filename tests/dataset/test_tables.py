@@ -211,7 +211,7 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
         ({"at": [1, 2, 5, 5]}, {"more": 'time = "at"'},
          DataError, "row 4 of the table is of the same episode and time as row 3"),
         ({"at": [1, 2, 5, 4]}, {"more": 'time = "at"\norder = "given"'},
-         DataError, "row 4 .*the time goes back after row 3"),
+         DataError, "row 4 .*time goes back after row 3"),
         ({"at": ["1", "2", "3", "4"]}, {"more": 'time = "at"'},
          DataError, "the time is '1', text; it must be numbers or dates"),
         ({"p": [0.5, 1.5, 1, 1]}, {"tables": PROPENSITY.format("probability")},
@@ -301,7 +301,7 @@ def test_continuous_actions() -> None:
     np.testing.assert_array_equal(found.episodes[0].actions, [[0.5, 1], [1.5, 2]])
     assert found.dataset_info.action_size == 2
     np.testing.assert_allclose((found.episodes[0].extra or {})["log_propensity"], np.log([0.1, 5]))
-    with pytest.raises(ConfigError, match="kind is 'probability', but actions are continuous: give one of density, log_d"):
+    with pytest.raises(ConfigError, match="'probability', but actions are continuous: give one of density, log_d"):
         schema(action='kind = "continuous"', tables=PROPENSITY.format("probability"))
 
 
