@@ -128,7 +128,7 @@ def test_several_files_are_one_log(tmp_path: Path) -> None:
     assert digest([ReplayBuffer.open(tmp_path / "data").storage]) == digest([from_table(rows, SCHEMA).storage])
     bad = rows.set_column(7, "reward", pyarrow.array([0.0] * 700 + [-11.0] + [0.0] * 299))
     write(bad.slice(500), tmp_path / "log1.parquet")
-    with pytest.raises(DataError, match=r"row 201 of .*log1\.parquet, column 'reward': the reward is -11\.0; lower is -10"):
+    with pytest.raises(DataError, match=r"row 201 of .*log1\.parquet, column 'reward': the reward is -11"):
         import_files([tmp_path / "log*.parquet"], SCHEMA, tmp_path / "other")
     assert sorted(os.listdir(tmp_path)) == ["data", "log0.parquet", "log1.parquet"]
 
