@@ -33,6 +33,7 @@ from birl.files.strict_json import dump_json
 
 IMPORT, SCHEMA = "import.json", "schema.toml"
 _BLOCK: Final = 2**23  # bytes of text that are parsed at once
+_BUFFER: Final = 2**20  # bytes of each column that are read at once; else a row group is read whole
 _FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json",
     ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
@@ -164,6 +165,7 @@ def read_columns(file: Path, schema: LogSchema) -> Iterator[dict[str, Column]]:
     numbers += [] if schema.action.discrete else schema.action.names
     with ReadErrors(file):
         yield from batches_of(record_batches(file, schema.columns, tuple(numbers)), schema.columns, str(file))
+    require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
 
 
 def record_batches(file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = ()) -> Iterator[Any]:
@@ -178,7 +180,7 @@ def record_batches(file: Path, columns: tuple[str, ...] | None, numbers: tuple[s
     kind = _format(file)
     double = arrow.float64()
     if kind == "parquet":
-        with require("pyarrow.parquet", "logs").ParquetFile(file, memory_map=True) as parquet:
+        with require("pyarrow.parquet", "logs").ParquetFile(file, buffer_size=_BUFFER) as parquet:
             check_columns(columns or (), tuple(parquet.schema_arrow.names), str(file))
             yield from parquet.iter_batches(ROWS_AT_ONCE, columns=None if columns is None else list(columns))
     elif kind == "arrow":

@@ -128,8 +128,9 @@ class Importer:
 
     def finish(self) -> ReplayBuffer:
         """The episodes of all rows that were added."""
-        rows = {name: each.all() for name, each in self._rows.items()}
+        rows = {name: self._rows.pop(name).all() for name in tuple(self._rows)}
         order, ends = self._ordered(rows)
+        del rows["episode"]
         order, ends, terminal = self._marked(rows, order, ends)
         if not len(order):
             reasons = ", ".join(f"{rule}: {gone['episodes']}" for rule, gone in self.counts["dropped"].items())
