@@ -136,7 +136,8 @@ def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
         ConfigError: if one is named twice.
     """
     found: list[Path] = []
-    for pattern in map(os.fspath, patterns):
+    for given in patterns:
+        pattern = os.fspath(given)
         files = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
         if not files:
             raise FileError(f"there is no file {pattern!r}: give files, or patterns in quotes such as 'logs/*.parquet'")
