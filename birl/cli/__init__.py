@@ -17,6 +17,7 @@ from birl.cli.algos import algos
 from birl.cli.collect import collect
 from birl.cli.common import algorithm_classes
 from birl.cli.convert import convert
+from birl.cli.data import app as data
 from birl.cli.evaluate import evaluate
 from birl.cli.export import export
 from birl.cli.install import install
@@ -55,6 +56,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
 }
 for _command, _summary in _COMMANDS.items():
     app.command(short_help=_summary)(_command)
+app.add_typer(data, name="data", short_help="Logs as episodes: schema, import, split.")
 
 
 def _version(wanted: bool) -> None:

@@ -178,10 +178,10 @@ def load_model(path: Path, device: str, own: str | None = None, best: bool = Fal
 
 
 def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
-    """Load an h5 file, or a dataset by the name that `birl.datasets.get_dataset` knows.
+    """Load an h5 file, a folder of steps, or a dataset by the name that `birl.datasets.get_dataset` knows.
 
     Args:
-        name: file or name.
+        name: file, folder or name.
         picker: makes transitions of steps; by default the dataset's own.
         sampler: chooses the steps of minibatches; uniformly by default.
 
@@ -191,6 +191,8 @@ def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
     path = Path(name)
     if path.suffix in (".h5", ".hdf5") and not path.exists():
         raise FileError(f"there is no file {name!r}: give the path of an .h5 file or the name of a dataset")
+    if (path / "storage.json").is_file():
+        return dataset.ReplayBuffer.open(path, picker, sampler=sampler)
     if name not in datasets.NAMES and path.is_file():
         return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer(), transition_picker=picker, sampler=sampler)
     try:

@@ -18,6 +18,7 @@ EXTRAS = {
     "atari": "Atari 2600 environments (ale-py).",
     "d4rl": "Environments of the D4RL datasets (MuJoCo).",
     "envs": "Gymnasium's classic-control environments.",
+    "logs": "Logs in Parquet, CSV, JSON lines and Arrow (pyarrow).",
     "minari": "Minari's datasets.",
     "mlflow": "Logging to MLflow.",
     "onnx": "Export to ONNX.",

@@ -17,11 +17,11 @@ _OTHERS = {".d3": "model", ".d3c": "checkpoint"}
 
 
 def stats(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="CSV file, run folder, or dataset (file .h5 or name).")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="CSV file, run folder, or dataset (.h5, folder, name).")],
 ) -> None:
     """Print statistics of a metric (CSV file), of all metrics of a run (folder), or of a dataset."""
     place = Path(path)
-    if place.is_dir():
+    if place.is_dir() and not (place / "storage.json").is_file():
         _run(place)
     elif place.is_file() and place.suffix in _OTHERS:
         raise ForeignFileError(
@@ -65,7 +65,7 @@ def _dataset(name: str) -> None:
     info, size = data.dataset_info, data.dataset_info.action_size
     words = {ActionSpace.DISCRETE: f"{size} discrete", ActionSpace.CONTINUOUS: f"continuous, {size} dimensions"}
     rows: dict[str, Any] = {
-        "FILE NAME" if Path(name).is_file() else "DATASET": name,
+        "FILE NAME" if Path(name).exists() else "DATASET": name,
         "EPISODES": f"{len(episodes)}, {ended} of them terminated",
         "TRANSITIONS": data.transition_count,
         "OBSERVATIONS": f"shape {data.observation_shape}",

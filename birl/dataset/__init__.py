@@ -18,6 +18,7 @@ from birl.dataset.episode import (
 from birl.dataset.episode_generator import EpisodeGenerator
 from birl.dataset.hdf5 import dump, load
 from birl.dataset.hindsight import HindsightSampler
+from birl.dataset.log_schema import LogSchema
 from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed import MixedReplayBuffer
@@ -30,6 +31,7 @@ from birl.dataset.replay_buffer import (
 )
 from birl.dataset.sampling import Rows, Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
+from birl.dataset.tables import from_table
 from birl.dataset.transitions import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,
@@ -59,6 +61,7 @@ __all__ = [
     "HindsightSampler",
     "InfiniteBuffer",
     "LastFrameWriterPreprocess",
+    "LogSchema",
     "MDPDataset",
     "MixedReplayBuffer",
     "MultiStepFrameStackTransitionPicker",
@@ -91,5 +94,6 @@ __all__ = [
     "detect_action_size",
     "detect_action_space",
     "dump",
+    "from_table",
     "load",
 ]

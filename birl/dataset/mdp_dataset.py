@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import (
     as_column,
+    as_extra,
     as_flags,
     as_ids,
     as_masks,
@@ -43,7 +44,7 @@ from birl.observations import (
     wider,
 )
 from birl.spaces import Spec
-from birl.types import MASK, ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
+from birl.types import MASK, ActionSpace, Array, Leaf, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536
 _LIMIT = (20, 10)  # a time limit is suspected from so many steps on, and so many episodes of this length
@@ -80,6 +81,8 @@ class MDPDataset(ReplayBuffer):
             largest is the last, and all else are quantities.
         observation_keys: names of the parts of observations that are kept; all if ``None``.
         augmentation: changes images of minibatches on the training device; see `birl.dataset.RandomShift`.
+        extra: further arrays ``[N, …]`` of numbers by name, such as the logged probabilities of actions. They come back
+            in episodes, in files and in every kind of minibatch; losses do not see them.
 
     An end must be known: by ``terminals``, ``timeouts`` or ``episode_ids``. Without ids, steps after the last end are
     kept as a truncated episode. The last step of a truncated episode is kept, and drawn as a transition only if
@@ -117,6 +120,7 @@ class MDPDataset(ReplayBuffer):
         observation_space: Any = None,
         observation_keys: Sequence[str] | None = None,
         augmentation: Augmentation | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         if terminals is None:  # zeros would be a guess: a forgotten termination changes what is learned
             raise DataError(
@@ -139,7 +143,9 @@ class MDPDataset(ReplayBuffer):
         actions, what = prepare_actions(actions, action_space, action_size)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
         ids = {} if episode_ids is None else {"episode_ids": as_ids(episode_ids)}
-        count = check_length(**arrays, terminals=terminal, timeouts=timeout, **ids)
+        beside = as_extra(extra)
+        named = {f"extra[{name!r}]": array for name, array in beside.items()}
+        count = check_length(**arrays, terminals=terminal, timeouts=timeout, **ids, **named)
         check_finite("observations", observations)
         check_finite("rewards", rewards)
         width = np.shape(observations[MASK])[1:] if isinstance(observations, dict) and MASK in observations else ()
@@ -178,7 +184,11 @@ class MDPDataset(ReplayBuffer):
         names = self.storage.observation_names
         steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
-        self.storage.extend(0, flags, {**steps, "action": actions, "reward": rewards}, last)
+        steps |= {"action": actions, "reward": rewards}
+        for name, array in beside.items():
+            self.storage.add_extra(f"extra.{name}", Leaf(array.shape[1:], array.dtype))
+            steps[f"extra.{name}"] = array
+        self.storage.extend(0, flags, steps, last)
         self.flush()
 
 

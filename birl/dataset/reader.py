@@ -218,7 +218,7 @@ class Reader:
             initial: only those with which an episode begins. An episode whose beginning was evicted has none.
 
         Returns:
-            Minibatches of numpy arrays; ``extra`` is the number ``episode`` ``[B]`` of the episode.
+            Minibatches of numpy arrays; ``extra`` has the number ``episode`` ``[B]`` of the episode, too.
 
         Raises:
             EmptyDataError: if there is none.
@@ -242,7 +242,8 @@ class Reader:
                 chunk = rows[begin : begin + ROWS_AT_ONCE]
                 batch = TransitionView().read(storage, source.picker, storage.place.indices(chunk))
                 numbers = first_episode + locate(storage, chunk)[0]
-                yield replace(batch.map(storage.place.host).filled(), extra={"episode": numbers})
+                batch = batch.map(storage.place.host).filled()
+                yield replace(batch, extra={**batch.extra, "episode": numbers})
             first_episode += storage.episode_count
 
     def episode_returns(self) -> Array:

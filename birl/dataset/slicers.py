@@ -16,7 +16,7 @@ from birl.dataset.episode import (
 from birl.dataset.episodes import timesteps_and_returns
 from birl.dataset.minibatch import TrajectoryMiniBatch
 from birl.dataset.storage import Storage
-from birl.dataset.transitions import BasicTransitionPicker, FrameStackTransitionPicker, stack_frames
+from birl.dataset.transitions import BasicTransitionPicker, FrameStackTransitionPicker, extra_columns, stack_frames
 from birl.types import Observation, tree_map
 
 
@@ -70,6 +70,7 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
             read(place.to_action(storage.take("action", window))),
             read(place.to_float(storage.take("reward", window))),
             terminals=read(storage.terminals(window)),
+            extra=tree_map(read, extra_columns(storage, window)),
             masks=place.to_float(alive),
             returns_to_go=read(place.take(to_go, window)[..., None]),
             timesteps=read(place.take(timesteps, window)),

@@ -9,9 +9,13 @@ import numpy as np
 from gymnasium import Space
 
 from birl.actions import KINDS, Actions, Continuous, Discrete, actions_in, actions_told, as_rows
-from birl.errors import ActionError, DataError, EmptyDataError, NonFiniteError, ShapeError
+from birl.checks import check
+from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.observations import check_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Tree, tree_leaves
+
+RESERVED = ("next_action", "next_action_known", "return_to_go", "episode")
+"""Names of `MiniBatch.extra` that are no columns of the data."""
 
 
 def as_array(name: str, value: Any) -> Array:
@@ -95,6 +99,26 @@ def as_masks(name: str, value: Any) -> Array:
         raise DataError(f"{name} has the shape {array.shape}; it must be zeros and ones of shape (N, A)")
     check_mask({MASK: array}, DataError, name)
     return array.astype(np.uint8)
+
+
+def as_extra(extra: Any) -> dict[str, Array]:
+    """Further columns of steps, by name, as arrays of finite numbers; ``None`` for none.
+
+    Raises:
+        ConfigError: if they are no mapping, or a name is one that minibatches give to columns of their own.
+        ShapeError, NonFiniteError: if they are not numbers.
+    """
+    check("extra", extra, Mapping, ": give arrays by name", optional=True)  # type: ignore[type-abstract]
+    columns: dict[str, Array] = {}
+    for name, value in (extra or {}).items():
+        if not isinstance(name, str) or name in RESERVED:
+            raise ConfigError(
+                f"extra has a column {name!r:.60}; a name must be text, and none of {', '.join(RESERVED)}, which "
+                "minibatches have themselves: give it another one"
+            )
+        columns[name] = np.atleast_1d(as_array(f"extra[{name!r}]", value))
+        check_finite(f"extra[{name!r}]", columns[name])
+    return columns
 
 
 def as_ids(ids: Any) -> Array:

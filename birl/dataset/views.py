@@ -62,6 +62,7 @@ class TransitionView(View):
             own |= {"next_action": picked.extra["next_action"]} if picked.extra else {}
             own |= picked.returns_to_go(columns.returns) if columns.returns else {}
             batch = replace(picked, extra={}, transitions=None).map(place.indices)
+            batch = replace(batch, extra=extra_columns(storage, rows))
         if columns == NO_COLUMNS:
             return batch
 
@@ -98,7 +99,12 @@ class TrajectoryView(View):
         if is_vectorised(part, ("batch",)):
             return part.batch(storage, rows, self.length)  # type: ignore[no-any-return]
         windows = self.items(storage, part, storage.place.host(rows))
-        return TrajectoryMiniBatch.from_partial_trajectories(windows).map(storage.place.indices)
+        batch = TrajectoryMiniBatch.from_partial_trajectories(windows).map(storage.place.indices)
+        if not storage.extra_names:
+            return batch
+        window, alive = storage.behind(rows, self.length)
+        extra = tree_map(lambda leaf: storage.place.blank(leaf, ~alive), extra_columns(storage, window))
+        return replace(batch, extra=extra)
 
     def items(self, storage: Storage, part: TrajectorySlicerProtocol, rows: Array) -> list[PartialTrajectory]:
         """The windows one by one, through the per-item protocol."""
@@ -208,6 +214,7 @@ class TailView(View):
             place.to_action(storage.take("action", rows)),
             place.to_float(storage.take("reward", tails)),
             terminals=storage.terminals(tails),
+            extra=extra_columns(storage, rows),
             steps=place.indices(steps),
             index=place.indices(begins[which] + index - first[which]),
             longest=int(count.max()) - 1,

@@ -1,0 +1,80 @@
+"""``birl data``: logs become episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from birl.cli.common import note, print_table
+from birl.dataset import LogSchema
+from birl.dataset.log_files import import_files
+from birl.dataset.log_proposal import propose
+from birl.dataset.splits import split as split_folder
+from birl.errors import ConfigError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+
+Logs = Annotated[
+    list[str],
+    typer.Argument(metavar="LOGS…", help="Files .parquet, .csv, .tsv, .jsonl or .arrow, or patterns in quotes."),
+]
+
+
+@app.command(short_help="Propose what a log's columns mean.")
+def schema(logs: Logs) -> None:
+    """Print a schema, to be read and corrected: birl data schema 'logs/*.parquet' > schema.toml.
+
+    Each line says why. Where several columns could have a role, they are listed and none is chosen.
+    """
+    print(propose(logs), end="")
+
+
+@app.command("import", short_help="Write logs as episodes, by a schema.")
+def import_(
+    logs: Logs,
+    schema: Annotated[Path, typer.Option(metavar="FILE", help="Schema (.toml), as `birl data schema` proposes it.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder, for --dataset.")],
+) -> None:
+    """Read logs of any size into a folder of episodes, with import.json: what went in, what left, and why."""
+    found = import_files(logs, LogSchema.load(schema), out)
+    episodes, ended = found["episodes"], found["terminated"]
+    print(f"{out}: {episodes} episodes, {ended} of them terminated, {found['rows_out']} of {found['rows_in']} rows")
+    for rule, gone in found["dropped"].items():
+        note(f"left out: {gone['episodes']} episodes, {gone['rows']} rows: {rule}")
+    if found.get("duplicates"):
+        note(f"left out: {found['duplicates']} rows of the same episode and time as another one")
+    if found.get("censored"):
+        note(f"censored: {found['censored']} episodes still ran when the log ended")
+
+
+@app.command(short_help="Divide episodes into parts.")
+def split(
+    data: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `birl data import` wrote.")],
+    by: Annotated[str, typer.Option(help="episode, cluster or time.")] = "episode",
+    shares: Annotated[str, typer.Option(help="Shares of the episodes.")] = "train=.6,select=.2,certify=.2",
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the parts go; by default into DIR.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes what is drawn.")] = 0,
+) -> None:
+    """Write parts of a folder of episodes: to train, to select by, and to certify with. No part knows another."""
+    found = split_folder(data, by, _shares(shares), out=out, seed=seed)
+    columns = list(next(iter(found.values())))
+    rows = [[str(Path(data if out is None else out) / name), *map(str, each.values())] for name, each in found.items()]
+    print_table([["PART", *map(str.upper, columns)], *rows], right=True)
+
+
+def _shares(text: str) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, share = part.partition("=")
+        try:
+            value: Any = float(share)
+        except ValueError:
+            value = None
+        if not equals or value is None or name.strip() in shares:
+            raise ConfigError(f"--shares {text!r:.80}: {part!r:.40} is no name=share: give such as train=.6,certify=.4")
+        shares[name.strip()] = value
+    return shares
+
+

@@ -1,0 +1,201 @@
+"""Columns of tables as arrays: from Arrow, from anything with ``__arrow_c_stream__``, and from dicts of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, did_you_mean, require
+from birl.types import Array
+
+ROWS_AT_ONCE: Final = 65536
+_MAX_COLUMNS: Final = 10_000
+_MAX_WIDTH: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Column:
+    """Some rows of a column.
+
+    Attributes:
+        values: ``[n]``, or ``[n, k]`` of lists: numbers, bools or datetime64; of text the index of its label.
+        missing: bool ``[n]``: null, NaN or no date; the value is then without meaning.
+        labels: the different texts; ``None`` if it is no text.
+    """
+
+    values: Array
+    missing: Array
+    labels: tuple[Any, ...] | None = None
+
+    def distinct(self) -> tuple[list[Any], Array]:
+        """The different values (or rows of missing ones), and the index ``[n]`` of each row's among them."""
+        if self.labels is not None:
+            return list(self.labels), self.values
+        values, index = np.unique(self.values, return_inverse=True)
+        return values.tolist(), index.reshape(-1)
+
+    @property
+    def kind(self) -> str:
+        """In a word."""
+        if self.labels is not None:
+            return "text"
+        return {"M": "dates", "b": "true/false", "f": "numbers"}.get(self.values.dtype.kind, "whole numbers")
+
+
+def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Column]]:
+    """Some rows at a time of what is given to `birl.dataset.from_table`.
+
+    Args:
+        source: a dict of arrays, or an object with ``__arrow_c_stream__``.
+        columns: names of those that are wanted.
+
+    Raises:
+        ConfigError: if it is something else.
+        DataError, ShapeError: if a column is not there, or cannot be read.
+        MissingExtraError: for a table of Arrow without pyarrow.
+    """
+    if isinstance(source, Mapping):
+        check_columns(columns, tuple(map(str, source)), "the table")
+        arrays = {name: source[name] for name in columns}
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise ShapeError(f"the lengths of columns differ: {lengths!s:.200}: give every column one row per step")
+        for begin in range(0, max(lengths.values(), default=0), ROWS_AT_ONCE):
+            rows = slice(begin, begin + ROWS_AT_ONCE)
+            yield {name: column_of_array(array[rows], name) for name, array in arrays.items()}
+        return
+    if not hasattr(source, "__arrow_c_stream__"):
+        raise ConfigError(
+            f"table is a {type(source).__name__}; it must be a dict of arrays, or have __arrow_c_stream__, as tables "
+            "of pyarrow, pandas (2.2 or later), polars and duckdb do"
+        )
+    arrow = require("pyarrow", "logs")
+    yield from batches_of(arrow.RecordBatchReader.from_stream(source), columns, "the table")
+
+
+def batches_of(batches: Any, columns: tuple[str, ...], origin: str) -> Iterator[dict[str, Column]]:
+    """The columns of Arrow's record batches, at most `ROWS_AT_ONCE` rows at a time."""
+    for batch in batches:
+        check_columns(columns, tuple(batch.schema.names), origin)
+        for begin in range(0, batch.num_rows, ROWS_AT_ONCE):
+            part = batch.slice(begin, ROWS_AT_ONCE)
+            yield {name: column_of_arrow(part.column(name), name) for name in columns}
+
+
+def check_columns(wanted: tuple[str, ...], there: tuple[str, ...], origin: str) -> None:
+    """Raise `DataError` unless each of the wanted columns is there once."""
+    if len(there) > _MAX_COLUMNS:
+        raise DataError(f"{origin} has {len(there)} columns, at most {_MAX_COLUMNS} are read: select those that matter")
+    for name in wanted:
+        if there.count(name) != 1:
+            found = f"{there.count(name)} columns" if name in there else "no column"
+            hint = did_you_mean(name, there) or f"; there are: {', '.join(map(repr, there[:20]))}"
+            raise DataError(f"{origin} has {found} {name!r:.60}, which the schema names{hint}")
+
+
+def column_of_array(given: Any, name: str) -> Column:
+    """A column that is an array ``[n]`` or ``[n, k]``, a list, or a masked array."""
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"column {name!r:.60} is ragged ({error}): give all rows the same length") from error
+    if array.ndim not in (1, 2):
+        raise ShapeError(f"column {name!r:.60} has the shape {array.shape}; it must be (N,) or (N, K)")
+    missing = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else np.zeros(array.shape, bool)
+    if array.dtype.kind == "O":
+        absent = [each is None or (isinstance(each, float) and each != each) for each in array.ravel()]
+        missing = missing | np.reshape(absent, array.shape)
+        try:
+            there = np.array(array[~missing].tolist())
+        except ValueError as error:
+            raise ShapeError(f"column {name!r:.60} is ragged ({error}): give all rows the same length") from error
+        if there.dtype.kind == "O":
+            raise ShapeError(f"column {name!r:.60} holds objects, {there[0]!r:.40}: make them numbers or text")
+        array = np.zeros((*array.shape, *there.shape[1:]), there.dtype)
+        array[~missing] = there
+        missing = missing.reshape(*missing.shape, *[1] * (array.ndim - missing.ndim))
+    if array.dtype.kind in "US":
+        labels, index = np.unique(array, return_inverse=True)
+        words = labels.astype("U") if array.dtype.kind == "U" else np.char.decode(labels, "utf-8", "replace")
+        return Column(index.reshape(array.shape), _any(missing), tuple(words.tolist()))
+    if array.dtype.kind not in "biufM":
+        raise ShapeError(f"column {name!r:.60} has the dtype {array.dtype}: make it numbers, text or dates")
+    if array.dtype.kind == "M":
+        array = array.astype("datetime64[ns]")
+        missing = missing | np.isnat(array)
+    if array.dtype.kind == "f":
+        missing = missing | np.isnan(array)
+    return Column(array, _any(missing))
+
+
+def _any(missing: Array) -> Array:
+    """Whether any number of each row is missing."""
+    return np.asarray(missing.reshape(len(missing), -1).any(1)) if missing.size else np.zeros(len(missing), bool)
+
+
+def column_of_arrow(array: Any, name: str) -> Column:
+    """A column that is an Arrow array."""
+    arrow = require("pyarrow", "logs")
+    types, kind = arrow.types, array.type
+    if isinstance(kind, arrow.BaseExtensionType):
+        array, kind = array.storage, array.storage.type
+    if types.is_dictionary(kind):
+        array, kind = array.dictionary_decode(), kind.value_type
+    missing = np.asarray(array.is_null())
+    try:
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            return _lists(array, missing, name)
+        if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+            coded = array.cast(arrow.large_string()).dictionary_encode()
+            codes = coded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+            return Column(codes, missing, tuple(coded.dictionary.to_pylist()) or ("",))
+        if types.is_timestamp(kind) or types.is_date(kind):
+            stamps = array.cast(arrow.timestamp("ns", getattr(kind, "tz", None))).cast(arrow.int64()).fill_null(0)
+            return Column(stamps.to_numpy(zero_copy_only=False).view("datetime64[ns]"), missing)
+        if types.is_null(kind):
+            return Column(np.zeros(len(array)), missing)
+        if types.is_decimal(kind):
+            array = array.cast(arrow.float64())
+        elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            raise ShapeError(
+                f"column {name!r:.60} holds {kind!s:.60}: make it numbers, text, dates or lists of numbers"
+            )
+        fill = False if types.is_boolean(kind) else 0
+        values = array.fill_null(fill).to_numpy(zero_copy_only=False) if array.null_count else _numpy(array)
+    except arrow.ArrowException as error:
+        raise DataError(f"column {name!r:.60} of type {kind!s:.60} cannot be read: {error!s:.200}") from error
+    return Column(values, missing | np.isnan(values) if values.dtype.kind == "f" else missing)
+
+
+def _numpy(array: Any) -> Array:
+    return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _lists(array: Any, missing: Array, name: str) -> Column:
+    """Lists of one length as ``[n, k]``."""
+    offsets = np.asarray(array.value_lengths().fill_null(0)) if len(array) else np.zeros(0, np.int64)
+    lengths = np.unique(offsets[~missing])
+    if len(lengths) > 1:
+        raise ShapeError(
+            f"column {name!r:.60} holds lists of {lengths[0]} and of {lengths[-1]} numbers; all must have one length"
+        )
+    width = int(lengths[0]) if len(lengths) else 0
+    if width > _MAX_WIDTH:
+        raise ShapeError(f"column {name!r:.60} holds lists of {width} numbers; at most {_MAX_WIDTH} are possible")
+    inner = column_of_arrow(array.drop_null().flatten(), name)
+    if inner.labels is not None or inner.values.ndim > 1 or inner.values.dtype.kind not in "biuf":
+        raise ShapeError(f"column {name!r:.60} holds lists of {inner.kind}; they must be lists of numbers")
+    values = np.zeros((len(array), width), inner.values.dtype)
+    values[~missing] = inner.values.reshape(-1, width) if width else 0
+    gone = missing.copy()
+    gone[~missing] |= inner.missing.reshape(-1, width).any(1) if width else False
+    return Column(values, gone)
+
+
+def check_rows(rows: int, origin: str) -> None:
+    """Raise `EmptyDataError` if there is no row."""
+    if not rows:
+        raise EmptyDataError(f"{origin} has 0 rows, at least 1 is needed: check how it was written, and the name")

@@ -1,0 +1,259 @@
+"""Logs in files: Parquet, CSV, JSON lines and Arrow, some rows at a time, into a folder of episodes."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import gzip
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from birl._version import __version__
+from birl.dataset.log_columns import ROWS_AT_ONCE, Column, batches_of, check_columns
+from birl.dataset.log_schema import LogSchema
+from birl.dataset.replay_buffer import ReplayBuffer
+from birl.dataset.tables import Importer
+from birl.errors import (
+    BirlError,
+    ConfigError,
+    CorruptFileError,
+    DataError,
+    FileError,
+    ForeignFileError,
+    WriteError,
+    require,
+)
+from birl.files import atomic_write
+from birl.files.strict_json import dump_json
+
+IMPORT, SCHEMA = "import.json", "schema.toml"
+_BLOCK: Final = 2**23  # bytes of text that are parsed at once
+_BUFFER: Final = 2**20  # bytes of each column that are read at once; else a row group is read whole
+_FORMATS: Final = {
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json",
+    ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
+_CONVERSION: Final = re.compile(r"In CSV column #(\d+): .*?conversion error to (\S+): invalid value '(.*)'", re.DOTALL)
+
+
+def import_files(patterns: Iterable[str | os.PathLike[str]], schema: LogSchema, out: Any) -> dict[str, Any]:
+    """Read files into a new folder of episodes, for `ReplayBuffer.open`.
+
+    In memory are some rows at a time and, of all rows, three numbers each. The folder appears once it is whole.
+
+    Args:
+        patterns: files, or patterns such as ``"logs/*.parquet"``.
+        schema: what their columns mean.
+        out: the folder.
+
+    Returns:
+        What the folder's ``import.json`` holds: files with their digests, what each number of an observation is, the
+        actions and loggers in their order, rows in and out, and what left by which rule.
+
+    Raises:
+        DataError, ShapeError, NonFiniteError, ActionError: naming row, file, column and what to do.
+        FileError: if a file is missing, damaged or of another kind, or the folder exists already.
+        MissingExtraError: without pyarrow.
+    """
+    folder = new_place(out)
+    files = files_of(patterns)
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as work:
+        importer = Importer(schema, Path(work) / "data")
+        with importer:
+            for file in files:
+                importer.add(read_columns(file, schema), str(file))
+            buffer = importer.finish()
+        found = _summary(importer, files, buffer)
+        buffer.close()
+        del buffer
+        write_notes(Path(work) / "data", found, schema.text())
+        _move(Path(work) / "data", folder)
+    return found
+
+
+def new_place(out: Any) -> Path:
+    """The path of a folder that is not there yet, in one that is; or raise `WriteError`."""
+    folder = Path(out).absolute()
+    if folder.is_dir() and not any(folder.iterdir()):
+        return folder
+    if folder.exists():
+        raise WriteError(f"{out} exists already: give another folder, or remove it first")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"{folder.parent} cannot be made ({error}): give another folder") from error
+    return folder
+
+
+def write_notes(folder: Path, found: Any, schema: str) -> None:
+    """Write what an import found, and its schema, beside the steps."""
+    atomic_write(folder / IMPORT, dump_json(found, IMPORT).encode())
+    atomic_write(folder / SCHEMA, schema.encode())
+
+
+def _move(folder: Path, to: Path) -> None:
+    try:
+        os.replace(folder, to)
+    except OSError as error:
+        raise WriteError(f"{to} could not be written ({error}): give another folder") from error
+
+
+def _summary(importer: Importer, files: list[Path], buffer: ReplayBuffer) -> dict[str, Any]:
+    schema, encoder = importer.schema, importer.encoder
+    action = schema.action
+    listed: list[dict[str, Any]] = []
+    for file, rows in zip(files, importer.rows_of_origins(), strict=True):
+        with open(file, "rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        listed.append({"file": str(file), "rows": rows, "sha256": digest})
+    return {
+        "version": 1,
+        "birl": __version__,
+        "files": listed,
+        "schema_sha256": hashlib.sha256(schema.text().encode()).hexdigest(),
+        **importer.counts,
+        "transitions": buffer.transition_count,
+        "observation": encoder.observation_names,
+        "actions": list(action.values) or action.size if action.discrete else list(action.names),
+        "reward": {"lower": schema.reward.lower, "upper": schema.reward.upper},
+        "loggers": list(encoder.loggers.numbers),
+        "clusters": len(encoder.clusters.numbers),
+        "extra": [name.removeprefix("extra.") for name in buffer.storage.extra_names],
+    }
+
+
+def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files that are named, sorted within each pattern.
+
+    Raises:
+        FileError: if a pattern matches none.
+        ForeignFileError: if one is of no known kind.
+        ConfigError: if one is named twice.
+    """
+    found: list[Path] = []
+    for given in patterns:
+        pattern = os.fspath(given)
+        files = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+        if not files:
+            raise FileError(f"there is no file {pattern!r}: give files, or patterns in quotes such as 'logs/*.parquet'")
+        found += map(Path, files)
+    for file in found:
+        if file.is_dir():
+            raise FileError(f"{file} is a folder: name the files in it, such as '{file}/*.parquet'")
+        _format(file)
+        if found.count(file) > 1:
+            raise ConfigError(f"{file} is named twice: its rows would count twice; name it once")
+    return found
+
+
+def _format(file: Path) -> str:
+    suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
+    kind = _FORMATS.get(suffixes[-1].lower()) if suffixes else None
+    if kind is None or (file.suffix == ".gz" and kind not in ("csv", "json")):
+        known = ", ".join(_FORMATS)
+        raise ForeignFileError(f"{file} is of no known kind; logs are files {known}: convert it to Parquet")
+    return kind
+
+
+def read_columns(file: Path, schema: LogSchema) -> Iterator[dict[str, Column]]:
+    """The columns of a file that a schema names, some rows at a time."""
+    numbers = [each.column for each in schema.observation if not each.values] + [schema.reward.column]
+    numbers += [] if schema.action.discrete else schema.action.names
+    with ReadErrors(file):
+        yield from batches_of(record_batches(file, schema.columns, tuple(numbers)), schema.columns, str(file))
+    require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
+
+
+def record_batches(file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Record batches of a file, with these columns (of all kinds that read by column) or all of them.
+
+    Args:
+        file: the file.
+        columns: their names.
+        numbers: those that hold numbers, for kinds of files that do not say it.
+    """
+    arrow = require("pyarrow", "logs")
+    kind = _format(file)
+    double = arrow.float64()
+    if kind == "parquet":
+        with require("pyarrow.parquet", "logs").ParquetFile(file, buffer_size=_BUFFER) as parquet:
+            check_columns(columns or (), tuple(parquet.schema_arrow.names), str(file))
+            yield from parquet.iter_batches(ROWS_AT_ONCE, columns=None if columns is None else list(columns))
+    elif kind == "arrow":
+        with arrow.memory_map(str(file)) as source:
+            try:
+                reader = arrow.ipc.open_file(source)
+                yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
+            except arrow.ArrowInvalid:
+                source.seek(0)
+                yield from arrow.ipc.open_stream(source)
+    elif kind == "csv":
+        text = require("pyarrow.csv", "logs")
+        read, parse = text.ReadOptions(block_size=_BLOCK), text.ParseOptions(delimiter=_delimiter(file))
+        with text.open_csv(file, read_options=read, parse_options=parse) as first:
+            names = tuple(first.schema.names)
+        check_columns(columns or (), names, str(file))
+        convert = text.ConvertOptions(
+            include_columns=None if columns is None else list(columns),
+            column_types={name: double for name in numbers if name in names},
+            strings_can_be_null=True,
+        )
+        with text.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
+            yield from reader
+    else:
+        lines = require("pyarrow.json", "logs")
+        told = arrow.schema([(name, double) for name in numbers]) if numbers else None
+        parse = lines.ParseOptions(explicit_schema=told)
+        with lines.open_json(file, read_options=lines.ReadOptions(block_size=_BLOCK), parse_options=parse) as reader:
+            yield from reader
+
+
+def _delimiter(file: Path) -> str:
+    return "\t" if ".tsv" in file.suffixes else ","
+
+
+class ReadErrors:
+    """Turns Arrow's errors about a file into birl's."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        if self._file.stat().st_size == 0:
+            raise CorruptFileError(f"{self._file} is empty (0 bytes): write it again")
+
+    def __exit__(self, kind: Any, error: BaseException | None, *_: object) -> None:
+        arrow = require("pyarrow", "logs")
+        if not isinstance(error, arrow.ArrowException | OSError) or isinstance(error, BirlError):
+            return
+        text, what = " ".join(str(error).split()), _format(self._file)
+        if what == "csv" and (match := _CONVERSION.search(str(error))):
+            number, wanted, value = int(match[1]), match[2], match[3]
+            row, name = _place(self._file, number, value)
+            raise DataError(
+                f"{row}{self._file}, column {name!r:.60}: {value!r:.60} is no {wanted}, as others in this column are: "
+                "repair it, or leave it empty and say what missing means"
+            ) from error
+        if what == "json" and "changed from" in text:
+            raise DataError(f"{self._file}: {text:.200}: give a column one type in all lines") from error
+        raise CorruptFileError(
+            f"{self._file} cannot be read as {what} ({text:.200}): it is damaged, cut off or of another kind: write "
+            "it again"
+        ) from error
+
+
+def _place(file: Path, number: int, value: str) -> tuple[str, str]:
+    """The row of a CSV file that has a value in a column, in words, and the column's name."""
+    opener: Any = gzip.open if file.suffix == ".gz" else open
+    with opener(file, "rt", encoding="utf-8", errors="replace", newline="") as opened:
+        rows = csv.reader(opened, delimiter=_delimiter(file))
+        name = next(rows)[number]
+        for index, row in enumerate(rows):
+            if len(row) > number and row[number] == value:
+                return f"row {index + 1} of ", name
+    return "", name

@@ -1,0 +1,218 @@
+"""A schema to begin with: what is in a log's columns, and which roles their names and contents suggest."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from birl.dataset.log_columns import Column, check_columns, check_rows, column_of_arrow
+from birl.dataset.log_files import ReadErrors, files_of, record_batches
+from birl.dataset.log_schema import toml
+from birl.errors import DataError, ShapeError
+
+_SEEN: Final = 1000  # different values that are counted
+_LISTED: Final = 20  # categories that are proposed
+_MAX_COLUMNS: Final = 2000
+_NESTED: Final = "structures, or lists of several lengths"
+
+# Names in logs of d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW, and common ones.
+_NAMES: Final = {
+    "episode": "episode|episode_?ids?|episode_?index|eps_?id|mdp_?id|traj(ectory)?(_?id)?|session(_?id)?|trip(_?id)?",
+    "time": "time|times|timestamp|time_?step|ts|t|at|step|step_?(id|index)|sequence_?number|date|datetime",
+    "action": "actions?|act|a|chosen_?action|_?label_?action",
+    "reward": "rewards?|r|_?label_?reward",
+    "terminated": "terminated|terminateds|terminals?|is_?terminal|dones?|_?done_?",
+    "truncated": "truncated|truncateds|truncations?|time_?outs?|is_?last",
+    "propensity": "propensity|propensities|p_?scores?|pscore|action_?prob(ability)?|prob(ability)?|p"
+    "|behaviou?r_?prob(ability)?|action_?logp|log_?p(rob)?|action_?log_?prob|_?label_?probability",
+    "mask": "action_?mask|possible_?actions_?mask|allowed(_?actions)?|legal_?actions(_?mask)?",
+    "logger": "logger|policy(_?(id|name|version))?|model(_?(id|version))?|behaviou?r_?policy",
+    "cluster": "cluster|user(_?id)?|customer(_?id)?|patient(_?id)?|machine(_?id)?|device(_?id)?|uid",
+    "next": "next_?(obs|observations?|state|features|state_?features|action|actions)|new_?obs",
+}  # fmt: skip
+_ROLES: Final = {role: re.compile(names, re.IGNORECASE) for role, names in _NAMES.items()}
+
+
+@dataclass
+class Profile:
+    """What a column holds."""
+
+    kind: str = ""
+    width: int = 0
+    missing: int = 0
+    low: Any = None
+    high: Any = None
+    values: dict[Any, None] = field(default_factory=dict)
+    whole: bool = True
+
+    def add(self, column: Column, name: str) -> None:
+        """Take rows of the column."""
+        self.missing += int(column.missing.sum())
+        there = column.values[~column.missing]
+        if not len(there):
+            return
+        width = there.shape[1] if there.ndim > 1 else 0
+        kind = column.kind if self.kind in ("", column.kind) else "numbers"
+        numbers = column.kind not in ("text", "dates") and self.kind not in ("text", "dates")
+        if self.kind and (width != self.width or (kind != self.kind and not numbers)):
+            raise DataError(f"column {name!r:.60} holds {self.kind} and {column.kind}, or lists of several lengths")
+        self.kind, self.width = kind, width
+        if column.labels is not None:
+            new = [column.labels[index] for index in np.unique(there)]
+        else:
+            self.low = there.min() if self.low is None else min(self.low, there.min())
+            self.high = there.max() if self.high is None else max(self.high, there.max())
+            self.whole &= there.dtype.kind != "f" or bool(np.all(there == np.floor(there)))
+            new = [] if width or len(self.values) > _SEEN else np.unique(there)[: _SEEN + 1].tolist()
+        for value in new:
+            if len(self.values) <= _SEEN:
+                self.values[value] = None
+
+    def __str__(self) -> str:
+        words = [f"lists of {self.width} {self.kind}" if self.width else self.kind or "nothing but nulls"]
+        if self.low is not None:
+            low, high = (f"{end:.6g}" if self.kind == "numbers" else str(end)[:26] for end in (self.low, self.high))
+            words.append(f"from {low} to {high}")
+        if not self.width and self.kind != "true/false":
+            words.append(f"{'over ' if len(self.values) > _SEEN else ''}{min(len(self.values), _SEEN)} different")
+        return ", ".join(words + [f"{self.missing} missing"] * bool(self.missing))
+
+
+def propose(patterns: Iterable[str | os.PathLike[str]]) -> str:
+    """A schema in TOML for the files, each line with its reason; to be read and corrected.
+
+    A role that several columns could have gets none: they are listed.
+
+    Args:
+        patterns: files, or patterns such as ``"logs/*.parquet"``.
+
+    Raises:
+        FileError, DataError: if a file cannot be used.
+        MissingExtraError: without pyarrow.
+    """
+    profiles: dict[str, Profile] = {}
+    rows = 0
+    files = files_of(patterns)
+    for file in files:
+        begin = rows
+        with ReadErrors(file):
+            for batch in record_batches(file, None):
+                names = tuple(batch.schema.names)
+                if len(names) > _MAX_COLUMNS:
+                    raise DataError(
+                        f"{file} has {len(names)} columns, a schema is proposed for at most {_MAX_COLUMNS}: write one "
+                        "by hand, which names those that matter"
+                    )
+                check_columns(names, names, str(file))
+                for name in names:
+                    profile = profiles.setdefault(name, Profile())
+                    try:
+                        profile.add(column_of_arrow(batch.column(name), name), name)
+                    except ShapeError:  # of structures, or of lists of several lengths
+                        profile.kind = _NESTED
+                rows += batch.num_rows
+        check_rows(rows - begin, str(file))
+    return _text(profiles, rows, [str(file) for file in files])
+
+
+def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:
+    found: dict[str, list[str]] = {role: [] for role in _ROLES}
+    for name in profiles:
+        for role, pattern in _ROLES.items():
+            if pattern.fullmatch(name):
+                found[role].append(name)
+                break
+    used = {name for names in found.values() for name in names}
+    lines = [
+        f"# Proposed for {rows} rows of {toml(files[:5])}.",
+        "# Read each line: what is wrong here is wrong in every result.",
+        "",
+    ]
+    for role in ("episode", "time", "terminated", "truncated", "logger", "cluster"):
+        lines += _line(role, role, found[role], profiles, role == "episode")
+    if not found["terminated"]:
+        lines.append('# No column looks like the ends of the task. If it never ends: unmarked = "truncated".')
+        lines.append('# If the last step of every episode is its end: unmarked = "terminated".')
+    else:
+        lines.append('# unmarked = "truncated"   # where the log or a limit cut episodes, which then have no mark')
+    lines.append("")
+    observed = [name for name in profiles if name not in used]
+    for name in observed:
+        lines += _observation(name, profiles[name], rows)
+    lines += ["[action]", *_line("action", "column", found["action"], profiles, True)]
+    if len(found["action"]) == 1:
+        lines += _action(profiles[found["action"][0]])
+    lines += _line("mask", "mask", found["mask"], profiles, False)
+    lines += ["", "[reward]", *_line("reward", "column", found["reward"], profiles, True)]
+    lines.append("# lower = 0.0   # the least that it can be, which some estimates need")
+    lines.append("")
+    if len(found["propensity"]) == 1:
+        name = found["propensity"][0]
+        lines += ["[propensity]", *_line("propensity", "column", [name], profiles, False), _kind(name, profiles[name])]
+    elif found["propensity"]:
+        lines += ["# [propensity]", *_line("propensity", "column", found["propensity"], profiles, False)]
+    else:
+        lines.append("# No column looks like probabilities of the logged actions: then evaluation rests on models.")
+    for name in found["next"]:
+        lines.append(f"# not used: {toml(name)}, {_comment(profiles[name])}: the next row of the episode has it")
+    return "\n".join(lines) + "\n"
+
+
+def _comment(value: Any) -> str:
+    return toml(str(value))[1:-1]
+
+
+def _line(role: str, key: str, names: list[str], profiles: dict[str, Profile], needed: bool) -> list[str]:
+    """The line of a role: chosen if one column could have it, listed if several, said if there is none."""
+    if len(names) == 1:
+        return [f"{key} = {toml(names[0])}   # its name; {_comment(profiles[names[0]])}"]
+    if names:
+        lines = [f"# {key} = {toml(name)}   # {_comment(profiles[name])}" for name in names]
+        return [f"# {len(names)} columns could be the {role}; take one:", *lines]
+    return [f"# {key} = …   # needed: no column looks like the {role}"] if needed else []
+
+
+def _observation(name: str, profile: Profile, rows: int) -> list[str]:
+    lines = ["[[observation]]", f"column = {toml(name)}   # {_comment(profile)}"]
+    if profile.kind == "text":
+        if len(profile.values) > _LISTED or len(profile.values) > rows / 2:
+            reason = "text with too many different values for categories"
+            return [f"# not used: {toml(name)}, {_comment(profile)}: {reason}", ""]
+        lines.append(f"values = {toml(sorted(profile.values))}   # each becomes a number of the observation")
+        lines.append("unknown = true" if profile.missing else "# unknown = true   # if there may be others later")
+    elif profile.kind not in ("numbers", "whole numbers", "true/false"):
+        return [f"# not used: {toml(name)}, {_comment(profile)}: it is no number", ""]
+    elif profile.low == profile.high and not profile.width:
+        return [f"# not used: {toml(name)}, {_comment(profile)}: it is always the same", ""]
+    elif profile.missing:
+        lines.append('# missing = "forward"   # or "drop", or "fill": it must be said')
+        lines.append("# fill = 0.0")
+        lines.append("# indicator = true")
+    return [*lines, ""]
+
+
+def _action(profile: Profile) -> list[str]:
+    if profile.kind == "text":
+        values = toml(sorted(profile.values))
+        return ['kind = "discrete"', f"values = {values}   # all that were taken: add others that could be"]
+    if profile.width or not profile.whole:
+        return ['kind = "continuous"']
+    size = int(profile.high) + 1 if profile.high is not None else 1
+    if profile.kind == "numbers":
+        return [f'# kind = "continuous"   # or "discrete" with size = {size}: whole numbers stored as others', ""]
+    return ['kind = "discrete"   # whole numbers', f"size = {size}   # the largest that was taken, plus one"]
+
+
+def _kind(name: str, profile: Profile) -> str:
+    if profile.width:
+        return 'kind = "vector"'
+    if "log" in name.lower() or (profile.high is not None and profile.high <= 0):
+        return 'kind = "log"   # its name, or no value above 0; "log_density" of continuous actions'
+    if profile.high is not None and profile.high > 1:
+        return 'kind = "density"   # values above 1 are no probabilities'
+    return 'kind = "probability"   # "density" of continuous actions'

@@ -1,0 +1,82 @@
+"""``birl data``: from files to parts that algorithms learn from, by the commands of the guide."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> pyarrow.Table:
+    """The table of the guide, in two files, and its schema; without clusters."""
+    monkeypatch.chdir(tmp_path)
+    script = "\n".join(re.findall(r"^```python\n(.*?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE))
+    (tmp_path / "page.py").write_text(script, encoding="utf-8")
+    table = runpy.run_path("page.py")["table"].drop_columns(["driver"])
+    own = re.sub("cluster = .*", "", Path("schema.toml").read_text(encoding="utf-8"))
+    Path("schema.toml").write_text(own, encoding="utf-8")
+    (tmp_path / "logs").mkdir()
+    for index in range(2):
+        pyarrow.parquet.write_table(table.slice(600 * index, 600), f"logs/{index}.parquet")
+    capsys.readouterr()  # what the guide prints
+    return table
+
+
+def test_the_commands_of_the_guide(birl_: Any, logs: pyarrow.Table) -> None:
+    (block,) = re.findall(r"^```sh\n(.*?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)
+    corrected = Path("schema.toml").read_text(encoding="utf-8")
+    for line in block.splitlines():
+        words = shlex.split(line, comments=True)[1:]
+        if ">" in words:
+            proposed = birl_(*words[: words.index(">")])
+            Path(words[-1]).write_text(proposed)
+            assert "Proposed for 1200 rows" in proposed
+            assert 'episode = "trip"   # its name; text, 200 different' in proposed
+            continue
+        if words[0] == "data" and words[1] == "import":
+            assert "schema.toml: action has no kind: give kind" in birl_(*words, status=1)  # it is a proposal
+            Path("schema.toml").write_text(corrected)
+        if words[0] == "train":
+            words[words.index("50000")] = "10"
+            words += ["--set", "batch_size=8"]
+        said = birl_(*words)
+        if words[:2] == ["data", "import"]:
+            assert said.startswith("data: 200 episodes, 200 of them terminated, 1200 of 1200 rows")
+        if words[:2] == ["data", "split"]:
+            assert [line.split() for line in said.splitlines()] == [
+                ["PART", "EPISODES", "STEPS"],
+                ["data/train", "120", "720"],
+                ["data/select", "40", "240"],
+                ["data/certify", "40", "240"],
+            ]
+    assert list(Path("runs/cql").glob("model_*.d3"))
+    assert "EPISODES    : 120, 120 of them terminated" in birl_("stats", "data/train")
+    assert json.loads(Path("data/select/import.json").read_text())["part"]["name"] == "select"
+
+
+def test_what_left_is_said(birl_: Any, logs: pyarrow.Table) -> None:
+    text = 'cluster = "version"\nduplicates = "first"\n' + Path("schema.toml").read_text(encoding="utf-8")
+    Path("schema.toml").write_text(text.replace('missing = "forward"', 'missing = "drop"').replace("fill = 0.0", ""))
+    holes = logs.set_column(logs.column_names.index("speed"), "speed", pyarrow.array([None] + [0.5] * 1199))
+    pyarrow.parquet.write_table(pyarrow.concat_tables([holes, holes.slice(600, 6)]), "holes.parquet")
+    command = ["data", "import", "holes.parquet", "--schema"]
+    birl_(*command, "schema.toml", "--out", "data")
+    assert "left out: 1 episodes, 6 rows: observation 'speed' is missing" in birl_.notes
+    assert "left out: 6 rows of the same episode and time" in birl_.notes
+    said = birl_("data", "split", "data", "--by", "cluster", status=1)
+    assert "would have 1 of 2 clusters" in said or "would have 0 of 2 clusters" in said
+    assert "'train' is no name=share" in birl_("data", "split", "data", "--shares", "train", status=1)
+    assert "exists already" in birl_(*command, "schema.toml", "--out", "data", status=1)
+    assert "there is no file 'nowhere.csv'" in birl_("data", "schema", "nowhere.csv", status=1)
+    assert "nowhere.toml" in birl_(*command, "nowhere.toml", "--out", "x", status=1)
+    assert "Usage" in birl_("data", "import", "--help")

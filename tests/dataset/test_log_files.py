@@ -1,0 +1,304 @@
+"""Logs in files: the same episodes from every kind of file, and nothing is left where a file cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from birl.dataset import LogSchema, ReplayBuffer, from_table, log_files
+from birl.dataset.log_files import import_files
+from birl.dataset.log_proposal import propose
+from birl.dataset.splits import split
+from birl.errors import (
+    BirlError,
+    ConfigError,
+    CorruptFileError,
+    DataError,
+    EmptyDataError,
+    FileError,
+    ForeignFileError,
+    WriteError,
+)
+from birl.run.identity import digest
+
+SCHEMA = LogSchema.parse(
+    """
+episode = "trip"
+time = "at"
+terminated = "done"
+unmarked = "truncated"
+cluster = "user"
+[[observation]]
+column = "speed"
+missing = "drop"
+[[observation]]
+column = "sky"
+values = ["sun", "rain"]
+unknown = true
+[action]
+column = "act"
+kind = "discrete"
+size = 3
+[reward]
+column = "reward"
+lower = -10
+[propensity]
+column = "prob"
+kind = "probability"
+"""
+)
+
+
+def table(trips: int = 200, length: int = 5, seed: int = 0) -> pyarrow.Table:
+    """Rows in no order; two trips have a missing speed."""
+    rng, count = np.random.default_rng(seed), trips * length
+    at = np.tile(np.arange(length), trips)
+    speed = [None if i in (7, 33) else float(round(s, 3)) for i, s in enumerate(rng.normal(size=count))]
+    columns = {
+        "trip": [f"t{t}" for t in np.repeat(np.arange(trips), length)],
+        "at": at + np.repeat(np.arange(trips), length) * 10,
+        "done": (at == length - 1).astype(np.int64),
+        "user": np.repeat(np.arange(trips) // 2, length),
+        "speed": speed,
+        "sky": [("sun", "rain", None)[k] for k in rng.integers(3, size=count)],
+        "act": rng.integers(3, size=count),
+        "reward": rng.normal(size=count).round(3),
+        "prob": rng.uniform(0.1, 1, count).round(3),
+    }
+    return pyarrow.table(columns).take(rng.permutation(count))
+
+
+def write(rows: pyarrow.Table, file: Path) -> Path:
+    if file.suffix == ".parquet":
+        pyarrow.parquet.write_table(rows, file, row_group_size=300)
+    elif file.suffix == ".arrow":
+        with pyarrow.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows, max_chunksize=100)
+    elif file.suffix == ".ipc":
+        with pyarrow.ipc.new_stream(file, rows.schema) as writer:
+            writer.write_table(rows, max_chunksize=100)
+    elif file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
+    elif file.suffix == ".gz":
+        with gzip.open(file, "wb") as opened:
+            pyarrow.csv.write_csv(rows, opened)
+    else:
+        options = pyarrow.csv.WriteOptions(delimiter="\t" if file.suffix == ".tsv" else ",")
+        pyarrow.csv.write_csv(rows, file, options)
+    return file
+
+
+NAMES = ["log.parquet", "log.arrow", "log.ipc", "log.jsonl", "log.csv", "log.csv.gz", "log.tsv"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_kind_of_file_gives_the_same_episodes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "_BLOCK", 4096)
+    monkeypatch.setattr(log_files, "ROWS_AT_ONCE", 64)
+    rows = table()
+    wanted = from_table(rows, SCHEMA)
+    found = import_files([write(rows, tmp_path / name)], SCHEMA, tmp_path / "data")
+    data = ReplayBuffer.open(tmp_path / "data")
+    assert digest([data.storage]) == digest([wanted.storage])
+    assert sorted(os.listdir(tmp_path)) == ["data", name]
+    assert found == json.loads((tmp_path / "data" / "import.json").read_text())
+    assert LogSchema.load(tmp_path / "data" / "schema.toml") == SCHEMA
+    assert (found["rows_in"], found["rows_out"], found["episodes"], found["terminated"]) == (1000, 990, 198, 198)
+    assert found["dropped"] == {"observation 'speed' is missing": {"episodes": 2, "rows": 10}}
+    assert found["observation"] == ["speed", "sky = sun", "sky = rain", "sky is unknown"]
+    assert found["files"][0]["rows"] == 1000 and len(found["files"][0]["sha256"]) == 64
+    assert found["extra"] == ["log_propensity", "cluster", "time"]
+
+
+def test_several_files_are_one_log(tmp_path: Path) -> None:
+    rows = table()
+    for index in range(2):
+        write(rows.slice(500 * index, 500), tmp_path / f"log{index}.parquet")
+    found = import_files([tmp_path / "log*.parquet"], SCHEMA, tmp_path / "data")
+    assert [file["rows"] for file in found["files"]] == [500, 500]
+    assert digest([ReplayBuffer.open(tmp_path / "data").storage]) == digest([from_table(rows, SCHEMA).storage])
+    bad = rows.set_column(7, "reward", pyarrow.array([0.0] * 700 + [-11.0] + [0.0] * 299))
+    write(bad.slice(500), tmp_path / "log1.parquet")
+    with pytest.raises(DataError, match=r"row 201 of .*log1\.parquet, column 'reward': the reward is -11"):
+        import_files([tmp_path / "log*.parquet"], SCHEMA, tmp_path / "other")
+    assert sorted(os.listdir(tmp_path)) == ["data", "log0.parquet", "log1.parquet"]
+
+
+def changed(file: Path, change: Any) -> Path:
+    file.write_bytes(change(file.read_bytes()))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "said"),
+    [
+        ("log.parquet", lambda data: data[:-100], CorruptFileError, "cannot be read as parquet"),
+        ("log.parquet", lambda data: b"", CorruptFileError, "is empty"),
+        ("log.parquet", lambda data: data[:4] + b"\xff" * 400 + data[404:], CorruptFileError, "read as parquet"),
+        ("log.arrow", lambda data: data[: len(data) // 2], CorruptFileError, "cannot be read as arrow"),
+        ("log.csv", lambda data: b"", CorruptFileError, "is empty"),
+        ("log.csv", lambda data: data.splitlines()[0] + b"\n", EmptyDataError, "has 0 rows"),
+        ("log.csv", lambda data: data + b"1,2\n", CorruptFileError, "Expected 9 columns, got 2"),
+        ("log.csv", lambda data: data.replace(b"trip", b"tour", 1), DataError, "no column 'trip'"),
+        ("log.jsonl", lambda data: data + b"{", CorruptFileError, "cannot be read as json"),
+        ("log.jsonl", lambda data: b"\n", CorruptFileError, "cannot be read as json"),
+    ],
+)
+def test_damaged_files_leave_nothing_behind(name: str, change: Any, error: type, said: str, tmp_path: Path) -> None:
+    file = changed(write(table(), tmp_path / name), change)
+    with pytest.raises(error, match=said) as caught:
+        import_files([file], SCHEMA, tmp_path / "data")
+    assert type(caught.value) is error
+    assert name in str(caught.value)
+    assert os.listdir(tmp_path) == [name]
+    if "no column" not in said:
+        with pytest.raises(BirlError):
+            propose([file])
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
+def test_text_among_numbers_names_its_row(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "_BLOCK", 4096)
+    rows = table()
+    text = ["0.5"] * 1000
+    text[876] = "n/k"
+    file = write(rows.set_column(7, "reward", pyarrow.array(text)), tmp_path / name)
+    with pytest.raises(DataError, match=rf"row 877 of .*{name}, column 'reward': 'n/k' is no double"):
+        import_files([file], SCHEMA, tmp_path / "data")
+
+
+def test_files_that_cannot_be_named(tmp_path: Path) -> None:
+    file = write(table(), tmp_path / "log.csv")
+    with pytest.raises(FileError, match="there is no file '.*no.*csv': give files, or patterns in quotes"):
+        import_files([tmp_path / "no*.csv"], SCHEMA, tmp_path / "data")
+    with pytest.raises(ForeignFileError, match="known kind; logs are files .parquet"):
+        import_files([Path(__file__)], SCHEMA, tmp_path / "data")
+    with pytest.raises(FileError, match="is a folder: name the files in it"):
+        import_files([tmp_path], SCHEMA, tmp_path / "data")
+    with pytest.raises(ConfigError, match="is named twice"):
+        import_files([file, tmp_path / "*.csv"], SCHEMA, tmp_path / "data")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    with pytest.raises(WriteError, match="full exists already: give another folder"):
+        import_files([file], SCHEMA, tmp_path / "full")
+    assert os.listdir(tmp_path / "full") == ["file"]
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    import_files([write(table(), tmp_path / "log.parquet")], SCHEMA, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def members(folder: Path, name: str) -> set[float]:
+    return {float((episode.extra or {})[name][0]) for episode in ReplayBuffer.open(folder).episodes}
+
+
+@pytest.mark.parametrize("by", ["cluster", "time"])
+def test_parts_share_no_episode_and_lose_none(by: str, data: Path, tmp_path: Path) -> None:
+    shares = {"train": 0.5, "select": 0.3, "certify": 0.2} if by == "time" else {"train": 0.6, "certify": 0.4}
+    found = split(data, by, shares, out=tmp_path / "parts", seed=3)
+    whole = {(e.extra or {})["time"][0]: e for e in ReplayBuffer.open(data).episodes}
+    seen: set[float] = set()
+    clusters = []
+    for name, share in shares.items():
+        part = ReplayBuffer.open(tmp_path / "parts" / name)
+        assert abs(len(part.episodes) / len(whole) - share) < 0.02
+        for episode in part.episodes:
+            extra = episode.extra or {}
+            own = whole[extra["time"][0]]
+            assert extra["time"][0] not in seen
+            seen.add(extra["time"][0])
+            np.testing.assert_array_equal(episode.observations, own.observations)
+            np.testing.assert_array_equal(episode.actions, own.actions)
+            assert episode.terminated == own.terminated
+            for key, values in (own.extra or {}).items():
+                np.testing.assert_array_equal(extra[key], values)
+        clusters.append(members(tmp_path / "parts" / name, "cluster"))
+        notes = json.loads((tmp_path / "parts" / name / "import.json").read_text())
+        assert notes["part"] == {"name": name, "by": by, "seed": 3, "shares": shares, **found[name]}
+    assert seen == whole.keys()
+    assert (not set.intersection(*clusters)) or by == "time"
+    if by == "time":
+        assert max(members(tmp_path / "parts" / "train", "time")) < min(members(tmp_path / "parts" / "select", "time"))
+    else:
+        again = split(data, by, shares, out=tmp_path / "again", seed=3)
+        assert again == found
+        assert members(tmp_path / "again" / "train", "cluster") == clusters[0]
+        split(data, by, shares, out=tmp_path / "other", seed=4)
+        assert members(tmp_path / "other" / "train", "cluster") != clusters[0]
+
+
+def test_parts_that_say_nothing_are_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the episodes belong to clusters.*split by cluster"):
+        split(data, "episode", {"train": 0.6, "certify": 0.4})
+    with pytest.raises(DataError, match="'certify' would have 20 of 100 clusters.*at least 0.3, or log at least 150"):
+        split(data, "cluster", {"train": 0.8, "certify": 0.2})
+    with pytest.raises(ConfigError, match="sum to 1.1; it must be at most 1"):
+        split(data, "cluster", {"train": 0.8, "certify": 0.3})
+    with pytest.raises(ConfigError, match="its name must be a word"):
+        split(data, "cluster", {"../train": 0.5})
+    with pytest.raises(ConfigError, match="by is 'user'; it must be one of 'episode', 'cluster', 'time'"):
+        split(data, "user", {"train": 0.5})
+    split(data, "time", {"train": 0.5})
+    with pytest.raises(WriteError, match="train exists already"):
+        split(data, "time", {"train": 0.5})
+    with pytest.raises(DataError, match="is a part of a split itself"):
+        split(data / "train", "time", {"train": 0.5})
+    with pytest.raises(ForeignFileError, match="has no import.json: give a folder that `birl data import` wrote"):
+        split(tmp_path, "time", {"train": 0.5})
+
+
+def test_episodes_without_clusters_are_drawn(tmp_path: Path) -> None:
+    text = SCHEMA.text().replace('cluster = "user"\n', "").replace('time = "at"\n', "")
+    rows = table().sort_by("at")
+    import_files([write(rows, tmp_path / "log.parquet")], LogSchema.parse(text), tmp_path / "data")
+    found = split(tmp_path / "data", "episode", {"train": 0.6, "select": 0.2, "certify": 0.2})
+    assert [part["episodes"] for part in found.values()] == [119, 39, 40]
+    for way, said in (("cluster", "have no clusters"), ("time", "have no times")):
+        with pytest.raises(DataError, match=said):
+            split(tmp_path / "data", way, {"train": 0.5})
+
+
+# -- proposals ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_proposal_can_be_imported(tmp_path: Path) -> None:
+    rows = table().append_column("note", pyarrow.array([f"n{i}" for i in range(1000)]))
+    rows = rows.append_column("deep", pyarrow.array([{"x": 1}] * 1000)).append_column("same", pyarrow.array([1] * 1000))
+    file = write(rows, tmp_path / "log.parquet")
+    text = propose([file])
+    assert 'column = "speed"   # numbers, from -' in text
+    for name, why in (("note", "too many"), ("deep", "no number"), ("same", "always the same")):
+        assert any(line.startswith(f'# not used: "{name}"') and why in line for line in text.splitlines())
+    text = text.replace('# missing = "forward"', 'missing = "forward"').replace("# fill", "fill")
+    own = LogSchema.parse(text)
+    assert (own.episode, own.time, own.terminated, own.cluster) == ("trip", "at", "done", "user")
+    assert own.action.size == 3 and own.propensity is not None and own.propensity.kind == "probability"
+    assert import_files([file], own, tmp_path / "data")["rows_out"] == 1000
+
+
+def test_of_two_candidates_none_is_chosen(tmp_path: Path) -> None:
+    rows = table().append_column("rewards", pyarrow.array([1.0] * 1000))
+    rows = rows.append_column("<script>\n", pyarrow.array(range(1000)))
+    text = propose([write(rows, tmp_path / "log.parquet")])
+    assert '# 2 columns could be the reward; take one:\n# column = "reward"' in text
+    assert '# column = "rewards"' in text
+    with pytest.raises(ConfigError, match="reward has no column"):
+        LogSchema.parse(text)
+    assert 'column = "<script>\\n"' in text
+    many = pyarrow.table({f"c{i}": [1] for i in range(2001)})
+    with pytest.raises(DataError, match="has 2001 columns, a schema is proposed for at most 2000"):
+        propose([write(many, tmp_path / "many.parquet")])

@@ -1,0 +1,358 @@
+"""Logs as tables: what becomes of each column, and the error for each bad one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+
+from birl.dataset import LogSchema, ReplayBuffer, from_table, log_columns, tables
+from birl.errors import (
+    ActionError,
+    ConfigError,
+    DataError,
+    EmptyDataError,
+    FileError,
+    MissingExtraError,
+    NonFiniteError,
+    ShapeError,
+)
+
+SCHEMA = """
+episode = "trip"
+time = "at"
+terminated = "done"
+unmarked = "truncated"
+unit_of_time = 2.0
+logger = "who"
+cluster = "user"
+[[observation]]
+column = "x"
+missing = "forward"
+fill = -1.0
+indicator = true
+[[observation]]
+column = "sky"
+values = ["sun", "rain"]
+unknown = true
+[[observation]]
+column = "pair"
+[action]
+column = "a"
+kind = "discrete"
+values = ["stay", "go"]
+mask = "may"
+[reward]
+column = "r"
+lower = 0.0
+[propensity]
+column = "p"
+kind = "vector"
+"""
+PLAIN = """
+episode = "trip"
+terminated = "done"
+unmarked = "truncated"
+[[observation]]
+column = "x"
+[action]
+column = "a"
+kind = "discrete"
+size = 2
+[reward]
+column = "r"
+"""
+
+
+def log(count: int = 60, seed: int = 0) -> dict[str, list[Any]]:
+    """Rows in no order, of seven trips."""
+    rng = np.random.default_rng(seed)
+    trip, rows = rng.integers(7, size=count), range(count)
+    at = rng.permutation(count)
+    last = {t: max(at[i] for i in rows if trip[i] == t) for t in set(trip.tolist())}
+    go = [rng.random() for _ in rows]
+    return {
+        "trip": [f"t{t}" for t in trip],
+        "at": [float(t) for t in at],
+        "done": [bool(at[i] == last[trip[i]] and trip[i] % 2) for i in rows],
+        "who": [f"v{t % 3}" for t in trip],
+        "user": [int(t // 2) for t in trip],
+        "x": [None if rng.random() < 0.4 else float(i) for i in rows],
+        "sky": [("sun", "rain", "hail", None)[rng.integers(4)] for _ in rows],
+        "pair": [[float(i), float(-i)] for i in rows],
+        "a": [("stay", "go")[rng.integers(2)] for _ in rows],
+        "may": [[1, 1] for _ in rows],
+        "r": [float(rng.random()) for _ in rows],
+        "p": [[1 - each, each] for each in go],
+    }
+
+
+def expected(given: dict[str, list[Any]]) -> list[dict[str, list[Any]]]:
+    """The episodes of `SCHEMA`, one row after the other, without birl and numpy."""
+    rows = [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]
+    names = {name: list(dict.fromkeys(row[name] for row in rows)) for name in ("trip", "who", "user")}
+    episodes = []
+    for trip in names["trip"]:
+        own, last = sorted((row for row in rows if row["trip"] == trip), key=lambda row: row["at"]), -1.0
+        steps: dict[str, list[Any]] = {name: [] for name in ("observation", "action", "reward", "extra", "gap")}
+        for index, row in enumerate(own):
+            last = last if row["x"] is None else row["x"]
+            sky = [row["sky"] == "sun", row["sky"] == "rain", row["sky"] not in ("sun", "rain")]
+            steps["observation"].append([last, row["x"] is None, *sky, *row["pair"]])
+            steps["action"].append([int(row["a"] == "go")])
+            steps["reward"].append([row["r"]])
+            labels = [names[name].index(row[name]) for name in ("who", "user")]
+            steps["extra"].append([math.log(row["p"][row["a"] == "go"]), *labels, row["at"]])
+            steps["gap"].append((own[index + 1]["at"] - row["at"]) / 2 if index + 1 < len(own) else 1.0)
+        episodes.append({**steps, "terminated": own[-1]["done"]})
+    return episodes
+
+
+def same(found: ReplayBuffer, wanted: list[dict[str, Any]]) -> None:
+    assert len(found.episodes) == len(wanted)
+    for episode, own in zip(found.episodes, wanted, strict=True):
+        np.testing.assert_array_equal(episode.observations["observation"], np.array(own["observation"], np.float32))
+        assert episode.observations["action_mask"].all()
+        np.testing.assert_array_equal(episode.actions, own["action"])
+        np.testing.assert_array_equal(episode.rewards, np.array(own["reward"], np.float32))
+        assert (episode.terminated, episode.truncated) == (own["terminated"], not own["terminated"])
+        extra = episode.extra or {}
+        columns = [extra[name] for name in ("log_propensity", "logger", "cluster", "time")]
+        np.testing.assert_allclose(np.stack(columns, 1), own["extra"], rtol=1e-15)
+        np.testing.assert_array_equal(extra["time_gap"], own["gap"])
+        taken = extra["propensities"][range(len(episode)), episode.actions[:, 0]]
+        np.testing.assert_allclose(np.exp(extra["log_propensity"]), taken)
+
+
+@pytest.mark.parametrize("kind", ["lists", "arrow", "stream", "folder", "few rows at once"])
+def test_a_log_becomes_the_episodes_of_a_plain_loop(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = log()
+    table = pyarrow.table(given)
+    if kind == "few rows at once":
+        monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 7)
+        monkeypatch.setattr(tables, "_ROWS", 5)
+    source = {"lists": given, "stream": table.to_reader(max_chunksize=11)}.get(kind, table)
+    found = from_table(source, LogSchema.parse(SCHEMA), storage=tmp_path / "data" if kind == "folder" else "memory")
+    same(found, expected(given))
+    if kind == "folder":
+        same(ReplayBuffer.open(tmp_path / "data"), expected(given))
+        assert os.listdir(tmp_path) == ["data"]  # what was in between is gone
+
+
+def plain(**columns: Any) -> dict[str, Any]:
+    given = {"trip": [1, 1, 2, 2], "done": [0, 1, 0, 0], "x": [0.0, 1.0, 2.0, 3.0], "a": [0, 1, 1, 0]}
+    return {**given, "r": [1.0, 2.0, 3.0, 4.0], **columns}
+
+
+LINES = {
+    "action": 'kind = "discrete"\nsize = 2',
+    "x": 'column = "x"',
+    "r": 'column = "r"',
+    "unmarked": 'unmarked = "truncated"',
+    "episode": 'episode = "trip"',
+}
+
+
+def schema(more: str = "", tables: str = "", **changes: str) -> LogSchema:
+    """`PLAIN` with other lines for some, and more before and after it."""
+    text = PLAIN
+    for name, line in changes.items():
+        text = text.replace(LINES[name], line)
+    return LogSchema.parse(f"{more}\n{text}\n{tables}")
+
+
+MASKED = {"action": 'kind = "discrete"\nsize = 2\nmask = "m"'}
+PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "error", "said"),
+    [
+        ({"r": ["1", "2", "x", "3"]}, {},
+         DataError, "row 1 of the table, column 'r': the reward is '1', text; it must be n"),
+        ({"r": [1, 2, None, 3]}, {},
+         NonFiniteError, "row 3 of the table, column 'r': the reward is missing; say missing"),
+        ({"r": [1, 2, np.inf, 3]}, {},
+         NonFiniteError, "row 3 .*column 'r': the reward is inf; it must be a finite number"),
+        ({"r": [1, 2, -1, 3]}, {"r": 'column = "r"\nlower = 0'},
+         DataError, "row 3 .*the reward is -1; lower is 0: repair"),
+        ({"x": [1, 2, 3, None]}, {},
+         NonFiniteError, "row 4 of the table, column 'x': the observation is missing; say what"),
+        ({"x": [1, 2, 3, 1e39]}, {},
+         NonFiniteError, "row 4 .*column 'x': the observation is 1e.39; it must be a number"),
+        ({"x": list("abcd")}, {}, DataError, "row 1 .*column 'x': the observation is 'a', text.*list its categories"),
+        ({"x": list("abcd")}, {"x": 'column = "x"\nvalues = ["a", "b"]'},
+         DataError, "row 3 .*is 'c'; it must be one of.*unknown"),
+        ({"x": [[1, 2], [1], [1], [2]]}, {}, ShapeError, "column 'x' is ragged"),
+        ({"x": [0, 1]}, {}, ShapeError, "lengths of columns differ"),
+        ({"a": [0, 1, 2, 0]}, {},
+         ActionError, "row 3 .*column 'a': the action is 2; it must be a whole number from 0 to 1"),
+        ({"a": [0, 1, 0.5, 0]}, {}, ActionError, "row 3 .*column 'a': the action is 0.5"),
+        ({"a": ["go", "no", "up", "go"]}, {"action": 'kind = "discrete"\nvalues = ["go", "no"]'},
+         ActionError, "row 3 .*'up'.*add it"),
+        ({"a": [0, None, 0, 0]}, {},
+         NonFiniteError, "row 2 .*column 'a': the action is missing; an action cannot be guessed"),
+        ({"m": [[1, 1], [1, 0], [1, 1], [1, 1]]}, MASKED,
+         ActionError, "row 2 .*action 1 was taken, but the mask .1, 0. does"),
+        ({"m": [[1, 1], [0, 0], [1, 1], [1, 1]]}, MASKED, DataError, "row 2 .*must allow at least one"),
+        ({"m": [[1], [0], [1], [1]]}, MASKED, ShapeError, "must be a list of 2 zeros and ones"),
+        ({"done": [0, 2, 0, 0]}, {}, DataError, "row 2 .*column 'done': the terminated is 2; it must be 0 or 1"),
+        ({"done": [1, 0, 0, 0]}, {},
+         DataError, "row 2 of the table comes after row 1 of the table, where its episode is terminated"),
+        ({}, {"unmarked": ""}, DataError, "row 4 of the table is the last one of its episode and has no mark, as 1 do"),
+        ({"trip": [1, 1, None, 2]}, {}, NonFiniteError, "row 3 .*column 'trip': the episode is missing"),
+        ({"at": [1, 2, 5, 5]}, {"more": 'time = "at"'},
+         DataError, "row 4 of the table is of the same episode and time as row 3"),
+        ({"at": [1, 2, 5, 4]}, {"more": 'time = "at"\norder = "given"'},
+         DataError, "row 4 .*time goes back after row 3"),
+        ({"at": ["1", "2", "3", "4"]}, {"more": 'time = "at"'},
+         DataError, "the time is '1', text; it must be numbers or dates"),
+        ({"p": [0.5, 1.5, 1, 1]}, {"tables": PROPENSITY.format("probability")},
+         DataError, "row 2 .*the propensity is 1.5; .*kind = 'density'"),
+        ({"p": [0.5, 0.5, 0, 1]}, {"tables": PROPENSITY.format("probability")},
+         DataError, "row 3 .*is 0.0; it must be above 0"),
+        ({"p": [-1, -2, 0.5, 0]}, {"tables": PROPENSITY.format("log")},
+         DataError, "row 3 .*is 0.5; a logarithm of a probability is at"),
+        ({"p": [-1, -2, None, 0]}, {"tables": PROPENSITY.format("log")},
+         NonFiniteError, "row 3 .*the propensity is missing"),
+        ({"p": [[0.5, 0.5], [0.5, 0.6], [1, 0], [1, 0]]}, {"tables": PROPENSITY.format("vector")},
+         DataError, "row 2 .*its sum must be 1"),
+        ({"p": [[0.5, 0.5], [0.5, 0.5], [1, 0], [1, 0]]}, {"tables": PROPENSITY.format("vector")},
+         DataError, "row 3 .*says that the logged action was imp"),
+        ({"p": [0.5, 0.5, 0, 1]}, {"tables": PROPENSITY.format("vector")},
+         ShapeError, "the propensity is 0.5, but kind is 'vector'"),
+        ({}, {"x": 'column = "speed"'},
+         DataError, "the table has no column 'speed', which the schema names.*there are: 'trip'"),
+    ],
+)  # fmt: skip
+def test_bad_rows_name_row_column_and_remedy(columns: Any, options: Any, error: type, said: str) -> None:
+    given, own = plain(**columns), schema(**options)
+    with pytest.raises(error, match=said) as caught:
+        from_table(given, own)
+    assert type(caught.value) is error
+    if "ragged" in said or "lengths" in said:  # Arrow has no such tables
+        return
+    with pytest.raises(error, match=said):
+        from_table(pyarrow.table({name: pyarrow.array(values) for name, values in given.items()}), own)
+
+
+def test_rows_leave_by_a_rule_and_are_counted() -> None:
+    given = plain(trip=[1, 1, 2, 2, 3, 3], done=[0, 1] * 3, x=[0.0, None, 2, 3, 4, 5], a=[0] * 6)
+    given |= {"r": [1, 2, 3, 4, 5, None], "at": [0, 1, 2, 3, 2, 3]}
+    lines = {name: f'column = "{name}"\nmissing = "drop"' for name in ("x", "r")}
+    own = schema(more='time = "at"\nduplicates = "first"', **lines)
+    importer = tables.Importer(own)
+    with importer:
+        importer.add(log_columns.tables_of(given, own.columns), "it")
+        found = importer.finish()
+    assert [episode.rewards[:, 0].tolist() for episode in found.episodes] == [[3, 4]]
+    gone = {"episodes": 1, "rows": 2}
+    counts = {"observation 'x' is missing": gone, "reward 'r' is missing": gone}
+    assert importer.counts["dropped"] == counts
+    assert (importer.counts["rows_in"], importer.counts["rows_out"], importer.counts["duplicates"]) == (6, 2, 0)
+    twice = from_table(plain(at=[0, 0, 1, 2], done=[0, 0, 0, 0]), schema(more='time = "at"\nduplicates = "first"'))
+    assert [episode.rewards[:, 0].tolist() for episode in twice.episodes] == [[1], [3, 4]]
+    with pytest.raises(EmptyDataError, match="no episode is left of 4 rows .*'x' is missing: 2"):
+        from_table(plain(x=[None] * 4), schema(x='column = "x"\nmissing = "drop"'))
+
+
+def test_episodes_that_the_log_does_not_name_are_cut_at_gaps() -> None:
+    start = np.datetime64("2026-01-01T00:00:00", "ms")
+    at = start + np.array([0, 60, 4000, 4010, 5], "timedelta64[s]")
+    given = plain(trip=["u", "u", "u", "u", "v"], at=at, done=[0] * 5, x=np.arange(5.0), a=[0] * 5, r=np.arange(5.0))
+    own = schema(more='time = "at"\nunit_of_time = 30.0', episode='episode = { by = "trip", gap = 1800 }')
+    for source in (given, pyarrow.table({name: pyarrow.array(values) for name, values in given.items()})):
+        found = from_table(source, own)
+        assert [episode.rewards[:, 0].tolist() for episode in found.episodes] == [[0, 1], [2, 3], [4]]
+        extra = [episode.extra or {} for episode in found.episodes]
+        assert [each["time_gap"].tolist() for each in extra] == [[2, 1], [pytest.approx(1 / 3), 1], [1]]
+        assert extra[0]["time"].tolist() == [1767225600, 1767225660]
+    with pytest.raises(ConfigError, match="episode = { by, gap } needs times"):
+        schema(episode='episode = { by = "trip", gap = 1800 }')
+
+
+def test_ends_and_censoring() -> None:
+    given = plain(trip=[1, 1, 2, 2, 3], done=[0, 1, 0, 0, 0], at=[0, 9, 1, 8, 2], a=[0] * 5, r=[0.0] * 5)
+    given["x"] = np.arange(5.0)
+    own = schema(more='time = "at"\ncensored_after = 8', unmarked='unmarked = "terminated"')
+    found = from_table(given, own).episodes
+    assert [(episode.terminated, (episode.extra or {})["censored"].tolist()) for episode in found] == [
+        (True, [0, 0]), (False, [1, 1]), (True, [0])
+    ]  # fmt: skip
+    cut = from_table(plain(cut=[0, 0, 0, 1]), schema(more='truncated = "cut"', unmarked="")).episodes
+    assert [(episode.terminated, episode.truncated) for episode in cut] == [(True, False), (False, True)]
+    dates = plain(at=np.array(["2026-01-01", "2026-01-02", "2026-01-01", "2026-01-03"], "datetime64[D]"))
+    late = from_table(dates, schema(more='time = "at"\ncensored_after = 2026-01-03')).episodes
+    assert [(episode.extra or {})["censored"].max() for episode in late] == [0, 1]
+
+
+def test_continuous_actions() -> None:
+    given = plain(a=[0.5, 1.5, -1.0, 0.0], b=[1, 2, 3, 4], p=[0.1, 5.0, 2.0, 1.0])
+    own = schema(action='kind = "continuous"', tables=PROPENSITY.format("density"))
+    own = dataclasses.replace(own, action=dataclasses.replace(own.action, column=None, columns=("a", "b")))
+    found = from_table(given, own)
+    np.testing.assert_array_equal(found.episodes[0].actions, [[0.5, 1], [1.5, 2]])
+    assert found.dataset_info.action_size == 2
+    np.testing.assert_allclose((found.episodes[0].extra or {})["log_propensity"], np.log([0.1, 5]))
+    with pytest.raises(ConfigError, match="'probability', but actions are continuous: give one of density, log_d"):
+        schema(action='kind = "continuous"', tables=PROPENSITY.format("probability"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("episode = 'a'\nepisode = 'b'", "this is no TOML"),
+        (PLAIN.replace("size", "sise"), "action has no field 'sise'; did you mean 'size'"),
+        (PLAIN.replace('[reward]\ncolumn = "r"', ""), "the schema has no reward"),
+        (PLAIN.replace("size = 2", ""), "choices need size"),
+        (PLAIN.replace('terminated = "done"\nunmarked = "truncated"', ""), "nothing says where the task ended"),
+        (PLAIN.replace("[[observation]]", "[observation]"), r"write \[\[observation\]\]"),
+        (PLAIN.replace('column = "x"', 'column = "x"\nmissing = "fill"'), "missing is 'fill', fill is None"),
+        (PLAIN.replace('column = "x"', 'column = "x"\nvalues = ["a", 1]'), "they must be all text"),
+        (PLAIN.replace('column = "x"', 'column = "a"'), "action: the column 'a' is named twice"),
+        (PLAIN.replace('episode = "trip"', "episode = 3"), "episode is 3; it must be a str"),
+        (PLAIN.replace('episode = "trip"', 'episode = "trip"\ntime = 3'), "time is 3; it must be a str"),
+        (PLAIN.replace('unmarked = "truncated"', 'unmarked = "over"'), "unmarked is 'over'; it must be one of"),
+    ],
+)
+def test_bad_schemas_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "schema.toml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"schema\.toml: .*{said}"):
+        LogSchema.load(tmp_path / "schema.toml")
+
+
+def test_schemas_survive_their_text(tmp_path: Path) -> None:
+    first = LogSchema.parse(SCHEMA)
+    names = dataclasses.replace(first, logger='a "b" \\ \n\x7f\U0001f600', episode=LogSchema.parse(PLAIN).episode)
+    for each in (first, names, schema(more='time = "at"', episode='episode = { by = "trip", gap = 1800 }')):
+        assert LogSchema.parse(each.text()) == each
+    with pytest.raises(FileError, match=r"nowhere.toml cannot be read"):
+        LogSchema.load(tmp_path / "nowhere.toml")
+
+
+def test_what_is_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = LogSchema.parse(PLAIN)
+    with pytest.raises(ConfigError, match="table is a int; it must be a dict of arrays, or have __arrow_c_stream__"):
+        from_table(3, own)
+    with pytest.raises(ConfigError, match="schema is 'x'; it must be a LogSchema"):
+        from_table(plain(), "x")  # type: ignore[arg-type]
+    with pytest.raises(EmptyDataError, match="the table has 0 rows"):
+        from_table({name: [] for name in plain()}, own)
+    with pytest.raises(DataError, match="has 2 columns 'x'"):
+        twice = pyarrow.table([[1], [1], [1], [0], [1.0], [1.0]], names=["trip", "done", "x", "a", "r", "x"])
+        from_table(twice, own)
+    nested = pyarrow.table({**plain(), "x": [{"y": 1}] * 4})
+    with pytest.raises(ShapeError, match="column 'x' holds struct"):
+        from_table(nested, own)
+    table = pyarrow.table(plain())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"'pyarrow' is needed here.*birl\[logs\]"):
+        from_table(table, own)
+    assert len(from_table(plain(), own).episodes) == 2  # without it
