@@ -280,12 +280,12 @@ def _images(n_steps: int, source: str) -> tuple[Setting, ...]:
     )
 
 
-def _falling_rmsprop(updates_each: int, source: str, **params: Any) -> Setting:
-    """RMSprop whose learning rate falls to 0 over a run with an update every ``updates_each`` steps."""
+def _falling_rmsprop(every: int, eps: float, norm: float, source: str, *, inside: bool) -> Setting:
+    """RMSprop whose learning rate falls to 0 over a run with an update every ``every`` steps."""
+    fixed = RMSpropFactory(alpha=0.99, eps=eps, centered=False, eps_inside_root=inside, clip_grad_norm=norm)
 
-    def made(n_steps: int) -> RMSpropFactory:
-        schedule = LinearSchedulerFactory(max(1, n_steps // updates_each))
-        return RMSpropFactory(alpha=0.99, centered=False, lr_scheduler_factory=schedule, **params)
+    def made(n: int) -> RMSpropFactory:
+        return dataclasses.replace(fixed, lr_scheduler_factory=LinearSchedulerFactory(max(1, n // every)))
 
     return Setting("optim_factory", made, source)
 
@@ -420,9 +420,7 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("--eval-steps", 125_000, _NNABLA),
             Setting("rollout_length", 5, f"{_A3C_PAPER} and {_NNABLA}"),
             Setting("learning_rate", 7e-4, _NNABLA),
-            _falling_rmsprop(
-                5 * 16, f"{_NNABLA}: falls to 0, here in updates of 16 x 5 steps", eps=1e-5, clip_grad_norm=0.5
-            ),
+            _falling_rmsprop(80, 1e-5, 0.5, f"{_NNABLA}: falls to 0, in updates of 16 x 5 steps", inside=False),
             Setting("value_coefficient", 0.5, _NNABLA),
             Setting("entropy_coefficient", 0.01, f"{_A3C_PAPER} and {_NNABLA}"),
         ),
@@ -438,38 +436,25 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("value_encoder_factory", None, f"{_A3C_PAPER} and {_PFRL}: two heads on one network"),
             Setting("rollout_length", 5, f"{_A3C_PAPER} and {_PFRL}"),
             Setting("learning_rate", 7e-4, _PFRL),
-            _falling_rmsprop(
-                5,
-                f"{_A3C_PAPER}: falls to 0, here in updates of 5 steps; epsilon and norm: {_PFRL}",
-                eps=0.1,
-                eps_inside_root=True,
-                clip_grad_norm=40.0,
-            ),
+            _falling_rmsprop(5, 0.1, 40.0, f"{_PFRL}: falls to 0, in updates of 5 steps", inside=True),
             Setting("value_coefficient", 0.25, f"{_PFRL}: half of half the squared error"),
             Setting("entropy_coefficient", 0.01, f"{_A3C_PAPER} and {_PFRL}"),
         ),
     ),
     ("DiscreteACER", "atari"): (
-        f"Wang et al. 2017, {_ACER_PAPER}; optimiser of PFRL's example",
+        f"Wang et al. 2017, {_ACER_PAPER}; PFRL's example, whose optimiser birl has by default",
         (
             *_images(10_000_000, _PFRL),
             Setting("--num-envs", 16, f"{_ACER_PAPER}: 16 threads, here environments of one process"),
             Setting("--buffer-size", 800_000, f"{_ACER_PAPER}: 50,000 for each of 16 threads"),
-            Setting("--n-steps-per-epoch", 100_000, _PFRL),
             Setting("rollout_length", 20, _ACER_PAPER),
             Setting("batch_size", 16, f"{_ACER_PAPER}: a sequence for each of 16 threads"),
             Setting("replay_ratio", 4.0, _ACER_PAPER),
-            Setting("replay_start", 10_000, _PFRL),
             Setting("truncation", 10.0, _ACER_PAPER),
             Setting("trust_region", 1.0, _ACER_PAPER),
             Setting("tau", 0.01, f"{_ACER_PAPER}: 1 - alpha"),
             Setting("entropy_coefficient", 0.001, _ACER_PAPER),
             Setting("learning_rate", 7e-4, f"{_PFRL}; not annealed: {_ACER_PAPER}"),
-            Setting(
-                "optim_factory",
-                RMSpropFactory(alpha=0.99, eps=4e-3, centered=False, eps_inside_root=True, clip_grad_norm=40.0),
-                _PFRL,
-            ),
         ),
     ),
     ("TRPO", "mujoco"): (
@@ -486,9 +471,7 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("max_kl", 0.01, _TRPO_PAPER),
             Setting("conjugate_gradient_steps", 20, _TRPO_PAPER),
             Setting("conjugate_gradient_damping", 0.1, _TRPO_PAPER),
-            Setting("line_search_steps", 10, f"{_PFRL} and {_NNABLA}"),
-            Setting("n_epochs", 5, f"{_PFRL} and {_NNABLA}: of the values"),
-            Setting("batch_size", 64, f"{_PFRL} and {_NNABLA}: of the values"),
+            Setting("n_epochs", 5, f"{_PFRL} and {_NNABLA}: of the values, in minibatches of 64"),
             Setting("value_learning_rate", 1e-3, f"{_PFRL} and {_NNABLA}"),
         ),
     ),
