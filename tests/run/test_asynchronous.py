@@ -554,6 +554,10 @@ def test_the_command_line_has_workers(threads: None, tmp_path: Path, capsys: pyt
     assert "--random-steps: NStepDQN updates after each rollout" in capsys.readouterr().err
     assert main(["train", "DQN", "--env-id", "CartPole-v1", "--workers", "2", "--out", str(tmp_path / "dqn")]) == 1
     assert "DQN learns from a replay buffer, which workers=2 would not share" in capsys.readouterr().err
+    words = ["train", "DiscreteACER", "--env-id", "CartPole-v1", "--workers", "2", "--n-steps", "40", "--n-trials", "1"]
+    assert main([*words, "--buffer-size", "90", "--out", str(tmp_path / "acer")]) == 1
+    assert "--buffer-size: DiscreteACER updates" in capsys.readouterr().err  # each worker has a buffer of its own
+    assert main([*words, "--out", str(tmp_path / "acer")]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
