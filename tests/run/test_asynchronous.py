@@ -257,6 +257,24 @@ def test_a_killed_worker_takes_its_buffer_along(
     assert all("is lost, with its replay buffer, and another worker" in words for words in said)
 
 
+def test_a_worker_that_is_killed_after_the_last_step_is_not_waited_for(
+    threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, deaths = asynchronous.lesson_of, []
+
+    def found(own: Any, collector: Any, beside: Any, order: Any) -> Any:
+        if order.most == 0 and order.step == 42:
+            deaths.append(order)
+            raise Left
+        return find(own, collector, beside, order)
+
+    monkeypatch.setattr(asynchronous, "lesson_of", found)
+    algorithm = acer(replay_ratio=6.0)
+    fit(algorithm, 43)
+    assert len(deaths) == 1
+    assert algorithm.grad_step > 9
+
+
 ASKED: list[tuple[float, int, int]] = []
 
 
