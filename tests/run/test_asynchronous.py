@@ -257,6 +257,24 @@ def test_a_killed_worker_takes_its_buffer_along(
     assert all("is lost, with its replay buffer, and another worker" in words for words in said)
 
 
+def test_a_worker_that_is_killed_after_the_last_step_is_not_waited_for(
+    threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, deaths = asynchronous.lesson_of, []
+
+    def found(own: Any, collector: Any, beside: Any, order: Any) -> Any:
+        if order.most == 0 and order.step == 42:
+            deaths.append(order)
+            raise Left
+        return find(own, collector, beside, order)
+
+    monkeypatch.setattr(asynchronous, "lesson_of", found)
+    algorithm = acer(replay_ratio=6.0)
+    fit(algorithm, 43)
+    assert len(deaths) == 1
+    assert algorithm.grad_step > 9
+
+
 ASKED: list[tuple[float, int, int]] = []
 
 
@@ -554,6 +572,10 @@ def test_the_command_line_has_workers(threads: None, tmp_path: Path, capsys: pyt
     assert "--random-steps: NStepDQN updates after each rollout" in capsys.readouterr().err
     assert main(["train", "DQN", "--env-id", "CartPole-v1", "--workers", "2", "--out", str(tmp_path / "dqn")]) == 1
     assert "DQN learns from a replay buffer, which workers=2 would not share" in capsys.readouterr().err
+    words = ["train", "DiscreteACER", "--env-id", "CartPole-v1", "--workers", "2", "--n-steps", "40", "--n-trials", "1"]
+    assert main([*words, "--buffer-size", "90", "--out", str(tmp_path / "acer")]) == 1
+    assert "--buffer-size: DiscreteACER updates" in capsys.readouterr().err  # each worker has a buffer of its own
+    assert main([*words, "--out", str(tmp_path / "acer")]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
