@@ -58,7 +58,7 @@ def sampler(hindsight: bool) -> HindsightSampler | None:
 
 def dqn(**options: Any) -> Any:
     return algos.DQNConfig(
-        **{"batch_size": 64, "learning_rate": 1e-3, "gamma": 0.95, "target_update_interval": 50, **options}
+        **{"batch_size": 64, "learning_rate": 1e-3, "gamma": 0.95, "target_update_interval": 20, **options}
     ).create()
 
 
@@ -72,9 +72,9 @@ def arrives(algorithm: Any) -> bool:
             return bool(terminated)
 
 
-def logged(hindsight: bool) -> ReplayBuffer:
+def logged(hindsight: bool, seed: int = 0) -> ReplayBuffer:
     """Steps of a policy that walks at random, in runs of about five to one side; it never gets to the goal."""
-    env, random = GoalChain(), np.random.default_rng(0)
+    env, random = GoalChain(), np.random.default_rng(seed)
     buffer = create_infinite_replay_buffer(env=env, sampler=sampler(hindsight))
     while buffer.size() < 40:
         seen, action, steps, over = env.reset()[0], 1, [], False
@@ -90,24 +90,30 @@ def logged(hindsight: bool) -> ReplayBuffer:
     return buffer
 
 
+SEEDS = [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("hindsight", [True, False])
-def test_logs_of_a_random_walk_teach_the_way_in_hindsight_alone(hindsight: bool) -> None:
-    seed_everything(0)
+def test_logs_of_a_random_walk_teach_the_way_in_hindsight_alone(hindsight: bool, seed: int) -> None:
+    """What is known of a goal spreads by a step with each copy of the target network: 50 of them for 29 steps."""
+    seed_everything(seed)
     algorithm = dqn()
-    algorithm.fit(logged(hindsight), n_steps=1000, **QUIET)
+    algorithm.fit(logged(hindsight, seed), n_steps=1000, **QUIET)
     assert arrives(algorithm) == hindsight
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_it_is_found_online_in_hindsight(seed: int) -> None:
-    """No control here: a policy that has learned nothing may walk to the right all the way."""
+@pytest.mark.parametrize(("hindsight", "seed"), [(True, 0), (True, 1), (True, 2), (False, 0), (False, 1)])
+def test_it_is_found_online_in_hindsight_alone(hindsight: bool, seed: int) -> None:
+    """Most episodes get to the goal; without hindsight a few do by chance, which teaches nothing in this time."""
     seed_everything(seed)
     algorithm, env = dqn(), GoalChain()
-    buffer = create_fifo_replay_buffer(100_000, env=env, sampler=sampler(True))
+    buffer = create_fifo_replay_buffer(100_000, env=env, sampler=sampler(hindsight))
     explorer = algos.ConstantEpsilonGreedy(0.3)
-    algorithm.fit_online(env, buffer, explorer, n_steps=6000, random_steps=500, seed=seed, **QUIET)
-    assert arrives(algorithm)
+    algorithm.fit_online(env, buffer, explorer, n_steps=2500, random_steps=500, seed=seed, **QUIET)
+    share = np.mean([episode.rewards.max() == 0 for episode in buffer.episodes])
+    assert arrives(algorithm) == (share > 0.5) == hindsight
 
 
 @pytest.mark.parametrize("number", [None, 2])
