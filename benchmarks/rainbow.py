@@ -54,7 +54,10 @@ class Network(nn.Module):
         super().__init__()
         first, second = HIDDEN
         self.body = nn.Sequential(nn.Linear(observation_size, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU())
-        self.value, self.advantage = NoisyLinear(second, ATOMS), NoisyLinear(second, n_actions * ATOMS)
+        self.value, self.advantage = (
+            nn.Sequential(NoisyLinear(second, second), nn.ReLU(), NoisyLinear(second, size))
+            for size in (ATOMS, n_actions * ATOMS)
+        )
         self.n_actions = n_actions
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,8 +67,9 @@ class Network(nn.Module):
 
     def renew(self) -> None:
         """Draw other noise."""
-        self.value.renew()
-        self.advantage.renew()
+        for layer in (*self.value, *self.advantage):
+            if isinstance(layer, NoisyLinear):
+                layer.renew()
 
 
 class SumTree:
