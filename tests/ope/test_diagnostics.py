@@ -72,8 +72,10 @@ def test_the_shape_of_a_tail(k: float) -> None:
     assert found.mean() == pytest.approx((size * k + 5) / (size + 10), abs=0.06)
     np.testing.assert_allclose(pareto_k(np.log(p[0]) + 1000), pareto_k(np.log(p[0])), atol=1e-9)  # whatever the scale
     assert pareto_k(np.zeros(20)) == math.inf  # too few to tell
-    two = np.repeat([0.5, 2.0], [200, 100])
-    assert pareto_k(np.log(two)) < 0.5  # two values, one of them beyond any threshold
+    few = np.repeat([0.5, 1.0, 1.1, 1.3], [200, 280, 15, 5])
+    assert pareto_k(np.log(few)) < 0.5  # steps between few values are no heavy tail
+    small = pareto_k(np.log(((1 - p[:, :100]) ** -1.0 - 1) + 1e-9)).mean()
+    assert small == pytest.approx((20 * 1 + 10 * 0.5) / 30, abs=0.07)  # twenty weights beside the ten
     rough = np.round(np.log(((1 - p[:20]) ** -k - 1) / k + 1e-9), 1)  # ties change little
     assert pareto_k(rough).mean() == pytest.approx(found[:20].mean(), abs=0.1)
 
