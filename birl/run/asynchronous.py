@@ -244,13 +244,7 @@ class Fleet:
     """
 
     def __init__(
-        self,
-        algorithm: Any,
-        env: Any,
-        explorers: list[Any],
-        generator: np.random.Generator,
-        n_steps: int,
-        kept: int = 0,
+        self, algorithm: Any, env: Any, explorers: list[Any], generator: np.random.Generator, n_steps: int, kept: int
     ) -> None:
         self._algorithm, self._env, self._explorers = algorithm, env, explorers
         self._generator, self._n_steps, self._kept = generator, n_steps, kept
