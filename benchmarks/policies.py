@@ -218,6 +218,8 @@ def run_birl(options: argparse.Namespace, setting: Setting) -> None:
     report = FAMILY.report(options, f"birl {birl.__version__} torch {torch.__version__}")
     birl.seed(options.seed)
     name = options.algorithm
+    if name == "A3C" and options.side == "birl-compiled":
+        raise SystemExit("A3C's updates are made apart, by its workers, and cannot be compiled: use --side birl")
     algorithm = configuration(name, setting, compile_graph=options.side == "birl-compiled").create()
     rest: dict[str, Any] = {}
     env: Any = setting.env  # by its name, which workers make it by
@@ -249,7 +251,12 @@ def run_sb3(options: argparse.Namespace, setting: Setting) -> None:
     torch.set_num_threads(1)
     package = importlib.import_module(PEERS[options.algorithm])
     report = FAMILY.report(options, f"{package.__name__} {package.__version__} torch {torch.__version__}")
-    env: Any = DummyVecEnv([lambda: gymnasium.make(setting.env)] * setting.lanes)
+
+    def make(name: str = setting.env) -> Any:
+        env = gymnasium.make(name)
+        return gymnasium.wrappers.RescaleAction(env, -1.0, 1.0) if name == "Pendulum-v1" else env  # as birl's scaler
+
+    env: Any = DummyVecEnv([make] * setting.lanes)
     n_dimensions = int(np.prod(env.action_space.shape))
     scaled = VecNormalize(env, gamma=setting.gamma) if setting.running else None
 
@@ -266,7 +273,7 @@ def run_sb3(options: argparse.Namespace, setting: Setting) -> None:
         device="cpu",
         **peer_options(options.algorithm, setting, n_dimensions),
     )
-    model.learn(setting.steps, callback=scores.sb3_evaluation(report, act))
+    model.learn(setting.steps, callback=scores.sb3_evaluation(report, act, make))
 
 
 if __name__ == "__main__":

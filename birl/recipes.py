@@ -385,12 +385,10 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
     ("PPO", "atari"): (
         "Schulman et al. 2017, arXiv:1707.06347",
         (
-            Setting("--n-steps", 10_000_000, f"{_PPO_PAPER}: 40 million frames"),
-            Setting("--atari", True, "as the other recipes"),
-            Setting("--frame-stack", 4, _DQN_PAPER),
+            *_images(10_000_000, _PPO_PAPER),
             Setting("--num-envs", 8, _PPO_PAPER),
-            Setting("observation_scaler", PixelObservationScaler(), _DQN_PAPER),
-            Setting("value_encoder_factory", None, f"{_PPO_PAPER}: the network of A3C, with two heads"),
+            Setting("actor_encoder_factory", _A3C_NETWORK, f"{_PPO_PAPER}: the network of A3C"),
+            Setting("value_encoder_factory", None, f"{_PPO_PAPER}: with two heads"),
             Setting("rollout_length", 128, _PPO_PAPER),
             Setting("batch_size", 256, f"{_PPO_PAPER}: 32 x 8"),
             Setting("n_epochs", 3, _PPO_PAPER),
@@ -416,6 +414,8 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
         (
             *_images(50_000_000, _NNABLA),
             Setting("--num-envs", 16, _NNABLA),
+            Setting("actor_encoder_factory", _A3C_NETWORK, f"{_A3C_PAPER} and {_NNABLA}: 16 and 32 filters, 256 units"),
+            Setting("value_encoder_factory", None, f"{_A3C_PAPER} and {_NNABLA}: two heads on one network"),
             Setting("--n-steps-per-epoch", 250_000, _NNABLA),
             Setting("--eval-steps", 125_000, _NNABLA),
             Setting("rollout_length", 5, f"{_A3C_PAPER} and {_NNABLA}"),
@@ -445,10 +445,9 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
         f"Wang et al. 2017, {_ACER_PAPER}; PFRL's example, whose optimiser birl has by default",
         (
             *_images(10_000_000, _PFRL),
-            Setting("--num-envs", 16, f"{_ACER_PAPER}: 16 threads, here environments of one process"),
-            Setting("--buffer-size", 800_000, f"{_ACER_PAPER}: 50,000 for each of 16 threads"),
+            Setting("--workers", 16, f"{_ACER_PAPER}, whose threads replay 50,000 steps each, these 62,500"),
             Setting("rollout_length", 20, _ACER_PAPER),
-            Setting("batch_size", 16, f"{_ACER_PAPER}: a sequence for each of 16 threads"),
+            Setting("batch_size", 1, f"{_ACER_PAPER}: each thread replays one sequence at a time"),
             Setting("replay_ratio", 4.0, _ACER_PAPER),
             Setting("truncation", 10.0, _ACER_PAPER),
             Setting("trust_region", 1.0, _ACER_PAPER),

@@ -382,6 +382,11 @@ class DemonstratedRollouts(Rollouts):
             "expert_action": expert.action,
         }
         if getattr(learner.config, self.judges_next):
+            if rollout.expert.intervals.max() > 1:
+                raise ConfigError(
+                    f"demonstrations of {int(rollout.expert.intervals.max())} steps at once were drawn, with "
+                    f"{self.judges_next}=True, which compares a state with the next one: give them no transition_picker"
+                )
             for whose, steps in (("agent", batch), ("expert", expert)):
                 columns[f"{whose}_next_observation"] = steps.next_observation
                 columns[f"{whose}_discount"] = steps.discount

@@ -77,7 +77,7 @@ class DiscreteACERConfig(ReplayedPolicyConfig):
     its own, as in the paper; without ``workers`` all environments share one.
 
     Differs from the paper: losses are means over steps, not sums; the trust region's statistics are the logits, not
-    the probabilities.
+    the probabilities; policy and Q-function have networks of their own, not one with two heads.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
     """

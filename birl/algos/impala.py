@@ -46,7 +46,8 @@ class IMPALAConfig(ReplayedPolicyConfig):
     With ``fit_online(env, workers=16)`` each of 16 processes acts, and replays from a buffer of its own.
 
     Differs from the paper: an actor finds gradients itself, so that the newest steps are not behind the policy; and
-    older ones have updates of their own, as many on average, instead of one half of each.
+    older ones have updates of their own, as many on average, instead of one half of each. Errors of values count twice
+    as much: ``value_coefficient=0.25`` is the paper's half of half the square.
 
     Logs ``loss``, a sum over steps, and the means ``policy_loss``, ``value_loss``, ``entropy`` and
     ``importance_weight``.

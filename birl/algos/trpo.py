@@ -146,7 +146,8 @@ class ICML2015TRPOConfig(AlgorithmConfig):
     a time limit: there is no value function, so rollouts are long. Steps whose episodes go on after the rollout are
     left out, as their sums are not known; a rollout in which no episode ends is not learned from.
 
-    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``failed_search`` and ``entropy`` before it.
+    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``failed_search`` and ``entropy`` before it. Ten failed
+    searches in a row end a run.
 
     Differs from the paper: the standard deviation of continuous actions depends on the state, as in NNablaRL; see
     ``TRPO`` for the Fisher products.

@@ -222,8 +222,8 @@ def train(
     unused = {**learning, **given(random_steps=random_steps), **drawing}
     unused |= {} if algorithm.learns_from.explored else explored
     replays = algorithm.learns_from.replays
-    if replays and "workers" not in looks:  # each of these has a buffer of its own
-        unused.pop("buffer_size", None)
+    if replays and unused.pop("buffer_size", None) is not None and "workers" in looks:
+        raise ConfigError("--buffer-size: not with --workers, each of which keeps its own share of a million steps")
     if algorithm.learns_from.on_policy and unused:
         raise ConfigError(
             f"{flags(unused)}: {algorithm.__name__} updates after each rollout; --set "

@@ -87,10 +87,12 @@ class Averages:
             if self._searches:
                 all_failed = values[FAILED_SEARCH] == self._searches
                 self._failed, self._searches = (self._failed + self._searches) if all_failed else 0, 0
-            if self._failed >= MOST_FAILED_SEARCHES:
+            failed = self._failed
+            if failed >= MOST_FAILED_SEARCHES:
+                self._failed = 0  # who goes on all the same is told of ten more
                 raise StalledError(
-                    f"{self._failed} line searches in a row found no step, up to step {step}: the policy stays as it "
-                    "is. If its return is good, it has learned what it could; else give a smaller max_kl, more "
+                    f"{failed} line searches in a row found no step, up to step {step}: the policy stays as it is. If "
+                    "its return is good, it has learned what it could; else give a smaller max_kl, more "
                     "conjugate_gradient_damping or longer rollouts"
                 )
 

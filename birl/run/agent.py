@@ -200,6 +200,7 @@ class Agent:
 
         Raises:
             NonFiniteError: if a loss became NaN or infinite. `observe` raises it, too, a hundred steps later at most.
+            StalledError: if ten line searches in a row failed; so does `observe`.
         """
         self._averages.check(self.step)
         means = self._averages.means()

@@ -173,9 +173,9 @@ def asynchronous_fitter(
             fleet.pending -= 1
             if fleet.pending == 0:
                 learn()
-            while session.left == 1 and fleet.due:  # after the last step
-                fleet.hear(session.step, 0)
-                learn()
+                while fleet.due and (n_workers == 1 or session.left == 1):  # as one process does; after the last step
+                    fleet.hear(session.step, 0)
+                    learn()
         session.tick()
 
     try:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from birl.errors import ConfigError, CorruptFileError, ResumeError
+from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
 from birl.files.restore import compare, damage_as_typed_errors, put_back
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.logging.logger import LOG
@@ -85,6 +85,7 @@ class Session:
             raise ConfigError(f"stop_at={self._stop_at} needs a score: give score=, the name of a metric")
         self._best: State | None = None  # metric, score, step
         self._ended = ""  # why the run ended before its last step
+        self._stalled: StalledError | None = None  # raised when everything is saved
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
         self._hooks = Hooks.of(given["callback"])
         self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state, **self._hooks.parts()}
@@ -204,6 +205,8 @@ class Session:
                         step()
                     result = self._end_epoch()
                 yield result
+            if self._stalled is not None:
+                raise self._stalled
         finally:
             if self._gradients is not None:
                 self._algorithm.watch_gradients(None)
@@ -229,20 +232,26 @@ class Session:
         self.step += steps
         self._progress.advance(steps)
         if self.step % CHECK_INTERVAL == 0:
-            self.averages.check(self.step)
+            self._read_averages()
             if self._progress.due:
                 self._progress.show(self.epoch, self.averages.means())
         if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.step < self._epoch_end:
-            self.averages.check(self.step)
+            self._read_averages()
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
         if any(map(says_stop, self._hooks.call(self._algorithm, self.epoch, self.step))):
             self._ended = "the callback returned False"
         self._obey()
 
+    def _read_averages(self) -> None:
+        try:
+            self.averages.check(self.step)
+        except StalledError as error:
+            self._stalled, self._ended = error, str(error)
+
     def _end_epoch(self) -> tuple[int, dict[str, float]]:
         """Evaluate, log, save; returns the number of the epoch and its metrics."""
         epoch = self.epoch
-        self.averages.check(self.step)
+        self._read_averages()
         metrics = self.averages.means()
         remembering: Any = [each for each in self._evaluators.values() if isinstance(each, Stateful)]
         before = [copy.deepcopy(each.get_state()) for each in remembering]

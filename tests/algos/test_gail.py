@@ -276,3 +276,14 @@ def test_the_shaping_term_has_no_value_after_a_termination() -> None:
     batch = algorithm.learner.batch(replace(rollout, expert=shown().sample_transition_batch(2)))
     judged = logit(nets, batch, "agent", config) + batch.extra["agent_log_prob"]
     assert judged.flatten().tolist() == pytest.approx([3.0 - 2.0, 3.0 + 0.5 * 2.0 - 2.0], abs=1e-5)
+
+
+def test_demonstrations_of_several_steps_are_refused_where_the_next_state_counts() -> None:
+    algorithm = GAILConfig(**SMALL, reward="airl", shaping=True).create()
+    far = birl.dataset.ReplayBuffer(
+        birl.dataset.InfiniteBuffer(),
+        episodes=shown().episodes,
+        transition_picker=birl.dataset.MultiStepTransitionPicker(3, 0.99),
+    )
+    with pytest.raises(ConfigError, match="demonstrations of 3 steps at once.*shaping=True.*no transition_picker"):
+        algorithm.fit_online(ChainEnv(), n_steps=64, demonstrations=far, **QUIET)

@@ -15,6 +15,7 @@ import torch
 import birl
 from birl import algos
 from birl.errors import StalledError
+from birl.files import load_archive
 from birl.models import VectorEncoderFactory
 from birl.models.distributions import Categorical, Normal
 from birl.optimizers import AdamFactory
@@ -165,6 +166,8 @@ def test_ten_failed_line_searches_end_a_run(monkeypatch: pytest.MonkeyPatch, tmp
     assert metrics["failed_search"] == 1 and metrics["step_share"] == 0
     with pytest.raises(StalledError, match="^12 line searches in a row found no step, up to step 192.*smaller max_kl"):
         run(240)  # goes on counting
+    _, state = load_archive(tmp_path / "checkpoint.d3c", "checkpoint")
+    assert state["session"]["step"] == 192 and "line searches" in state["session"]["ended"]  # all of it is saved
 
 
 def test_where_there_is_nothing_to_learn_no_search_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,6 +311,7 @@ def test_algorithms_that_replay_rollouts_take_a_buffer(
     words = ["train", "DiscreteACER", "--env-id", "CartPole-v1", "--n-steps", 40, "--out", tmp_path / "run"]
     words += ["--set", "rollout_length=5", "--set", "replay_start=10", "--set", "batch_size=2", "--n-trials", 1]
     assert "--random-steps: DiscreteACER updates" in birl_(*words, "--random-steps", 9, "--buffer-size", 9, status=1)
+    assert "--buffer-size: not with --workers" in birl_(*words, "--buffer-size", 9, "--workers", 2, status=1)
     birl_(*words, "--buffer-size", 20)
     assert made[0].buffer.limit == 20 and 0 < made[0].transition_count <= 20
 

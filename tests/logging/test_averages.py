@@ -87,6 +87,10 @@ def test_failed_searches_are_counted_over_epochs_and_checkpoints() -> None:
     searched(other, [1, 1])
     with pytest.raises(StalledError, match="^10 line searches in a row found no step, up to step 7"):
         searched(other, [1], 7)
+    other.check(8)  # said once
+    searched(other, [1] * 9)
+    with pytest.raises(StalledError, match="^10 line searches"):
+        searched(other, [1])
 
 
 def test_a_count_of_searches_without_their_sum_is_refused() -> None:
