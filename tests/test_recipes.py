@@ -207,7 +207,7 @@ def test_an_atari_game_with_its_recipe(tmp_path: Path, monkeypatch: pytest.Monke
     words = ["--recipe", "atari", "--buffer-size", 100]
     assert run("train", "DQN", "--env-id", "ALE/Breakout-v5", *words, "--out", tmp_path / "dqn") == 0
     assert seen["env"].observation_space.shape == seen["eval_env"].observation_space.shape == (4, 84, 84)
-    assert "ClipReward" in str(seen["env"]) and "ClipReward" not in str(seen["eval_env"])
+    assert "ClippedReward" in str(seen["env"]) and "ClippedReward" not in str(seen["eval_env"])
     assert seen["env"].unwrapped.spec.kwargs["repeat_action_probability"] == 0.0
     assert (seen["eval_n_steps"], seen["eval_epsilon"], seen["eval_statistics"]) == (125_000, 0.05, True)
     assert seen["config"].target_update_interval == 2500
@@ -217,7 +217,7 @@ def test_an_atari_game_with_its_recipe(tmp_path: Path, monkeypatch: pytest.Monke
     assert run("train", "PPO", "--env-id", "ALE/Breakout-v5", "--recipe", "atari", "--out", tmp_path / "ppo") == 0
     assert seen["env"].num_envs == 8 and seen["env"].single_observation_space.shape == (4, 84, 84)
     environment = sys.modules["birl.cli.folder"].environment_of(tmp_path / "dqn", None)[1]
-    assert environment.observation_space.shape == (4, 84, 84) and "ClipReward" not in str(environment)
+    assert environment.observation_space.shape == (4, 84, 84) and "ClippedReward" not in str(environment)
 
 
 @pytest.mark.slow

@@ -358,7 +358,8 @@ def test_json_there_and_back(scaler: Any) -> None:
 
 
 def test_names_in_files() -> None:
-    assert [sorted(kind._known) for kind in KINDS] == [
+    own = [sorted(name for name in kind._known if not name.startswith("test_")) for kind in KINDS]
+    assert own == [
         ["min_max", "pixel", "running", "standard", "tuple"],
         ["min_max"],
         ["clip", "min_max", "multiply", "return", "running", "shift", "standard"],
