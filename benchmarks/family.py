@@ -100,7 +100,7 @@ class Family:
         counted = f"over the last {self.tail} of {self.evaluations} evaluations of"
         text += [f"Mean return of {scores.EPISODES} greedy episodes, {counted}"]
         text += ["a run and over seeds, with 95 % bootstrap intervals over seeds. In brackets: number of seeds, and"]
-        text += ["the median of the seconds that a run took on one core.", ""]
+        text += ["the median of the seconds that a run took, beside other work: no benchmark of speed.", ""]
         for group in self.groups:
             heads = (f"{each.env}, {each.steps:,} steps" for each in group.values())
             text += [f"| algorithm | side | {' | '.join(heads)} |", "|---" * (2 + len(group)) + "|"]
