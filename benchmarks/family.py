@@ -134,7 +134,8 @@ class Family:
                             colour = scores.SIDES[side][1]
                             panel.plot([low, high], [height, height], color=colour, linewidth=3, alpha=0.5)
                             panel.plot(each[name].last.mean(), height, "o", color=colour)
-                    panel.set(title=f"{setting.env}, {setting.steps:,} steps", xlabel="mean return")
+                    panel.set_title(f"{setting.env},\n{setting.steps:,} steps", fontsize="medium")
+                    panel.set_xlabel("mean return")
                     panel.grid(alpha=0.3)
                 labels = [f"{algorithm}, {scores.SIDES[side][0]}" for algorithm, side, _ in lines]
                 panels[0].set_yticks(range(len(lines)), labels)
