@@ -124,7 +124,10 @@ def column_of_array(given: Any, name: str) -> Column:
     if array.dtype.kind not in "biufM":
         raise ShapeError(f"column {name!r:.60} has the dtype {array.dtype}: make it numbers, text or dates")
     if array.dtype.kind == "M":
-        array = array.astype("datetime64[ns]")
+        exact = array.astype("datetime64[ns]")
+        if (exact.astype(array.dtype) != array)[~np.isnat(array)].any():
+            raise DataError(f"column {name!r:.60} has dates outside 1678 to 2261: clip or repair them")
+        array = exact
         missing = missing | np.isnat(array)
     if array.dtype.kind == "f":
         missing = missing | np.isnan(array)

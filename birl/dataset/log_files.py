@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from birl._version import __version__
 from birl.dataset.log_columns import ROWS_AT_ONCE, Column, batches_of, check_columns
-from birl.dataset.log_schema import LogSchema
+from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.tables import Importer
 from birl.errors import (
@@ -164,18 +164,27 @@ def read_columns(file: Path, schema: LogSchema) -> Iterator[dict[str, Column]]:
     """The columns of a file that a schema names, some rows at a time."""
     numbers = [each.column for each in schema.observation if not each.values] + [schema.reward.column]
     numbers += [] if schema.action.discrete else schema.action.names
+    texts = [each.column for each in schema.observation if each.values and isinstance(each.values[0], str)]
+    if schema.action.column and schema.action.values and isinstance(schema.action.values[0], str):
+        texts.append(schema.action.column)
+    by = schema.episode.by if isinstance(schema.episode, Cut) else schema.episode
+    texts += [name for name in (by, schema.logger, schema.cluster) if name is not None]  # 007 is not 7
+    batches = record_batches(file, schema.columns, tuple(numbers), tuple(texts))
     with ReadErrors(file):
-        yield from batches_of(record_batches(file, schema.columns, tuple(numbers)), schema.columns, str(file))
+        yield from batches_of(batches, schema.columns, str(file))
     require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
 
 
-def record_batches(file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = ()) -> Iterator[Any]:
+def record_batches(
+    file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
+) -> Iterator[Any]:
     """Record batches of a file, with these columns (of all kinds that read by column) or all of them.
 
     Args:
         file: the file.
         columns: their names.
         numbers: those that hold numbers, for kinds of files that do not say it.
+        texts: those that hold text, for CSV, where it may look like numbers.
     """
     arrow = require("pyarrow", "logs")
     kind = _format(file)
@@ -200,7 +209,7 @@ def record_batches(file: Path, columns: tuple[str, ...] | None, numbers: tuple[s
         check_columns(columns or (), names, str(file))
         convert = text.ConvertOptions(
             include_columns=None if columns is None else list(columns),
-            column_types={name: double for name in numbers if name in names},
+            column_types=dict.fromkeys(texts, arrow.string()) | {name: double for name in numbers if name in names},
             strings_can_be_null=True,
         )
         with text.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +56,7 @@ class RowEncoder:
         self.loggers = Labels()
         self._episodes, self.clusters = Labels(), Labels()
         self._kind_of_time = ""
+        self._kinds_of_ids: dict[str, bool] = {}
         self._action_width = 0
 
     def _droppable(self) -> list[tuple[str, str]]:
@@ -102,6 +104,12 @@ class RowEncoder:
         if column.values.ndim > 1:
             raise ShapeError(f"{role}: column {name!r:.60} holds lists; give it one value in each row")
         _refuse_missing(role, name, column, where, f"give every row its {role}, or drop such rows first")
+        text = column.labels is not None
+        if self._kinds_of_ids.setdefault(name, text) != text:
+            raise DataError(
+                f"{where(0)}, column {name!r:.60}: the {role} is {_shown(column, 0)}, {column.kind}, which it was not "
+                "before: one would become two; write them alike in all files"
+            )
         return labels.encode(column)
 
     def _time(self, column: Column, where: Where) -> Array:
@@ -129,11 +137,12 @@ class RowEncoder:
         """A time in a schema, like `seconds`."""
         if self._kind_of_time == "dates":
             try:
-                return float(np.datetime64(str(value), "ns").astype(np.int64)) / _NANOSECONDS
+                when = datetime.fromisoformat(str(value))
             except ValueError as error:
                 raise DataError(
                     f"censored_after is {value!r:.60}, but times are dates: write it like 2026-01-31T12:00:00"
                 ) from error
+            return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
         if isinstance(value, str):
             raise DataError(f"censored_after is {value!r:.60}, but times are numbers: give a number")
         return float(value)
@@ -286,7 +295,7 @@ class RowEncoder:
             refuse(abs(values.sum(1) - 1) > _SUM_TOLERANCE, "its sum must be 1: give the probabilities of all actions")
             vector, values = values, np.take_along_axis(values, action, 1)[:, 0]
             refuse(values == 0, "it says that the logged action was impossible: check the order of the actions")
-            vector[~there] = 1 / count
+            vector = np.where(there[:, None], vector, 1 / count)
             return {"extra.log_propensity": _log(values, there), "extra.propensities": vector}
         if kind in ("log", "log_density"):
             refuse(~np.isfinite(values), "it must be a finite number")
@@ -368,6 +377,12 @@ def _choices(
     same_kind = words == (column.labels is not None)
     own = [known.get(value, other) if same_kind else other for value in given]
     found = np.where(column.missing, len(values) if unknown else -1, np.array(own, np.int64)[index] if own else -1)
+    if unknown and not same_kind and not column.missing.all():
+        row = int(np.argmin(column.missing))
+        raise DataError(
+            f"{where(row)}, column {name!r:.60}: the {role} is {_shown(column, row)}, {column.kind}, but values are "
+            f"{'text' if words else 'no text'}: all would be unknown; write values like those of the column"
+        )
     if (found == -2).any():
         row = int(np.argmax(found == -2))
         hint = "add it to values" + (", or give unknown = true" if role == "observation" else "")

@@ -74,7 +74,8 @@ def pareto_k(log_weight: Array) -> Array:
         log_weight: ``[..., n]``.
 
     Returns:
-        k, ``[...]``: minus infinity if the tail's weights are all equal, infinity if there are too few to tell.
+        k, ``[...]``: minus infinity if the tail's weights are all equal, infinity if there are too few to tell, or all
+            are 0.
     """
     n = log_weight.shape[-1]
     size = int(np.ceil(min(0.2 * n, 3 * np.sqrt(n))))
@@ -99,7 +100,8 @@ def pareto_k(log_weight: Array) -> Array:
     weight = np.exp(likelihood - likelihood.max(-1, keepdims=True))
     best = (weight * theta).sum(-1) / weight.sum(-1)
     k = np.log1p(-best[..., None] * x).mean(-1)
-    return np.where(flat, -np.inf, (size * k + 10 * 0.5) / (size + 10))
+    none = np.where(np.isneginf(log_weight.max(-1)), np.inf, -np.inf)  # all weights are 0, or the tail's are equal
+    return np.where(flat, none, (size * k + 10 * 0.5) / (size + 10))
 
 
 def _spread(ordered: Array) -> Array:
@@ -138,7 +140,9 @@ def unsupported_mass(target: Array, supported: Array, mask: Array) -> Array:
 
 
 def calibration_error(probability: Array, taken: Array, bins: int = 10) -> float:
-    """Expected calibration error of estimated propensities: mean over bins of ``|share taken - mean probability|``.
+    """Expected calibration error of estimated propensities.
+
+    Half the sum over bins of ``|share taken - mean probability|`` in a step, from 0 to 1.
 
     Args:
         probability: of all actions in each step, ``[N, A]``, by a model that did not see the step.
@@ -158,7 +162,7 @@ def calibration_error(probability: Array, taken: Array, bins: int = 10) -> float
     said = probability.ravel()
     part = np.minimum((said * bins).astype(int), bins - 1)
     apart = np.bincount(part, hit - said, bins)
-    return float(np.abs(apart).sum() / len(said))
+    return float(np.abs(apart).sum() / (2 * len(taken)))
 
 
 def _mean_weight(of: Trajectories, ess: Array) -> tuple[Array, Array]:

@@ -195,10 +195,10 @@ def weight_before(weight: Array) -> Array:
 
 def _least(of: Trajectories, lowest: float) -> float:
     """The reward to take off: that of steps after an episode's end, 0, counts too."""
-    if lowest and of.reward[of.mask].min() < lowest:
-        seen = of.reward[of.mask].min()
+    seen = of.reward[of.mask].min() if lowest else 0.0
+    if lowest and seen < lowest - 1e-6 * max(1.0, abs(lowest)):  # stored rewards are float32
         raise DataError(f"a reward is {seen}, and lowest is {lowest}; it must be the least possible")
-    return min(lowest, 0.0)
+    return float(min(lowest, seen, 0.0))
 
 
 def given(name: str, value: Array | None) -> Array:

@@ -126,9 +126,7 @@ def betting_bound(estimate: Estimate, confidence: float = 0.975, lowest: float =
         DataError: if a term is less than ``lowest``.
     """
     _confidence(confidence)
-    above = estimate.terms - lowest
-    if above.min() < 0:
-        raise DataError(f"a term is {estimate.terms.min()}, and lowest is {lowest}; it must be the least possible")
+    above = _above(estimate, lowest)
     share = np.array([0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95])
     limit = -math.log(1 - confidence) + math.log(len(share))
 
@@ -161,9 +159,7 @@ def hcope_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0
         EmptyDataError: if there are fewer than 40 episodes.
     """
     _confidence(confidence)
-    above = estimate.terms - lowest
-    if above.min() < 0:
-        raise DataError(f"a term is {estimate.terms.min()}, and lowest is {lowest}; it must be the least possible")
+    above = _above(estimate, lowest)
     n = above.shape[-1]
     if n < 40:
         raise EmptyDataError(f"there are {n} episodes; this bound needs 40 or more")
@@ -173,6 +169,14 @@ def hcope_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0
     promised = np.stack([_bernstein(chosen, cut, n - first, confidence) for cut in np.moveaxis(cuts, -1, 0)], -1)
     cut = np.take_along_axis(cuts, promised.argmax(-1)[..., None], -1)[..., 0]
     return np.maximum(_bernstein(rest, cut, n - first, confidence), 0) + lowest
+
+
+def _above(estimate: Estimate, lowest: float) -> Array:
+    """Terms less the least that they can be, which sums of rounded numbers may miss by a little."""
+    above = estimate.terms - lowest
+    if above.min() < -1e-6 * max(1.0, abs(lowest)):
+        raise DataError(f"a term is {estimate.terms.min()}, and lowest is {lowest}; it must be the least possible")
+    return np.maximum(above, 0.0)
 
 
 def _bernstein(terms: Array, cut: Array, n: int, confidence: float) -> Array:

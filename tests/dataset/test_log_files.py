@@ -302,3 +302,30 @@ def test_of_two_candidates_none_is_chosen(tmp_path: Path) -> None:
     many = pyarrow.table({f"c{i}": [1] for i in range(2001)})
     with pytest.raises(DataError, match="has 2001 columns, a schema is proposed for at most 2000"):
         propose([write(many, tmp_path / "many.parquet")])
+
+
+def test_what_looks_like_numbers_in_csv_stays_what_the_schema_says(tmp_path: Path) -> None:
+    """Episodes 007 and 7 are two, and a postal code is a category."""
+    rows = [f"{name},{t},{'02134' if t else '10001'},0,1.5,{t}" for name in ("007", "7") for t in (0, 1)]
+    (tmp_path / "log.csv").write_text("\n".join(["id,t,code,a,r,end", *rows, ""]), encoding="utf-8")
+    text = """
+episode = "id"
+time = "t"
+terminated = "end"
+[[observation]]
+column = "code"
+values = ["02134", "10001"]
+unknown = true
+[action]
+column = "a"
+kind = "discrete"
+size = 2
+[reward]
+column = "r"
+"""
+    import_files([tmp_path / "log.csv"], LogSchema.parse(text), tmp_path / "data")
+    found = ReplayBuffer.open(tmp_path / "data").episodes
+    assert [episode.observations.tolist() for episode in found] == [[[0, 1, 0], [1, 0, 0]]] * 2
+    table = {"id": [1, 1], "t": [0, 1], "code": [2134, 10001], "a": [0, 0], "r": [1.0, 1.0], "end": [0, 1]}
+    with pytest.raises(DataError, match="column 'code': the observation is 2134, whole numbers, but values are text"):
+        from_table(table, LogSchema.parse(text))

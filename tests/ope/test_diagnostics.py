@@ -113,6 +113,9 @@ def test_support_and_calibration() -> None:
     even = np.tile([0.75, 0.25], (4, 1))
     assert calibration_error(even, taken) == pytest.approx(0)
     assert calibration_error(even[:, ::-1], taken) == pytest.approx(0.5)
+    assert pareto_k(np.full(100, -np.inf)) == np.inf
+    many, first = np.eye(100)[np.zeros(7, int)], np.zeros(7, int)
+    assert calibration_error(many, first) == pytest.approx(0) and calibration_error(many, first + 1) == pytest.approx(1)
     with pytest.raises(DataError, match=r"the probabilities of step 0 sum to 1.5; they must sum to 1"):
         calibration_error(2 * even[:, :1] * [[1, 0]], taken)
 

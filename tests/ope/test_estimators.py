@@ -11,6 +11,7 @@ import pytest
 from birl.errors import DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.ope import (
     Trajectories,
+    betting_bound,
     bias_bound,
     clip_ratios,
     doubly_robust,
@@ -216,6 +217,10 @@ def test_lowest_is_taken_off_and_added() -> None:
         assert estimator(none).value == 0 and estimator(none, lowest=-4).value == -6
         with pytest.raises(DataError, match=r"a reward is -3.0, and lowest is -1; it must be the least possible"):
             estimator(even, lowest=-1)
+        rounded = np.full((3, 2), np.float32(-0.1), np.float64)
+        stored = Trajectories(rounded, np.ones((3, 2), bool), 0.9, np.zeros((3, 2)))
+        found = estimator(stored, lowest=-0.1)  # which float32 rounds to less
+        assert betting_bound(found, lowest=-0.1 * 1.9) <= found.value + 1e-6
 
 
 def test_the_spread_of_a_ratio_is_that_of_leaving_an_episode_out() -> None:
