@@ -12,7 +12,8 @@ import numpy as np
 
 from birl.checks import check
 from birl.errors import DataError, ShapeError
-from birl.ope.weights import Array, Trajectories
+from birl.ope.weights import Trajectories
+from birl.types import Array
 
 TAIL = 5  # the fewest weights from which a tail can be told
 

@@ -12,7 +12,8 @@ from birl.checks import check
 from birl.errors import DataError
 from birl.ope.estimators import Estimate, ratio_terms
 from birl.ope.intervals import Interval, t_interval
-from birl.ope.weights import Array, Trajectories
+from birl.ope.weights import Trajectories
+from birl.types import Array
 
 
 def return_quantile(of: Trajectories, p: float, confidence: float = 0.95) -> tuple[Array, Interval]:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from birl.errors import DataError, ShapeError
-from birl.ope.weights import Array, Trajectories
+from birl.ope.weights import Trajectories
+from birl.types import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 from birl.checks import check
 from birl.errors import DataError, EmptyDataError, ShapeError
 from birl.ope.estimators import Estimate
-from birl.ope.weights import Array
+from birl.types import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,8 @@ import numpy as np
 
 from birl.ope.estimators import Estimate, given, ratio_terms, weight_before
 from birl.ope.intervals import t_interval
-from birl.ope.weights import Array, Trajectories
+from birl.ope.weights import Trajectories
+from birl.types import Array
 
 
 def magic(of: Trajectories) -> Estimate:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from birl.dataset.splits import LEAST_EPISODES
 from birl.errors import ConfigError, did_you_mean
 from birl.ope.diagnostics import Diagnostics
 from birl.ope.estimators import Estimate
@@ -78,8 +79,8 @@ _NEARER = "evaluate a policy nearer to the logs or a shorter horizon, or log mor
 _LOG_MORE = "log more episodes, or more users"
 
 LIMITS = (
-    Limit("episodes", ALL, 100, 30, "there are {} episodes", _LOG_MORE, too_low=True),
-    Limit("clusters", ALL, 50, 30, "there are {} clusters", _LOG_MORE, too_low=True),
+    Limit("episodes", ALL, 100, LEAST_EPISODES, "there are {} episodes", _LOG_MORE, too_low=True),
+    Limit("clusters", ALL, 50, LEAST_EPISODES, "there are {} clusters", _LOG_MORE, too_low=True),
     Limit("censored", ALL, 0.05, 0.2, "{} of the episodes are cut off by the end of the log", "take a shorter horizon"),
     Limit(
         "unsupported", ALL, 0.01, 0.05, "{} of the policy's probability is on actions that the logs do not hold",

@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from birl.checks import check
 from birl.errors import DataError, EmptyDataError, NonFiniteError, ShapeError
-
-Array = npt.NDArray[Any]
+from birl.types import Array
 
 
 @dataclass(frozen=True, eq=False)
