@@ -12,7 +12,10 @@ _TORCH = "torch==2.13.0"
 PEERS: dict[str, list[list[str]]] = {
     # Each list is installed by a command of its own: torch first, so that nothing else chooses its version.
     "d3rlpy": [[_TORCH], ["d3rlpy==2.8.1", "gymnasium[classic-control,mujoco]"]],
-    "sb3": [[_TORCH], ["stable-baselines3==2.9.2", "gymnasium[classic-control,mujoco]"]],
+    "sb3": [
+        [_TORCH],
+        ["stable-baselines3==2.9.2", "gymnasium[classic-control,mujoco]", "ale-py", "opencv-python-headless"],
+    ],
     "sb3-contrib": [
         [_TORCH],
         ["sb3-contrib==2.9.2", "stable-baselines3==2.9.2", "gymnasium[box2d,classic-control,mujoco]", "minatar"],

@@ -99,6 +99,10 @@ def rows(algorithms: Iterable[str]) -> list[Row]:
         what = "environment step, with its share of the updates"
         found.append(Row(f"online/{name}", what, "online", both, ("sb3",), options, asked, warm_up=200))
 
+    what = "step of Pong (four frames) with its share of the updates, networks and batches of Mnih et al. 2015"
+    for name, more in (("DQN", ""), ("Rainbow", "; the peer plays and learns DQN")):
+        found.append(Row(f"online/{name} Pong", what + more, "atari", both, ("sb3",), {"algorithm": name}, warm_up=5))
+
     for name, asked in (("transitions", 40.0), ("n-step", None), ("frame stacks", None), ("trajectories", None)):
         places = ("birl", "birl-tensors")
         found.append(

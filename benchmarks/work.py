@@ -25,6 +25,8 @@ WIDTHS = [256, 256]
 SMALL = [64, 64]
 BATCH = 256
 FRAME = (1, 84, 84)
+FRAMES = 10_000
+"""Steps of an Atari game that buffers keep here."""
 PACKAGES = ("birl", "torch", "d3rlpy", "stable_baselines3", "gymnasium", "mujoco", "jax", "jaxlib", "optax", "numpy")
 RAW = 4 * OBSERVATION + 4 * ACTION + 4 + 1
 """Bytes of one raw transition: observation, action and reward in float32, one byte for the end of an episode."""
@@ -310,6 +312,42 @@ def birl_online(side: str, algorithm: str, env: str, n_envs: int | None = None) 
     for _ in range(-(-300 // chunk)):  # the random steps
         step()
     return Job(step)
+
+
+def birl_atari(side: str, algorithm: str) -> Job:
+    """Steps of Pong with an update after every fourth; see `sb3_atari`."""
+    import birl
+    from birl.acting.explorers import ConstantEpsilonGreedy
+    from birl.dataset import FrameStackTransitionPicker, LastFrameWriterPreprocess, PrioritizedSampler
+    from birl.dataset import MultiStepFrameStackTransitionPicker as MultiStep
+    from birl.logging import NoopAdapterFactory
+    from birl.recipes import find
+    from birl.run.online import online_fitter
+
+    birl.seed(0)
+    rainbow = algorithm == "Rainbow"
+    environment = birl.envs.Atari(birl.envs.make_atari("pong", sticky_action=False), num_stack=4)
+    learner = find(*("DoubleDQN", "rainbow") if rainbow else ("DQN", "atari")).config(
+        compile_graph=side == "birl-compiled"
+    ).create()  # fmt: skip
+    buffer = birl.dataset.create_fifo_replay_buffer(
+        limit=FRAMES, env=environment, writer_preprocessor=LastFrameWriterPreprocess(),
+        transition_picker=MultiStep(4, 3, learner.config.gamma) if rainbow else FrameStackTransitionPicker(4),
+        sampler=PrioritizedSampler(0.5, 0.4, beta_steps=100_000) if rainbow else None,
+    )  # fmt: skip
+    chunk = 400
+    epochs = online_fitter(
+        learner, environment, buffer, None if rainbow else ConstantEpsilonGreedy(0.1), n_steps=10**9,
+        n_steps_per_epoch=chunk, seed=0, show_progress=False, save_interval=10**9, update_interval=4,
+        logger_adapter=NoopAdapterFactory(), random_steps=chunk, update_start_step=chunk,
+    )  # fmt: skip
+
+    def step() -> float:
+        next(epochs)
+        return chunk
+
+    step()  # the random steps
+    return Job(step, facts={"parameters": sum(parameter.numel() for parameter in learner.nets.parameters())})
 
 
 def birl_sampling(side: str, what: str) -> Job:
@@ -612,11 +650,11 @@ def _sb3_spaces(discrete: bool) -> Any:
     return Spaces()
 
 
-def _sb3(algorithm: str, env: Any, **fields: Any) -> Any:
+def _sb3(algorithm: str, env: Any, policy: str = "MlpPolicy", **fields: Any) -> Any:
     import stable_baselines3 as sb3  # type: ignore[import-not-found]
     from stable_baselines3.common.logger import Logger  # type: ignore[import-not-found]
 
-    model = getattr(sb3, algorithm)("MlpPolicy", env, device="cpu", seed=0, **fields)
+    model = getattr(sb3, algorithm)(policy, env, device="cpu", seed=0, **fields)
     model.set_logger(Logger(folder=None, output_formats=[]))
     return model
 
@@ -672,6 +710,31 @@ def sb3_online(side: str, algorithm: str, env: str, n_envs: int | None = None) -
     for _ in range(-(-300 // chunk)):  # the random steps
         step()
     return Job(step)
+
+
+def sb3_atari(side: str, algorithm: str) -> Job:
+    """Steps of Pong with an update after every fourth, for Rainbow, too, which SB3 has not."""
+    import ale_py  # type: ignore[import-not-found]
+    import gymnasium
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack  # type: ignore[import-not-found]
+
+    gymnasium.register_envs(ale_py)
+    game = {"frameskip": 1, "repeat_action_probability": 0.0}
+    environment = VecFrameStack(make_atari_env("ALE/Pong-v5", seed=0, env_kwargs=game), 4)
+    sizes = {"buffer_size": FRAMES, "batch_size": 32, "optimize_memory_usage": False, "train_freq": 4}
+    chunk = 400
+    model = _sb3(
+        "DQN", environment, "CnnPolicy", learning_starts=chunk, target_update_interval=10_000,
+        exploration_initial_eps=0.1, exploration_final_eps=0.1, **sizes,
+    )  # fmt: skip
+
+    def step() -> float:
+        model.learn(chunk, reset_num_timesteps=False)
+        return chunk
+
+    step()  # the random steps
+    return Job(step, facts={"parameters": sum(parameter.numel() for parameter in model.policy.parameters())})
 
 
 def sb3_predict(side: str, batch: int) -> Job:
@@ -855,6 +918,7 @@ JOBS: dict[str, dict[str, Callable[..., Job]]] = {
         "updates": birl_updates,
         "bare": birl_bare,
         "online": birl_online,
+        "atari": birl_atari,
         "sampling": birl_sampling,
         "memory": birl_memory,
         "predict": birl_predict,
@@ -870,7 +934,7 @@ JOBS: dict[str, dict[str, Callable[..., Job]]] = {
         "memory": d3rlpy_memory,
         "predict": d3rlpy_predict,
     },
-    "sb3": {"updates": sb3_updates, "online": sb3_online, "predict": sb3_predict},
+    "sb3": {"updates": sb3_updates, "online": sb3_online, "atari": sb3_atari, "predict": sb3_predict},
     "jax": {"bare": jax_bare},
     "floor": {"bare": floor},
     "plain": {"parts": birl_parts, "priorities": birl_priorities},
