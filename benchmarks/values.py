@@ -82,7 +82,7 @@ class Setting:
 _MINATAR: dict[str, Any] = {"steps": 50_000, "random": 2_000, "decay": 10_000, "every": 4, "copy": 1_000}
 _MINATAR |= {"batch_size": 32, "rate": 1e-3, "units": 128, "returns": (0.0, 30.0)}
 SETTINGS = {
-    "acrobot": Setting("Acrobot-v1", 30_000, 1_000, 6_000, 2, 500, 64, 1e-3, 64, (-100.0, 0.0)),
+    "acrobot": Setting("Acrobot-v1", 60_000, 1_000, 12_000, 1, 250, 64, 6.3e-4, 128, (-100.0, 0.0)),
     "lunarlander": Setting("LunarLander-v3", 80_000, 2_000, 16_000, 2, 500, 64, 1e-3, 128, (-300.0, 300.0)),
     "breakout": Setting("MinAtar/Breakout-v1", **_MINATAR),
     "spaceinvaders": Setting("MinAtar/SpaceInvaders-v1", **_MINATAR),
