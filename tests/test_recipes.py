@@ -178,13 +178,25 @@ def test_a_run_with_a_recipe_learns_and_goes_on(
     falls = Setting("clip_range_schedule", lambda n_steps: LinearSchedulerFactory(n_steps), "here")
     monkeypatch.setitem(RECIPES, ("PPO", "falling"), dataclasses.replace(mujoco, settings=(*mujoco.settings, falls)))
     words = ["train", "PPO", "--env-id", "Pendulum-v1", "--recipe", "falling", "--out", out, "--n-steps-per-epoch", 64]
-    words += ["--eval-steps", 30, "--eval-statistics", "rollout_length=64", "n_epochs=1", "--n-trials", 1]
+    words += ["--eval-steps", 30, "--eval-statistics", "rollout_length=64", "n_epochs=1"]
     assert run(*words, "--n-steps", 64) == 0
     assert run(*words, "--n-steps", 128, "--extend") == 0, capsys.readouterr().err
     model: Any = birl.load_learnable(out / "model_128.d3")
     assert model.observation_scaler.clip == 5.0 and model.config.rollout_length == 64
     assert model.config.clip_range_schedule.duration == 64  # of the length that the run began with
     assert (out / "evaluation_median.csv").exists()
+
+
+def test_episodes_of_evaluations_that_one_asks_for_stand_against_the_steps_of_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(DQN, "fit_online", lambda self, env, **options: seen.update(options))
+    words = ["train", "DQN", "--env-id", "ALE/Breakout-v5", "--recipe", "atari", "--buffer-size", 100, "--n-trials", 2]
+    assert run(*words, "--out", tmp_path / "a") == 0
+    assert seen["eval_n_trials"] == 2 and seen.get("eval_n_steps") is None
+    assert run(*words, "--eval-steps", 30, "--out", tmp_path / "b") == 1
+    assert "leave one out" in capsys.readouterr().err
 
 
 def test_recipes_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
