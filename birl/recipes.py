@@ -102,12 +102,7 @@ class Recipe:
         return config_class(**{**self.fields(n_steps), **changes})  # type: ignore[no-any-return]
 
     def lines(self, n_steps: int | None = None, without: Collection[str] = ()) -> list[str]:
-        """A line for each setting.
-
-        Args:
-            n_steps: as of `config`.
-            without: fields and options, by their names in Python, that something else sets.
-        """
+        """A line for each setting but those of these fields and options (as in Python); ``n_steps`` as in `config`."""
         settings = [each for each in self.settings if (each.option or each.name) not in without]
         rows = [(each.name, _words(each.of(n_steps or self.n_steps)), each.source) for each in settings]
         widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["ELSEWHERE", "called_here"]
-
 _C51, _IQN = "C51QFunctionFactory (q_func_factory=c51)", "IQNQFunctionFactory (q_func_factory=iqn)"
 _RAINBOW: Final = "DoubleDQN with the recipe rainbow, whose parts combine freely"
 
