@@ -13,7 +13,7 @@ target every 10,000 steps, with an update every 4, is 2,500 updates. A step of a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -101,10 +101,11 @@ class Recipe:
         config_class = getattr(algos, f"{self.algorithm}Config")
         return config_class(**{**self.fields(n_steps), **changes})  # type: ignore[no-any-return]
 
-    def lines(self, n_steps: int | None = None) -> list[str]:
-        """A line for each setting."""
-        rows = [(each.name, _words(each.of(n_steps or self.n_steps)), each.source) for each in self.settings]
-        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    def lines(self, n_steps: int | None = None, without: Collection[str] = ()) -> list[str]:
+        """A line for each setting but those of these fields and options (as in Python); ``n_steps`` as in `config`."""
+        settings = [each for each in self.settings if (each.option or each.name) not in without]
+        rows = [(each.name, _words(each.of(n_steps or self.n_steps)), each.source) for each in settings]
+        widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
         return [f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}" for name, value, source in rows]
 
     def __str__(self) -> str:

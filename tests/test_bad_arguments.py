@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import birl
 from birl import algos, dataset, datasets, metrics, models, optimizers, preprocessing
+from birl.algorithm.elsewhere import ELSEWHERE, called_here
 from birl.errors import BirlError, ConfigError, EmptyDataError, EnvironmentMismatchError, ShapeError
 from birl.ope import DiscreteFQE
 
@@ -228,6 +230,16 @@ def test_algorithms_are_suggested_once(name: str) -> None:
         getattr(algos, name)
     shown = "".join(traceback.format_exception(error.value))  # Python makes suggestions of its own
     assert shown.count("id you mean") == 1 and not hasattr(algos, "nothing_like_this")
+
+
+def test_names_of_other_libraries_lead_here() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'IQNConfig'; here that is DQN with IQNQFunctionFactory"):
+        _ = algos.IQNConfig  # type: ignore[attr-defined]
+    for name, words in ELSEWHERE.items():
+        assert all(hasattr(algos, each) for each in words.split(" with ")[0].split(" or ")), name
+        assert all(hasattr(models, each) for each in re.findall(r"\w+Factory", words)), name
+        assert name not in {each.lower() for each in algos.__all__}, name
+    assert called_here("Munchausen_IQN").endswith("(q_func_factory=iqn)") and called_here("DQN") == ""
 
 
 def test_what_cannot_be_changed_cannot_be_set() -> None:

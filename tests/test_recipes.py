@@ -146,6 +146,9 @@ def test_a_recipe_sets_options_and_fields_and_says_so(
     assert run("train", "TD3", "--env-id", "Pendulum-v1", *words, "--out", "b") == 0
     assert (seen["n_steps"], seen["random_steps"], seen["config"].batch_size) == (99, 0, 7)  # what the user says
     assert type(seen["explorer"]).__name__ == "OrnsteinUhlenbeckNoise" and seen["config"].tau == 0.005
+    notes = capsys.readouterr().err  # only what it sets
+    assert "  --buffer-size " in notes and "  tau " in notes
+    assert not [name for name in ("--n-steps ", "--random-steps", "--explorer", "batch_size") if f"  {name}" in notes]
     assert json.loads(Path("b/run.json").read_text())["recipe"] == "mujoco"
 
 

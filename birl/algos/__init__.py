@@ -29,6 +29,7 @@ from birl.acting.explorers import (
 from birl.algorithm import Algorithm
 from birl.algorithm import Algorithm as QLearningAlgoBase
 from birl.algorithm import TransformerAlgorithm as TransformerAlgoBase
+from birl.algorithm.elsewhere import called_here
 from birl.errors import did_you_mean
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ += sorted(_FOUND)
 
 
 def __getattr__(name: str) -> type:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__)}", name=name)
+    hint = called_here(name) or did_you_mean(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)

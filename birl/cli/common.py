@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from birl import algos, dataset, datasets, ope
 from birl.algorithm import Algorithm, load_learnable
+from birl.algorithm.elsewhere import called_here
 from birl.config import AlgorithmConfig
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError
@@ -95,6 +96,8 @@ def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
                 f"birl.ope.{evaluation}(algo).fit(dataset, …)"
             )
     if found is None:
+        if here := called_here(name):
+            raise ConfigError(f"no algorithm is called {name!r}{here}")
         near = difflib.get_close_matches(_plain(name), known, 2)
         hint = f"Did you mean {' or '.join(known[key].__name__ for key in near)}? " if near else ""
         names = ", ".join(value.__name__ for value in known.values())

@@ -42,7 +42,7 @@ from birl.dataset import (
 )
 from birl.envs import Atari, FrameStack, environment_spec, single_spaces
 from birl.errors import ConfigError, require
-from birl.types import is_shape
+from birl.types import is_shape, leaf_shapes
 
 BUFFER_SIZE = 1_000_000
 _GOALS = 4.0
@@ -131,9 +131,9 @@ def with_defaults(
     Returns:
         Both, and a note about what was changed.
     """
-    shape = environment_spec(env, config.observation_keys).encoder_shape
+    shapes = leaf_shapes(environment_spec(env, config.observation_keys).encoder_shape)
     changed = {k: v for k, v in _VECTORS.items() if k not in chosen and getattr(config, k, None) in _ATARI[k]}
-    if not is_shape(shape) or len(shape) == _IMAGE or not changed.keys() - {"batch_size"}:
+    if any(len(shape) == _IMAGE for shape in shapes) or not changed.keys() - {"batch_size"}:
         return config, given, ""
     words = " ".join(f"{name}={value:g}" for name, value in changed.items())
     if "update_interval" not in given and not config.algorithm.learns_from.on_policy:
@@ -180,6 +180,8 @@ def exploration(
         why = "actions that the policy samples" if explores else "greedy actions"
         why = "those of noisy networks" if noisy else why
     options = {"update_start_step": first, "random_steps": first, "explorer": explorer}
+    if first > n_steps:
+        return options, f"exploration: {first} random actions, so nothing is learned in {n_steps} (--random-steps)"
     return options, f"exploration: {first} random actions, then {why}"
 
 

@@ -108,7 +108,7 @@ def draw_curve(axes: Any, files: Sequence[Path], color: str, *, window: int = 1,
     Returns:
         The line of matplotlib.
     """
-    axes.xaxis.get_major_locator().set_params(integer=True)  # epochs are whole numbers
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # epochs are whole numbers
     seeds = [read_curve(file) for file in files]
     shared = min(len(curve.step) for curve in seeds)
     places = (seeds[0].step if show_steps else seeds[0].epoch)[:shared]

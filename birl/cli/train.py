@@ -173,6 +173,7 @@ def train(
     ones (PPO) take none of that but --num-envs, --frame-stack, --action-mask and --workers; ACER and IMPALA take
     --buffer-size, too, NStepDQN an explorer.
     """
+    asked = {name for name, value in locals().items() if value is not None and value is not False}
     if dataset is None and env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
     if own is not None:
@@ -230,8 +231,9 @@ def train(
         raise ConfigError("--buffer-size: not with --workers, each of which keeps its own share of a million steps")
     if algorithm.learns_from.on_policy and unused:
         raise ConfigError(
-            f"{flags(unused)}: {algorithm.__name__} updates after each rollout; --set "
-            f"{'rollout_length' if hasattr(algorithm.config_class, 'rollout_length') else 'n_episodes'}=…"
+            f"{flags(unused)}: {algorithm.__name__} updates after each rollout, from what its policy did in it: leave "
+            f"this out; --set {'rollout_length' if hasattr(algorithm.config_class, 'rollout_length') else 'n_episodes'}"
+            "=… says how often"
         )
     if prioritized and not algorithm.learns_from.errors:
         raise no_errors(algorithm.__name__)
@@ -254,7 +256,10 @@ def train(
         shown = None if demonstrations is None else load_dataset(demonstrations)
         playing: Any = {"frame_stack": frame_stack or 1, "action_mask": action_mask, "atari": atari}
         env = None if env_id is None else training_environment(env_id, num_envs, training=True, **playing)
-        notes = [] if made is None else [f"recipe {made.name}: {made.origin}", *made.lines(planned)]
+        notes = []
+        if made is not None:  # what it sets, without what the user does
+            asked |= chosen | made.options.keys() - published.keys()
+            notes = [f"recipe {made.name}: {made.origin}", *made.lines(planned, asked)]
         if begun is None and source is None and made is None:
             config, online, why = with_defaults(config, chosen, env, online)
             notes.append(why)

@@ -171,7 +171,10 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         super().__init__(wrappable(env, self))
         space = env.observation_space
         if not isinstance(space, spaces.Box):
-            raise ConfigError(f"the observation space of FrameStack is {space}; it must be a Box")
+            raise ConfigError(
+                f"the observation space of FrameStack is {space}; it must be a Box, one array: join the parts before, "
+                "stack them in the environment, or remember by a recurrent encoder instead"
+            )
         if is_channels_last(space.shape):
             raise EnvironmentMismatchError(
                 f"FrameStack joins frames on their first axis, but the observation space {space} has channels last: "

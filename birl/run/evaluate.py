@@ -31,6 +31,9 @@ def online_evaluators(options: OnlineOptions) -> dict[str, Evaluator]:
     """The evaluator of online training, if there is an environment for it."""
     env = options["eval_env"]
     if env is None:
+        idle = [name for name in ("eval_n_steps", "eval_statistics", "eval_epsilon") if options[name]]  # type: ignore[literal-required]
+        if idle:
+            raise ConfigError(f"{', '.join(idle)}: for evaluations in eval_env=, which is not given: give it, too")
         return {}
     kind = EnvironmentStatistics if options["eval_statistics"] else EnvironmentEvaluator
     return {"evaluation": kind(env, options["eval_n_trials"], options["eval_epsilon"], n_steps=options["eval_n_steps"])}

@@ -82,7 +82,7 @@ class Session:
         self._evaluators, self._dataset = evaluators or {}, dataset
         self._score, self._stop_at = self._checked_score(given["score"], settings["loop"]), given["stop_at"]
         if self._stop_at is not None and self._score is None:
-            raise ConfigError(f"stop_at={self._stop_at} needs a score: give score=, the name of a metric")
+            raise ConfigError(f"stop_at={self._stop_at} needs a score: give eval_env=, or score=, the name of a metric")
         self._best: State | None = None  # metric, score, step
         self._ended = ""  # why the run ended before its last step
         self._stalled: StalledError | None = None  # raised when everything is saved

@@ -87,6 +87,8 @@ def test_defaults_that_were_made_for_images_stay_with_images() -> None:
     assert (config.batch_size, config.learning_rate) == (32, 1e-3)  # type: ignore[attr-defined]
     assert given == {"update_interval": 1} and "batch_size" not in note
     assert with_defaults(DQNConfig(), (), images((1, 84, 84)), {}) == (DQNConfig(), {}, "")
+    config, given, note = with_defaults(DQNConfig(), (), birl.envs.make_env(GOALS), {})  # a dict of vectors
+    assert config.target_update_interval == 100 and "learning_rate=0.001" in note  # type: ignore[attr-defined]
     assert with_defaults(SACConfig(), (), pendulum, {}) == (SACConfig(), {}, "")
 
 
@@ -96,6 +98,8 @@ def test_defaults_that_were_made_for_images_stay_with_images() -> None:
         (DQNConfig(), "CartPole-v1", {}, LinearDecayEpsilonGreedy, "from 1 to 0.05 in 200 steps"),
         (DQNConfig(), "CartPole-v1", {"epsilon_start": 0.5}, LinearDecayEpsilonGreedy, "0.5 to 0.05 in 200"),
         (DQNConfig(), "CartPole-v1", {"explorer": "none", "random_steps": 3}, None, "3 random actions, then greedy"),
+        (DQNConfig(), "CartPole-v1", {"random_steps": 1001}, LinearDecayEpsilonGreedy, "nothing is learned in 1000"),
+        (DQNConfig(), "CartPole-v1", {"random_steps": 1000}, LinearDecayEpsilonGreedy, "random actions, then epsilon"),
         (TD3Config(), "Pendulum-v1", {}, NormalNoise, "noise of deviation 0.2"),
         (TD3Config(), "Pendulum-v1", {"noise_std": 0.5}, NormalNoise, "noise of deviation 0.5"),
         (SACConfig(), "Pendulum-v1", {}, None, "100 random actions, then actions that the policy samples"),

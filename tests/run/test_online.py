@@ -210,6 +210,11 @@ def test_statistics_of_an_evaluation() -> None:
 
 def test_evaluation_environment() -> None:
     env = Drift()
+    for given in ({"eval_n_steps": 5}, {"eval_statistics": True}, {"eval_epsilon": 0.1}):
+        with pytest.raises(ConfigError, match=f"{next(iter(given))}: for evaluations in eval_env="):
+            fit_online(FakeLearner(), env, n_steps=10, **given, **quiet())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="stop_at=3 needs a score: give eval_env="):
+        fit_online(FakeLearner(), env, n_steps=10, stop_at=3, **quiet())
     with pytest.raises(ConfigError, match="make a second one"):
         fit_online(FakeLearner(), env, n_steps=10, eval_env=env, **quiet())
     weights, options = [], {"eval_n_trials": 3, **quiet(n_steps_per_epoch=10)}
