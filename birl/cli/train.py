@@ -183,12 +183,11 @@ def train(
     published = {} if made is None else made.options
     if explorer is not None or epsilon is not None:  # another one than the recipe's
         published = {name: value for name, value in published.items() if name not in EXPLORATION}
-    if epsilon_decay is not None:
-        published.pop("epsilon_steps", None)
-    if n_trials is not None:  # evaluations by episodes, not by the recipe's steps
-        published.pop("eval_steps", None)
-        if eval_steps is not None:
-            raise ConfigError("--n-trials and --eval-steps: both say how long evaluations are; leave one out")
+    if n_trials is not None and eval_steps is not None:
+        raise ConfigError("--n-trials and --eval-steps: both say how long evaluations are; leave one out")
+    for instead, name in ((epsilon_decay, "epsilon_steps"), (n_trials, "eval_steps")):
+        if instead is not None:
+            published.pop(name, None)
 
     def given(**values: Any) -> dict[str, Any]:
         """Options that are given, by the user or the recipe. Only these: settings of older runs have no others."""
