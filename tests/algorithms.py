@@ -709,12 +709,14 @@ ROWS: tuple[Row, ...] = (
                 discrete=True,
             ),
             Variant(
-                "GRU for both",
+                "GRU for both, adapted penalty",
                 {
                     "batch_size": 40,
                     "actor_encoder_factory": GRU,
                     "value_encoder_factory": None,
                     "sequence_length": 10,
+                    "kl_coefficient": 0.5,
+                    "kl_penalty_target": 0.01,
                 },
                 discrete=False,
             ),

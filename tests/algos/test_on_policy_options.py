@@ -12,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 import birl
 from birl.algorithm import Rollouts
 from birl.algos import A2C, A2CConfig, IMPALAConfig, PPOConfig, REINFORCEConfig
-from birl.errors import ConfigError
+from birl.errors import ConfigError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.run.protocols import Rollout
@@ -179,3 +179,25 @@ def test_a_penalty_holds_the_policy_near_that_of_the_rollout() -> None:
         moved.append(metrics["approximate_kl"].item())
         assert ("kl_loss" in metrics) == (weight > 0)
     assert moved[1] < moved[0] / 3
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, [0.5, 0.25]), (0.1, [2.0, 4.0])])
+def test_the_weight_of_the_penalty_follows_the_divergence(rate: float, expected: list[float]) -> None:
+    """Once a rollout, even if `target_kl` ends its passes; it is logged, and saved with the networks."""
+    encoders = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL}
+    given = {"kl_coefficient": 1.0, "kl_penalty_target": 0.01, "clip_range": 1e9, "target_kl": 1e-9}
+    birl.seed(0)
+    ppo = PPOConfig(**encoders, **given, learning_rate=rate, batch_size=8).create()
+    ppo.create_impl((3,), 2, discrete_action=True)
+    found = [ppo.update(episode([1.0, -1.0] * 20)) for _ in expected]
+    assert [metrics["kl_weight"].item() for metrics in found] == expected
+    assert all((metrics["kl"] > 0.015) == (rate > 0) for metrics in found)
+    assert ppo.nets.state_dict()["penalty.raw"].item() == expected[-1]
+
+
+def test_a_penalty_that_adapts_needs_a_weight_and_one_process() -> None:
+    with pytest.raises(ConfigError, match="kl_penalty_target is 0.01 and kl_coefficient 0.*kl_coefficient=1.0"):
+        PPOConfig(kl_penalty_target=0.01)
+    algorithm = PPOConfig(kl_penalty_target=0.01, kl_coefficient=1.0, n_epochs=1).create()
+    with pytest.raises(UnsupportedError, match="no gradient step .policy, penalty."):
+        algorithm.fit_online(ChainEnv(), n_steps=12, workers=1, **QUIET)

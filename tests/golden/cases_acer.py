@@ -52,7 +52,9 @@ def _acer(delta: float, std: str = "", *, one_encoder: bool = False) -> Case:
     encoders = {"actor_encoder_factory": ENCODER, "optim_factory": AdamFactory()}
     given = {**OWN, **REGION, "delta": delta}
     if not std:
-        config: Any = algos.DiscreteACERConfig(**FIELDS, **REGION, **encoders, critic_encoder_factory=own, trust_region=delta)
+        config: Any = algos.DiscreteACERConfig(
+            **FIELDS, **REGION, **encoders, critic_encoder_factory=own, trust_region=delta
+        )
         reference: Any = partial(DiscreteACERReference, **given)
     else:
         config = algos.ACERConfig(

@@ -13,7 +13,7 @@ from birl import algos
 from birl.models import BetaFactory, NormalFactory, VectorEncoderFactory
 from birl.optimizers import AdamFactory
 from birl.run.protocols import Rollout
-from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, by_algorithm, exact
+from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, _as_built, by_algorithm, exact
 from tests.golden.reference_ppo import PPOReference
 
 TANH = VectorEncoderFactory(hidden_units=[7, 5], activation="tanh")
@@ -69,6 +69,7 @@ def _ppo(
     dual_clip: float | None = None,
     penalty: float = 0.0,
     clip: float = 0.2,
+    rule: tuple[float, str] | None = None,
     **options: Any,
 ) -> Case:
     discrete = policy == "discrete"
@@ -84,6 +85,7 @@ def _ppo(
         target_kl=kl,
         dual_clip=dual_clip,
         kl_coefficient=penalty,
+        kl_penalty_target=rule and rule[0],
         clip_range=clip,
         gamma=0.9,
     )
@@ -105,9 +107,11 @@ def _ppo(
         policy=policy,
         dual_clip=dual_clip,
         kl_coefficient=penalty,
+        kl_target=rule and rule[0],
     )
     variant = (" value clip" if value_clip else "") + (" target KL" if kl else "")
     variant += " dual clip" * (dual_clip is not None) + " penalty" * (penalty > 0)
+    variant += f" adapted {rule[1]}" if rule else ""
     variant += " one encoder" if "value_encoder_factory" in options else ""
     return Case(
         ("continuous" if policy == "parameter" else policy) + variant,
@@ -116,7 +120,13 @@ def _ppo(
         rollouts,
         discrete=discrete,
         update=by_algorithm,
+        check=partial(_followed, rule=rule[1]) if rule else _as_built,
     )
+
+
+def _followed(reference: Any, rule: str) -> None:
+    """What the rule said of the penalty's weight after each rollout: ``+`` for twice, ``-`` for half, else ``0``."""
+    assert reference.ruled == rule, reference.ruled
 
 
 CASES: tuple[Case, ...] = (
@@ -129,6 +139,9 @@ CASES: tuple[Case, ...] = (
     _ppo("parameter", dual_clip=1.05),
     _ppo("discrete", penalty=0.7, clip=1e9),
     _ppo("parameter", penalty=0.7),
+    _ppo("discrete", penalty=0.7, clip=1e9, rule=(1e-5, "++")),
+    _ppo("parameter", penalty=0.7, rule=(10.0, "--")),
+    _ppo("discrete", penalty=0.7, clip=1e9, rule=(0.0034, "-0")),
     *(
         _ppo(std, distribution_factory=NormalFactory(std=std, initial_std=0.5))
         for std in ("spherical", "state", "fixed")

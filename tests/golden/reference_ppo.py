@@ -75,12 +75,14 @@ class PPOReference:
         policy: str,
         dual_clip: float | None = None,
         kl_coefficient: float = 0.0,
+        kl_target: float | None = None,
     ) -> None:
         self.parameters = dict(parameters)
         self.optimizer = Adam(rate, eps=eps, max_norm=max_norm)
         self.gamma, self.gae_lambda, self.clip, self.value_clip = gamma, gae_lambda, clip, value_clip
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
         self.target_kl, self.dual_clip, self.kl_coefficient = target_kl, dual_clip, kl_coefficient
+        self.kl_target, self.ruled = kl_target, ""
         self.epochs, self.batch_size, self.normalize, self.policy = epochs, batch_size, normalize, policy
 
     def advantages(self, rollout: BatchOf) -> dict[tuple[int, int], float]:
@@ -108,6 +110,7 @@ class PPOReference:
     def update(self, rollout: BatchOf) -> dict[str, float]:
         """All passes."""
         start = dict(self.parameters)
+        beta = self.kl_coefficient if self.kl_target is None else number(start["penalty"])
         length, lanes = rollout["reward"].shape
         steps = [(t, n) for t in range(length) for n in range(lanes) if rollout["valid"][t, n]]
         advantage = self.advantages(rollout)
@@ -139,7 +142,7 @@ class PPOReference:
                         if self.dual_clip is not None and scaled < 0:  # 1912.09729 eq. 5
                             surrogate = torch.maximum(surrogate, torch.tensor(self.dual_clip * scaled))
                         if self.kl_coefficient:
-                            surrogate = surrogate - self.kl_coefficient * divergence(self.policy, start, p, x)
+                            surrogate = surrogate - beta * divergence(self.policy, start, p, x)
                         value, goal = network(p, "value.0", x)[0], advantage[t, n] + old_value[t, n]
                         error = (value - goal) ** 2
                         if self.value_clip is not None:
@@ -159,4 +162,10 @@ class PPOReference:
                 losses.append(value)
             if self.target_kl is not None and sum(divergences) / len(divergences) > self.target_kl:
                 break
+        if self.kl_target is not None:  # 1707.06347, the rule below eq. 8
+            observed = [rollout["observation"][s] for s in steps]
+            d = sum(number(divergence(self.policy, start, self.parameters, x)) for x in observed) / len(observed)
+            self.ruled += "-" if d < self.kl_target / 1.5 else "+" if d > self.kl_target * 1.5 else "0"
+            factor = {"-": 0.5, "+": 2.0, "0": 1.0}[self.ruled[-1]]
+            self.parameters["penalty"] = self.parameters["penalty"] * factor
         return {"loss": sum(losses) / len(losses)}

@@ -118,7 +118,7 @@ def test_one_step_moves_an_encoder_of_images_and_all_heads(config: Any, field: s
     algorithm = config(actor_encoder_factory=PixelEncoderFactory(), learning_rate=0.1, **{field: None}).create()
     algorithm.create_impl((3, 36, 36), 2, discrete_action=discrete)
     algorithm.learner.set_mode(acting=False)
-    ((step, optimizer),) = algorithm.engine.optimizers.items()
+    (optimizer,) = algorithm.engine.optimizers.values()
     (group,) = optimizer.param_groups
     own = {name: value for name, value in algorithm.nets.named_parameters() if not name.startswith("actor_average")}
     assert len(group["params"]) == len(own) and {id(each) for each in group["params"]} == set(map(id, own.values()))
