@@ -11,7 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import birl
 from birl.algorithm import Rollouts
-from birl.algos import A2C, A2CConfig, IMPALAConfig, PPOConfig, REINFORCEConfig
+from birl.algos import A2C, A2CConfig, IMPALAConfig, PPOConfig, REINFORCEConfig, TRPOConfig
 from birl.errors import ConfigError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
@@ -201,3 +201,30 @@ def test_a_penalty_that_adapts_needs_a_weight_and_one_process() -> None:
     algorithm = PPOConfig(kl_penalty_target=0.01, kl_coefficient=1.0, n_epochs=1).create()
     with pytest.raises(UnsupportedError, match="no gradient step .policy, penalty."):
         algorithm.fit_online(ChainEnv(), n_steps=12, workers=1, **QUIET)
+
+
+def test_no_step_of_a_rollout_is_left_out_of_a_pass() -> None:
+    """PFRL drops the last minibatch of sequences, NNablaRL fills it up from the next pass."""
+    memory = GRUEncoderFactory(4, [4])
+    networks = {"actor_encoder_factory": memory, "value_encoder_factory": memory}
+    given = {"batch_size": 12, "n_epochs": 2}
+    ppo = PPOConfig(**networks, **given, sequence_length=4, rollout_length=14).create()
+    ppo.create_impl((3,), 2, discrete_action=True)
+    seen: list[Any] = []
+    ppo.engine.update = lambda batch, only=None: seen.append(batch.map(torch.clone)) or {}
+    rewards = [float(number) for number in range(1, 15)]
+    ppo.update(episode(rewards))
+    assert [batch.reward.shape for batch in seen] == [(4, 3), (4, 1)] * 2
+    for passed in (seen[:2], seen[2:]):
+        real = torch.cat([batch.reward[batch.weight > 0] for batch in passed])
+        assert sorted(real.tolist()) == rewards
+
+
+@pytest.mark.parametrize("config", [PPOConfig, A2CConfig, TRPOConfig])
+def test_equal_advantages_have_a_scale(config: Any) -> None:
+    """A rollout of one step has no deviation: NNablaRL divides by it."""
+    given = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL, "normalize_advantage": True}
+    algorithm = config(**given).create()
+    algorithm.create_impl((3,), 2, discrete_action=True)
+    metrics = algorithm.update(episode([1.0]))
+    assert all(bool(torch.isfinite(value)) for value in metrics.values())

@@ -72,17 +72,17 @@ def _acer(delta: float, std: str = "", *, one_encoder: bool = False) -> Case:
     return Case(label.strip(), config, reference, replayed, update=by_algorithm, check=both_branches)
 
 
-def _impala(discrete: bool) -> Case:
+def _impala(discrete: bool, *, one_encoder: bool = False) -> Case:
     clips = {"clip_rho": 1.2, "clip_c": 0.9, "trace_lambda": 0.95}
     config = algos.IMPALAConfig(
         **FIELDS,
         **clips,
         optim_factory=AdamFactory(),
         actor_encoder_factory=ENCODER,
-        value_encoder_factory=ENCODER,
+        value_encoder_factory=None if one_encoder else ENCODER,
     )
     reference = partial(IMPALAReference, **OWN, **clips, discrete=discrete)
-    label = "discrete" if discrete else "continuous"
+    label = ("discrete" if discrete else "continuous") + " one encoder" * one_encoder
     return Case(label, config, reference, replayed, discrete=discrete, update=by_algorithm)
 
 
@@ -94,4 +94,5 @@ CASES: tuple[Case, ...] = (
     _acer(0.5, "fixed", one_encoder=True),
     _impala(True),
     _impala(False),
+    _impala(True, one_encoder=True),
 )

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from birl import algos
-from birl.models import BetaFactory, NormalFactory, VectorEncoderFactory
-from birl.optimizers import AdamFactory
+from birl.models import BetaFactory, NormalFactory, SquashedNormalFactory, VectorEncoderFactory
+from birl.optimizers import AdamFactory, LinearSchedulerFactory
 from birl.run.protocols import Rollout
 from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, _as_built, by_algorithm, exact
 from tests.golden.reference_ppo import PPOReference
@@ -30,7 +30,7 @@ def rollouts(algorithm: Any) -> list[tuple[Rollout, dict[str, Tensor]]]:
         action = torch.from_numpy(generator.integers(CHOICES, size=(length, lanes)))
         if not discrete:
             action = exact(generator, length, lanes, ACTIONS)
-            if isinstance(algorithm.config.distribution_factory, BetaFactory):
+            if isinstance(algorithm.config.distribution_factory, BetaFactory | SquashedNormalFactory):
                 action = (action / 4).clamp(-0.875, 0.875)
         flags = {name: np.zeros((length, lanes), bool) for name in ("terminated", "truncated", "is_first")}
         flags["terminated"][2, 0] = flags["truncated"][3, 1] = flags["truncated"][6, 0] = True
@@ -70,12 +70,15 @@ def _ppo(
     penalty: float = 0.0,
     clip: float = 0.2,
     rule: tuple[float, str] | None = None,
+    duration: int | None = None,
     **options: Any,
 ) -> Case:
     discrete = policy == "discrete"
+    schedule = None if duration is None else LinearSchedulerFactory(duration)
     config = algos.PPOConfig(
         learning_rate=1e-2,
-        optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5),
+        optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5, lr_scheduler_factory=schedule),
+        clip_range_schedule=schedule,
         **{"actor_encoder_factory": TANH, "value_encoder_factory": TANH, **options},
         batch_size=5,
         n_epochs=3,
@@ -108,10 +111,12 @@ def _ppo(
         dual_clip=dual_clip,
         kl_coefficient=penalty,
         kl_target=rule and rule[0],
+        duration=duration,
     )
     variant = (" value clip" if value_clip else "") + (" target KL" if kl else "")
     variant += " dual clip" * (dual_clip is not None) + " penalty" * (penalty > 0)
     variant += f" adapted {rule[1]}" if rule else ""
+    variant += " schedules" * (duration is not None)
     variant += " one encoder" if "value_encoder_factory" in options else ""
     return Case(
         ("continuous" if policy == "parameter" else policy) + variant,
@@ -147,4 +152,6 @@ CASES: tuple[Case, ...] = (
         for std in ("spherical", "state", "fixed")
     ),
     _ppo("beta", distribution_factory=BetaFactory()),
+    _ppo("squashed", distribution_factory=SquashedNormalFactory(initial_std=0.5)),
+    _ppo("discrete", clip=0.02, duration=20),
 )

@@ -262,9 +262,9 @@ class IMPALAReference:
             size = len(theirs) // 2
             old = log_softmax(theirs)[int(a)] if self.discrete else normal_log_density(a, theirs[:size], theirs[size:])
             ratio[step] = math.exp(number(self.policy(p, x, a)[0] - old.sum()))
-            v[step] = number(mlp(p, "value.0", x)[0])
+            v[step] = number(critic(p, "value.0", x)[0])
             ended = bool(rollout["terminated"][step])
-            after[step] = 0.0 if ended else number(mlp(p, "value.0", rollout["next_observation"][step])[0])
+            after[step] = 0.0 if ended else number(critic(p, "value.0", rollout["next_observation"][step])[0])
         target = {}
         for t, n in steps:
             total, factor = v[t, n], 1.0
@@ -286,7 +286,7 @@ class IMPALAReference:
             for step in steps:
                 x = rollout["observation"][step]
                 log_prob, entropy = self.policy(p, x, rollout["action"][step])
-                error = (target[step] - mlp(p, "value.0", x)[0]) ** 2
+                error = (target[step] - critic(p, "value.0", x)[0]) ** 2
                 total = total - advantage[step] * log_prob - self.entropy_coefficient * entropy
                 total = total + self.value_coefficient * error
             return total
