@@ -195,6 +195,26 @@ def test_the_weight_of_the_penalty_follows_the_divergence(rate: float, expected:
     assert ppo.nets.state_dict()["penalty.raw"].item() == expected[-1]
 
 
+@pytest.mark.slow
+def test_a_compiled_rule_is_the_rule() -> None:
+    """A step that sets parameters is a part of the program."""
+    found = []
+    for compiled in (False, True):
+        birl.seed(0)
+        given = {"kl_coefficient": 1.0, "kl_penalty_target": 0.01}
+        ppo = PPOConfig(actor_encoder_factory=SMALL, value_encoder_factory=SMALL, **given).create()
+        ppo.create_impl((3,), 2, discrete_action=True)
+        ppo.learner.set_mode(acting=False)
+        if compiled:
+            ppo.engine.compile()
+        batch = ppo.learner.batch(episode([1.0, -1.0])).map(lambda x: x.flatten(0, 1))
+        for shift in (0.0, 3.0, 0.0):  # away from the policy of the rollout
+            batch.extra["policy"] = batch.extra["policy"] + shift * torch.tensor([1.0, 0.0])
+            found.append(float(ppo.engine.update(batch, ("penalty",))["kl_weight"]))
+        assert ppo.nets.penalty().item() == found[-1]
+    assert found == [0.5, 1.0, 2.0] * 2
+
+
 def test_a_penalty_that_adapts_needs_a_weight_and_one_process() -> None:
     with pytest.raises(ConfigError, match="kl_penalty_target is 0.01 and kl_coefficient 0.*kl_coefficient=1.0"):
         PPOConfig(kl_penalty_target=0.01)
