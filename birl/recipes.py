@@ -447,6 +447,7 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
         (
             *_images(10_000_000, _PFRL),
             Setting("--workers", 16, f"{_ACER_PAPER}, whose threads replay 50,000 steps each, these 62,500"),
+            Setting("critic_encoder_factory", None, f"{_ACER_PAPER} and {_PFRL}: two heads on one network"),
             Setting("rollout_length", 20, _ACER_PAPER),
             Setting("batch_size", 1, f"{_ACER_PAPER}: each thread replays one sequence at a time"),
             Setting("replay_ratio", 4.0, _ACER_PAPER),

@@ -709,12 +709,14 @@ ROWS: tuple[Row, ...] = (
                 discrete=True,
             ),
             Variant(
-                "GRU for both",
+                "GRU for both, adapted penalty",
                 {
                     "batch_size": 40,
                     "actor_encoder_factory": GRU,
                     "value_encoder_factory": None,
                     "sequence_length": 10,
+                    "kl_coefficient": 0.5,
+                    "kl_penalty_target": 0.01,
                 },
                 discrete=False,
             ),
@@ -872,18 +874,34 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         algos.DiscreteACERConfig,
-        contract=(Variant(), Variant("GRU", dict.fromkeys(("actor_encoder_factory", "critic_encoder_factory"), GRU))),
-        probes=(Probing("", {**REPLAYED, "learning_rate": 1e-2}, n_steps=1280),),
+        contract=(
+            Variant(),
+            Variant("GRU", dict.fromkeys(("actor_encoder_factory", "critic_encoder_factory"), GRU)),
+            Variant("GRU for both", {"actor_encoder_factory": GRU, "critic_encoder_factory": None}),
+        ),
+        probes=(
+            Probing("", {**REPLAYED, "learning_rate": 1e-2}, n_steps=1280),
+            Probing(
+                "one encoder",
+                {**REPLAYED, "learning_rate": 4e-3, "critic_encoder_factory": None},
+                n_steps=1280,
+                kinds=("time_limit", "action_observation"),
+            ),
+        ),
         chain=(Chain("", {**REPLAYED, "learning_rate": 4e-3}, n_steps=4096),),
         apart="DiscreteACER",
     ),
     Row(
         algos.ACERConfig,
+        contract=(Variant(), Variant("one encoder", {"value_encoder_factory": None})),
         probes=(
             Probing("values", {**REPLAYED, "learning_rate": 1e-2}, n_steps=1280, kinds=("discount", "time_limit")),
             Probing("actions", {**REPLAYED, "learning_rate": 6e-3}, n_steps=1920, kinds=ACTION_PROBES),
         ),
-        chain=(Chain("", {**REPLAYED, "learning_rate": 4e-3}, n_steps=4096),),
+        chain=(
+            Chain("", {**REPLAYED, "learning_rate": 4e-3}, n_steps=4096),
+            Chain("one encoder", {**REPLAYED, "value_encoder_factory": None}, n_steps=4096, slow=True),
+        ),
         apart="ACER",
     ),
     Row(

@@ -48,7 +48,7 @@ from birl.config import (
     field,
     rate,
 )
-from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, When
+from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, Update, When
 from birl.spaces import Spec
 from birl.types import ActionSpace, Batch, Inputs, Loss, weighted_mean
 
@@ -93,6 +93,7 @@ __all__ = [
     "TransformerConfig",
     "Transitions",
     "TrustRegion",
+    "Update",
     "ValueConfig",
     "When",
     "actor_distribution",

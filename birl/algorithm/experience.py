@@ -233,8 +233,8 @@ class Rollouts(Experience):
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
             present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
         explored: see `Experience`. Actions are then learned from as the environments took them.
-        whole: names of steps that are made first, once, with the whole rollout; the passes make the others. With
-            recurrent networks it is given to them as sequences.
+        whole, last: names of steps that are made first, and after the passes, once, with the whole rollout; the passes
+            make the others. With recurrent networks it is given to them as sequences.
         finished: whether `prepare` leaves out the steps of episodes that go on after the rollout. One in which none
             ends is not learned from.
     """
@@ -245,6 +245,7 @@ class Rollouts(Experience):
     scheduled: tuple[str, ...] = ()
     explored: bool = False
     whole: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
     finished: bool = False
     loops = ONLINE
     on_policy = True
@@ -289,7 +290,9 @@ class Rollouts(Experience):
             yield Pass(_whole(learner, batch, folded=bool(self.whole)), self.whole or None)
         metric, field = self.limit or ("", "")
         most = getattr(learner.config, field, None)
-        only = tuple(step.name for step in learner.engine.steps if step.name not in self.whole) if self.whole else None
+        names = [step.name for step in learner.engine.steps]
+        last = tuple(name for name in names if name in self.last)
+        only = tuple(name for name in names if name not in (*self.whole, *last))
         for _ in range(getattr(learner.config, self.n_passes) if self.n_passes else 0):
             found = []
             for minibatch in self.minibatches(learner, batch):
@@ -297,7 +300,9 @@ class Rollouts(Experience):
                 if most is not None:
                     found.append(metrics[metric])
             if most is not None and torch.stack(found).mean() > most:  # the one value that is waited for in a pass
-                return
+                break
+        if last:
+            yield Pass(_whole(learner, batch, folded=True), last)
 
     def _sequences(self, config: Any, batch: Batch) -> Iterator[Batch]:
         batch = fold_sequences(batch, config.sequence_length)

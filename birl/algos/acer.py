@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from birl.algorithm import (
     ActionSpace,
@@ -15,6 +15,7 @@ from birl.algorithm import (
     AlgorithmConfig,
     Batch,
     Gradient,
+    Inputs,
     Loss,
     NetworkConfig,
     PolicyConfig,
@@ -24,10 +25,10 @@ from birl.algorithm import (
     StochasticActor,
     config,
     field,
-    q_value,
     weighted_mean,
 )
 from birl.algos.ppo import PPOConfig
+from birl.errors import ConfigError
 from birl.losses import last_steps, old_policy, retrace
 from birl.models import (
     AdvantageFunction,
@@ -38,8 +39,10 @@ from birl.models import (
     EncoderFactory,
     MeanQFunctionFactory,
     NormalFactory,
-    ValueFunction,
-    policy_of,
+    PolicyAndCritics,
+    PolicyAndValue,
+    VectorEncoderFactory,
+    is_recurrent,
 )
 from birl.optimizers import OptimizerFactory, RMSpropFactory
 
@@ -77,12 +80,16 @@ class DiscreteACERConfig(ReplayedPolicyConfig):
     its own, as in the paper; without ``workers`` all environments share one.
 
     Differs from the paper: losses are means over steps, not sums; the trust region's statistics are the logits, not
-    the probabilities; policy and Q-function have networks of their own, not one with two heads.
+    the probabilities; by default policy and Q-function have networks of their own, not one with two heads: give
+    ``critic_encoder_factory=None`` for this.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
     """
 
-    critic_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=PolicyConfig)
+    critic_encoder_factory: EncoderFactory | None = field(
+        DefaultEncoderFactory,
+        "Encoder of the Q-function. If `None`, it reads the features of the policy's, which then learns from both.",
+    )
     truncation: float = field(
         10.0, "Largest importance weight; the policy's own actions make up for the rest of larger ones.", above=0
     )
@@ -94,14 +101,19 @@ class DiscreteACERConfig(ReplayedPolicyConfig):
     )
 
 
-class DiscreteACERNets(nn.Module):
+class DiscreteACERNets(PolicyAndCritics):
     """The policy, its slowly moving average, and the Q-function."""
 
     def __init__(self, spec: Spec, cfg: DiscreteACERConfig) -> None:
-        super().__init__()
-        self.actor = CategoricalPolicy(spec, cfg.actor_encoder_factory)
-        self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, MeanQFunctionFactory())
+        own = cfg.critic_encoder_factory
+        super().__init__(spec, CategoricalPolicy(spec, cfg.actor_encoder_factory), one_encoder=own is None)
+        self.critic = DiscreteQFunction(self.critic_spec, own or VectorEncoderFactory([]), MeanQFunctionFactory())
         self.actor_average = deepcopy(self.actor)
+
+
+def action_value(nets: DiscreteACERNets, inputs: Inputs, action: Tensor) -> Tensor:
+    """Q-values ``[...]`` of actions."""
+    return nets.critic(nets.critic_inputs(inputs), action).mean()[0]
 
 
 def trusted_gradient(
@@ -135,12 +147,14 @@ def trusted_gradient(
 
 def discrete_loss(nets: DiscreteACERNets, batch: Batch, cfg: DiscreteACERConfig) -> Loss:
     """Algorithm 2: the policy by eqs. 9, 11 and 12, the Q-function by eqs. 5 and 6."""
-    policy, q = nets.actor(batch.inputs), nets.critic(batch.inputs).mean()[0]
+    policy, read = nets.policy_and_inputs(batch.inputs)
+    q = nets.critic(read).mean()[0]
     taken = q.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():
         old, average = old_policy(policy, batch), nets.actor_average(batch.inputs)
         value = policy.expectation(q)
-        next_value = nets.actor(batch.next_inputs).expectation(nets.critic(batch.next_inputs).mean()[0])
+        next_policy, next_read = nets.policy_and_inputs(batch.next_inputs)
+        next_value = next_policy.expectation(nets.critic(next_read).mean()[0])
         ratio = (policy.log_prob(batch.action) - old.log_prob(batch.action)).exp()
         ended = last_steps(batch.weight, batch.is_first)
         target = retrace(batch.reward, taken, next_value, batch.discount, ended, ratio.clamp(max=1))
@@ -175,7 +189,7 @@ class DiscreteACER(Algorithm[DiscreteACERConfig, DiscreteACERNets]):
 
     actions = ActionSpace.DISCRETE
     learns_from = Replays()
-    acts = StochasticActor(value=q_value, beside=("critic",))
+    acts = StochasticActor(value=action_value, beside=("critic",))
     steps = (
         Gradient("policy", discrete_loss, of=("actor", "critic"), optimizer="", metric="loss"),
         Polyak("actor", "actor_average"),
@@ -191,12 +205,20 @@ class ACERConfig(DiscreteACERConfig):
     and are clipped to the environment's bounds.
 
     Differs from the paper: losses are means over steps, not sums; each rollout is learned from before older ones are
-    replayed, where the paper's experiments with continuous actions replay only.
+    replayed, where the paper's experiments with continuous actions replay only; by default policy, values and
+    advantages have networks of their own: with ``value_encoder_factory=None`` they are heads on one encoder.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
     """
 
-    value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=PPOConfig)
+    critic_encoder_factory: EncoderFactory = field(
+        DefaultEncoderFactory, "Encoder of the advantages, which reads states, or features of states, and actions."
+    )
+    value_encoder_factory: EncoderFactory | None = field(
+        DefaultEncoderFactory,
+        "Encoder of the state values. If `None`, they and the advantages read the features of the policy's encoder, "
+        "which then learns from all losses.",
+    )
     distribution_factory: DistributionFactory = field(
         lambda: NormalFactory(std="fixed", initial_std=0.3), like=PPOConfig
     )
@@ -205,33 +227,37 @@ class ACERConfig(DiscreteACERConfig):
     n_samples: int = field(5, "Number of actions whose mean advantage is taken away from that of an action.", low=1)
 
 
-class ACERNets(nn.Module):
+class ACERNets(PolicyAndValue):
     """The policy, its slowly moving average, and the parts of a stochastic dueling network: values and advantages."""
 
     def __init__(self, spec: Spec, cfg: ACERConfig) -> None:
-        super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
-        self.value = ValueFunction(spec, cfg.value_encoder_factory)
-        self.advantage = AdvantageFunction(spec, cfg.critic_encoder_factory)
+        super().__init__(spec, cfg)
+        self.advantage = AdvantageFunction(self.critic_spec, cfg.critic_encoder_factory)
+        if self.one_encoder and is_recurrent(self.advantage):
+            raise ConfigError(
+                f"critic_encoder_factory is {cfg.critic_encoder_factory!r:.80}, but with value_encoder_factory=None it "
+                "reads the features of the policy's encoder, which remembers for both: give a feed-forward encoder"
+            )
         self.actor_average = deepcopy(self.actor)
 
 
 def loss(nets: ACERNets, batch: Batch, cfg: ACERConfig) -> Loss:
     """Algorithm 3: the policy by eqs. 15 and 16, the critic by eqs. 5, 13 and 14."""
-    policy, value = nets.actor(batch.inputs), nets.value(batch.inputs)
+    policy, read = nets.policy_and_inputs(batch.inputs)
+    value = nets.value(read)
     with torch.no_grad():
         old, average = old_policy(policy, batch), nets.actor_average(batch.inputs)
         other = policy.sample()[0]  # a'
         sampled = policy.sample(cfg.n_samples)[0]  # u
     actions = torch.cat((torch.stack((batch.action, other)), sampled))
-    advantages = nets.advantage(batch.inputs, actions)
+    advantages = nets.advantage(read, actions)
     taken, of_other = value + advantages[:2] - advantages[2:].mean(0)  # eq. 13
     with torch.no_grad():
         ratio = (policy.log_prob(batch.action) - old.log_prob(batch.action)).exp()
         other_ratio = (policy.log_prob(other) - old.log_prob(other)).exp()
         traces = ratio.pow(1 / batch.action.shape[-1]).clamp(max=1)
         ended = last_steps(batch.weight, batch.is_first)
-        steps = batch.reward, taken, nets.value(batch.next_inputs), batch.discount, ended
+        steps = batch.reward, taken, nets.values(batch.next_inputs), batch.discount, ended
         target, opc = retrace(*steps, traces), retrace(*steps, 1.0)
         value_target = ratio.clamp(max=1) * (target - taken) + value  # eq. 14
         advantage = ratio.clamp(max=cfg.truncation) * (opc - value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -20,8 +20,11 @@ from birl.algorithm import (
     Rollouts,
     Spec,
     StochasticActor,
+    Update,
+    When,
     config,
     field,
+    weighted_mean,
 )
 from birl.errors import ConfigError
 from birl.losses import generalized_advantage, old_policy, shares, standardized
@@ -31,6 +34,8 @@ from birl.models import (
     EncoderFactory,
     NormalFactory,
     PolicyAndValue,
+    Scalar,
+    eval_mode,
 )
 from birl.optimizers import AdamFactory, LRSchedulerFactory, OptimizerFactory, ShareSchedulerFactory
 
@@ -51,7 +56,9 @@ class PPOConfig(AlgorithmConfig):
 
     With ``value_encoder_factory=None`` the value function is a second head on the policy's encoder, which learns from
     both losses: the usual network for images. With a ``kl_coefficient`` the policy is also held near the one of the
-    rollout by the penalty of eq. 8, with a constant weight, logged as ``kl_loss``; ``clip_range=1e9`` leaves only this.
+    rollout by the penalty of eq. 8, logged as ``kl_loss``; ``clip_range=1e9`` leaves only this. Its weight is constant,
+    or with ``kl_penalty_target`` follows the rule of section 4, between 1e-8 and 1e8; ``kl``, the divergence after all
+    passes, and ``kl_weight``, the weight of the next ones, are logged, too.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
 
@@ -92,8 +99,24 @@ class PPOConfig(AlgorithmConfig):
         None, "Where advantages are negative, the objective is at least this many times the advantage.", above=1
     )
     kl_coefficient: float = field(0.0, "Weight of the divergence from the policy of the rollout.", low=0)
+    kl_penalty_target: float | None = field(
+        None,
+        "Divergence that the weight, `kl_coefficient` at first, is to lead to: after each rollout it doubles where the "
+        "divergence is above 1.5 times this, and halves where 1.5 times the divergence is below.",
+        above=0,
+    )
+
+    @property
+    def adapts_penalty(self) -> bool:
+        """Whether the weight of the divergence changes from rollout to rollout."""
+        return self.kl_penalty_target is not None
 
     def __post_init__(self) -> None:
+        if self.adapts_penalty and self.kl_coefficient == 0:
+            raise ConfigError(
+                f"kl_penalty_target is {self.kl_penalty_target} and kl_coefficient 0, twice which is 0: give the "
+                "weight to begin with, kl_coefficient=1.0 for example"
+            )
         if not isinstance(self.clip_range_schedule, ShareSchedulerFactory | None):
             raise ConfigError(
                 f"clip_range_schedule is {self.clip_range_schedule!r:.80}, a schedule of learning rates alone: use "
@@ -107,6 +130,8 @@ class PPONets(PolicyAndValue):
     def __init__(self, spec: Spec, cfg: PPOConfig) -> None:
         super().__init__(spec, cfg)
         self.make_orthogonal()
+        if cfg.adapts_penalty:
+            self.penalty = Scalar(cfg.kl_coefficient, "identity").requires_grad_(False)
 
 
 def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch:
@@ -165,9 +190,33 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
         "clip_fraction": clip_fraction,
     }
     if cfg.kl_coefficient != 0:
-        metrics["kl_loss"] = cfg.kl_coefficient * mean(old_policy(policy, batch).kl(policy))
+        weight_of_kl = nets.penalty() if cfg.adapts_penalty else cfg.kl_coefficient
+        metrics["kl_loss"] = weight_of_kl * mean(old_policy(policy, batch).kl(policy))
         total = total + metrics["kl_loss"]
     return Loss(total, metrics)
+
+
+@dataclass(frozen=True)
+class AdaptPenalty:
+    """Section 4, below eq. 8: the weight of the penalty, by how far the passes over a rollout have moved the policy."""
+
+    name, apart = "penalty", ""
+    when = When(given=("adapts_penalty", True))
+    networks, fields = ("actor", "penalty"), ("kl_penalty_target",)
+
+    @torch.no_grad()
+    def __call__(self, on: Update, batch: Batch) -> Batch:
+        """Double it, halve it or leave it."""
+        with eval_mode(on.nets):
+            policy = on.nets.actor(batch.inputs)
+        divergence = weighted_mean(old_policy(policy, batch).kl(policy), batch.weight)
+        divergence, target = on.reduce({"kl": divergence})["kl"], on.config.kl_penalty_target
+        far, near = divergence > 1.5 * target, 1.5 * divergence < target
+        weight = on.nets.penalty()
+        weight = torch.where(far, 2 * weight, torch.where(near, weight / 2, weight)).clamp(1e-8, 1e8)
+        on.assign({"penalty.raw": weight})
+        on.report({"kl": divergence, "kl_weight": weight})
+        return batch
 
 
 @final
@@ -175,6 +224,8 @@ class PPO(Algorithm[PPOConfig, PPONets]):
     """See `PPOConfig`."""
 
     actions = ActionSpace.ANY
-    learns_from = Rollouts(prepare, limit=("approximate_kl", "target_kl"), scheduled=("clip_range",))
+    learns_from = Rollouts(
+        prepare, limit=("approximate_kl", "target_kl"), scheduled=("clip_range",), last=("penalty",)
+    )
     acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
-    steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)
+    steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"), AdaptPenalty())

@@ -91,11 +91,11 @@ class Eager:
             self._metrics[WATCHED + name] = statistics(gradients.values())
         self._move(name, gradients)
 
-    @torch.no_grad()
     def assign(self, parameters: Mapping[str, Tensor]) -> None:
         """See `Update.assign`."""
-        for name, value in parameters.items():
-            self.nets.get_parameter(name).copy_(value)
+        with torch.no_grad():  # no decorator, which compilers do not see through
+            for name, value in parameters.items():
+                self.nets.get_parameter(name).copy_(value)
 
     def report(self, metrics: Mapping[str, Tensor]) -> None:
         """See `Update.report`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from birl.models import torch as torch  # a path of d3rlpy's
-from birl.models.actor_critic import ActorCriticNets, PolicyAndValue
+from birl.models.actor_critic import ActorCriticNets, PolicyAndCritics, PolicyAndValue
 from birl.models.distribution_factories import (
     BetaFactory,
     DistributionFactory,
@@ -114,6 +114,7 @@ __all__ = [
     "NormalPolicy",
     "OptimizerFactory",
     "PixelEncoderFactory",
+    "PolicyAndCritics",
     "PolicyAndValue",
     "PositionEncodingType",
     "Power",

@@ -1,4 +1,4 @@
-"""Networks that many algorithms have: a policy beside Q-functions, and a policy beside a state-value function."""
+"""Networks that many algorithms have: a policy beside Q-functions, and a policy beside critics."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from birl.models.distributions import Distribution
+from birl.models.encoders import VectorEncoderFactory
 from birl.models.policies import policy_of
 from birl.models.q_functions import ContinuousQFunction
-from birl.models.values import ValueFunction, ValueHead
+from birl.models.values import ValueFunction
 from birl.spaces import Spec
 from birl.types import Inputs
 
@@ -31,12 +32,40 @@ class ActorCriticNets(nn.Module):
         self.critic_target = deepcopy(self.critic)
 
 
-class PolicyAndValue(nn.Module):
+class PolicyAndCritics(nn.Module):
+    """A policy, and critics beside it, which read observations or the features of the policy's encoder.
+
+    An encoder for all belongs to the policy. So the network that acts, recurrent states and exports are the same in
+    both forms, and one gradient step of all of them trains every parameter once. Losses call `policy_and_inputs`, which
+    encodes observations once.
+
+    Args:
+        spec: shapes of observations and actions.
+        actor: the policy.
+        one_encoder: whether the critics read the policy's features; they are built for `critic_spec`.
+    """
+
+    def __init__(self, spec: Spec, actor: Any, *, one_encoder: bool) -> None:
+        super().__init__()
+        self.actor, self.one_encoder = actor, one_encoder
+        self.critic_spec = Spec((actor.feature_size,), spec.actions) if one_encoder else spec
+
+    def policy_and_inputs(self, inputs: Inputs) -> tuple[Any, Inputs]:
+        """The policy's distribution, and what the critics read."""
+        if not self.one_encoder:
+            return self.actor(inputs), inputs
+        features = self.actor.encode(inputs)
+        return self.actor.read(features, inputs), Inputs(features)
+
+    def critic_inputs(self, inputs: Inputs) -> Inputs:
+        """What the critics read."""
+        return Inputs(self.actor.encode(inputs)) if self.one_encoder else inputs
+
+
+class PolicyAndValue(PolicyAndCritics):
     """A policy and a state-value function, each with an encoder of its own or with one for both.
 
-    An encoder for both belongs to the policy, and the value function is a linear layer on its features. So the network
-    that acts, recurrent states and exports are the same in both forms, and one gradient step of ``("actor", "value")``
-    trains every parameter once. Its losses call `both`, which encodes observations once.
+    Of an encoder for both the value function is a linear layer on the features.
 
     Args:
         spec: shapes of observations and actions.
@@ -45,10 +74,10 @@ class PolicyAndValue(nn.Module):
     """
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
-        super().__init__()
-        self.actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
         own = cfg.value_encoder_factory
-        self.value = ValueHead(self.actor.feature_size) if own is None else ValueFunction(spec, own)
+        actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
+        super().__init__(spec, actor, one_encoder=own is None)
+        self.value = ValueFunction(self.critic_spec, own or VectorEncoderFactory([]))
 
     def make_orthogonal(self) -> None:
         """Orthogonal weights; see `LinearNetwork.make_orthogonal`.
@@ -60,12 +89,10 @@ class PolicyAndValue(nn.Module):
 
     def both(self, inputs: Inputs) -> tuple[Distribution, Tensor]:
         """The policy's distribution, and values ``[...]``."""
-        if isinstance(self.value, ValueFunction):
-            return self.actor(inputs), self.value(inputs)
-        features = self.actor.encode(inputs)
-        return self.actor.read(features, inputs), self.value(features)
+        policy, read = self.policy_and_inputs(inputs)
+        return policy, self.value(read)
 
     def values(self, inputs: Inputs) -> Tensor:
         """Values ``[...]``."""
-        values: Tensor = self.value(inputs if isinstance(self.value, ValueFunction) else self.actor.encode(inputs))
+        values: Tensor = self.value(self.critic_inputs(inputs))
         return values

@@ -26,27 +26,6 @@ class ValueFunction(LinearNetwork):
         return self.linear(self.encode(inputs)).squeeze(-1)
 
 
-class ValueHead(nn.Module):
-    """Expected return of a state, from the features of another network's encoder.
-
-    Args:
-        feature_size: size of the features' last dimension.
-    """
-
-    def __init__(self, feature_size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(feature_size, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Values ``[...]`` of features ``[..., feature_size]``."""
-        return self.linear(features).squeeze(-1)
-
-    def make_orthogonal(self, gain: float) -> None:
-        """Orthogonal weights of scale ``gain``, and no bias; see `LinearNetwork.make_orthogonal`."""
-        nn.init.orthogonal_(self.linear.weight, gain)
-        nn.init.zeros_(self.linear.bias)
-
-
 class AdvantageFunction(Network):
     """How much better an action is than others of the same state, up to a number for each state.
 

@@ -42,6 +42,19 @@ def shown(discrete: bool = True) -> Any:
     return collect_dataset(env, 30, policy=env.best_action, skill=1.0)
 
 
+def wide() -> MDPDataset:
+    """Steps of another environment."""
+    return MDPDataset(np.zeros((6, 3), np.float32), np.arange(6) % 2, np.zeros(6, np.float32), np.arange(6) == 5)
+
+
+def test_a_few_demonstrations_are_enough_for_long_rollouts() -> None:
+    """NNablaRL draws them without replacement, and needs as many as a rollout has steps."""
+    few = MDPDataset(np.eye(8, dtype=np.float32)[:3], np.ones(3, np.int64), np.zeros(3, np.float32), np.arange(3) == 2)
+    algorithm = GAILConfig(**SMALL).create()
+    algorithm.fit_online(ChainEnv(), n_steps=32, demonstrations=few, **QUIET)
+    assert algorithm.grad_step == 2 * (2 + 2)  # passes of both over rollouts of 16 steps, by 8
+
+
 def test_the_discriminator_sees_actions_as_the_environment_was_given_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bounds there are none of the expert's: a Gaussian would be found out by how far it goes."""
     from birl.algorithm.learner import Learner
@@ -171,10 +184,11 @@ def test_an_agent_learns_from_demonstrations_too() -> None:
         (GAILConfig(**SMALL), None, ConfigError, "none were given: give demonstrations=dataset"),
         (GAILConfig(**SMALL), "expert.h5", ConfigError, "got 'expert.h5'.*ReplayBuffer.load"),
         (GAILConfig(**SMALL), shown(discrete=False), ShapeError, "the dataset has .* 1 action dimension, but"),
+        (GAILConfig(**SMALL), wide(), ShapeError, "the dataset has observations .3.*, but"),
         (PPOConfig(), shown(), ConfigError, "PPO has no use for demonstrations"),
         (birl.algos.DQNConfig(), shown(), ConfigError, "DQN has no use for demonstrations"),
     ],
-    ids=["none", "a name", "other actions", "PPO", "DQN"],
+    ids=["none", "a name", "other actions", "other observations", "PPO", "DQN"],
 )
 def test_demonstrations_are_for_those_who_imitate(config: Any, given: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):

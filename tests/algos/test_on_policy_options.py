@@ -11,8 +11,8 @@ from gymnasium.vector import SyncVectorEnv
 
 import birl
 from birl.algorithm import Rollouts
-from birl.algos import A2C, A2CConfig, IMPALAConfig, PPOConfig, REINFORCEConfig
-from birl.errors import ConfigError
+from birl.algos import A2C, A2CConfig, IMPALAConfig, PPOConfig, REINFORCEConfig, TRPOConfig
+from birl.errors import ConfigError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.run.protocols import Rollout
@@ -179,3 +179,72 @@ def test_a_penalty_holds_the_policy_near_that_of_the_rollout() -> None:
         moved.append(metrics["approximate_kl"].item())
         assert ("kl_loss" in metrics) == (weight > 0)
     assert moved[1] < moved[0] / 3
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, [0.5, 0.25]), (0.1, [2.0, 4.0])])
+def test_the_weight_of_the_penalty_follows_the_divergence(rate: float, expected: list[float]) -> None:
+    """Once a rollout, even if `target_kl` ends its passes; it is logged, and saved with the networks."""
+    encoders = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL}
+    given = {"kl_coefficient": 1.0, "kl_penalty_target": 0.01, "clip_range": 1e9, "target_kl": 1e-9}
+    birl.seed(0)
+    ppo = PPOConfig(**encoders, **given, learning_rate=rate, batch_size=8).create()
+    ppo.create_impl((3,), 2, discrete_action=True)
+    found = [ppo.update(episode([1.0, -1.0] * 20)) for _ in expected]
+    assert [metrics["kl_weight"].item() for metrics in found] == expected
+    assert all((metrics["kl"] > 0.015) == (rate > 0) for metrics in found)
+    assert ppo.nets.state_dict()["penalty.raw"].item() == expected[-1]
+
+
+@pytest.mark.slow
+def test_a_compiled_rule_is_the_rule() -> None:
+    """A step that sets parameters is a part of the program."""
+    found = []
+    for compiled in (False, True):
+        birl.seed(0)
+        given = {"kl_coefficient": 1.0, "kl_penalty_target": 0.01}
+        ppo = PPOConfig(actor_encoder_factory=SMALL, value_encoder_factory=SMALL, **given).create()
+        ppo.create_impl((3,), 2, discrete_action=True)
+        ppo.learner.set_mode(acting=False)
+        if compiled:
+            ppo.engine.compile()
+        batch = ppo.learner.batch(episode([1.0, -1.0])).map(lambda x: x.flatten(0, 1))
+        for shift in (0.0, 3.0, 0.0):  # away from the policy of the rollout
+            batch.extra["policy"] = batch.extra["policy"] + shift * torch.tensor([1.0, 0.0])
+            found.append(float(ppo.engine.update(batch, ("penalty",))["kl_weight"]))
+        assert ppo.nets.penalty().item() == found[-1]
+    assert found == [0.5, 1.0, 2.0] * 2
+
+
+def test_a_penalty_that_adapts_needs_a_weight_and_one_process() -> None:
+    with pytest.raises(ConfigError, match="kl_penalty_target is 0.01 and kl_coefficient 0.*kl_coefficient=1.0"):
+        PPOConfig(kl_penalty_target=0.01)
+    algorithm = PPOConfig(kl_penalty_target=0.01, kl_coefficient=1.0, n_epochs=1).create()
+    with pytest.raises(UnsupportedError, match="no gradient step .policy, penalty."):
+        algorithm.fit_online(ChainEnv(), n_steps=12, workers=1, **QUIET)
+
+
+def test_no_step_of_a_rollout_is_left_out_of_a_pass() -> None:
+    """PFRL drops the last minibatch of sequences, NNablaRL fills it up from the next pass."""
+    memory = GRUEncoderFactory(4, [4])
+    networks = {"actor_encoder_factory": memory, "value_encoder_factory": memory}
+    given = {"batch_size": 12, "n_epochs": 2}
+    ppo = PPOConfig(**networks, **given, sequence_length=4, rollout_length=14).create()
+    ppo.create_impl((3,), 2, discrete_action=True)
+    seen: list[Any] = []
+    ppo.engine.update = lambda batch, only=None: seen.append(batch.map(torch.clone)) or {}
+    rewards = [float(number) for number in range(1, 15)]
+    ppo.update(episode(rewards))
+    assert [batch.reward.shape for batch in seen] == [(4, 3), (4, 1)] * 2
+    for passed in (seen[:2], seen[2:]):
+        real = torch.cat([batch.reward[batch.weight > 0] for batch in passed])
+        assert sorted(real.tolist()) == rewards
+
+
+@pytest.mark.parametrize("config", [PPOConfig, A2CConfig, TRPOConfig])
+def test_equal_advantages_have_a_scale(config: Any) -> None:
+    """A rollout of one step has no deviation: NNablaRL divides by it."""
+    given = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL, "normalize_advantage": True}
+    algorithm = config(**given).create()
+    algorithm.create_impl((3,), 2, discrete_action=True)
+    metrics = algorithm.update(episode([1.0]))
+    assert all(bool(torch.isfinite(value)) for value in metrics.values())

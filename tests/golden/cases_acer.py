@@ -47,11 +47,14 @@ def both_branches(reference: Any) -> None:
     assert all(reference.used.values()), reference.used
 
 
-def _acer(delta: float, std: str = "") -> Case:
-    encoders = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER, "optim_factory": AdamFactory()}
+def _acer(delta: float, std: str = "", *, one_encoder: bool = False) -> Case:
+    own = None if one_encoder else ENCODER
+    encoders = {"actor_encoder_factory": ENCODER, "optim_factory": AdamFactory()}
     given = {**OWN, **REGION, "delta": delta}
     if not std:
-        config: Any = algos.DiscreteACERConfig(**FIELDS, **REGION, **encoders, trust_region=delta)
+        config: Any = algos.DiscreteACERConfig(
+            **FIELDS, **REGION, **encoders, critic_encoder_factory=own, trust_region=delta
+        )
         reference: Any = partial(DiscreteACERReference, **given)
     else:
         config = algos.ACERConfig(
@@ -59,32 +62,37 @@ def _acer(delta: float, std: str = "") -> Case:
             **REGION,
             **encoders,
             trust_region=delta,
-            value_encoder_factory=ENCODER,
+            critic_encoder_factory=ENCODER,
+            value_encoder_factory=own,
             n_samples=2,
             distribution_factory=NormalFactory(std=std, initial_std=0.5),
         )
         reference = partial(ContinuousACERReference, **given, n_samples=2, std=std)
-    return Case(std, config, reference, replayed, update=by_algorithm, check=both_branches)
+    label = std + " one encoder" * one_encoder
+    return Case(label.strip(), config, reference, replayed, update=by_algorithm, check=both_branches)
 
 
-def _impala(discrete: bool) -> Case:
+def _impala(discrete: bool, *, one_encoder: bool = False) -> Case:
     clips = {"clip_rho": 1.2, "clip_c": 0.9, "trace_lambda": 0.95}
     config = algos.IMPALAConfig(
         **FIELDS,
         **clips,
         optim_factory=AdamFactory(),
         actor_encoder_factory=ENCODER,
-        value_encoder_factory=ENCODER,
+        value_encoder_factory=None if one_encoder else ENCODER,
     )
     reference = partial(IMPALAReference, **OWN, **clips, discrete=discrete)
-    label = "discrete" if discrete else "continuous"
+    label = ("discrete" if discrete else "continuous") + " one encoder" * one_encoder
     return Case(label, config, reference, replayed, discrete=discrete, update=by_algorithm)
 
 
 CASES: tuple[Case, ...] = (
     _acer(0.05),
+    _acer(0.05, one_encoder=True),
     _acer(0.5, "fixed"),
     _acer(0.5, "parameter"),
+    _acer(0.5, "fixed", one_encoder=True),
     _impala(True),
     _impala(False),
+    _impala(True, one_encoder=True),
 )

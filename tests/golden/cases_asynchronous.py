@@ -28,7 +28,8 @@ def _a3c(policy: str, **options: Any) -> Case:
         max_norm=40.0,
     )
     config = algos.A3CConfig(learning_rate=1e-2, gamma=0.9, **encoders)
-    return Case(policy, config, reference, rollouts, discrete=policy == "discrete", update=by_algorithm)
+    label = policy + " one encoder" * bool(options)
+    return Case(label, config, reference, rollouts, discrete=policy == "discrete", update=by_algorithm)
 
 
 def _n_step_dqn(head: str) -> Case:
@@ -41,5 +42,6 @@ def _n_step_dqn(head: str) -> Case:
 CASES: tuple[Case, ...] = (
     _a3c("discrete"),
     _a3c("parameter"),
+    _a3c("discrete", value_encoder_factory=None),
     *map(_n_step_dqn, ("mean", "qr", "c51")),
 )

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from birl import algos
-from birl.models import BetaFactory, NormalFactory, VectorEncoderFactory
-from birl.optimizers import AdamFactory
+from birl.models import BetaFactory, NormalFactory, SquashedNormalFactory, VectorEncoderFactory
+from birl.optimizers import AdamFactory, LinearSchedulerFactory
 from birl.run.protocols import Rollout
-from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, by_algorithm, exact
+from tests.golden.case import ACTIONS, CHOICES, OBSERVATION, Case, _as_built, by_algorithm, exact
 from tests.golden.reference_ppo import PPOReference
 
 TANH = VectorEncoderFactory(hidden_units=[7, 5], activation="tanh")
@@ -30,7 +30,7 @@ def rollouts(algorithm: Any) -> list[tuple[Rollout, dict[str, Tensor]]]:
         action = torch.from_numpy(generator.integers(CHOICES, size=(length, lanes)))
         if not discrete:
             action = exact(generator, length, lanes, ACTIONS)
-            if isinstance(algorithm.config.distribution_factory, BetaFactory):
+            if isinstance(algorithm.config.distribution_factory, BetaFactory | SquashedNormalFactory):
                 action = (action / 4).clamp(-0.875, 0.875)
         flags = {name: np.zeros((length, lanes), bool) for name in ("terminated", "truncated", "is_first")}
         flags["terminated"][2, 0] = flags["truncated"][3, 1] = flags["truncated"][6, 0] = True
@@ -69,12 +69,16 @@ def _ppo(
     dual_clip: float | None = None,
     penalty: float = 0.0,
     clip: float = 0.2,
+    rule: tuple[float, str] | None = None,
+    duration: int | None = None,
     **options: Any,
 ) -> Case:
     discrete = policy == "discrete"
+    schedule = None if duration is None else LinearSchedulerFactory(duration)
     config = algos.PPOConfig(
         learning_rate=1e-2,
-        optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5),
+        optim_factory=AdamFactory(eps=1e-5, clip_grad_norm=0.5, lr_scheduler_factory=schedule),
+        clip_range_schedule=schedule,
         **{"actor_encoder_factory": TANH, "value_encoder_factory": TANH, **options},
         batch_size=5,
         n_epochs=3,
@@ -84,6 +88,7 @@ def _ppo(
         target_kl=kl,
         dual_clip=dual_clip,
         kl_coefficient=penalty,
+        kl_penalty_target=rule and rule[0],
         clip_range=clip,
         gamma=0.9,
     )
@@ -105,9 +110,13 @@ def _ppo(
         policy=policy,
         dual_clip=dual_clip,
         kl_coefficient=penalty,
+        kl_target=rule and rule[0],
+        duration=duration,
     )
     variant = (" value clip" if value_clip else "") + (" target KL" if kl else "")
     variant += " dual clip" * (dual_clip is not None) + " penalty" * (penalty > 0)
+    variant += f" adapted {rule[1]}" if rule else ""
+    variant += " schedules" * (duration is not None)
     variant += " one encoder" if "value_encoder_factory" in options else ""
     return Case(
         ("continuous" if policy == "parameter" else policy) + variant,
@@ -116,7 +125,13 @@ def _ppo(
         rollouts,
         discrete=discrete,
         update=by_algorithm,
+        check=partial(_followed, rule=rule[1]) if rule else _as_built,
     )
+
+
+def _followed(reference: Any, rule: str) -> None:
+    """What the rule said of the penalty's weight after each rollout: ``+`` for twice, ``-`` for half, else ``0``."""
+    assert reference.ruled == rule, reference.ruled
 
 
 CASES: tuple[Case, ...] = (
@@ -129,9 +144,14 @@ CASES: tuple[Case, ...] = (
     _ppo("parameter", dual_clip=1.05),
     _ppo("discrete", penalty=0.7, clip=1e9),
     _ppo("parameter", penalty=0.7),
+    _ppo("discrete", penalty=0.7, clip=1e9, rule=(1e-5, "++")),
+    _ppo("parameter", penalty=0.7, rule=(10.0, "--")),
+    _ppo("discrete", penalty=0.7, clip=1e9, rule=(0.0034, "-0")),
     *(
         _ppo(std, distribution_factory=NormalFactory(std=std, initial_std=0.5))
         for std in ("spherical", "state", "fixed")
     ),
     _ppo("beta", distribution_factory=BetaFactory()),
+    _ppo("squashed", distribution_factory=SquashedNormalFactory(initial_std=0.5)),
+    _ppo("discrete", clip=0.02, duration=20),
 )

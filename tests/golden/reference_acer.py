@@ -16,6 +16,7 @@ from tests.golden.reference_parts import (
     average,
     features,
     gradients_of,
+    last_layer,
     mlp,
     normal_log_density,
     number,
@@ -24,6 +25,11 @@ from tests.golden.reference_parts import (
 
 def log_softmax(logits: Tensor) -> Tensor:
     return logits - torch.log(torch.exp(logits).sum())
+
+
+def critic(p: Parameters, net: str, x: Tensor) -> Tensor:
+    """A critic with an encoder of its own, or on the policy's."""
+    return last_layer(p, net, features(p, net if f"{net}.w0" in p else "actor.0", x))
 
 
 def steps_of(rollout: BatchOf) -> list[tuple[int, int]]:
@@ -93,13 +99,13 @@ class DiscreteACERReference(ACERReference):
         p, steps = self.parameters, steps_of(rollout)
 
         def value(x: Tensor) -> float:
-            return number((torch.exp(log_softmax(mlp(p, "actor.0", x))) * mlp(p, "critic.0", x)).sum())
+            return number((torch.exp(log_softmax(mlp(p, "actor.0", x))) * critic(p, "critic.0", x)).sum())
 
         q, ratio, trace = {}, {}, {}
         for step in steps:
             x, a = rollout["observation"][step], int(rollout["action"][step])
             mine, theirs = log_softmax(mlp(p, "actor.0", x)), log_softmax(rollout["policy"][step])
-            q[step] = number(mlp(p, "critic.0", x)[a])
+            q[step] = number(critic(p, "critic.0", x)[a])
             ratio[step] = torch.exp(mine - theirs)
             trace[step] = min(1.0, number(ratio[step][a]))
         target = self.targets(rollout, q, trace, value)
@@ -109,7 +115,7 @@ class DiscreteACERReference(ACERReference):
             x, a = rollout["observation"][step], int(rollout["action"][step])
             pi = torch.exp(log_softmax(mlp(p, "actor.0", x)))
             other = torch.exp(log_softmax(mlp(p, "actor_average.0", x)))
-            v, table = value(x), mlp(p, "critic.0", x)
+            v, table = value(x), critic(p, "critic.0", x)
             g = torch.zeros(len(pi), dtype=torch.float64)
             for b in range(len(pi)):
                 score = -pi.clone()  # of log pi(b), by the logits
@@ -126,7 +132,7 @@ class DiscreteACERReference(ACERReference):
                 logits = mlp(p, "actor.0", x)
                 log_probs = log_softmax(logits)
                 entropy = -(torch.exp(log_probs) * log_probs).sum()
-                error = (target[step] - mlp(p, "critic.0", x)[a]) ** 2
+                error = (target[step] - critic(p, "critic.0", x)[a]) ** 2
                 total = total - logits @ z[step].detach() - self.entropy_coefficient * entropy
                 total = total + self.value_coefficient * error
             return total / len(steps)
@@ -154,7 +160,7 @@ class ContinuousACERReference(ACERReference):
         size = shape[-1]
 
         def value(x: Tensor) -> float:
-            return number(mlp(p, "value.0", x)[0])
+            return number(critic(p, "value.0", x)[0])
 
         drawn, samples = {}, {}
         for step in steps:
@@ -169,8 +175,9 @@ class ContinuousACERReference(ACERReference):
         def q_value(p: Parameters, step: Any, a: Tensor) -> Tensor:
             """Eq. 13."""
             x = rollout["observation"][step]
-            of_each = [advantage(p, torch.cat((x, each))) for each in (a, *samples[step])]
-            return mlp(p, "value.0", x)[0] + of_each[0] - sum(of_each[1:]) / self.n_samples
+            read = x if "value.0.w0" in p else features(p, "actor.0", x)
+            of_each = [advantage(p, torch.cat((read, each))) for each in (a, *samples[step])]
+            return critic(p, "value.0", x)[0] + of_each[0] - sum(of_each[1:]) / self.n_samples
 
         def weight(step: Any, a: Tensor) -> float:
             mean, log_std = self.policy(p, "actor", rollout["observation"][step])
@@ -212,7 +219,7 @@ class ContinuousACERReference(ACERReference):
                 phi = mean if self.std == "fixed" else torch.cat((mean, log_std))
                 entropy = (0.5 * math.log(2 * math.pi * math.e) + log_std).sum()
                 error = (target[step] - q_value(p, step, rollout["action"][step])) ** 2
-                error = error + (value_target[step] - mlp(p, "value.0", x)[0]) ** 2
+                error = error + (value_target[step] - critic(p, "value.0", x)[0]) ** 2
                 total = total - phi @ z[step].detach() - self.entropy_coefficient * entropy
                 total = total + self.value_coefficient * error
             return total / len(steps)
@@ -255,9 +262,9 @@ class IMPALAReference:
             size = len(theirs) // 2
             old = log_softmax(theirs)[int(a)] if self.discrete else normal_log_density(a, theirs[:size], theirs[size:])
             ratio[step] = math.exp(number(self.policy(p, x, a)[0] - old.sum()))
-            v[step] = number(mlp(p, "value.0", x)[0])
+            v[step] = number(critic(p, "value.0", x)[0])
             ended = bool(rollout["terminated"][step])
-            after[step] = 0.0 if ended else number(mlp(p, "value.0", rollout["next_observation"][step])[0])
+            after[step] = 0.0 if ended else number(critic(p, "value.0", rollout["next_observation"][step])[0])
         target = {}
         for t, n in steps:
             total, factor = v[t, n], 1.0
@@ -279,7 +286,7 @@ class IMPALAReference:
             for step in steps:
                 x = rollout["observation"][step]
                 log_prob, entropy = self.policy(p, x, rollout["action"][step])
-                error = (target[step] - mlp(p, "value.0", x)[0]) ** 2
+                error = (target[step] - critic(p, "value.0", x)[0]) ** 2
                 total = total - advantage[step] * log_prob - self.entropy_coefficient * entropy
                 total = total + self.value_coefficient * error
             return total

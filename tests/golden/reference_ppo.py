@@ -19,8 +19,13 @@ def network(p: Parameters, net: str, x: Tensor) -> Tensor:
     return x @ p[f"{net}.out.w"] + p[f"{net}.out.b"]
 
 
-def log_prob_and_entropy(policy: str, p: Parameters, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of one action and the policy's entropy; standard deviations that are not learned are 0.5."""
+def log_prob_and_entropy(
+    policy: str, p: Parameters, x: Tensor, action: Tensor, noise: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of one action and the policy's entropy; standard deviations that are not learned are 0.5.
+
+    That of a squashed Gaussian is estimated by the action that the noise makes.
+    """
     out = network(p, "actor.0", x)
     if policy == "discrete":
         log_probs = out - torch.log(torch.exp(out).sum())
@@ -30,6 +35,14 @@ def log_prob_and_entropy(policy: str, p: Parameters, x: Tensor, action: Tensor) 
         ours = torch.distributions.Beta(*(1 + torch.log(1 + torch.exp(part)) for part in (out[:size], out[size:])))
         log_prob = (ours.log_prob((action + 1) / 2) - math.log(2)).sum()
         return log_prob, (ours.entropy() + math.log(2)).sum()
+    if policy == "squashed":
+        mean, log_std = out[:size], out[size:] + math.log(0.5)
+
+        def density(u: Tensor) -> Tensor:
+            return (normal_log_density(u, mean, log_std) - torch.log(1 - torch.tanh(u) ** 2)).sum()
+
+        estimate = mean.sum() if noise is None else -density(mean + torch.exp(log_std) * noise)
+        return density(0.5 * torch.log((1 + action) / (1 - action))), estimate
     log_std = {
         "parameter": lambda: p["actor.log_std"],
         "spherical": lambda: p["actor.log_std"][0].repeat(size),
@@ -75,12 +88,15 @@ class PPOReference:
         policy: str,
         dual_clip: float | None = None,
         kl_coefficient: float = 0.0,
+        kl_target: float | None = None,
+        duration: int | None = None,
     ) -> None:
         self.parameters = dict(parameters)
         self.optimizer = Adam(rate, eps=eps, max_norm=max_norm)
         self.gamma, self.gae_lambda, self.clip, self.value_clip = gamma, gae_lambda, clip, value_clip
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
         self.target_kl, self.dual_clip, self.kl_coefficient = target_kl, dual_clip, kl_coefficient
+        self.kl_target, self.ruled, self.duration, self.made = kl_target, "", duration, 0
         self.epochs, self.batch_size, self.normalize, self.policy = epochs, batch_size, normalize, policy
 
     def advantages(self, rollout: BatchOf) -> dict[tuple[int, int], float]:
@@ -105,9 +121,14 @@ class PPOReference:
                 result[t, n] = total
         return result
 
+    def share(self) -> float:
+        """Of learning rate and clip range, which fall to 0 in a straight line."""
+        return 1.0 if self.duration is None else 1 - self.made / self.duration
+
     def update(self, rollout: BatchOf) -> dict[str, float]:
         """All passes."""
-        start = dict(self.parameters)
+        start, clip = dict(self.parameters), self.clip * self.share()
+        beta = self.kl_coefficient if self.kl_target is None else number(start["penalty"])
         length, lanes = rollout["reward"].shape
         steps = [(t, n) for t in range(length) for n in range(lanes) if rollout["valid"][t, n]]
         advantage = self.advantages(rollout)
@@ -127,19 +148,23 @@ class PPOReference:
                     mean = sum(advantage[s] for s in chosen) / len(chosen)
                     std = math.sqrt(sum((advantage[s] - mean) ** 2 for s in chosen) / len(chosen)) + 1e-8
 
-                def loss(p: Parameters, chosen=chosen, mean=mean, std=std) -> Tensor:  # type: ignore[no-untyped-def]
+                noise = iter([None] * len(chosen))
+                if self.policy == "squashed":
+                    noise = iter(torch.randn(len(chosen), rollout["action"].shape[-1], dtype=torch.float64))
+
+                def loss(p: Parameters, chosen=chosen, mean=mean, std=std, noise=noise) -> Tensor:  # type: ignore[no-untyped-def]
                     total = torch.zeros((), dtype=torch.float64)
                     for t, n in chosen:
                         x, a = rollout["observation"][t, n], rollout["action"][t, n]
                         scaled = (advantage[t, n] - mean) / std
-                        log_prob, entropy = log_prob_and_entropy(self.policy, p, x, a)
+                        log_prob, entropy = log_prob_and_entropy(self.policy, p, x, a, next(noise))
                         ratio = torch.exp(log_prob - old_log_prob[t, n])
-                        bounded = torch.clamp(ratio, 1 - self.clip, 1 + self.clip)
+                        bounded = torch.clamp(ratio, 1 - clip, 1 + clip)
                         surrogate = torch.minimum(ratio * scaled, bounded * scaled)
                         if self.dual_clip is not None and scaled < 0:  # 1912.09729 eq. 5
                             surrogate = torch.maximum(surrogate, torch.tensor(self.dual_clip * scaled))
                         if self.kl_coefficient:
-                            surrogate = surrogate - self.kl_coefficient * divergence(self.policy, start, p, x)
+                            surrogate = surrogate - beta * divergence(self.policy, start, p, x)
                         value, goal = network(p, "value.0", x)[0], advantage[t, n] + old_value[t, n]
                         error = (value - goal) ** 2
                         if self.value_clip is not None:
@@ -155,8 +180,15 @@ class PPOReference:
                     ratios.append(now - old_log_prob[t, n])
                 divergences.append(sum(math.exp(r) - 1 - r for r in ratios) / len(ratios))
                 gradients, value = gradients_of(loss, self.parameters, ["actor", "value"])
-                self.optimizer.step(self.parameters, gradients)
+                self.optimizer.step(self.parameters, gradients, self.share())
+                self.made += 1
                 losses.append(value)
             if self.target_kl is not None and sum(divergences) / len(divergences) > self.target_kl:
                 break
+        if self.kl_target is not None:  # 1707.06347, the rule below eq. 8
+            observed = [rollout["observation"][s] for s in steps]
+            d = sum(number(divergence(self.policy, start, self.parameters, x)) for x in observed) / len(observed)
+            self.ruled += "-" if d < self.kl_target / 1.5 else "+" if d > self.kl_target * 1.5 else "0"
+            factor = {"-": 0.5, "+": 2.0, "0": 1.0}[self.ruled[-1]]
+            self.parameters["penalty"] = self.parameters["penalty"] * factor
         return {"loss": sum(losses) / len(losses)}

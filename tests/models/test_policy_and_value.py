@@ -1,4 +1,4 @@
-"""A policy and a value function with one encoder: one module, two heads, one optimiser."""
+"""A policy and its critics with one encoder: one module, several heads, one optimiser."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import birl
-from birl.algos import PPOConfig
+from birl.algos import A2CConfig, A3CConfig, ACERConfig, DiscreteACERConfig, IMPALAConfig, PPOConfig
+from birl.errors import ConfigError
 from birl.models import EncoderFactory, GRUEncoderFactory, NormalFactory, PixelEncoderFactory, VectorEncoderFactory
 from birl.models.actor_critic import PolicyAndValue
+from birl.models.encoder_modules import PixelEncoder
+from birl.run.protocols import Rollout
 from birl.types import Inputs
 
 DENSE = VectorEncoderFactory(hidden_units=[6])
@@ -81,3 +84,69 @@ def test_saved_networks_do_not_hold_an_encoder_twice_and_come_back(tmp_path: Any
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     assert other.config == algorithm.config and isinstance(other.nets, PolicyAndValue)
     np.testing.assert_array_equal(other.predict(x), algorithm.predict(x))
+
+
+def images(*, discrete: bool, length: int = 6) -> Rollout:
+    """Steps of one environment that shows images."""
+    rng, last = np.random.default_rng(0), np.arange(length)[:, None] == length - 1
+    observation = rng.integers(256, size=(length + 1, 1, 3, 36, 36), dtype=np.uint8)
+    action = rng.integers(2, size=(length, 1)) if discrete else rng.normal(size=(length, 1, 2)).astype(np.float32)
+    return Rollout(
+        observation=observation[:-1],
+        action=action,
+        reward=rng.normal(size=(length, 1)).astype(np.float32),
+        next_observation=observation[1:],
+        terminated=last,
+        truncated=np.zeros_like(last),
+        is_first=np.arange(length)[:, None] == 0,
+        valid=np.ones((length, 1), bool),
+        extra={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "discrete"),
+    [
+        (DiscreteACERConfig, "critic_encoder_factory", True),
+        (ACERConfig, "value_encoder_factory", False),
+        *((each, "value_encoder_factory", True) for each in (PPOConfig, A2CConfig, A3CConfig, IMPALAConfig)),
+    ],
+    ids=lambda given: given.__name__ if isinstance(given, type) else str(given),
+)
+def test_one_step_moves_an_encoder_of_images_and_all_heads(config: Any, field: str, discrete: bool) -> None:
+    birl.seed(0)
+    algorithm = config(actor_encoder_factory=PixelEncoderFactory(), learning_rate=0.1, **{field: None}).create()
+    algorithm.create_impl((3, 36, 36), 2, discrete_action=discrete)
+    algorithm.learner.set_mode(acting=False)
+    (optimizer,) = algorithm.engine.optimizers.values()
+    (group,) = optimizer.param_groups
+    own = {name: value for name, value in algorithm.nets.named_parameters() if not name.startswith("actor_average")}
+    assert len(group["params"]) == len(own) and {id(each) for each in group["params"]} == set(map(id, own.values()))
+    of_images = [name for name, part in algorithm.nets.named_modules() if isinstance(part, PixelEncoder)]
+    assert [name for name in of_images if "average" not in name] == ["actor.encoder"]
+    before = {name: value.clone() for name, value in own.items()}
+    algorithm.update(images(discrete=discrete))
+    assert not [name for name, value in own.items() if torch.equal(value, before[name])]
+
+
+@pytest.mark.parametrize(
+    ("config", "field"), [(DiscreteACERConfig, "critic_encoder_factory"), (ACERConfig, "value_encoder_factory")]
+)
+def test_acer_encodes_each_observation_once(config: Any, field: str) -> None:
+    algorithm = config(actor_encoder_factory=DENSE, **{field: None}).create()
+    algorithm.create_impl((3, 36, 36), 2, discrete_action=config is DiscreteACERConfig)
+    algorithm.learner.set_mode(acting=False)
+    batch = algorithm.learner.batch(images(discrete=config is DiscreteACERConfig))
+    calls: list[int] = []
+    algorithm.nets.actor.encoder.register_forward_hook(lambda *_: calls.append(1))
+    algorithm.engine.update(batch)
+    assert len(calls) == 2  # those of the steps, and the next ones
+
+
+def test_advantages_on_one_encoder_have_no_memory_of_their_own() -> None:
+    memory = GRUEncoderFactory(5)
+    algorithm = ACERConfig(
+        actor_encoder_factory=memory, value_encoder_factory=None, critic_encoder_factory=memory
+    ).create()
+    with pytest.raises(ConfigError, match="critic_encoder_factory is GRUEnc.*remembers for both: give a feed-forward"):
+        algorithm.create_impl((3,), 2, discrete_action=False)

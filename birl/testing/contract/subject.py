@@ -207,10 +207,11 @@ def gradients(algorithm: Any, step: Training, batch: Batch, config: Any = None) 
     return dict(zip(parameters, found, strict=True))
 
 
-def keeping_still(config: Any) -> dict[str, float]:
-    """Fields with which an algorithm learns nothing: no learning rate, and no room around the policy."""
-    names = [item.name for item in fields(config) if item.name.endswith("learning_rate") or item.name == "max_kl"]
-    return dict.fromkeys(names, 0.0)
+def keeping_still(config: Any) -> dict[str, float | None]:
+    """Fields with which nothing of an algorithm moves: no learning rate, no room around the policy, no rule."""
+    names = [item.name for item in fields(config)]
+    still = {name: 0.0 for name in names if name.endswith("learning_rate") or name == "max_kl"}
+    return still | {name: None for name in names if name == "kl_penalty_target"}
 
 
 @contextmanager
