@@ -6,6 +6,7 @@ import csv
 import glob
 import gzip
 import hashlib
+import io
 import os
 import re
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from birl._version import __version__
-from birl.dataset.log_columns import ROWS_AT_ONCE, Column, batches_of, check_columns
+from birl.dataset.log_columns import Column, batches_of, check_columns, rows_at_once
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.tables import Importer
@@ -122,7 +123,6 @@ def _summary(importer: Importer, files: list[Path], buffer: ReplayBuffer) -> dic
         "actions": list(action.values) or action.size if action.discrete else list(action.names),
         "reward": {"lower": schema.reward.lower, "upper": schema.reward.upper},
         "loggers": list(encoder.loggers.numbers),
-        "clusters": len(encoder.clusters.numbers),
         "extra": [name.removeprefix("extra.") for name in buffer.storage.extra_names],
     }
 
@@ -146,8 +146,13 @@ def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
         if file.is_dir():
             raise FileError(f"{file} is a folder: name the files in it, such as '{file}/*.parquet'")
         _format(file)
-        if found.count(file) > 1:
-            raise ConfigError(f"{file} is named twice: its rows would count twice; name it once")
+    seen: dict[tuple[int, int], Path] = {}
+    for file in found:
+        about = file.stat()
+        first = seen.setdefault((about.st_dev, about.st_ino), file)
+        if first is not file:
+            also = "" if first == file else f", as {first}, too"
+            raise ConfigError(f"{file} is named twice{also}: its rows would count twice; name it once")
     return found
 
 
@@ -164,6 +169,7 @@ def read_columns(file: Path, schema: LogSchema) -> Iterator[dict[str, Column]]:
     """The columns of a file that a schema names, some rows at a time."""
     numbers = [each.column for each in schema.observation if not each.values] + [schema.reward.column]
     numbers += [] if schema.action.discrete else schema.action.names
+    numbers += [schema.propensity.column] if schema.propensity else []
     texts = [each.column for each in schema.observation if each.values and isinstance(each.values[0], str)]
     if schema.action.column and schema.action.values and isinstance(schema.action.values[0], str):
         texts.append(schema.action.column)
@@ -188,11 +194,12 @@ def record_batches(
     """
     arrow = require("pyarrow", "logs")
     kind = _format(file)
-    double = arrow.float64()
     if kind == "parquet":
         with require("pyarrow.parquet", "logs").ParquetFile(file, buffer_size=_BUFFER) as parquet:
-            check_columns(columns or (), tuple(parquet.schema_arrow.names), str(file))
-            yield from parquet.iter_batches(ROWS_AT_ONCE, columns=None if columns is None else list(columns))
+            names = tuple(parquet.schema_arrow.names)
+            check_columns(columns or (), names, str(file))
+            rows = rows_at_once(_row_of_parquet(parquet.metadata, columns or names))
+            yield from parquet.iter_batches(rows, columns=None if columns is None else list(columns))
     elif kind == "arrow":
         with arrow.memory_map(str(file)) as source:
             try:
@@ -203,23 +210,99 @@ def record_batches(
                 yield from arrow.ipc.open_stream(source)
     elif kind == "csv":
         text = require("pyarrow.csv", "logs")
-        read, parse = text.ReadOptions(block_size=_BLOCK), text.ParseOptions(delimiter=_delimiter(file))
-        with text.open_csv(file, read_options=read, parse_options=parse) as first:
-            names = tuple(first.schema.names)
+        names, told = _told(file, columns, numbers)
         check_columns(columns or (), names, str(file))
+        told |= {name: arrow.string() for name in texts}
         convert = text.ConvertOptions(
-            include_columns=None if columns is None else list(columns),
-            column_types=dict.fromkeys(texts, arrow.string()) | {name: double for name in numbers if name in names},
-            strings_can_be_null=True,
+            include_columns=None if columns is None else list(columns), column_types=told, strings_can_be_null=True
         )
+        read, parse = text.ReadOptions(block_size=_BLOCK), text.ParseOptions(delimiter=_delimiter(file))
         with text.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
             yield from reader
     else:
         lines = require("pyarrow.json", "logs")
-        told = arrow.schema([(name, double) for name in numbers]) if numbers else None
-        parse = lines.ParseOptions(explicit_schema=told)
+        _, told = _told(file, columns, numbers)
+        parse = lines.ParseOptions(explicit_schema=arrow.schema(list(told.items())) if told else None)
         with lines.open_json(file, read_options=lines.ReadOptions(block_size=_BLOCK), parse_options=parse) as reader:
             yield from reader
+
+
+def _row_of_parquet(about: Any, columns: tuple[str, ...]) -> float:
+    """About how many bytes a row of these columns takes in memory, in the row group where it takes most."""
+    wanted, widest = set(columns), 0.0
+    for group in (about.row_group(index) for index in range(about.num_row_groups)):
+        size = 0
+        for part in (group.column(index) for index in range(group.num_columns)):
+            names = part.path_in_schema.split(".")  # of a list "x.list.element"
+            if any(".".join(names[: count + 1]) in wanted for count in range(len(names))):
+                size += max(8 * part.num_values, part.total_uncompressed_size)
+        widest = max(widest, size / max(group.num_rows, 1))
+    return widest
+
+
+def _told(
+    file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Names and types of the columns of a file of text, from as many lines as it takes to see a value of each.
+
+    Arrow takes them from the first lines alone, where a column may be empty, or its numbers whole ones: ``numbers``
+    are told as floats, and lists of them as lists of floats.
+    """
+    arrow = require("pyarrow", "logs")
+    names: tuple[str, ...] = ()
+    found: dict[str, Any] = {}
+    for index, lines in enumerate(_blocks(file)):
+        try:
+            seen = _types(file, lines)
+        except arrow.ArrowException:
+            if not index:
+                raise
+            break  # whoever reads it all says which line is wrong
+        names = names or tuple(seen.names)
+        found |= {name: kind for name, kind in zip(seen.names, seen.types, strict=True) if _open(found.get(name))}
+        if not any(_open(found.get(name)) for name in (names if columns is None else columns)):
+            break
+    told = {name: _as_floats(kind) if name in numbers else kind for name, kind in found.items()}
+    return names, {name: kind for name, kind in told.items() if not _open(kind)}
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    """The lines of a file, packed or not, some at a time, after the line that names the columns if there is one."""
+    rest, first = b"", b""
+    with require("pyarrow", "logs").input_stream(str(file)) as opened:
+        while block := opened.read(_BLOCK):
+            lines, _, rest = (rest + block).rpartition(b"\n")
+            if lines.strip():
+                yield first + lines + b"\n"
+                if _format(file) == "csv" and not first:
+                    first = lines.split(b"\n", 1)[0] + b"\n"
+    if rest.strip():
+        yield first + rest
+
+
+def _types(file: Path, lines: bytes) -> Any:
+    """Arrow's schema of some lines."""
+    data, kind = io.BytesIO(lines), _format(file)
+    if kind == "json":
+        text = require("pyarrow.json", "logs")
+        return text.read_json(data, text.ReadOptions(block_size=len(lines))).schema
+    text = require("pyarrow.csv", "logs")
+    parse, convert = text.ParseOptions(delimiter=_delimiter(file)), text.ConvertOptions(strings_can_be_null=True)
+    return text.read_csv(data, text.ReadOptions(block_size=len(lines)), parse, convert).schema
+
+
+def _open(kind: Any) -> bool:
+    """Whether a type is not known: of nothing, of nulls or of lists of them."""
+    types = require("pyarrow", "logs").types
+    return kind is None or types.is_null(kind) or (types.is_list(kind) and types.is_null(kind.value_type))
+
+
+def _as_floats(kind: Any) -> Any:
+    """The type to which numbers are converted that seem to have this one."""
+    arrow = require("pyarrow", "logs")
+    if arrow.types.is_list(kind):
+        return arrow.list_(_as_floats(kind.value_type))
+    return kind if arrow.types.is_boolean(kind) else arrow.float64()
 
 
 def _delimiter(file: Path) -> str:

@@ -18,7 +18,7 @@ from birl.errors import DataError, ShapeError
 _SEEN: Final = 1000  # different values that are counted
 _LISTED: Final = 20  # categories that are proposed
 _MAX_COLUMNS: Final = 2000
-_NESTED: Final = "structures, or lists of several lengths"
+_NESTED: Final = "structures, or lists of no or several lengths"
 
 # Names in logs of d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW, and common ones.
 _NAMES: Final = {
@@ -45,6 +45,7 @@ class Profile:
     kind: str = ""
     width: int = 0
     missing: int = 0
+    infinite: int = 0
     low: Any = None
     high: Any = None
     values: dict[Any, None] = field(default_factory=dict)
@@ -62,13 +63,18 @@ class Profile:
         if self.kind and (width != self.width or (kind != self.kind and not numbers)):
             raise DataError(f"column {name!r:.60} holds {self.kind} and {column.kind}, or lists of several lengths")
         self.kind, self.width = kind, width
+        if there.dtype.kind == "f":
+            self.infinite += int(np.isinf(there).sum())
+            there = there[np.isfinite(there)]
         if column.labels is not None:
             new = [column.labels[index] for index in np.unique(there)]
-        else:
+        elif there.size:
             self.low = there.min() if self.low is None else min(self.low, there.min())
             self.high = there.max() if self.high is None else max(self.high, there.max())
             self.whole &= there.dtype.kind != "f" or bool(np.all(there == np.floor(there)))
             new = [] if width or len(self.values) > _SEEN else np.unique(there)[: _SEEN + 1].tolist()
+        else:
+            new = []
         for value in new:
             if len(self.values) <= _SEEN:
                 self.values[value] = None
@@ -80,6 +86,7 @@ class Profile:
             words.append(f"from {low} to {high}")
         if not self.width and self.kind != "true/false":
             words.append(f"{'over ' if len(self.values) > _SEEN else ''}{min(len(self.values), _SEEN)} different")
+        words += [f"{self.infinite} infinite, which is an error"] * bool(self.infinite)
         return ", ".join(words + [f"{self.missing} missing"] * bool(self.missing))
 
 
@@ -203,6 +210,8 @@ def _action(profile: Profile) -> list[str]:
     if profile.width or not profile.whole:
         return ['kind = "continuous"']
     size = int(profile.high) + 1 if profile.high is not None else 1
+    if profile.kind == "whole numbers" and profile.low < 0:
+        return ['kind = "discrete"', f"values = {toml(sorted(profile.values))}   # all that were taken: add others"]
     if profile.kind == "numbers":
         return [f'# kind = "continuous"   # or "discrete" with size = {size}: whole numbers stored as others', ""]
     return ['kind = "discrete"   # whole numbers', f"size = {size}   # the largest that was taken, plus one"]
