@@ -11,34 +11,39 @@ from birl.cli.common import note, print_table
 from birl.dataset import LogSchema
 from birl.dataset.log_files import import_files
 from birl.dataset.log_proposal import propose
+from birl.dataset.log_query import Query
 from birl.dataset.splits import split as split_folder
 from birl.errors import ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 Logs = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(metavar="LOGS…", help="Files .parquet, .csv, .tsv, .jsonl or .arrow, or patterns in quotes."),
 ]
+Sql = Annotated[str | None, typer.Option(metavar="QUERY", help="Instead of files: what this query of duckdb gives.")]
+Database = Annotated[Path | None, typer.Option(metavar="FILE", help="For --sql: a database of duckdb with the tables.")]
 
 
 @app.command(short_help="Propose what a log's columns mean.")
-def schema(logs: Logs) -> None:
+def schema(logs: Logs = None, sql: Sql = None, database: Database = None) -> None:
     """Print a schema, to be read and corrected: birl data schema 'logs/*.parquet' > schema.toml.
 
     Each line says why. Where several columns could have a role, they are listed and none is chosen.
     """
-    print(propose(logs), end="")
+    print(propose(_sources(logs, sql, database)), end="")
 
 
 @app.command("import", short_help="Write logs as episodes, by a schema.")
 def import_(
-    logs: Logs,
     schema: Annotated[Path, typer.Option(metavar="FILE", help="Schema (.toml), as `birl data schema` proposes it.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder, for --dataset.")],
+    logs: Logs = None,
+    sql: Sql = None,
+    database: Database = None,
 ) -> None:
     """Read logs of any size into a folder of episodes, with import.json: what went in, what left, and why."""
-    found = import_files(logs, LogSchema.load(schema), out)
+    found = import_files(_sources(logs, sql, database), LogSchema.load(schema), out)
     episodes, ended = found["episodes"], found["terminated"]
     print(f"{out}: {episodes} episodes, {ended} of them terminated, {found['rows_out']} of {found['rows_in']} rows")
     for rule, gone in found["dropped"].items():
@@ -62,6 +67,14 @@ def split(
     columns = list(next(iter(found.values())))
     rows = [[str(Path(data if out is None else out) / name), *map(str, each.values())] for name, each in found.items()]
     print_table([["PART", *map(str.upper, columns)], *rows], right=True)
+
+
+def _sources(logs: list[str] | None, sql: str | None, database: Path | None) -> list[str | Query]:
+    if sql is None and database is not None:
+        raise ConfigError(f"--database {database} is for --sql: give a query, or leave it out")
+    if (sql is None) == (not logs):
+        raise ConfigError("there are no logs: give files, or a query, --sql" if sql is None else "give files or --sql")
+    return [*(logs or ())] if sql is None else [Query(sql, None if database is None else str(database))]
 
 
 def _shares(text: str) -> dict[str, float]:

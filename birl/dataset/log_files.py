@@ -1,4 +1,7 @@
-"""Logs in files: Parquet, CSV, JSON lines and Arrow, some rows at a time, into a folder of episodes."""
+"""Logs in files: Parquet, CSV, JSON lines and Arrow, some rows at a time, into a folder of episodes.
+
+Whatever else gives rows, as `birl.dataset.log_query.Query`, is a `Source` beside them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from birl._version import __version__
 from birl.dataset.log_columns import Column, batches_of, check_columns, rows_at_once
@@ -42,13 +46,37 @@ _FORMATS: Final = {
 _CONVERSION: Final = re.compile(r"In CSV column #(\d+): .*?conversion error to (\S+): invalid value '(.*)'", re.DOTALL)
 
 
-def import_files(patterns: Iterable[str | os.PathLike[str]], schema: LogSchema, out: Any) -> dict[str, Any]:
+class Source(Protocol):
+    """Where rows come from; ``str()`` of it names it in messages."""
+
+    def read(
+        self, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
+    ) -> Iterator[Any]:
+        """Record batches with these columns at least, or with all.
+
+        Args:
+            columns: their names.
+            numbers: those that hold numbers, for sources that do not say it.
+            texts: those that hold text, which may look like numbers.
+
+        Raises:
+            BirlError: whatever is wrong.
+        """
+
+    def about(self) -> dict[str, Any]:
+        """What an import notes of it, in JSON form."""
+
+
+Logs: TypeAlias = Iterable[str | os.PathLike[str] | Source]
+
+
+def import_files(logs: Logs, schema: LogSchema, out: Any) -> dict[str, Any]:
     """Read files into a new folder of episodes, for `ReplayBuffer.open`.
 
     In memory are some rows at a time and, of all rows, three numbers each. The folder appears once it is whole.
 
     Args:
-        patterns: files, or patterns such as ``"logs/*.parquet"``.
+        logs: files, or patterns such as ``"logs/*.parquet"``; or other sources.
         schema: what their columns mean.
         out: the folder.
 
@@ -62,14 +90,14 @@ def import_files(patterns: Iterable[str | os.PathLike[str]], schema: LogSchema, 
         MissingExtraError: without pyarrow.
     """
     folder = new_place(out)
-    files = files_of(patterns)
+    sources = sources_of(logs)
     with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as work:
         importer = Importer(schema, Path(work) / "data")
         with importer:
-            for file in files:
-                importer.add(read_columns(file, schema), str(file))
+            for source in sources:
+                importer.add(_columns(source, schema), str(source))
             buffer = importer.finish()
-        found = _summary(importer, files, buffer)
+        found = _summary(importer, sources, buffer)
         buffer.close()
         del buffer
         write_notes(Path(work) / "data", found, schema.text())
@@ -104,18 +132,14 @@ def _move(folder: Path, to: Path) -> None:
         raise WriteError(f"{to} could not be written ({error}): give another folder") from error
 
 
-def _summary(importer: Importer, files: list[Path], buffer: ReplayBuffer) -> dict[str, Any]:
+def _summary(importer: Importer, sources: list[Source], buffer: ReplayBuffer) -> dict[str, Any]:
     schema, encoder = importer.schema, importer.encoder
     action = schema.action
-    listed: list[dict[str, Any]] = []
-    for file, rows in zip(files, importer.rows_of_origins(), strict=True):
-        with open(file, "rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        listed.append({"file": str(file), "rows": rows, "sha256": digest})
+    rows = importer.rows_of_origins()
     return {
         "version": 1,
         "birl": __version__,
-        "files": listed,
+        "files": [{**source.about(), "rows": count} for source, count in zip(sources, rows, strict=True)],
         "schema_sha256": hashlib.sha256(schema.text().encode()).hexdigest(),
         **importer.counts,
         "transitions": buffer.transition_count,
@@ -127,8 +151,8 @@ def _summary(importer: Importer, files: list[Path], buffer: ReplayBuffer) -> dic
     }
 
 
-def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The files that are named, sorted within each pattern.
+def sources_of(logs: Logs) -> list[Source]:
+    """Files as sources, sorted within each pattern; other sources as they are.
 
     Raises:
         FileError: if a pattern matches none.
@@ -136,7 +160,11 @@ def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
         ConfigError: if one is named twice.
     """
     found: list[Path] = []
-    for given in patterns:
+    others: list[Source] = []
+    for given in logs:
+        if not isinstance(given, str | os.PathLike):
+            others.append(given)
+            continue
         pattern = os.fspath(given)
         files = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
         if not files:
@@ -153,7 +181,35 @@ def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
         if first is not file:
             also = "" if first == file else f", as {first}, too"
             raise ConfigError(f"{file} is named twice{also}: its rows would count twice; name it once")
-    return found
+    return [*map(LogFile, found), *others]
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file as a source of rows."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def about(self) -> dict[str, Any]:
+        """See `Source.about`."""
+        with open(self.path, "rb") as opened:
+            return {"file": str(self.path), "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
+
+    def read(
+        self, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
+    ) -> Iterator[Any]:
+        """See `Source.read`.
+
+        Raises:
+            FileError: if the file is damaged.
+            DataError: if columns are missing, or a value is not of its column's kind.
+        """
+        with ReadErrors(self.path):
+            yield from record_batches(self.path, columns, numbers, texts)
+        require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
 
 
 def _format(file: Path) -> str:
@@ -165,8 +221,8 @@ def _format(file: Path) -> str:
     return kind
 
 
-def read_columns(file: Path, schema: LogSchema) -> Iterator[dict[str, Column]]:
-    """The columns of a file that a schema names, some rows at a time."""
+def _columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Column]]:
+    """The columns of a source that a schema names, some rows at a time."""
     numbers = [each.column for each in schema.observation if not each.values] + [schema.reward.column]
     numbers += [] if schema.action.discrete else schema.action.names
     numbers += [schema.propensity.column] if schema.propensity else []
@@ -175,23 +231,14 @@ def read_columns(file: Path, schema: LogSchema) -> Iterator[dict[str, Column]]:
         texts.append(schema.action.column)
     by = schema.episode.by if isinstance(schema.episode, Cut) else schema.episode
     texts += [name for name in (by, schema.logger, schema.cluster) if name is not None]  # 007 is not 7
-    batches = record_batches(file, schema.columns, tuple(numbers), tuple(texts))
-    with ReadErrors(file):
-        yield from batches_of(batches, schema.columns, str(file))
-    require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
+    batches = source.read(schema.columns, tuple(numbers), tuple(texts))
+    return batches_of(batches, schema.columns, str(source))
 
 
 def record_batches(
     file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
 ) -> Iterator[Any]:
-    """Record batches of a file, with these columns (of all kinds that read by column) or all of them.
-
-    Args:
-        file: the file.
-        columns: their names.
-        numbers: those that hold numbers, for kinds of files that do not say it.
-        texts: those that hold text, for CSV, where it may look like numbers.
-    """
+    """Record batches of a file, with these columns (of all kinds that read by column) or all of them."""
     arrow = require("pyarrow", "logs")
     kind = _format(file)
     if kind == "parquet":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from birl.dataset.log_columns import Column, check_columns, check_rows, column_of_arrow
-from birl.dataset.log_files import ReadErrors, files_of, record_batches
+from birl.dataset.log_files import Logs, sources_of
 from birl.dataset.log_schema import toml
 from birl.errors import DataError, ShapeError
 
@@ -90,13 +88,13 @@ class Profile:
         return ", ".join(words + [f"{self.missing} missing"] * bool(self.missing))
 
 
-def propose(patterns: Iterable[str | os.PathLike[str]]) -> str:
-    """A schema in TOML for the files, each line with its reason; to be read and corrected.
+def propose(logs: Logs) -> str:
+    """A schema in TOML for the logs, each line with its reason; to be read and corrected.
 
     A role that several columns could have gets none: they are listed.
 
     Args:
-        patterns: files, or patterns such as ``"logs/*.parquet"``.
+        logs: files, or patterns such as ``"logs/*.parquet"``; or other sources.
 
     Raises:
         FileError, DataError: if a file cannot be used.
@@ -104,27 +102,26 @@ def propose(patterns: Iterable[str | os.PathLike[str]]) -> str:
     """
     profiles: dict[str, Profile] = {}
     rows = 0
-    files = files_of(patterns)
-    for file in files:
+    sources = sources_of(logs)
+    for source in sources:
         begin = rows
-        with ReadErrors(file):
-            for batch in record_batches(file, None):
-                names = tuple(batch.schema.names)
-                if len(names) > _MAX_COLUMNS:
-                    raise DataError(
-                        f"{file} has {len(names)} columns, a schema is proposed for at most {_MAX_COLUMNS}: write one "
-                        "by hand, which names those that matter"
-                    )
-                check_columns(names, names, str(file))
-                for name in names:
-                    profile = profiles.setdefault(name, Profile())
-                    try:
-                        profile.add(column_of_arrow(batch.column(name), name), name)
-                    except ShapeError:  # of structures, or of lists of several lengths
-                        profile.kind = _NESTED
-                rows += batch.num_rows
-        check_rows(rows - begin, str(file))
-    return _text(profiles, rows, [str(file) for file in files])
+        for batch in source.read(None):
+            names = tuple(batch.schema.names)
+            if len(names) > _MAX_COLUMNS:
+                raise DataError(
+                    f"{source} has {len(names)} columns, a schema is proposed for at most {_MAX_COLUMNS}: write one "
+                    "by hand, which names those that matter"
+                )
+            check_columns(names, names, str(source))
+            for name in names:
+                profile = profiles.setdefault(name, Profile())
+                try:
+                    profile.add(column_of_arrow(batch.column(name), name), name)
+                except ShapeError:  # of structures, or of lists of several lengths
+                    profile.kind = _NESTED
+            rows += batch.num_rows
+        check_rows(rows - begin, str(source))
+    return _text(profiles, rows, [str(source) for source in sources])
 
 
 def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:

@@ -80,3 +80,14 @@ def test_what_left_is_said(birl_: Any, logs: pyarrow.Table) -> None:
     assert "there is no file 'nowhere.csv'" in birl_("data", "schema", "nowhere.csv", status=1)
     assert "nowhere.toml" in birl_(*command, "nowhere.toml", "--out", "x", status=1)
     assert "Usage" in birl_("data", "import", "--help")
+
+
+def test_a_query_instead_of_files(birl_: Any, logs: pyarrow.Table) -> None:
+    sql = "select * from 'logs/*.parquet' where version = 'v2'"
+    command = ["data", "import", "--schema", "schema.toml", "--out", "data"]
+    assert re.match(r"data: \d+ episodes, \d+ of them terminated, (\d+) of \1 rows", birl_(*command, "--sql", sql))
+    assert json.loads(Path("data/import.json").read_text())["files"][0]["sql"] == sql
+    assert 'of ["the query"]' in birl_("data", "schema", "--sql", sql)
+    assert "there are no logs: give files, or a query" in birl_(*command, status=1)
+    assert "give files or --sql" in birl_(*command, "logs/0.parquet", "--sql", sql, status=1)
+    assert "--database x is for --sql" in birl_(*command, "logs/0.parquet", "--database", "x", status=1)
