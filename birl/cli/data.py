@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from birl.cli.common import note, print_table
-from birl.dataset import LogSchema
-from birl.dataset.log_files import import_files
+from birl.cli.common import load_dataset, note, print_table
+from birl.dataset import LogSchema, write_parquet
+from birl.dataset.log_files import IMPORT, import_files
 from birl.dataset.log_proposal import propose
 from birl.dataset.log_query import Query
 from birl.dataset.splits import split as split_folder
+from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError
+from birl.files import parse_json
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -52,6 +54,31 @@ def import_(
         note(f"left out: {found['duplicates']} rows of the same episode and time as another one")
     if found.get("censored"):
         note(f"censored: {found['censored']} episodes still ran when the log ended")
+
+
+@app.command(short_help="Write episodes as Parquet or for Minari.")
+def export(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Folder of steps, .h5 file or name of a dataset.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="File .parquet, or name of a Minari dataset: my/shop-v0.")],
+    env_id: Annotated[str | None, typer.Option(metavar="ID", help="For Minari: the environment of the steps.")] = None,
+) -> None:
+    """Write all episodes of DATA for other programs. Beside a Parquet file lies the schema that reads it again."""
+    dataset = load_dataset(data)
+    if PATTERN.fullmatch(to):
+        found = write_minari(dataset, to, env_id)
+        print(f"{to}: {found['episodes']} episodes, {found['steps']} steps")
+        if found["left_out"]:
+            note(f"left out: {found['left_out']} last steps of cut episodes whose next observation is not known")
+        return
+    if env_id is not None or not to.endswith(".parquet"):
+        what = f"--env-id {env_id} is for Minari" if env_id is not None else f"{to!r:.80} has no format"
+        raise ConfigError(f"{what}: write to a file .parquet, or to the name of a Minari dataset, such as my/shop-v0")
+    notes = Path(data) / IMPORT
+    loggers = parse_json(notes.read_bytes(), str(notes)).get("loggers", []) if notes.is_file() else []
+    found = write_parquet(dataset, to, loggers=loggers)
+    print(f"{to}: {found['episodes']} episodes, {found['rows']} rows")
+    if not found["schema"]:
+        note("without a schema: birl data import reads one vector as observation, and one choice or quantities")
 
 
 @app.command(short_help="Divide episodes into parts.")
