@@ -11,7 +11,16 @@ import pyarrow.parquet
 import pytest
 from gymnasium import spaces
 
-from birl.dataset import InfiniteBuffer, LogSchema, MDPDataset, ReplayBuffer, from_table, log_columns, write_parquet
+from birl.dataset import (
+    InfiniteBuffer,
+    LogSchema,
+    MDPDataset,
+    ReplayBuffer,
+    Signature,
+    from_table,
+    log_columns,
+    write_parquet,
+)
 from birl.datasets import get_dataset
 from birl.errors import EmptyDataError, UnsupportedError, WriteError
 from birl.run.identity import digest
@@ -101,6 +110,14 @@ def test_columns_of_one_s_own(tmp_path: Path) -> None:
     assert table["terminated"] == [False, True, False, False] and table["truncated"] == [False, False, False, True]
     assert LogSchema.load(tmp_path / "steps.toml").time is None
     same(again(tmp_path / "steps.parquet"), data)
+
+
+def test_an_episode_that_still_runs_is_cut(tmp_path: Path) -> None:
+    signature = Signature([np.float32], [(2,)])
+    data = ReplayBuffer(InfiniteBuffer(), observation_signature=signature, action_signature=signature)
+    data.append(np.ones(2, np.float32), np.zeros(2, np.float32), 1.0)
+    write_parquet(data, tmp_path / "steps.parquet")
+    assert [(each.terminated, each.truncated) for each in again(tmp_path / "steps.parquet").episodes] == [(False, True)]
 
 
 def test_what_a_schema_cannot_say_has_none(tmp_path: Path) -> None:

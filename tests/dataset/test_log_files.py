@@ -207,7 +207,10 @@ def members(folder: Path, name: str) -> set[float]:
 
 
 @pytest.mark.parametrize("by", ["cluster", "time"])
-def test_parts_share_no_episode_and_lose_none(by: str, data: Path, tmp_path: Path) -> None:
+def test_parts_share_no_episode_and_lose_none(
+    by: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 64)
     shares = {"train": 0.5, "select": 0.3, "certify": 0.2} if by == "time" else {"train": 0.6, "certify": 0.4}
     found = split(data, by, shares, out=tmp_path / "parts", seed=3)
     whole = {(e.extra or {})["time"][0]: e for e in ReplayBuffer.open(data).episodes}
