@@ -181,12 +181,7 @@ class BuiltPolicy:
             with torch.no_grad():
                 drawn = self.policy.distribution(self.nets, Inputs(self.units.observation(x)))
                 if not isinstance(drawn, Tensor):
-                    precise, slope = drawn.with_parameters(drawn.parameters().double()), self.units.log_slope(every)
-                    if bool(slope.isinf().any()):
-                        raise UnsupportedError(
-                            f"a dimension of {self.name}'s actions has one value only, by the action scaler, and so no "
-                            "density: leave this dimension out of the actions"
-                        )
+                    precise, slope = drawn.with_parameters(drawn.parameters().double()), self.log_slope(every)
                     return self._each(precise.log_probability(every, slope, self.clips), action)
         elif function is self.policy.sample and self.policy.explores:
             raise UnsupportedError(
@@ -202,6 +197,20 @@ class BuiltPolicy:
         same = every == self.act(x, function)[0]
         same = same.all(-1) if actions.shape else same
         return self._each(torch.where(same, 0.0, -np.inf).double(), action)
+
+    def log_slope(self, action: Tensor) -> Tensor:
+        """As `Units.log_slope`, finite.
+
+        Raises:
+            UnsupportedError: if an action scaler leaves a dimension one value only.
+        """
+        slope = self.units.log_slope(action)
+        if bool(slope.isinf().any()):
+            raise UnsupportedError(
+                f"a dimension of {self.name}'s actions has one value only, by the action scaler, and so no density: "
+                "leave this dimension out of the actions"
+            )
+        return slope
 
     def _check_probability(self, noise: bool) -> None:
         if noise and self.noisy:

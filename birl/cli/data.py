@@ -7,38 +7,45 @@ from typing import Annotated, Any
 
 import typer
 
-from birl.cli.common import note, print_table
-from birl.dataset import LogSchema
-from birl.dataset.log_files import import_files
+from birl.cli.common import load_dataset, note, print_table
+from birl.dataset import LogSchema, write_parquet
+from birl.dataset.log_files import IMPORT, import_files
 from birl.dataset.log_proposal import propose
+from birl.dataset.log_query import Query
 from birl.dataset.splits import split as split_folder
+from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError
+from birl.files import parse_json
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 Logs = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(metavar="LOGS…", help="Files .parquet, .csv, .tsv, .jsonl or .arrow, or patterns in quotes."),
 ]
+Sql = Annotated[str | None, typer.Option(metavar="QUERY", help="Instead of files: what this query of duckdb gives.")]
+Database = Annotated[Path | None, typer.Option(metavar="FILE", help="For --sql: a database of duckdb with the tables.")]
 
 
 @app.command(short_help="Propose what a log's columns mean.")
-def schema(logs: Logs) -> None:
+def schema(logs: Logs = None, sql: Sql = None, database: Database = None) -> None:
     """Print a schema, to be read and corrected: birl data schema 'logs/*.parquet' > schema.toml.
 
     Each line says why. Where several columns could have a role, they are listed and none is chosen.
     """
-    print(propose(logs), end="")
+    print(propose(_sources(logs, sql, database)), end="")
 
 
 @app.command("import", short_help="Write logs as episodes, by a schema.")
 def import_(
-    logs: Logs,
     schema: Annotated[Path, typer.Option(metavar="FILE", help="Schema (.toml), as `birl data schema` proposes it.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder, for --dataset.")],
+    logs: Logs = None,
+    sql: Sql = None,
+    database: Database = None,
 ) -> None:
     """Read logs of any size into a folder of episodes, with import.json: what went in, what left, and why."""
-    found = import_files(logs, LogSchema.load(schema), out)
+    found = import_files(_sources(logs, sql, database), LogSchema.load(schema), out)
     episodes, ended = found["episodes"], found["terminated"]
     print(f"{out}: {episodes} episodes, {ended} of them terminated, {found['rows_out']} of {found['rows_in']} rows")
     for rule, gone in found["dropped"].items():
@@ -47,6 +54,31 @@ def import_(
         note(f"left out: {found['duplicates']} rows of the same episode and time as another one")
     if found.get("censored"):
         note(f"censored: {found['censored']} episodes still ran when the log ended")
+
+
+@app.command(short_help="Write episodes as Parquet or for Minari.")
+def export(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Folder of steps, .h5 file or name of a dataset.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="File .parquet, or name of a Minari dataset: my/shop-v0.")],
+    env_id: Annotated[str | None, typer.Option(metavar="ID", help="For Minari: the environment of the steps.")] = None,
+) -> None:
+    """Write all episodes of DATA for other programs. Beside a Parquet file lies the schema that reads it again."""
+    dataset = load_dataset(data)
+    if PATTERN.fullmatch(to):
+        found = write_minari(dataset, to, env_id)
+        print(f"{to}: {found['episodes']} episodes, {found['steps']} steps")
+        if found["left_out"]:
+            note(f"left out: {found['left_out']} last steps of cut episodes whose next observation is not known")
+        return
+    if env_id is not None or not to.endswith(".parquet"):
+        what = f"--env-id {env_id} is for Minari" if env_id is not None else f"{to!r:.80} has no format"
+        raise ConfigError(f"{what}: write to a file .parquet, or to the name of a Minari dataset, such as my/shop-v0")
+    notes = Path(data) / IMPORT
+    loggers = parse_json(notes.read_bytes(), str(notes)).get("loggers", []) if notes.is_file() else []
+    found = write_parquet(dataset, to, loggers=loggers)
+    print(f"{to}: {found['episodes']} episodes, {found['rows']} rows")
+    if not found["schema"]:
+        note("without a schema: birl data import reads one vector as observation, and one choice or quantities")
 
 
 @app.command(short_help="Divide episodes into parts.")
@@ -62,6 +94,14 @@ def split(
     columns = list(next(iter(found.values())))
     rows = [[str(Path(data if out is None else out) / name), *map(str, each.values())] for name, each in found.items()]
     print_table([["PART", *map(str.upper, columns)], *rows], right=True)
+
+
+def _sources(logs: list[str] | None, sql: str | None, database: Path | None) -> list[str | Query]:
+    if sql is None and database is not None:
+        raise ConfigError(f"--database {database} is for --sql: give a query, or leave it out")
+    if (sql is None) == (not logs):
+        raise ConfigError("there are no logs: give files, or a query, --sql" if sql is None else "give files or --sql")
+    return [*(logs or ())] if sql is None else [Query(sql, None if database is None else str(database))]
 
 
 def _shares(text: str) -> dict[str, float]:

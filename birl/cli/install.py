@@ -23,6 +23,7 @@ EXTRAS = {
     "mlflow": "Logging to MLflow.",
     "onnx": "Export to ONNX.",
     "plot": "Plots.",
+    "sql": "Logs by SQL (duckdb).",
     "tensorboard": "Logging to TensorBoard.",
     "video": "Videos (birl record).",
     "wandb": "Logging to Weights & Biases.",

@@ -18,6 +18,7 @@ from birl.dataset.episode import (
 from birl.dataset.episode_generator import EpisodeGenerator
 from birl.dataset.hdf5 import dump, load
 from birl.dataset.hindsight import HindsightSampler
+from birl.dataset.log_export import write_parquet
 from birl.dataset.log_schema import LogSchema
 from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
@@ -96,4 +97,5 @@ __all__ = [
     "dump",
     "from_table",
     "load",
+    "write_parquet",
 ]

@@ -12,6 +12,7 @@ from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, did_
 from birl.types import Array
 
 ROWS_AT_ONCE: Final = 65536
+BYTES_AT_ONCE: Final = 2**26
 _MAX_COLUMNS: Final = 10_000
 _MAX_WIDTH: Final = 100_000
 
@@ -24,11 +25,13 @@ class Column:
         values: ``[n]``, or ``[n, k]`` of lists: numbers, bools or datetime64; of text the index of its label.
         missing: bool ``[n]``: null, NaN or no date; the value is then without meaning.
         labels: the different texts; ``None`` if it is no text.
+        open: whether all are missing and nothing says if these would be numbers or lists, or how long the lists.
     """
 
     values: Array
     missing: Array
     labels: tuple[Any, ...] | None = None
+    open: bool = False
 
     def distinct(self) -> tuple[list[Any], Array]:
         """The different values (or rows of missing ones), and the index ``[n]`` of each row's among them."""
@@ -43,6 +46,11 @@ class Column:
         if self.labels is not None:
             return "text"
         return {"M": "dates", "b": "true/false", "f": "numbers"}.get(self.values.dtype.kind, "whole numbers")
+
+
+def rows_at_once(width: float) -> int:
+    """How many rows of ``width`` bytes are worked on at once: one at least."""
+    return max(1, min(ROWS_AT_ONCE, int(BYTES_AT_ONCE / max(width, 1))))
 
 
 def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Column]]:
@@ -63,8 +71,9 @@ def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Colum
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise ShapeError(f"the lengths of columns differ: {lengths!s:.200}: give every column one row per step")
-        for begin in range(0, max(lengths.values(), default=0), ROWS_AT_ONCE):
-            rows = slice(begin, begin + ROWS_AT_ONCE)
+        step = rows_at_once(sum(np.asarray(array[:1]).nbytes for array in arrays.values()))
+        for begin in range(0, max(lengths.values(), default=0), step):
+            rows = slice(begin, begin + step)
             yield {name: column_of_array(array[rows], name) for name, array in arrays.items()}
         return
     if not hasattr(source, "__arrow_c_stream__"):
@@ -77,11 +86,12 @@ def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Colum
 
 
 def batches_of(batches: Any, columns: tuple[str, ...], origin: str) -> Iterator[dict[str, Column]]:
-    """The columns of Arrow's record batches, at most `ROWS_AT_ONCE` rows at a time."""
+    """The columns of Arrow's record batches, `rows_at_once`."""
     for batch in batches:
         check_columns(columns, tuple(batch.schema.names), origin)
-        for begin in range(0, batch.num_rows, ROWS_AT_ONCE):
-            part = batch.slice(begin, ROWS_AT_ONCE)
+        step = rows_at_once(sum(batch.column(name).nbytes for name in columns) / max(batch.num_rows, 1))
+        for begin in range(0, batch.num_rows, step):
+            part = batch.slice(begin, step)
             yield {name: column_of_arrow(part.column(name), name) for name in columns}
 
 
@@ -104,6 +114,7 @@ def column_of_array(given: Any, name: str) -> Column:
         raise ShapeError(f"column {name!r:.60} is ragged ({error}): give all rows the same length") from error
     if array.ndim not in (1, 2):
         raise ShapeError(f"column {name!r:.60} has the shape {array.shape}; it must be (N,) or (N, K)")
+    _check_width(array.shape[1:], name)
     missing = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else np.zeros(array.shape, bool)
     if array.dtype.kind == "O":
         absent = [each is None or (isinstance(each, float) and each != each) for each in array.ravel()]
@@ -114,6 +125,9 @@ def column_of_array(given: Any, name: str) -> Column:
             raise ShapeError(f"column {name!r:.60} is ragged ({error}): give all rows the same length") from error
         if there.dtype.kind == "O":
             raise ShapeError(f"column {name!r:.60} holds objects, {there[0]!r:.40}: make them numbers or text")
+        if not there.size and array.ndim == 1:
+            return Column(np.zeros(len(array)), missing, open=True)
+        _check_width(there.shape[1:], name)
         array = np.zeros((*array.shape, *there.shape[1:]), there.dtype)
         array[~missing] = there
         missing = missing.reshape(*missing.shape, *[1] * (array.ndim - missing.ndim))
@@ -159,7 +173,7 @@ def column_of_arrow(array: Any, name: str) -> Column:
             stamps = array.cast(arrow.timestamp("ns", getattr(kind, "tz", None))).cast(arrow.int64()).fill_null(0)
             return Column(stamps.to_numpy(zero_copy_only=False).view("datetime64[ns]"), missing)
         if types.is_null(kind):
-            return Column(np.zeros(len(array)), missing)
+            return Column(np.zeros(len(array)), missing, open=True)
         if types.is_decimal(kind):
             array = array.cast(arrow.float64())
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
@@ -185,17 +199,26 @@ def _lists(array: Any, missing: Array, name: str) -> Column:
         raise ShapeError(
             f"column {name!r:.60} holds lists of {lengths[0]} and of {lengths[-1]} numbers; all must have one length"
         )
-    width = int(lengths[0]) if len(lengths) else 0
+    told = [*lengths.tolist(), getattr(array.type, "list_size", None)]  # a type may tell it where all are missing
+    if told[0] is None:
+        return Column(np.zeros((len(array), 0)), missing, open=True)
+    width = int(told[0])
+    _check_width((width,), name)
     if width > _MAX_WIDTH:
         raise ShapeError(f"column {name!r:.60} holds lists of {width} numbers; at most {_MAX_WIDTH} are possible")
     inner = column_of_arrow(array.drop_null().flatten(), name)
     if inner.labels is not None or inner.values.ndim > 1 or inner.values.dtype.kind not in "biuf":
         raise ShapeError(f"column {name!r:.60} holds lists of {inner.kind}; they must be lists of numbers")
     values = np.zeros((len(array), width), inner.values.dtype)
-    values[~missing] = inner.values.reshape(-1, width) if width else 0
+    values[~missing] = inner.values.reshape(-1, width)
     gone = missing.copy()
-    gone[~missing] |= inner.missing.reshape(-1, width).any(1) if width else False
+    gone[~missing] |= inner.missing.reshape(-1, width).any(1)
     return Column(values, gone)
+
+
+def _check_width(shape: tuple[int, ...], name: str) -> None:
+    if 0 in shape:
+        raise ShapeError(f"column {name!r:.60} holds lists of 0 numbers, at least 1 is needed: leave it out")
 
 
 def check_rows(rows: int, origin: str) -> None:

@@ -1,4 +1,7 @@
-"""Logs in files: Parquet, CSV, JSON lines and Arrow, some rows at a time, into a folder of episodes."""
+"""Logs in files: Parquet, CSV, JSON lines and Arrow, some rows at a time, into a folder of episodes.
+
+Whatever else gives rows, as `birl.dataset.log_query.Query`, is a `Source` beside them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import csv
 import glob
 import gzip
 import hashlib
+import io
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from birl._version import __version__
-from birl.dataset.log_columns import ROWS_AT_ONCE, Column, batches_of, check_columns
+from birl.dataset.log_columns import Column, batches_of, check_columns, rows_at_once
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.tables import Importer
@@ -41,13 +46,37 @@ _FORMATS: Final = {
 _CONVERSION: Final = re.compile(r"In CSV column #(\d+): .*?conversion error to (\S+): invalid value '(.*)'", re.DOTALL)
 
 
-def import_files(patterns: Iterable[str | os.PathLike[str]], schema: LogSchema, out: Any) -> dict[str, Any]:
+class Source(Protocol):
+    """Where rows come from; ``str()`` of it names it in messages."""
+
+    def read(
+        self, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
+    ) -> Iterator[Any]:
+        """Record batches with these columns at least, or with all.
+
+        Args:
+            columns: their names.
+            numbers: those that hold numbers, for sources that do not say it.
+            texts: those that hold text, which may look like numbers.
+
+        Raises:
+            BirlError: whatever is wrong.
+        """
+
+    def about(self) -> dict[str, Any]:
+        """What an import notes of it, in JSON form."""
+
+
+Logs: TypeAlias = Iterable[str | os.PathLike[str] | Source]
+
+
+def import_files(logs: Logs, schema: LogSchema, out: Any) -> dict[str, Any]:
     """Read files into a new folder of episodes, for `ReplayBuffer.open`.
 
     In memory are some rows at a time and, of all rows, three numbers each. The folder appears once it is whole.
 
     Args:
-        patterns: files, or patterns such as ``"logs/*.parquet"``.
+        logs: files, or patterns such as ``"logs/*.parquet"``; or other sources.
         schema: what their columns mean.
         out: the folder.
 
@@ -61,14 +90,14 @@ def import_files(patterns: Iterable[str | os.PathLike[str]], schema: LogSchema, 
         MissingExtraError: without pyarrow.
     """
     folder = new_place(out)
-    files = files_of(patterns)
+    sources = sources_of(logs)
     with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as work:
         importer = Importer(schema, Path(work) / "data")
         with importer:
-            for file in files:
-                importer.add(read_columns(file, schema), str(file))
+            for source in sources:
+                importer.add(_columns(source, schema), str(source))
             buffer = importer.finish()
-        found = _summary(importer, files, buffer)
+        found = _summary(importer, sources, buffer)
         buffer.close()
         del buffer
         write_notes(Path(work) / "data", found, schema.text())
@@ -103,18 +132,14 @@ def _move(folder: Path, to: Path) -> None:
         raise WriteError(f"{to} could not be written ({error}): give another folder") from error
 
 
-def _summary(importer: Importer, files: list[Path], buffer: ReplayBuffer) -> dict[str, Any]:
+def _summary(importer: Importer, sources: list[Source], buffer: ReplayBuffer) -> dict[str, Any]:
     schema, encoder = importer.schema, importer.encoder
     action = schema.action
-    listed: list[dict[str, Any]] = []
-    for file, rows in zip(files, importer.rows_of_origins(), strict=True):
-        with open(file, "rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        listed.append({"file": str(file), "rows": rows, "sha256": digest})
+    rows = importer.rows_of_origins()
     return {
         "version": 1,
         "birl": __version__,
-        "files": listed,
+        "files": [{**source.about(), "rows": count} for source, count in zip(sources, rows, strict=True)],
         "schema_sha256": hashlib.sha256(schema.text().encode()).hexdigest(),
         **importer.counts,
         "transitions": buffer.transition_count,
@@ -122,13 +147,12 @@ def _summary(importer: Importer, files: list[Path], buffer: ReplayBuffer) -> dic
         "actions": list(action.values) or action.size if action.discrete else list(action.names),
         "reward": {"lower": schema.reward.lower, "upper": schema.reward.upper},
         "loggers": list(encoder.loggers.numbers),
-        "clusters": len(encoder.clusters.numbers),
         "extra": [name.removeprefix("extra.") for name in buffer.storage.extra_names],
     }
 
 
-def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The files that are named, sorted within each pattern.
+def sources_of(logs: Logs) -> list[Source]:
+    """Files as sources, sorted within each pattern; other sources as they are.
 
     Raises:
         FileError: if a pattern matches none.
@@ -136,7 +160,11 @@ def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
         ConfigError: if one is named twice.
     """
     found: list[Path] = []
-    for given in patterns:
+    others: list[Source] = []
+    for given in logs:
+        if not isinstance(given, str | os.PathLike):
+            others.append(given)
+            continue
         pattern = os.fspath(given)
         files = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
         if not files:
@@ -146,9 +174,42 @@ def files_of(patterns: Iterable[str | os.PathLike[str]]) -> list[Path]:
         if file.is_dir():
             raise FileError(f"{file} is a folder: name the files in it, such as '{file}/*.parquet'")
         _format(file)
-        if found.count(file) > 1:
-            raise ConfigError(f"{file} is named twice: its rows would count twice; name it once")
-    return found
+    seen: dict[tuple[int, int], Path] = {}
+    for file in found:
+        about = file.stat()
+        first = seen.setdefault((about.st_dev, about.st_ino), file)
+        if first is not file:
+            also = "" if first == file else f", as {first}, too"
+            raise ConfigError(f"{file} is named twice{also}: its rows would count twice; name it once")
+    return [*map(LogFile, found), *others]
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file as a source of rows."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def about(self) -> dict[str, Any]:
+        """See `Source.about`."""
+        with open(self.path, "rb") as opened:
+            return {"file": str(self.path), "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
+
+    def read(
+        self, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
+    ) -> Iterator[Any]:
+        """See `Source.read`.
+
+        Raises:
+            FileError: if the file is damaged.
+            DataError: if columns are missing, or a value is not of its column's kind.
+        """
+        with ReadErrors(self.path):
+            yield from record_batches(self.path, columns, numbers, texts)
+        require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
 
 
 def _format(file: Path) -> str:
@@ -160,39 +221,32 @@ def _format(file: Path) -> str:
     return kind
 
 
-def read_columns(file: Path, schema: LogSchema) -> Iterator[dict[str, Column]]:
-    """The columns of a file that a schema names, some rows at a time."""
+def _columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Column]]:
+    """The columns of a source that a schema names, some rows at a time."""
     numbers = [each.column for each in schema.observation if not each.values] + [schema.reward.column]
     numbers += [] if schema.action.discrete else schema.action.names
+    numbers += [schema.propensity.column] if schema.propensity else []
     texts = [each.column for each in schema.observation if each.values and isinstance(each.values[0], str)]
     if schema.action.column and schema.action.values and isinstance(schema.action.values[0], str):
         texts.append(schema.action.column)
     by = schema.episode.by if isinstance(schema.episode, Cut) else schema.episode
     texts += [name for name in (by, schema.logger, schema.cluster) if name is not None]  # 007 is not 7
-    batches = record_batches(file, schema.columns, tuple(numbers), tuple(texts))
-    with ReadErrors(file):
-        yield from batches_of(batches, schema.columns, str(file))
-    require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
+    batches = source.read(schema.columns, tuple(numbers), tuple(texts))
+    return batches_of(batches, schema.columns, str(source))
 
 
 def record_batches(
     file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
 ) -> Iterator[Any]:
-    """Record batches of a file, with these columns (of all kinds that read by column) or all of them.
-
-    Args:
-        file: the file.
-        columns: their names.
-        numbers: those that hold numbers, for kinds of files that do not say it.
-        texts: those that hold text, for CSV, where it may look like numbers.
-    """
+    """Record batches of a file, with these columns (of all kinds that read by column) or all of them."""
     arrow = require("pyarrow", "logs")
     kind = _format(file)
-    double = arrow.float64()
     if kind == "parquet":
         with require("pyarrow.parquet", "logs").ParquetFile(file, buffer_size=_BUFFER) as parquet:
-            check_columns(columns or (), tuple(parquet.schema_arrow.names), str(file))
-            yield from parquet.iter_batches(ROWS_AT_ONCE, columns=None if columns is None else list(columns))
+            names = tuple(parquet.schema_arrow.names)
+            check_columns(columns or (), names, str(file))
+            rows = rows_at_once(_row_of_parquet(parquet.metadata, columns or names))
+            yield from parquet.iter_batches(rows, columns=None if columns is None else list(columns))
     elif kind == "arrow":
         with arrow.memory_map(str(file)) as source:
             try:
@@ -203,23 +257,99 @@ def record_batches(
                 yield from arrow.ipc.open_stream(source)
     elif kind == "csv":
         text = require("pyarrow.csv", "logs")
-        read, parse = text.ReadOptions(block_size=_BLOCK), text.ParseOptions(delimiter=_delimiter(file))
-        with text.open_csv(file, read_options=read, parse_options=parse) as first:
-            names = tuple(first.schema.names)
+        names, told = _told(file, columns, numbers)
         check_columns(columns or (), names, str(file))
+        told |= {name: arrow.string() for name in texts}
         convert = text.ConvertOptions(
-            include_columns=None if columns is None else list(columns),
-            column_types=dict.fromkeys(texts, arrow.string()) | {name: double for name in numbers if name in names},
-            strings_can_be_null=True,
+            include_columns=None if columns is None else list(columns), column_types=told, strings_can_be_null=True
         )
+        read, parse = text.ReadOptions(block_size=_BLOCK), text.ParseOptions(delimiter=_delimiter(file))
         with text.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
             yield from reader
     else:
         lines = require("pyarrow.json", "logs")
-        told = arrow.schema([(name, double) for name in numbers]) if numbers else None
-        parse = lines.ParseOptions(explicit_schema=told)
+        _, told = _told(file, columns, numbers)
+        parse = lines.ParseOptions(explicit_schema=arrow.schema(list(told.items())) if told else None)
         with lines.open_json(file, read_options=lines.ReadOptions(block_size=_BLOCK), parse_options=parse) as reader:
             yield from reader
+
+
+def _row_of_parquet(about: Any, columns: tuple[str, ...]) -> float:
+    """About how many bytes a row of these columns takes in memory, in the row group where it takes most."""
+    wanted, widest = set(columns), 0.0
+    for group in (about.row_group(index) for index in range(about.num_row_groups)):
+        size = 0
+        for part in (group.column(index) for index in range(group.num_columns)):
+            names = part.path_in_schema.split(".")  # of a list "x.list.element"
+            if any(".".join(names[: count + 1]) in wanted for count in range(len(names))):
+                size += max(8 * part.num_values, part.total_uncompressed_size)
+        widest = max(widest, size / max(group.num_rows, 1))
+    return widest
+
+
+def _told(
+    file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Names and types of the columns of a file of text, from as many lines as it takes to see a value of each.
+
+    Arrow takes them from the first lines alone, where a column may be empty, or its numbers whole ones: ``numbers``
+    are told as floats, and lists of them as lists of floats.
+    """
+    arrow = require("pyarrow", "logs")
+    names: tuple[str, ...] = ()
+    found: dict[str, Any] = {}
+    for index, lines in enumerate(_blocks(file)):
+        try:
+            seen = _types(file, lines)
+        except arrow.ArrowException:
+            if not index:
+                raise
+            break  # whoever reads it all says which line is wrong
+        names = names or tuple(seen.names)
+        found |= {name: kind for name, kind in zip(seen.names, seen.types, strict=True) if _open(found.get(name))}
+        if not any(_open(found.get(name)) for name in (names if columns is None else columns)):
+            break
+    told = {name: _as_floats(kind) if name in numbers else kind for name, kind in found.items()}
+    return names, {name: kind for name, kind in told.items() if not _open(kind)}
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    """The lines of a file, packed or not, some at a time, after the line that names the columns if there is one."""
+    rest, first = b"", b""
+    with require("pyarrow", "logs").input_stream(str(file)) as opened:
+        while block := opened.read(_BLOCK):
+            lines, _, rest = (rest + block).rpartition(b"\n")
+            if lines.strip():
+                yield first + lines + b"\n"
+                if _format(file) == "csv" and not first:
+                    first = lines.split(b"\n", 1)[0] + b"\n"
+    if rest.strip():
+        yield first + rest
+
+
+def _types(file: Path, lines: bytes) -> Any:
+    """Arrow's schema of some lines."""
+    data, kind = io.BytesIO(lines), _format(file)
+    if kind == "json":
+        text = require("pyarrow.json", "logs")
+        return text.read_json(data, text.ReadOptions(block_size=len(lines))).schema
+    text = require("pyarrow.csv", "logs")
+    parse, convert = text.ParseOptions(delimiter=_delimiter(file)), text.ConvertOptions(strings_can_be_null=True)
+    return text.read_csv(data, text.ReadOptions(block_size=len(lines)), parse, convert).schema
+
+
+def _open(kind: Any) -> bool:
+    """Whether a type is not known: of nothing, of nulls or of lists of them."""
+    types = require("pyarrow", "logs").types
+    return kind is None or types.is_null(kind) or (types.is_list(kind) and types.is_null(kind.value_type))
+
+
+def _as_floats(kind: Any) -> Any:
+    """The type to which numbers are converted that seem to have this one."""
+    arrow = require("pyarrow", "logs")
+    if arrow.types.is_list(kind):
+        return arrow.list_(_as_floats(kind.value_type))
+    return kind if arrow.types.is_boolean(kind) else arrow.float64()
 
 
 def _delimiter(file: Path) -> str:

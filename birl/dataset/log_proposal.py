@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from birl.dataset.log_columns import Column, check_columns, check_rows, column_of_arrow
-from birl.dataset.log_files import ReadErrors, files_of, record_batches
+from birl.dataset.log_files import Logs, sources_of
 from birl.dataset.log_schema import toml
 from birl.errors import DataError, ShapeError
 
 _SEEN: Final = 1000  # different values that are counted
 _LISTED: Final = 20  # categories that are proposed
 _MAX_COLUMNS: Final = 2000
-_NESTED: Final = "structures, or lists of several lengths"
+_NESTED: Final = "structures, or lists of no or several lengths"
 
 # Names in logs of d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW, and common ones.
 _NAMES: Final = {
@@ -45,6 +43,7 @@ class Profile:
     kind: str = ""
     width: int = 0
     missing: int = 0
+    infinite: int = 0
     low: Any = None
     high: Any = None
     values: dict[Any, None] = field(default_factory=dict)
@@ -62,13 +61,18 @@ class Profile:
         if self.kind and (width != self.width or (kind != self.kind and not numbers)):
             raise DataError(f"column {name!r:.60} holds {self.kind} and {column.kind}, or lists of several lengths")
         self.kind, self.width = kind, width
+        if there.dtype.kind == "f":
+            self.infinite += int(np.isinf(there).sum())
+            there = there[np.isfinite(there)]
         if column.labels is not None:
             new = [column.labels[index] for index in np.unique(there)]
-        else:
+        elif there.size:
             self.low = there.min() if self.low is None else min(self.low, there.min())
             self.high = there.max() if self.high is None else max(self.high, there.max())
             self.whole &= there.dtype.kind != "f" or bool(np.all(there == np.floor(there)))
             new = [] if width or len(self.values) > _SEEN else np.unique(there)[: _SEEN + 1].tolist()
+        else:
+            new = []
         for value in new:
             if len(self.values) <= _SEEN:
                 self.values[value] = None
@@ -80,16 +84,17 @@ class Profile:
             words.append(f"from {low} to {high}")
         if not self.width and self.kind != "true/false":
             words.append(f"{'over ' if len(self.values) > _SEEN else ''}{min(len(self.values), _SEEN)} different")
+        words += [f"{self.infinite} infinite, which is an error"] * bool(self.infinite)
         return ", ".join(words + [f"{self.missing} missing"] * bool(self.missing))
 
 
-def propose(patterns: Iterable[str | os.PathLike[str]]) -> str:
-    """A schema in TOML for the files, each line with its reason; to be read and corrected.
+def propose(logs: Logs) -> str:
+    """A schema in TOML for the logs, each line with its reason; to be read and corrected.
 
     A role that several columns could have gets none: they are listed.
 
     Args:
-        patterns: files, or patterns such as ``"logs/*.parquet"``.
+        logs: files, or patterns such as ``"logs/*.parquet"``; or other sources.
 
     Raises:
         FileError, DataError: if a file cannot be used.
@@ -97,27 +102,26 @@ def propose(patterns: Iterable[str | os.PathLike[str]]) -> str:
     """
     profiles: dict[str, Profile] = {}
     rows = 0
-    files = files_of(patterns)
-    for file in files:
+    sources = sources_of(logs)
+    for source in sources:
         begin = rows
-        with ReadErrors(file):
-            for batch in record_batches(file, None):
-                names = tuple(batch.schema.names)
-                if len(names) > _MAX_COLUMNS:
-                    raise DataError(
-                        f"{file} has {len(names)} columns, a schema is proposed for at most {_MAX_COLUMNS}: write one "
-                        "by hand, which names those that matter"
-                    )
-                check_columns(names, names, str(file))
-                for name in names:
-                    profile = profiles.setdefault(name, Profile())
-                    try:
-                        profile.add(column_of_arrow(batch.column(name), name), name)
-                    except ShapeError:  # of structures, or of lists of several lengths
-                        profile.kind = _NESTED
-                rows += batch.num_rows
-        check_rows(rows - begin, str(file))
-    return _text(profiles, rows, [str(file) for file in files])
+        for batch in source.read(None):
+            names = tuple(batch.schema.names)
+            if len(names) > _MAX_COLUMNS:
+                raise DataError(
+                    f"{source} has {len(names)} columns, a schema is proposed for at most {_MAX_COLUMNS}: write one "
+                    "by hand, which names those that matter"
+                )
+            check_columns(names, names, str(source))
+            for name in names:
+                profile = profiles.setdefault(name, Profile())
+                try:
+                    profile.add(column_of_arrow(batch.column(name), name), name)
+                except ShapeError:  # of structures, or of lists of several lengths
+                    profile.kind = _NESTED
+            rows += batch.num_rows
+        check_rows(rows - begin, str(source))
+    return _text(profiles, rows, [str(source) for source in sources])
 
 
 def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:
@@ -203,6 +207,8 @@ def _action(profile: Profile) -> list[str]:
     if profile.width or not profile.whole:
         return ['kind = "continuous"']
     size = int(profile.high) + 1 if profile.high is not None else 1
+    if profile.kind == "whole numbers" and profile.low < 0:
+        return ['kind = "discrete"', f"values = {toml(sorted(profile.values))}   # all that were taken: add others"]
     if profile.kind == "numbers":
         return [f'# kind = "continuous"   # or "discrete" with size = {size}: whole numbers stored as others', ""]
     return ['kind = "discrete"   # whole numbers', f"size = {size}   # the largest that was taken, plus one"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -58,11 +59,23 @@ class RowEncoder:
         self._kind_of_time = ""
         self._kinds_of_ids: dict[str, bool] = {}
         self._action_width = 0
+        self._widths: dict[str, tuple[int, ...]] = {}
 
     def _droppable(self) -> list[tuple[str, str]]:
         parts: list[tuple[str, Any]] = [("observation", each) for each in self.schema.observation]
         parts += [("reward", self.schema.reward), ("propensity", self.schema.propensity)]
         return [(role, part.column) for role, part in parts if part is not None and part.missing == "drop"]
+
+    def knows(self, columns: Mapping[str, Column]) -> bool:
+        """Whether these rows, or those asked about before, tell how many numbers each observed column has.
+
+        Rows without any value may come before those that tell it: they can be encoded then.
+        """
+        numbers = [each.column for each in self.schema.observation if not each.values]
+        for name in numbers:
+            if not columns[name].open:
+                self._widths.setdefault(name, columns[name].values.shape[1:])
+        return len(self._widths) == len(numbers)
 
     def encode(self, columns: Mapping[str, Column], where: Where) -> dict[str, Array]:
         """Arrays ``[n, …]`` of rows.
@@ -168,6 +181,13 @@ class RowEncoder:
         name = each.column
         if each.values:
             return self._category(each, column, where)
+        if column.open:
+            if name not in self._widths and column.values.ndim > 1:
+                raise ShapeError(
+                    f"{where(0)}, column {name!r:.60}: all lists are missing, and nothing says how long they would be: "
+                    "leave the column out"
+                )
+            column = replace(column, values=np.zeros((len(column.missing), *self._widths.get(name, ()))))
         values = _numbers("observation", name, column, where, "list its categories in values = […]")
         values = values[:, None] if values.ndim == 1 else values
         missing = column.missing
@@ -273,6 +293,8 @@ class RowEncoder:
             self._mark("propensity", name, column.missing)
         else:
             _refuse_missing("propensity", name, column, where, "say missing = 'drop', or repair it")
+        if column.open and kind == "vector":
+            column = replace(column, values=np.zeros((len(column.missing), self.schema.action.count)))
         values = np.asarray(_numbers("propensity", name, column, where, "read the column as numbers"), np.float64)
         if (values.ndim == 2) != (kind == "vector"):
             raise ShapeError(

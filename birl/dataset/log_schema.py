@@ -217,7 +217,8 @@ class LogSchema:
         propensity: how probable that was; ``None`` if it was not logged.
         time: name of the column by which steps of an episode are ordered: numbers or dates. ``None``: as they stand.
         order: ``"sort"`` by time, or ``"given"``: then a time that goes back is an error.
-        duplicates: two steps of an episode at the same time: an ``"error"``, or only the ``"first"`` is kept.
+        duplicates: two steps of an episode at the same time: an ``"error"``, or only the ``"first"`` is kept, marked as
+            an end if one of them is.
         unit_of_time: length of one step, in seconds if times are dates. Then the extra column ``time_gap`` has the
             number of units until the next step (1 for the last one of an episode).
         terminated: name of the column that is 1 where the task ended with this step.

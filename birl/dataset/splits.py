@@ -14,6 +14,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episodes import EpisodeTable, episode_table
+from birl.dataset.log_columns import rows_at_once
 from birl.dataset.log_files import IMPORT, SCHEMA, new_place, write_notes
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import FINAL, Storage
@@ -24,7 +25,6 @@ from birl.types import Array, tree_leaves
 LEAST_EPISODES: Final = 30
 """Fewer episodes (or clusters) carry no statement about their mean."""
 WAYS: Final = ("episode", "cluster", "time")
-_ROWS: Final = 65536
 
 
 def split(
@@ -164,7 +164,8 @@ def _copy(data: ReplayBuffer, table: EpisodeTable, episodes: Array, folder: Path
     for name in storage.extra_names:
         part.storage.add_extra(name, storage.leaves[name])
     observations = list(tree_leaves(storage.observation_names))
-    block = np.cumsum(sizes) // _ROWS
+    row = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in storage.leaves.values())
+    block = np.cumsum(sizes) // rows_at_once(row)
     for number in np.unique(block):
         own = episodes[block == number]
         begins, counts = table.start[own], table.length[own] + 1

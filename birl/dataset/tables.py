@@ -22,14 +22,13 @@ from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import Signature
 from birl.dataset.incoming import row_flags, step_columns
-from birl.dataset.log_columns import Column, check_rows, tables_of
+from birl.dataset.log_columns import Column, check_rows, rows_at_once, tables_of
 from birl.dataset.log_rows import RowEncoder
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.replay_buffer import Place, ReplayBuffer
 from birl.errors import DataError, EmptyDataError, WriteError
 from birl.types import MASK, ActionSpace, Array, Leaf
 
-_ROWS: Final = 65536  # that are written at once, unless an episode has more
 _KEPT: Final = ("episode", "time", "terminated", "truncated", "drop")
 
 
@@ -76,6 +75,7 @@ class Importer:
         self._begins: list[int] = []
         self._origins: list[str] = []
         self._rows: dict[str, _Rows] = {}
+        self._waiting: list[tuple[int, Mapping[str, Column]]] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._on_disk = isinstance(make_place(storage), FolderPlace)
 
@@ -100,10 +100,17 @@ class Importer:
         self._begins.append(first)
         self._origins.append(origin)
         for columns in tables:
-            begin = self._count
-            count = len(next(iter(columns.values())).missing)
-            if not count:
-                continue
+            if count := len(next(iter(columns.values())).missing):
+                self._waiting.append((self._count, columns))
+                self._count += count
+                if self.encoder.knows(columns):
+                    self._encode()
+        check_rows(self._count - first, origin)
+
+    def _encode(self) -> None:
+        """Encode the rows that wait for others that tell their widths, in their order."""
+        waiting, self._waiting = self._waiting, []
+        for begin, columns in waiting:
             rows = self.encoder.encode(columns, lambda row, begin=begin: self._where(begin + row))  # type: ignore[misc]
             for name, values in rows.items():
                 if name not in self._rows:
@@ -111,8 +118,6 @@ class Importer:
                     file = Path(self._folder.name) / str(len(self._rows)) if on_disk and self._folder else None
                     self._rows[name] = _Rows(values, file)
                 self._rows[name].add(values)
-            self._count += count
-        check_rows(self._count - first, origin)
 
     def rows_of_origins(self) -> list[int]:
         """Number of rows of each file or table."""
@@ -128,6 +133,7 @@ class Importer:
 
     def finish(self) -> ReplayBuffer:
         """The episodes of all rows that were added."""
+        self._encode()
         rows = {name: self._rows.pop(name).all() for name in tuple(self._rows)}
         order, ends = self._ordered(rows)
         del rows["episode"]
@@ -140,10 +146,10 @@ class Importer:
         names = [name for name in rows if name.startswith("extra.")]
         for name, values in ({name: rows[name] for name in names} | beside).items():
             buffer.storage.add_extra(name, Leaf(values.shape[1:], values.dtype))
-        last = np.flatnonzero(ends)
-        begin = 0
+        last, begin = np.flatnonzero(ends), 0
+        at_once = rows_at_once(sum(values[:1].nbytes for values in rows.values()))  # unless an episode has more
         while begin < len(order):
-            fits = last[(last >= begin) & (last < begin + _ROWS)]
+            fits = last[(last >= begin) & (last < begin + at_once)]
             stop = int(fits[-1] if len(fits) else last[np.searchsorted(last, begin)]) + 1
             part = slice(begin, stop)
             chosen = order[part]
@@ -157,6 +163,7 @@ class Importer:
             buffer.storage.extend(0, flags, steps, {})
             begin = stop
         self.counts |= {"rows_out": len(order), "episodes": int(ends.sum()), "terminated": int(terminal.sum())}
+        self.counts["clusters"] = len(np.unique(rows["extra.cluster"][order])) if "extra.cluster" in rows else 0
         buffer.flush()
         return buffer
 
@@ -198,10 +205,12 @@ class Importer:
         same = np.diff(episode[order]) == 0
         if time is not None:
             step = np.diff(self.encoder.seconds(time)[order]) if isinstance(schema.episode, Cut) else None
-            order, same = self._without_duplicates(order, same, np.diff(time[order]) == 0, step)
+            order, same = self._without_duplicates(rows, order, same, np.diff(time[order]) == 0, step)
         return order, np.append(~same, True)
 
-    def _without_duplicates(self, order: Array, same: Array, at_once: Array, step: Array | None) -> tuple[Array, Array]:
+    def _without_duplicates(
+        self, rows: Mapping[str, Array], order: Array, same: Array, at_once: Array, step: Array | None
+    ) -> tuple[Array, Array]:
         """Leave out, or refuse, steps at the same time as the one before; and cut where nothing happened for long."""
         again = same & at_once
         self.counts["duplicates"] = int(again.sum())
@@ -216,6 +225,9 @@ class Importer:
                 f"there are {int(again.sum())} such rows: repair them, or keep each first one with duplicates = 'first'"
             )
         keep = np.append(True, ~again)
+        kept = order[np.maximum.accumulate(np.where(keep, np.arange(len(order)), 0))]
+        for name in ("terminated", "truncated"):  # an end is the episode's, whichever of its rows tells it
+            rows[name][kept[rows[name][order]]] = True
         return order[keep], same[~again]
 
     def _marked(self, rows: Mapping[str, Array], order: Array, ends: Array) -> tuple[Array, Array, Array]:
@@ -230,32 +242,31 @@ class Importer:
                 f"{kind} (column {getattr(schema, kind)!r:.60}): give what follows another episode, drop it, or "
                 "correct the mark"
             )
+        number = np.cumsum(ends) - ends
+        reasons = np.zeros(int(ends.sum()), np.int16)
+        np.maximum.at(reasons, number, rows["drop"][order])
+        self.counts |= {"rows_in": self._count, "dropped": {}}
+        for index, rule in enumerate(self.encoder.drop_rules):
+            gone = reasons == index + 1
+            if gone.any():
+                self.counts["dropped"][rule] = {"episodes": int(gone.sum()), "rows": int(gone[number].sum())}
+        keep = reasons[number] == 0
+        order, ends, terminal, cut = order[keep], ends[keep], terminal[keep], cut[keep]
         unmarked = ends & ~terminal & ~cut
-        if unmarked.any() and schema.unmarked is None:
-            row = order[int(np.argmax(unmarked))]
-            raise DataError(
-                f"{self._where(row)} is the last one of its episode and has no mark, as {int(unmarked.sum())} do: "
-                "say what these ends are, unmarked = 'truncated' (the log or a limit cut them) or 'terminated'"
-            )
-        self.counts |= {"rows_in": self._count, "unmarked": int(unmarked.sum())}
+        self.counts["unmarked"] = int(unmarked.sum())
         self._censored = np.zeros(0, bool)
         if schema.censored_after is not None:
             late = self.encoder.seconds(rows["time"])[order] >= self.encoder.moment(schema.censored_after)
             self.counts["censored"] = int((unmarked & late).sum())
             self._censored = _spread(unmarked & late, ends)
             unmarked &= ~late
-        terminal = terminal | (unmarked & (schema.unmarked == "terminated"))
-        number = np.cumsum(ends) - ends
-        reasons = np.zeros(int(ends.sum()), np.int16)
-        np.maximum.at(reasons, number, rows["drop"][order])
-        self.counts["dropped"] = {}
-        for index, rule in enumerate(self.encoder.drop_rules):
-            gone = reasons == index + 1
-            if gone.any():
-                self.counts["dropped"][rule] = {"episodes": int(gone.sum()), "rows": int(gone[number].sum())}
-        keep = reasons[number] == 0
-        self._censored = self._censored[keep] if len(self._censored) else self._censored
-        return order[keep], ends[keep], terminal[keep]
+        if unmarked.any() and schema.unmarked is None:
+            row = order[int(np.argmax(unmarked))]
+            raise DataError(
+                f"{self._where(row)} is the last one of its episode and has no mark, as {int(unmarked.sum())} do: "
+                "say what these ends are, unmarked = 'truncated' (the log or a limit cut them) or 'terminated'"
+            )
+        return order, ends, terminal | (unmarked & (schema.unmarked == "terminated"))
 
     def _beside(self, rows: Mapping[str, Array], order: Array, ends: Array) -> dict[str, Array]:
         """Further columns of the steps that follow from their order."""

@@ -30,7 +30,7 @@ from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets import atari, d4rl, minari
 from birl.datasets.atari import get_atari, get_atari_transitions
 from birl.datasets.d4rl import get_d4rl
-from birl.datasets.minari import get_minari
+from birl.datasets.minari import get_minari, write_minari
 from birl.envs import make_env
 from birl.errors import ConfigError
 
@@ -43,6 +43,7 @@ __all__ = [
     "get_dataset",
     "get_minari",
     "get_pendulum",
+    "write_minari",
 ]
 
 _ENVIRONMENTS: Final = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}

@@ -6,31 +6,37 @@ They need the extra ``minari``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from birl.actions import actions_of, as_rows
+from birl.actions import actions_of, as_rows, environment_actions, space_of
 from birl.checks import check
-from birl.dataset import Episode, ReplayBuffer, Sampler, Signature
+from birl.dataset import Episode, ReplayBuffer, ReplayBufferBase, Sampler, Signature, create_zero_observation
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets.folders import environment_or_none, stored
 from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, is_channel_last, with_channel_first, with_goal
 from birl.errors import (
+    BirlError,
     ConfigError,
     EmptyDataError,
     EnvironmentMismatchError,
     FileError,
     MissingExtraError,
     ShapeError,
+    WriteError,
     require,
 )
-from birl.observations import chosen, leaf_spaces, observations_of, picked
-from birl.types import Tree
+from birl.observations import Choices, chosen, leaf_spaces, observations_of, picked
+from birl.spaces import Spec, environment_spec
+from birl.types import Array, Tree, tree_map
 
 PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
 """Names of Minari's datasets."""
@@ -80,11 +86,7 @@ def get_minari(
         EmptyDataError: if it holds no step.
         ShapeError, ActionError: if its spaces are not supported.
     """
-    if not PATTERN.fullmatch(check("env_name", env_name, str)):
-        raise ConfigError(
-            f"{env_name!r} is no name of a Minari dataset: these look like 'mujoco/hopper/medium-v0', with the version "
-            "at the end and nothing but letters, digits, - and _ between slashes"
-        )
+    _check_name(env_name)
     minari = require("minari", "minari")
     try:
         source = minari.load_dataset(env_name, download=download)
@@ -131,6 +133,113 @@ def get_minari(
         return ChannelFirst(env) if is_channel_last(space) else env
 
     return dataset, environment_or_none(repr(env_name), make)
+
+
+def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[str, int]:
+    """Write all episodes as a new Minari dataset, one after the other.
+
+    Minari keeps T + 1 observations of T steps. The one after a termination is zeros if it is not known; where it is not
+    known after a cut, the last step is left out, so that its observation is the last one. What is stored beside the
+    steps becomes ``infos``, as the environment would give them: a step's are those after it.
+
+    Args:
+        dataset: episodes.
+        name: of the new dataset, such as ``"shop/prices-v0"``.
+        env: the environment that the steps are from, or its id: Minari can make it again then. Without it the spaces
+            are those of the data, without bounds.
+
+    Returns:
+        The numbers of ``episodes`` and ``steps`` that were written, and of steps that were ``left_out``.
+
+    Raises:
+        ConfigError: if ``name`` is no name of a Minari dataset.
+        EnvironmentMismatchError: if the environment has other observations or actions.
+        EmptyDataError: if no step could be written.
+        WriteError: if there is such a dataset, or it cannot be written.
+        MissingExtraError: if Minari is not installed.
+    """
+    _check_name(name)
+    minari = require("minari", "minari")
+    buffer = require("minari.data_collector", "minari").EpisodeBuffer
+    folder = require("minari.storage.datasets_root_dir", "minari").get_dataset_path(name)
+    if folder.exists():
+        raise WriteError(f"there is a Minari dataset {name!r} at {folder} already: give another name or version")
+    info = dataset.dataset_info
+    if env is None:
+        action_space = space_of(info.actions, -np.inf, np.inf)
+        observation_space = _space(info.observations, info.observation_signature.tree)
+    else:
+        env = gymnasium.make(env) if isinstance(env, str) else env
+        own, given = Spec(info.observations, info.actions), environment_spec(env)
+        if own != given:
+            raise EnvironmentMismatchError(f"the environment has {given}, but the data {own}: leave it out")
+        action_space, observation_space = env.action_space, env.observation_space
+    found = {"episodes": 0, "steps": 0, "left_out": 0}
+
+    def buffers() -> Iterator[Any]:
+        for episode in dataset.episodes:
+            steps, final = len(episode), episode.final_observation
+            if final is None and not episode.terminated:
+                steps -= 1
+                final = tree_map(lambda leaf, last=steps: leaf[last], episode.observations)
+                found["left_out"] += 1
+            elif final is None:
+                final = create_zero_observation(tree_map(lambda leaf: leaf[0], episode.observations))
+            if not steps:
+                continue
+            last, extra = np.arange(steps) == steps - 1, (episode.extra or {}).items()
+            beside = {key: np.concatenate([np.zeros_like(values[:1]), values[:steps]]) for key, values in extra}
+            yield buffer(
+                observations=tree_map(partial(_then, steps), episode.observations, final),
+                actions=environment_actions(action_space, episode.actions[:steps]),
+                rewards=episode.rewards[:steps, 0],
+                terminations=last & episode.terminated,
+                truncations=last & (not episode.terminated),
+                infos=beside or None,
+            )
+            found["episodes"] += 1
+            found["steps"] += steps
+
+    spaces_of_data = {"observation_space": observation_space, "action_space": action_space}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* is (set to )?None", UserWarning)  # who made it, and with what
+            minari.create_dataset_from_buffers(name, buffers(), env=env, jpeg_encoding=False, **spaces_of_data)
+        if not found["episodes"]:
+            raise EmptyDataError("no episode has a step with a next observation: there is nothing to export")
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError) and not isinstance(error, BirlError):
+            raise WriteError(f"the Minari dataset {name!r} cannot be written ({error})") from error
+        raise
+    return found
+
+
+def _then(steps: int, rows: Array, last: Array) -> Array:
+    return np.concatenate([rows[:steps], np.asarray(last)[None]])
+
+
+def _check_name(name: Any) -> None:
+    if not PATTERN.fullmatch(check("env_name", name, str)):
+        raise ConfigError(
+            f"{name!r} is no name of a Minari dataset: these look like 'mujoco/hopper/medium-v0', with the version "
+            "at the end and nothing but letters, digits, - and _ between slashes"
+        )
+
+
+def _space(observations: Tree, data: Tree) -> spaces.Space[Any]:
+    """The space of observations of which nothing is known but their shapes and dtypes."""
+    if isinstance(observations, dict):
+        return spaces.Dict({name: _space(part, data[name]) for name, part in observations.items()})
+    if isinstance(observations, tuple):
+        return spaces.Tuple([_space(*pair) for pair in zip(observations, data, strict=True)])
+    if isinstance(observations, Choices):
+        return observations.space
+    kind = np.dtype(data.dtype)
+    if kind.kind == "b":
+        return spaces.MultiBinary(observations.shape)
+    low, high = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
+    return spaces.Box(low, high, observations.shape, kind.type)
 
 
 def _is_goal(space: Any) -> bool:

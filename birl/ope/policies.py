@@ -71,7 +71,13 @@ class DrawnPolicy(Acts, ABC):
         The last input is ``noise``, float32 ``[B, width]``: new standard normal numbers for each action, which whoever
         runs the file draws. The second output is ``log_probability`` ``[B]``, that of the action: log it. The width is
         the number of columns of an action (1 if there is one choice), of a mixture one more than those of its members.
+
+        Raises:
+            UnsupportedError: if an action has no density, or is not drawn by normal numbers, as from a Beta
+                distribution.
         """
+        for _, member in self.members():
+            member.acting.log_slope(torch.zeros(member.spec.actions.shape or (1,), device=member.acting.units.device))
         policy, module = self.members()[0][1].acting, self.module()
         policy.set_mode(True)
         example = example_of(policy)

@@ -106,9 +106,10 @@ class Trajectories:
         most = log_weight.max(-2, keepdims=True)
         if np.isneginf(most).any():
             step = _first(np.isneginf(most[..., 0, :]))[-1]
+            shorter = f", or a horizon of at most {step}" if step else ""
             raise DataError(
                 f"no logged episode can be one of the policy's: all weights are 0 from step {step} on. "
-                "Evaluate a policy that is nearer to the logs, or a shorter horizon"
+                f"Evaluate a policy that is nearer to the logs{shorter}"
             )
         scaled = np.exp(log_weight - most)
         return np.asarray(scaled / scaled.mean(-2, keepdims=True))
@@ -212,10 +213,11 @@ def shrink_ratios(log_ratio: Array, strength: float) -> Array:
 
 
 def temper_ratios(log_ratio: Array, strength: float) -> Array:
-    """``rho / (1 - lam + lam rho)``: at most ``1 / lam`` (Metelli et al. 2021, NeurIPS, definition 4.1)."""
+    """``rho / (1 - lam + lam rho)``: at most ``1 / lam`` (Metelli et al. 2021, NeurIPS, definition 4.1). 0 stays 0."""
     check("strength", strength, float, low=0, high=1, error=DataError)
-    with np.errstate(divide="ignore"):
-        return np.asarray(log_ratio - np.logaddexp(np.log1p(-strength), np.log(strength) + log_ratio))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tempered = log_ratio - np.logaddexp(np.log1p(-strength), np.log(strength) + log_ratio)
+    return np.where(np.isneginf(log_ratio), -np.inf, tempered)
 
 
 def kernel_log_density(action: Array, chosen: Array, bandwidth: float | Array) -> Array:

@@ -9,9 +9,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import minari
 import pyarrow
 import pyarrow.parquet
 import pytest
+
+from birl.dataset import ReplayBuffer
+from birl.run.identity import digest
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
 
@@ -80,3 +84,33 @@ def test_what_left_is_said(birl_: Any, logs: pyarrow.Table) -> None:
     assert "there is no file 'nowhere.csv'" in birl_("data", "schema", "nowhere.csv", status=1)
     assert "nowhere.toml" in birl_(*command, "nowhere.toml", "--out", "x", status=1)
     assert "Usage" in birl_("data", "import", "--help")
+
+
+def test_a_query_instead_of_files(birl_: Any, logs: pyarrow.Table) -> None:
+    sql = "select * from 'logs/*.parquet' where version = 'v2'"
+    command = ["data", "import", "--schema", "schema.toml", "--out", "data"]
+    assert re.match(r"data: \d+ episodes, \d+ of them terminated, (\d+) of \1 rows", birl_(*command, "--sql", sql))
+    assert json.loads(Path("data/import.json").read_text())["files"][0]["sql"] == sql
+    assert 'of ["the query"]' in birl_("data", "schema", "--sql", sql)
+    assert "there are no logs: give files, or a query" in birl_(*command, status=1)
+    assert "give files or --sql" in birl_(*command, "logs/0.parquet", "--sql", sql, status=1)
+    assert "--database x is for --sql" in birl_(*command, "logs/0.parquet", "--database", "x", status=1)
+
+
+@pytest.mark.filterwarnings("ignore:env_spec is None:UserWarning")  # of Minari
+def test_episodes_for_other_programs(birl_: Any, logs: pyarrow.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(Path.cwd() / "minari"))
+    birl_("data", "import", "logs/*.parquet", "--schema", "schema.toml", "--out", "data")
+    assert birl_("data", "export", "data", "steps.parquet") == "steps.parquet: 200 episodes, 1200 rows\n"
+    assert set(pyarrow.parquet.read_table("steps.parquet")["logger"].to_pylist()) == {"v1", "v2"}
+    said = birl_("data", "import", "steps.parquet", "--schema", "steps.toml", "--out", "again")
+    assert said.startswith("again: 200 episodes, 200 of them terminated, 1200 of 1200 rows")
+    assert digest([ReplayBuffer.open("again").storage]) == digest([ReplayBuffer.open("data").storage])
+    assert birl_("data", "export", "data", "my/trips-v0") == "my/trips-v0: 200 episodes, 1200 steps\n"
+    assert len(minari.load_dataset("my/trips-v0")) == 200
+    birl_("data", "export", "pendulum-random", "swing-v0", "--env-id", "Pendulum-v1")
+    assert minari.load_dataset("swing-v0").recover_environment().spec.id == "Pendulum-v1"
+    assert "'steps.csv' has no format: write to" in birl_("data", "export", "data", "steps.csv", status=1)
+    assert "--env-id x is for Minari" in birl_("data", "export", "data", "x.parquet", "--env-id", "x", status=1)
+    assert "steps.parquet exists already" in birl_("data", "export", "data", "steps.parquet", status=1)
+    assert "there is no file 'nowhere'" in birl_("data", "export", "nowhere", "x.parquet", status=1)

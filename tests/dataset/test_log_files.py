@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from birl.dataset import LogSchema, ReplayBuffer, from_table, log_files
+from birl.dataset import LogSchema, ReplayBuffer, from_table, log_columns, log_files
 from birl.dataset.log_files import import_files
 from birl.dataset.log_proposal import propose
 from birl.dataset.splits import split
@@ -103,7 +103,7 @@ NAMES = ["log.parquet", "log.arrow", "log.ipc", "log.jsonl", "log.csv", "log.csv
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kind_of_file_gives_the_same_episodes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_files, "_BLOCK", 4096)
-    monkeypatch.setattr(log_files, "ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 64)
     rows = table()
     wanted = from_table(rows, SCHEMA)
     found = import_files([write(rows, tmp_path / name)], SCHEMA, tmp_path / "data")
@@ -207,7 +207,10 @@ def members(folder: Path, name: str) -> set[float]:
 
 
 @pytest.mark.parametrize("by", ["cluster", "time"])
-def test_parts_share_no_episode_and_lose_none(by: str, data: Path, tmp_path: Path) -> None:
+def test_parts_share_no_episode_and_lose_none(
+    by: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 64)
     shares = {"train": 0.5, "select": 0.3, "certify": 0.2} if by == "time" else {"train": 0.6, "certify": 0.4}
     found = split(data, by, shares, out=tmp_path / "parts", seed=3)
     whole = {(e.extra or {})["time"][0]: e for e in ReplayBuffer.open(data).episodes}
@@ -329,3 +332,74 @@ column = "r"
     table = {"id": [1, 1], "t": [0, 1], "code": [2134, 10001], "a": [0, 0], "r": [1.0, 1.0], "end": [0, 1]}
     with pytest.raises(DataError, match="column 'code': the observation is 2134, whole numbers, but values are text"):
         from_table(table, LogSchema.parse(text))
+
+
+PLAIN = """
+episode = "id"
+terminated = "end"
+[[observation]]
+column = "x"
+missing = "fill"
+fill = -1
+[action]
+column = "a"
+kind = "continuous"
+[reward]
+column = "r"
+"""
+
+
+@pytest.mark.parametrize("block", [200, 2**23])
+def test_lines_with_lists_and_truths(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Parquet has them: lists of numbers, true and false as numbers; whole numbers, or nothing, may come first."""
+    monkeypatch.setattr(log_files, "_BLOCK", block)
+    rows = [
+        {"id": i // 4, "end": i % 4 == 3, "x": None if i < 8 else [i, i + 0.5], "a": [1, -i / 2], "r": i > 20}
+        for i in range(40)
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    import_files([tmp_path / "log.jsonl"], LogSchema.parse(PLAIN), tmp_path / "data")
+    found = ReplayBuffer.open(tmp_path / "data").episodes
+    assert np.concatenate([each.observations for each in found]).tolist() == [row["x"] or [-1, -1] for row in rows]
+    assert np.concatenate([each.actions for each in found]).tolist() == [row["a"] for row in rows]
+    assert np.concatenate([each.rewards for each in found])[:, 0].tolist() == [row["r"] for row in rows]
+    assert "x[0]" in json.loads((tmp_path / "data" / "import.json").read_text())["observation"]
+    proposed = propose([tmp_path / "log.jsonl"])
+    assert 'column = "x"   # lists of 2 numbers, from 8 to 39.5, 8 missing' in proposed
+
+    said = ["false", "true"]
+    lines = [f"{i // 4},{said[i % 4 == 3]},{'' if i < 8 else said[i > 20]},{-i / 2},{i}" for i in range(40)]
+    (tmp_path / "log.csv").write_text("\n".join(["id,end,x,a,r", *lines, ""]), encoding="utf-8")
+    import_files([tmp_path / "log.csv"], LogSchema.parse(PLAIN), tmp_path / "more")
+    found = ReplayBuffer.open(tmp_path / "more").episodes
+    wanted = [-1] * 8 + [i > 20 for i in range(8, 40)]
+    assert np.concatenate([each.observations for each in found])[:, 0].tolist() == wanted
+
+
+def test_wide_rows_of_parquet_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_columns, "BYTES_AT_ONCE", 40_000)
+    table = pyarrow.table({"id": range(100), "x": [[0.0] * 1000] * 100, "a": range(100)})
+    pyarrow.parquet.write_table(table, tmp_path / "wide.parquet")
+    sizes = [batch.num_rows for batch in log_files.record_batches(tmp_path / "wide.parquet", ("id", "x"))]
+    assert sum(sizes) == 100 and max(sizes) <= 5
+    narrow = [batch.num_rows for batch in log_files.record_batches(tmp_path / "wide.parquet", ("id", "a"))]
+    assert narrow == [100]
+
+
+def test_a_file_under_two_names_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(table(), tmp_path / "log.csv")
+    monkeypatch.chdir(tmp_path)
+    os.symlink("log.csv", "link.csv")
+    os.link("log.csv", "other.csv")
+    for names in (["log.csv", file], ["link.csv", "log.csv"], ["*.csv"], ["other.csv", "./link.csv"]):
+        with pytest.raises(ConfigError, match=r"is named twice, as .*\.csv, too: its rows would count twice"):
+            import_files(names, SCHEMA, tmp_path / "data")
+
+
+def test_proposals_for_infinite_and_negative_numbers(tmp_path: Path) -> None:
+    rows = pyarrow.table({"id": [1, 1], "x": [1.0, np.inf], "r": [-np.inf, 2.0], "action": [np.inf, np.inf]})
+    text = propose([write(rows, tmp_path / "log.parquet")])
+    assert "# its name; numbers, 0 different, 2 infinite, which is an error" in text
+    assert '"r"   # its name; numbers, from 2 to 2, 1 different, 1 infinite' in text
+    rows = pyarrow.table({"id": [1, 1, 1], "action": [1, -1, 0]})
+    assert "values = [-1, 0, 1]   # all that were taken" in propose([write(rows, tmp_path / "more.parquet")])

@@ -137,7 +137,6 @@ def test_a_log_becomes_the_episodes_of_a_plain_loop(kind: str, tmp_path: Path, m
     table = pyarrow.table(given)
     if kind == "few rows at once":
         monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 7)
-        monkeypatch.setattr(tables, "_ROWS", 5)
     source = {"lists": given, "stream": table.to_reader(max_chunksize=11)}.get(kind, table)
     found = from_table(source, LogSchema.parse(SCHEMA), storage=tmp_path / "data" if kind == "folder" else "memory")
     same(found, expected(given))
@@ -356,3 +355,102 @@ def test_what_is_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingExtraError, match=r"'pyarrow' is needed here.*birl\[logs\]"):
         from_table(table, own)
     assert len(from_table(plain(), own).episodes) == 2  # without it
+
+
+def lists(*values: Any) -> Any:
+    return pyarrow.array(values, pyarrow.list_(pyarrow.float64()))
+
+
+FILLED = {"x": 'column = "x"\nmissing = "fill"\nfill = -1.0'}
+
+
+@pytest.mark.parametrize("first", [lists(None, None), pyarrow.nulls(2), None])
+def test_rows_without_any_value_take_the_width_of_others(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = lists([1.0, 2.0], None)
+    monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 2)
+    if first is None:  # a dict
+        pairs = np.array([None, None, (1.0, 2.0), None, None, None], object)
+        given: Any = plain(trip=[1, 1, 2, 2, 3, 3], done=[0, 1] * 3, x=pairs, a=[0] * 6, r=[0.0] * 6)
+        sources = [given]
+    else:
+        parts = [plain(trip=[number] * 2, done=[0, 1], x=x, a=[0, 0], r=[0.0, 0.0])
+                 for number, x in ((1, first), (2, values), (3, first))]  # fmt: skip
+        sources = [pyarrow.table(part) for part in parts]
+    own = schema(**FILLED)
+    importer = tables.Importer(own)
+    with importer:
+        for source in sources:
+            importer.add(log_columns.tables_of(source, own.columns), "it")
+        found = importer.finish()
+    assert [episode.observations.tolist() for episode in found.episodes] == [
+        [[-1, -1]] * 2, [[1, 2], [-1, -1]], [[-1, -1]] * 2
+    ]  # fmt: skip
+
+
+def test_columns_without_any_value() -> None:
+    """Nulls are missing numbers; lists that are all missing could have any length."""
+    own = schema(**FILLED)
+    none = plain(x=[None] * 4)
+    for table in (none, pyarrow.table(none), pyarrow.table({**none, "x": pyarrow.nulls(4, pyarrow.float64())})):
+        assert from_table(table, own).episodes[0].observations.tolist() == [[-1], [-1]]
+    fixed = pyarrow.nulls(4, pyarrow.list_(pyarrow.float32(), 3))
+    assert from_table(pyarrow.table({**none, "x": fixed}), own).episodes[0].observations.tolist() == [[-1] * 3] * 2
+    with pytest.raises(ShapeError, match="row 1 of the table, column 'x': all lists are missing"):
+        from_table(pyarrow.table({**none, "x": lists(*[None] * 4)}), own)
+    dropped = schema(tables=PROPENSITY.format("vector") + '\nmissing = "drop"')
+    given = plain(trip=[1, 1, 2, 2], done=[0, 1, 0, 1])
+    for nulls in (lists(None, None), pyarrow.nulls(2)):
+        whole, gone = pyarrow.table(given).slice(0, 2), pyarrow.table(given).slice(2)
+        importer = tables.Importer(dropped)
+        with importer:
+            for part, p in ((whole, lists([0.5, 0.5], [0.5, 0.5])), (gone, nulls)):
+                importer.add(log_columns.tables_of(part.append_column("p", p), dropped.columns), "it")
+            assert len(importer.finish().episodes) == 1
+
+
+@pytest.mark.parametrize("empty", [lists([], [], [], []), np.zeros((4, 0)), [[]] * 4])
+def test_lists_of_nothing_are_refused(empty: Any) -> None:
+    given = plain(x=empty)
+    with pytest.raises(ShapeError, match="column 'x' holds lists of 0 numbers, at least 1 is needed: leave it out"):
+        from_table(pyarrow.table(given) if isinstance(empty, pyarrow.Array) else given, schema())
+
+
+def test_rows_at_once_are_fewer_if_they_are_wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(log_columns, "BYTES_AT_ONCE", 40_000)
+    wide = np.arange(80_000.0).reshape(80, 1000)
+    given = {"trip": np.repeat(np.arange(8), 10), "done": np.zeros(80), "x": wide, "a": [0] * 80, "r": [0.0] * 80}
+    for table in (given, pyarrow.table({**given, "x": list(wide)})):
+        sizes = [len(part["x"].missing) for part in log_columns.tables_of(table, LogSchema.parse(PLAIN).columns)]
+        assert sum(sizes) == 80 and max(sizes) * 8000 <= 40_000
+        assert len(from_table(table, LogSchema.parse(PLAIN), storage=tmp_path / type(table).__name__).episodes) == 8
+
+
+def test_the_mark_of_a_duplicate_is_the_episodes() -> None:
+    own = schema(more='time = "at"\nduplicates = "first"\ntruncated = "cut"')
+    rows = {"trip": [1, 1, 1, 2, 2, 2], "at": [0, 1, 1, 0, 1, 1], "a": [0] * 6, "r": np.arange(6.0), "x": [0.0] * 6}
+    found = from_table({**rows, "done": [0, 0, 1, 0, 0, 0], "cut": [0, 0, 0, 0, 0, 1]}, own).episodes
+    assert [(each.terminated, each.rewards[:, 0].tolist()) for each in found] == [(True, [0, 1]), (False, [3, 4])]
+    later = {**rows, "at": [0, 1, 1, 2, 0, 1], "trip": [1, 1, 1, 1, 2, 2], "done": [0] * 6, "cut": [0, 0, 1, 0, 0, 0]}
+    with pytest.raises(DataError, match="row 4 of the table comes after row 2 of the table, where .* is truncated"):
+        from_table(later, own)
+
+
+def test_counts_are_of_what_stays() -> None:
+    """An episode that leaves is neither unmarked nor censored, and every row is counted once."""
+    given = plain(trip=[1, 1, 1, 2, 2, 3], at=[0, 9, 9, 1, 9, 2], done=[0, 0, 0, 0, 0, 1], a=[0] * 6, r=[0.0] * 6)
+    given |= {"x": [0.0, None, None, 1.0, 2.0, 3.0], "who": [7, 7, 7, 8, 8, 9]}
+    own = schema(more='time = "at"\nduplicates = "first"\ncensored_after = 8\ncluster = "who"', unmarked="",
+                 x='column = "x"\nmissing = "drop"')  # fmt: skip
+    importer = tables.Importer(own)
+    with importer:
+        importer.add(log_columns.tables_of(given, own.columns), "it")
+        found = importer.finish()
+    counts = importer.counts
+    assert [(episode.terminated, (episode.extra or {})["censored"].max()) for episode in found.episodes] == [
+        (False, 1), (True, 0)
+    ]  # fmt: skip
+    assert (counts["unmarked"], counts["censored"], counts["clusters"]) == (1, 1, 2)
+    gone = sum(each["rows"] for each in counts["dropped"].values())
+    assert (counts["rows_in"], counts["rows_out"], counts["duplicates"], gone) == (6, 3, 1, 2)
+    with pytest.raises(DataError, match="row 5 of the table is the last one .* no mark, as 1 do"):  # it is before 10
+        from_table(given, dataclasses.replace(own, censored_after=10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,10 +18,17 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
 from birl.actions import actions_of, environment_actions, one_of
-from birl.dataset import FrameStackTransitionPicker, PrioritizedSampler, ReplayBuffer
-from birl.datasets import get_dataset, get_minari
+from birl.dataset import FrameStackTransitionPicker, MDPDataset, PrioritizedSampler, ReplayBuffer
+from birl.datasets import get_dataset, get_minari, write_minari
 from birl.envs import environment_spec
-from birl.errors import ConfigError, FileError, MissingExtraError
+from birl.errors import (
+    ConfigError,
+    EmptyDataError,
+    EnvironmentMismatchError,
+    FileError,
+    MissingExtraError,
+    WriteError,
+)
 from birl.observations import Choices
 from birl.types import ActionSpace, tree_map
 
@@ -204,3 +212,67 @@ def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'birl\[minari\]'"):
         get_minari("recorded/vector-v0")
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def same(found: ReplayBuffer, wanted: ReplayBuffer) -> None:
+    """All steps, ends and last observations agree, with their dtypes."""
+    assert len(found.episodes) == len(wanted.episodes)
+    for own, other in zip(found.episodes, wanted.episodes, strict=True):
+        for name in ("observations", "actions", "rewards", "terminated", "truncated", "final_observation"):
+            np.testing.assert_equal(getattr(own, name), getattr(other, name))
+        assert own.observation_signature == other.observation_signature
+
+
+@pytest.mark.parametrize("name", ["vector", "image", "grey", "number", "dict"])
+def test_what_was_read_can_be_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, _ = get_minari(f"recorded/{name}-v0")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert write_minari(data, f"again/{name}-v0") == {"episodes": 3, "steps": 8, "left_out": 0}
+    with pytest.warns(UserWarning, match="None is returned for it"):
+        found, env = get_minari(f"again/{name}-v0")
+    assert env is None
+    same(found, data)
+    assert found.dataset_info.observations == data.dataset_info.observations
+    assert found.dataset_info.actions == data.dataset_info.actions
+
+
+def test_images_are_written_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minari would make JPEGs of arrays that look like images."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    pixels = np.random.default_rng(0).integers(256, size=(4, 40, 40, 3), dtype=np.uint8)
+    data = MDPDataset(pixels, np.zeros((4, 1), int), np.zeros(4), [0, 0, 0, 1])
+    write_minari(data, "pixels-v0")
+    rows = next(iter(minari.load_dataset("pixels-v0").iterate_episodes())).observations
+    np.testing.assert_array_equal(rows[:4], pixels)
+    assert not rows[4].any()
+
+
+def test_a_dataset_of_one_s_own_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    rows = np.arange(24, dtype=np.float32).reshape(6, 4) / 100
+    extra = {"log_propensity": np.log([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])}
+    ends = {"terminals": [0, 1, 0, 0, 0, 0], "timeouts": [0, 0, 0, 1, 0, 1]}
+    actions = np.array([[0], [1], [0], [1], [0], [1]])
+    data = MDPDataset(rows, actions, np.arange(6.0), **ends, extra=extra, action_size=2)
+    assert write_minari(data, "pole/own-v0", "CartPole-v1") == {"episodes": 3, "steps": 4, "left_out": 2}
+    found, env = get_minari("pole/own-v0")
+    assert env.spec.id == "CartPole-v1"
+    assert [each.rewards[:, 0].tolist() for each in found.episodes] == [[0, 1], [2], [4]]
+    assert [each.terminated for each in found.episodes] == [True, False, False]
+    np.testing.assert_array_equal(found.episodes[1].final_observation, rows[3])
+    assert not found.episodes[0].final_observation.any()
+    first = next(iter(minari.load_dataset("pole/own-v0").iterate_episodes()))
+    np.testing.assert_array_equal(first.infos["log_propensity"], [0, *extra["log_propensity"][:2]])
+    with pytest.raises(EnvironmentMismatchError, match="the environment has .* but the data .*: leave it out"):
+        write_minari(data, "pole/other-v0", "Pendulum-v1")
+    with pytest.raises(WriteError, match="there is a Minari dataset 'pole/own-v0' at .* already"):
+        write_minari(data, "pole/own-v0")
+    with pytest.raises(ConfigError, match="'pole' is no name of a Minari dataset"):
+        write_minari(data, "pole")
+    cut = MDPDataset(rows[:1], np.array([[0]]), [0.0], [0], [1], action_size=2)
+    with pytest.raises(EmptyDataError, match="no episode has a step with a next observation"):
+        write_minari(cut, "pole/empty-v0")
+    assert [each for each in os.listdir(tmp_path / "pole") if each.endswith("v0")] == ["own-v0"]

@@ -234,6 +234,23 @@ def test_what_cannot_be_drawn_from_is_refused(tmp_path: Path) -> None:
         Softmax(build_algorithm(algos.DiscreteBCQConfig(encoder_factory=SMALL), (3,), 4))
     with pytest.raises(UnsupportedError, match="recurrent"):
         EpsilonGreedy(dqn(encoder_factory=GRUEncoderFactory(hidden_size=4, hidden_units=[4])), 0.1)
+    constant = build_algorithm(
+        algos.TD3Config(
+            actor_encoder_factory=SMALL,
+            critic_encoder_factory=SMALL,
+            action_scaler=MinMaxActionScaler([-3.0, 1.0], [5.0, 1.0]),
+        ),
+        (3,),
+        2,
+    )
+    fixed = Gaussian(constant, 0.1)
+    for ask in (
+        lambda: fixed.action_log_probability(X, fixed.predict(X)),
+        lambda: Mixture([fixed]).save_policy(tmp_path / "fixed.onnx"),
+    ):
+        with pytest.raises(UnsupportedError, match="has one value only, by the action scaler, and so no density"):
+            ask()
+    assert not list(tmp_path.glob("fixed*"))
     with pytest.raises(ConfigError, match="the sum 0.9"):
         Mixture([dqn(), dqn()], [0.5, 0.4])
     with pytest.raises(ConfigError, match="must be the same"):

@@ -279,7 +279,7 @@ def test_changed_ratios() -> None:
     np.testing.assert_allclose(np.exp(shrink_ratios(log, 3)), 3 * rho / (3 + rho**2))
     np.testing.assert_allclose(np.exp(temper_ratios(log, 0.25)), rho / (0.75 + 0.25 * rho))
     np.testing.assert_allclose(np.exp(temper_ratios(log, 0.0)), rho)
-    np.testing.assert_allclose(np.exp(temper_ratios(log[1:], 1.0)), 1)
+    np.testing.assert_allclose(np.exp(temper_ratios(log, 1.0)), [0, 1, 1, 1])  # what is never done stays so
     with pytest.raises(DataError, match=r"limit is 0; it must be a float > 0"):
         clip_ratios(log, 0)
 
@@ -339,8 +339,12 @@ def test_what_is_not_there_is_said() -> None:
         doubly_robust(Trajectories(mask * 1.0, mask, 0.9, mask * 0.0))
     far = Trajectories(mask * 1.0, mask, 0.9, np.array([[0, -np.inf, 0], [-np.inf, 0, 0]]))
     assert per_decision(far).value == 0.5
-    with pytest.raises(DataError, match="all weights are 0 from step 1 on"):
+    with pytest.raises(DataError, match="all weights are 0 from step 1 on.* or a horizon of at most 1$"):
         weighted_per_decision(far)
+    never = Trajectories(mask * 1.0, mask, 0.9, np.array([[-np.inf, 0, 0]] * 2))
+    assert per_decision(never).value == 0
+    with pytest.raises(DataError, match="0 from step 0 on. Evaluate a policy that is nearer to the logs$"):
+        weighted_per_decision(never)
     with pytest.raises(ShapeError, match="not the same episodes"):
         on_policy(of) - on_policy(Trajectories(mask[:1] * 1.0, mask[:1], 0.9))
 
