@@ -437,7 +437,6 @@ def test_trees_of_observations(kind: type) -> None:
         (lambda: PixelEncoderFactory(feature_size=0), "feature_size"),
         (lambda: PixelEncoderFactory().create((1, 10, 10)), "too small"),
         (lambda: PixelEncoderFactory().create((4,)), "channels, height, width"),
-        (lambda: VectorEncoderFactory().create(((4,), (2,))), "one array"),
         (lambda: DefaultEncoderFactory().create((4, 84, 84, 3)), r"\(4, 84, 84, 3\).*frames \* channels.*Vector"),
         (lambda: DefaultEncoderFactory().build((2, 3, 4, 5, 6), Continuous(2), 2), r"join dimensions before\. Vector"),
         (lambda: LSTMEncoderFactory(0), "hidden_size"),
