@@ -173,7 +173,8 @@ def exploration(
     if wrong:
         needs = _FLAGS[wrong[0]][0]
         why = "whose policy explores by itself" if explores else f"which explores by {kind}"
-        remedy = f"give --explorer {needs}, too" if needs in fitting else "leave it out"
+        why = "whose noisy networks explore" if noisy else why
+        remedy = f"give --explorer {needs}, too" if needs in fitting and not noisy else "leave it out"
         raise ConfigError(f"{flags(wrong)}: not for {own}, {why}: {remedy}")
     explorer, why = _explorer(kind, actions, n_steps, given)
     if explorer is None:

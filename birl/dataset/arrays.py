@@ -128,6 +128,7 @@ class FolderPlace(MemoryPlace):
         path = self.folder / f"{name}.{shape[0]}.npy"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # a killed writer's: others may read it, so it is not made shorter
             return self._map(name, open_memmap(path, mode="w+", dtype=dtype, shape=shape))
         except OSError as error:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
@@ -138,8 +139,8 @@ class FolderPlace(MemoryPlace):
         Raises ``ValueError`` or ``OSError`` if there is none.
         """
         path = self.folder / f"{name}.{shape[0]}.npy"
-        if path.is_symlink():  # it is written to
-            raise ValueError(f"{path.name} is a link, no file of this folder")
+        if path.is_symlink() or path.is_fifo():  # a link's file would be written to, and a pipe waited for
+            raise ValueError(f"{path.name} is a link or pipe, no file of this folder")
         mapped = open_memmap(path, mode="c")  # "r+" would make a short file longer: this one refuses it
         mapped = open_memmap(path, mode="r+") if writing else mapped
         if mapped.shape != shape or mapped.dtype != dtype:

@@ -13,7 +13,7 @@ from birl.actions import Actions, check_actions
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace
 from birl.dataset.episode import DatasetInfo, Signature
-from birl.dataset.journal import LANE_ARRAYS, Journal, read_journal
+from birl.dataset.journal import LANE_ARRAYS, MOST, Journal, read_journal
 from birl.dataset.sampling import Sampler
 from birl.dataset.storage import FINAL, FIRST, HEAD, NO_TRANSITION, Storage
 from birl.errors import (
@@ -237,6 +237,12 @@ def _lock(place: FolderPlace) -> None:
     lock = FolderLock(place.folder, _LOCK, "two writers")
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
+        elsewhere = [path.name for path in place.folder.iterdir() if path.is_symlink() or path.is_fifo()]
+        if elsewhere:
+            raise WriteError(
+                f"{place.folder} holds {elsewhere[0]!r:.80}, a link or pipe: what is written there would go elsewhere. "
+                "Put a copy of the file in its place, or remove it"
+            )
         if lock.acquire():
             lock.sign()
     except Timeout:
@@ -416,7 +422,7 @@ def _attach(folder: Path, index: dict[str, Any]) -> Storage:
     if type(lanes) is not int or type(capacity) is not int or lanes != len(index["start"]) or capacity < 2:
         raise CorruptFileError(f"{folder} is damaged: {lanes!r:.30} environments of {capacity!r:.30} rows each")
     place = FolderPlace(folder)
-    place.sequence = check("sequence", index.get("sequence", 0), int, low=0, error=CorruptFileError)
+    place.sequence = check("sequence", index.get("sequence", 0), int, low=0, high=MOST, error=CorruptFileError)
     storage = Storage(info, lanes=lanes, limit=index["limit"], whole=bool(index.get("whole")))
     storage.leaves, storage.capacity, storage.place = leaves, capacity, place
     storage.columns, flags = _attached(place, storage, writing=False)

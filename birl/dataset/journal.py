@@ -15,6 +15,8 @@ from birl.types import Array
 
 NAME: Final = "journal.bin"
 LANE_ARRAYS: Final = ("start", "end", "offset", "open", "pending")
+MOST: Final = 2**62
+"""Numbers of writes are below."""
 _HEAD: Final = 4  # numbers before those of the lanes: sequence, capacity, and the two of the boot
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -48,8 +50,10 @@ class Journal:
 
     def __init__(self, folder: Path, lanes: int, sequence: int, grown: Callable[[Any], None]) -> None:
         path, shape = folder / NAME, (2, _size(lanes))
-        there = path.is_file() and not path.is_symlink() and path.stat().st_size == 8 * shape[0] * shape[1]
+        there = path.is_file() and path.stat().st_size == 8 * shape[0] * shape[1]
         try:
+            if not there:
+                path.unlink(missing_ok=True)
             self._records = np.memmap(path, np.int64, "r+" if there else "w+", shape=shape)
         except OSError as error:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
@@ -71,16 +75,12 @@ class Journal:
 
 def read_journal(folder: Path, lanes: int) -> Record | None:
     """The newest record of a folder; ``None`` if there is none, or none that is whole."""
-    path = folder / NAME
+    path, size = folder / NAME, 16 * _size(lanes)
     for _ in range(100):  # a writer may replace both while they are read
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+        if not path.is_file() or path.stat().st_size != size:
             return None
-        if len(content) != 16 * _size(lanes):
-            return None
-        records = np.frombuffer(content, np.int64).reshape(2, -1)
-        whole = [record for record in records if record[0] > 0 and zlib.crc32(record[:-1].data) == record[-1]]
+        records = np.frombuffer(path.read_bytes(), np.int64).reshape(2, -1)
+        whole = [each for each in records if 0 < each[0] < MOST and zlib.crc32(each[:-1].data) == each[-1]]
         if whole:
             return _record(max(whole, key=lambda record: int(record[0])), lanes)
     return None

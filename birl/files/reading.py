@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 from collections.abc import Iterator
 from typing import BinaryIO, TypeAlias
 
@@ -39,12 +40,14 @@ def open_binary(path: Target) -> Iterator[tuple[BinaryIO, str]]:
 
     Raises:
         ConfigError: if it is neither.
-        FileError: if it cannot be read, on entry or in the block.
+        FileError: if it cannot be read, on entry or in the block, or is a pipe.
     """
     if not isinstance(path, str | os.PathLike) and not (hasattr(path, "read") and hasattr(path, "seek")):
         raise ConfigError(f"{path!r:.80} is no file: give a path, or a file opened with open(path, 'rb')")
     try:
         if isinstance(path, str | os.PathLike):
+            if stat.S_ISFIFO(os.stat(path).st_mode):  # opening it would wait for a writer
+                raise FileError(f"cannot read {path!s}: it is a pipe, which cannot seek (give a file)")
             with open(path, "rb") as file:
                 yield file, os.fspath(path)
         else:

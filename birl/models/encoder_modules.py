@@ -50,7 +50,7 @@ class VectorEncoder(nn.Module):
             for sizes_and_name in zip(sizes[:-1], sizes[1:], names, strict=True)
         )
 
-    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+    def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
         x = joined(observation, action)
         if self.n is not None and len(self.layers) == 0:
@@ -110,7 +110,7 @@ class SimBaEncoder(nn.Module):
         self.blocks = nn.ModuleList(SimBaBlock(feature_size, hidden_size, n, noisy) for _ in range(n_blocks))
         self.norm = layer_norm(feature_size, n)
 
-    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+    def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
         x = self.embedding(joined(observation, action))
         for block in self.blocks:
@@ -119,8 +119,10 @@ class SimBaEncoder(nn.Module):
         return features
 
 
-def joined(observation: Tensor, action: Tensor | None) -> Tensor:
-    """``action`` is ``[M, A]``, or ``[N, M, A]``: one for each member."""
+def joined(observation: Tree, action: Tensor | None) -> Tensor:
+    """Rows of all numbers, and of ``action`` ``[M, A]``, or ``[N, M, A]``: one for each member."""
+    if not isinstance(observation, Tensor):
+        observation = torch.cat([leaf.reshape(len(leaf), -1) for leaf in tree_leaves(observation)], -1)
     x = observation if observation.dim() == 2 else observation.reshape(observation.shape[0], -1)
     if action is not None and action.dim() == 3:
         x = x.expand(action.shape[0], -1, -1)

@@ -112,7 +112,7 @@ register_encoder_factory = EncoderFactory.register
 
 @dataclass(frozen=True)
 class VectorEncoderFactory(EncoderFactory, type="vector"):
-    """Dense layers; observations with more dimensions are flattened.
+    """Dense layers; observations with more dimensions are flattened, and parts of dicts and tuples put side by side.
 
     Attributes:
         hidden_units: size of each layer.
@@ -144,7 +144,7 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         return VectorEncoder(
-            flat_size(self, observation_shape) + action_size,
+            flat_size(observation_shape) + action_size,
             self.hidden_units,
             self.activation,
             _last_activation(self),
@@ -211,6 +211,8 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
 class SimBaEncoderFactory(EncoderFactory, type="simba"):
     """SimBa (Lee et al. 2024, arXiv:2410.09754): residual blocks with layer norm, for vector observations.
 
+    Other observations are flattened as by `VectorEncoderFactory`.
+
     The paper normalises observations by their running mean and standard deviation: give the algorithm
     ``observation_scaler=StandardObservationScaler()`` for that.
 
@@ -236,7 +238,7 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
         return True
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
-        size = flat_size(self, observation_shape) + action_size
+        size = flat_size(observation_shape) + action_size
         return SimBaEncoder(size, self.feature_size, self.hidden_size, self.n_blocks, n=n, noisy=self.noisy)
 
 
@@ -364,19 +366,14 @@ def _check_encoder(method: str, encoder: Any, observation_shape: Shape, actions:
 
 
 def _check_sizes(shape: Shape) -> None:
-    if is_shape(shape) and not all(size >= 1 for size in shape):
+    if not all(size >= 1 for leaf in leaf_shapes(shape) for size in leaf):
         raise ShapeError(f"observations have shape {shape!r}; each size must be >= 1: leave empty arrays out")
 
 
-def flat_size(factory: EncoderFactory, shape: Shape) -> int:
-    """Number of elements of one observation, which must be one array."""
-    if not is_shape(shape):
-        raise ConfigError(
-            f"{type(factory).__name__} encodes one array, not observations of shape {shape!r}; "
-            "use DefaultEncoderFactory or an encoder factory of your own"
-        )
+def flat_size(shape: Shape) -> int:
+    """Number of elements of one observation."""
     _check_sizes(shape)
-    return math.prod(shape)
+    return sum(map(math.prod, leaf_shapes(shape)))
 
 
 def check_hidden_units(given: Any) -> None:

@@ -15,7 +15,7 @@ from birl.models.encoder_modules import joined
 from birl.models.encoders import EncoderFactory, check_hidden_units, flat_size
 from birl.models.layers import DenseLayer, layer_norm
 from birl.models.noisy import Random
-from birl.types import Shape
+from birl.types import Shape, Tree
 
 
 class DropoutNorm(Random):
@@ -109,7 +109,7 @@ class NormalizedEncoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.feature_size, self.n = feature_size, n
 
-    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+    def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
         """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
         x = joined(observation, action)
         x = x if self.n is None else x.expand(self.n, *x.shape[-2:])
@@ -122,7 +122,7 @@ class NormalizedEncoder(nn.Module):
 class DroQEncoderFactory(EncoderFactory, type="droq"):
     """Dense layers, each followed by dropout, layer norm and ReLU (Hiraoka et al. 2021, arXiv:2110.02034).
 
-    Dropout is off only while acting. Observations with more dimensions are flattened.
+    Dropout is off only while acting. Observations are flattened as by `VectorEncoderFactory`.
 
     Attributes:
         hidden_units: size of each layer.
@@ -141,7 +141,7 @@ class DroQEncoderFactory(EncoderFactory, type="droq"):
         return True
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
-        sizes = [flat_size(self, observation_shape) + action_size, *self.hidden_units]
+        sizes = [flat_size(observation_shape) + action_size, *self.hidden_units]
         layers: list[nn.Module] = []
         for size, following in pairwise(sizes):
             layers += [DenseLayer(size, following, "none", n=n), DropoutNorm(following, n, self.dropout_rate)]
@@ -152,7 +152,7 @@ class DroQEncoderFactory(EncoderFactory, type="droq"):
 class BatchRenormEncoderFactory(EncoderFactory, type="batch_renorm"):
     """Batch renormalisation of the inputs, and after each dense layer with ReLU (Bhatt et al. 2019, arXiv:1902.05605).
 
-    Observations with more dimensions are flattened.
+    Observations are flattened as by `VectorEncoderFactory`.
 
     Attributes:
         hidden_units: size of each layer.
@@ -174,7 +174,7 @@ class BatchRenormEncoderFactory(EncoderFactory, type="batch_renorm"):
         return True
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
-        sizes = [flat_size(self, observation_shape) + action_size, *self.hidden_units]
+        sizes = [flat_size(observation_shape) + action_size, *self.hidden_units]
         layers: list[nn.Module] = [BatchRenorm(sizes[0], n, self.momentum, self.warmup)]
         for size, following in pairwise(sizes):
             layers += [DenseLayer(size, following, n=n), BatchRenorm(following, n, self.momentum, self.warmup)]

@@ -14,8 +14,10 @@ from birl.actions import MultiDiscrete
 from birl.logging import NoopAdapterFactory
 from birl.models import (
     CPW,
+    BatchRenormEncoderFactory,
     C51QFunctionFactory,
     CVaR,
+    DroQEncoderFactory,
     IQNQFunctionFactory,
     MeanQFunctionFactory,
     QRQFunctionFactory,
@@ -97,3 +99,30 @@ def test_policies_are_evaluated_without_noise() -> None:
         results.append(actions.flatten())
     assert torch.equal(*results)
     assert np.array_equal(results[0].numpy(), policy.predict(drawn.next_observations))
+
+
+@pytest.mark.parametrize(
+    ("config", "encoder"),
+    [(algos.CrossQConfig, BatchRenormEncoderFactory([8])), (algos.DroQConfig, DroQEncoderFactory([8]))],
+    ids=["CrossQ", "DroQ"],
+)
+def test_goals_are_learned_in_hindsight_with_encoders_that_normalise(config: Any, encoder: Any) -> None:
+    rng = np.random.default_rng(0)
+    there = rng.normal(size=(40, 2)).astype(np.float32)
+    observations = {"observation": there, "achieved_goal": there, "desired_goal": np.ones_like(there)}
+    rewards = np.append(_reached(there[1:], observations["desired_goal"][1:], {}), 0.0)
+    dataset = birl.dataset.MDPDataset(
+        observations,
+        rng.uniform(-1, 1, (40, 2)).astype(np.float32),
+        rewards,
+        np.zeros(40),
+        np.arange(40) == 39,
+        sampler=birl.dataset.HindsightSampler(_reached),
+    )
+    algorithm = config(batch_size=8, critic_encoder_factory=encoder).create()
+    algorithm.fit(dataset, n_steps=2, n_steps_per_epoch=2, show_progress=False, logger_adapter=NoopAdapterFactory())
+    assert np.isfinite(algorithm.predict(observations)).all()
+
+
+def _reached(achieved: Any, desired: Any, info: Any) -> Any:
+    return (np.linalg.norm(achieved - desired, axis=-1) < 1.0).astype(np.float32)

@@ -46,9 +46,10 @@ from birl.dataset import (
 )
 from birl.errors import ConfigError
 from birl.files import load_archive
-from birl.models import EncoderFactory
+from birl.models import EncoderFactory, MeanQFunctionFactory
 
 SMALL = ["--n-trials", 1, "--n-steps-per-epoch", 100, "--set", "batch_size=8"]
+NOISY_DQN = DQNConfig(q_func_factory=MeanQFunctionFactory(noisy=True))
 DQN_WORDS = ["train", "DQN", "--env-id", "CartPole-v1", *SMALL]
 
 
@@ -132,6 +133,7 @@ def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, s
         (TD3Config(), "Pendulum-v1", {"epsilon_end": 0.1}, "--epsilon-end: not for TD3"),
         (SACConfig(), "Pendulum-v1", {"noise_std": 0.1}, "give --explorer noise, too"),
         (DQNConfig(), "CartPole-v1", {"explorer": "none", "epsilon_steps": 1}, "--epsilon-steps: not for DQN"),
+        (NOISY_DQN, "CartPole-v1", {"epsilon": 0.1}, "whose noisy networks explore: leave it out"),
     ],
 )
 def test_explorers_that_do_not_fit(config: Any, env_id: str, given: dict[str, Any], says: str) -> None:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from birl.dataset import Episode, FIFOBuffer, InfiniteBuffer, PrioritizedSampler
 from birl.dataset import journal as journals
 from birl.dataset.arrays import FolderPlace
 from birl.dataset.storage import Storage
-from birl.errors import CorruptFileError, DataError, WriteError
+from birl.errors import CorruptFileError, DataError, FileError, WriteError
 from birl.types import ActionSpace
 
 WIDTH, LENGTH = 3, 7
@@ -483,3 +484,75 @@ def test_whole_episodes_are_stored_or_not_at_all(tmp_path: Path, monkeypatch: py
         else:
             break
     assert counts == {3, 4}
+
+
+# -- folders from elsewhere --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["journal.bin", ".storage.holder", "column_0.128.npy"])
+def test_links_in_a_folder_are_not_written_to(written: ReplayBuffer, tmp_path: Path, name: str) -> None:
+    written.close()
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    (tmp_path / "data" / name).unlink(missing_ok=True)
+    (tmp_path / "data" / name).symlink_to(precious)
+    opened = ReplayBuffer.open(tmp_path / "data")
+    with pytest.raises(WriteError, match=f"{name}', a link or pipe"):
+        write(opened, 9)
+    assert precious.read_bytes() == b"precious"
+
+
+def test_files_that_are_made_anew_are_others(written: ReplayBuffer, tmp_path: Path) -> None:
+    """Another name of such a file, or a reader who still has it open, keeps what it held."""
+    written.close()
+    (tmp_path / "precious").write_bytes(b"precious")
+    for name in ("column_0.128.npy", "journal.bin"):
+        (tmp_path / "data" / name).unlink(missing_ok=True)
+        os.link(tmp_path / "precious", tmp_path / "data" / name)
+    opened = ReplayBuffer.open(tmp_path / "data")
+    for number in range(9, 80):
+        write(opened, number)
+    opened.close()
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+    assert check(ReplayBuffer.open(tmp_path / "data"), 80) == 80
+
+
+@pytest.mark.parametrize("name", ["storage.json", "journal.bin", "column_0.64.npy", "sampler.safetensors"])
+def test_pipes_are_not_waited_for(written: ReplayBuffer, tmp_path: Path, name: str) -> None:
+    written.close()
+    pipe, over = tmp_path / "data" / name, threading.Event()
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+
+    def feed() -> None:  # who does open the pipe finds its end
+        while not over.is_set():
+            os.close(os.open(pipe, os.O_WRONLY))
+
+    thread = threading.Thread(target=feed, daemon=True)
+    thread.start()
+    try:
+        with pytest.raises(FileError, match="link or pipe|it is a pipe"):
+            opened = ReplayBuffer.open(tmp_path / "data", sampler=PrioritizedSampler())
+            write(opened, 9)
+    finally:
+        over.set()
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        thread.join()
+        os.close(reader)
+
+
+def test_a_journal_is_read_only_if_it_has_its_size(written: ReplayBuffer, tmp_path: Path) -> None:
+    """It may have any size, and is no reason to take as much memory."""
+    written.close()
+    path = tmp_path / "data" / "journal.bin"
+    with open(path, "wb") as file:
+        file.truncate(2**42)
+    assert check(ReplayBuffer.open(tmp_path / "data"), 9) == 9
+
+
+def test_numbers_of_writes_have_room_for_more(written: ReplayBuffer, tmp_path: Path) -> None:
+    written.close()
+    path = tmp_path / "data" / "storage.json"
+    path.write_text(path.read_text().replace('"sequence": ', '"sequence": 99999999999999999999'))
+    with pytest.raises(CorruptFileError, match="sequence is"):
+        ReplayBuffer.open(tmp_path / "data")

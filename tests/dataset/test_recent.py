@@ -71,6 +71,18 @@ def test_the_newest_of_every_lane_are_drawn(limit: int, lanes: int) -> None:
         assert (number < 20) or set(drawn // 1000) == set(range(lanes))
 
 
+def test_lanes_that_hold_fewer_steps_give_as_many_fewer() -> None:
+    buffer = ring(0, RecentSampler(eta=0.5, period=1, smallest=25), lanes=2)
+    for lane, count in enumerate((80, 20)):
+        for number in range(count):
+            buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), 1000.0 * lane + number, lane=lane)
+        buffer.clip_episode(True, lane=lane)
+    drawn = marks(buffer.reader.draw(TransitionView(), 2000))
+    lowest = [drawn[drawn // 1000 == lane].min() % 1000 for lane in range(2)]
+    assert np.abs(np.array(lowest) - [60, 15]).max() <= 1
+    assert abs((drawn < 1000).mean() - 0.8) < 0.05
+
+
 def test_stacks_whose_frames_are_gone_are_not_drawn() -> None:
     buffer = ring(20, RecentSampler(eta=0.5, period=1, smallest=20), transition_picker=FrameStackTransitionPicker(4))
     for number in range(50):

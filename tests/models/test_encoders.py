@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from birl.actions import Continuous, Discrete
 from birl.algos import DecisionTransformerConfig, DQNConfig, SACConfig
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.files.named import decode, encode
 from birl.models import (
+    BatchRenormEncoderFactory,
     ContinuousQFunction,
     DefaultEncoderFactory,
     DiscreteQFunction,
+    DroQEncoderFactory,
     EncoderFactory,
     GRUEncoderFactory,
     LSTMEncoderFactory,
@@ -435,7 +437,6 @@ def test_trees_of_observations(kind: type) -> None:
         (lambda: PixelEncoderFactory(feature_size=0), "feature_size"),
         (lambda: PixelEncoderFactory().create((1, 10, 10)), "too small"),
         (lambda: PixelEncoderFactory().create((4,)), "channels, height, width"),
-        (lambda: VectorEncoderFactory().create(((4,), (2,))), "one array"),
         (lambda: DefaultEncoderFactory().create((4, 84, 84, 3)), r"\(4, 84, 84, 3\).*frames \* channels.*Vector"),
         (lambda: DefaultEncoderFactory().build((2, 3, 4, 5, 6), Continuous(2), 2), r"join dimensions before\. Vector"),
         (lambda: LSTMEncoderFactory(0), "hidden_size"),
@@ -488,5 +489,31 @@ def test_simba_is_the_papers_and_stacks(with_action: bool) -> None:
 def test_simba_says_what_it_needs() -> None:
     with pytest.raises(ConfigError, match="n_blocks is 0; it must be an int >= 1"):
         SimBaEncoderFactory(n_blocks=0)
-    with pytest.raises(ConfigError, match="SimBaEncoderFactory encodes one array"):
-        SimBaEncoderFactory().create(((3,), (2,)))
+
+
+FLAT = (
+    VectorEncoderFactory([6, 5]),
+    SimBaEncoderFactory(feature_size=6, hidden_size=10),
+    DroQEncoderFactory([6, 5], dropout_rate=0.0),
+    BatchRenormEncoderFactory([6, 5]),
+)
+
+
+@pytest.mark.parametrize("factory", FLAT, ids=lambda each: type(each).__name__)
+def test_parts_of_observations_are_put_side_by_side(factory: EncoderFactory) -> None:
+    """What reads a flat vector reads dicts and tuples like the vector of all of their numbers."""
+    parts: Any = {"goal": torch.randn(4, 2), "rest": (torch.randn(4, 1), torch.randn(4, 3, 2))}
+    row = torch.cat([parts["goal"], parts["rest"][0], parts["rest"][1].flatten(1)], -1)
+    shape: Any = {"goal": (2,), "rest": ((1,), (3, 2))}
+    action = torch.randn(4, 2)
+    for n, given in ((None, []), (3, []), (None, [action]), (3, [action])):
+        torch.manual_seed(0)
+        actions = Continuous(2) if given else None
+        of_parts = factory.build(shape, actions, n)
+        torch.manual_seed(0)
+        of_rows = factory.build((9,), actions, n)
+        features = of_parts(parts, *given)
+        torch.testing.assert_close(features, of_rows(row, *given), rtol=0, atol=0)
+        assert features.shape == ((4, of_parts.feature_size) if n is None else (3, 4, of_parts.feature_size))
+    with pytest.raises(ShapeError, match="each size must be >= 1"):
+        factory.create({"goal": (2,), "rest": (0,)})
