@@ -192,7 +192,7 @@ def _frozen(self: Any, name: str, value: Any) -> None:
     raise ConfigError(
         f"{type(self).__name__} is fixed, and {name} cannot be set{hint or '.'} Make a changed copy with "
         f"dataclasses.replace(config, {name}={value!r:.40}), or call algo.replace_config({name}={value!r:.40}) before "
-        "the algorithm has networks"
+        f"the algorithm has networks, algo.retune({name}={value!r:.40}) after"
     )
 
 

@@ -19,12 +19,14 @@ from birl.algorithm import building, environments, persistence, transfer
 from birl.algorithm.acts import Acts
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
+from birl.algorithm.retuning import check_alone
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
 from birl.errors import ConfigError, NotBuiltError
+from birl.logging.logger import LOG
 from birl.preprocessing import MinMaxActionScaler
 from birl.run import collect, offline
 from birl.run.agent import Agent
@@ -96,6 +98,11 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
     @property
     def config(self) -> ConfigT:
         """The configuration; its scalers are this algorithm's own and are fitted in place."""
+        return self._config if self._learner is None else self._learner.config
+
+    @property
+    def original_config(self) -> ConfigT:
+        """The configuration that the networks were made with: `config` before anything was retuned."""
         return self._config
 
     @property
@@ -186,8 +193,31 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
     def replace_config(self, **fields: Any) -> None:
         """Change fields of the configuration before the networks exist."""
         if self.built:
-            raise ConfigError(f"this {type(self).__name__} is built already: its configuration is fixed")
+            raise ConfigError(f"this {type(self).__name__} is built already: call retune({', '.join(fields)}=…)")
         self._config = dataclasses.replace(self._config, **fields)
+
+    def retune(self, **fields: Any) -> None:
+        """Change fields of the configuration of a built algorithm, also during a run (from a callback).
+
+        Learning rates, ``tau``, ``gamma``, intervals, clip ranges, coefficients and all else that changes neither
+        networks nor which steps an update has. Parameters, moments and counters go on, and a schedule where it would be
+        if it had begun with the new value. Compiled updates are made anew, unless only learning rates change.
+        Checkpoints hold what was retuned, ``params.json`` tells it, and model files have the new values.
+
+        Args:
+            **fields: new values by name, as in the configuration.
+
+        Raises:
+            ConfigError: if a field is unknown, a value is not allowed, or it cannot change. Nothing has changed then.
+            UnsupportedError: while several seeds, workers or processes learn together.
+        """
+        check_alone(self.learner)
+        change = self.learner.tuning.change_to(fields)
+        building.check_picker(self.learner, change.config)
+        if change.fields:
+            self.learner.retune(change)
+            self.learner.tuning.note(change, self.grad_step)
+            LOG.info("after %d updates: %s", self.grad_step, ", ".join(f"{k}={v!r:.60}" for k, v in fields.items()))
 
     # -- building --------------------------------------------------------------------------------------------------
 
@@ -207,6 +237,7 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
         self._learner = self._build(spec)
 
     def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
+        self._config = self.config
         building.check_scalers(self.config, spec)
         return Learner(self.definition(), self.config, spec, self.torch_device, evaluated)
 

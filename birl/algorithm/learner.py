@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
+from birl.algorithm.batches import hand_back
+from birl.algorithm.retuning import Change, Tuning
 from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
@@ -20,7 +22,7 @@ from birl.engine import Engine, Gradients, Step
 from birl.engine.remote import Found, check_apart
 from birl.engine.resets import reset
 from birl.engine.trained import no_errors
-from birl.errors import CorruptFileError, ResumeError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
 from birl.observations import choices_in, picked
 from birl.preprocessing.running import frozen
@@ -176,7 +178,10 @@ class Learner:
         engine: updates the networks.
         units: conversion between the units of data and environments and those of networks.
         policy: its own policy, bound to the networks.
+        tuning: the configuration that it was made with, and what was retuned since.
         returns: makes discounted returns of a dataset; ``None`` where the experience does not ask for them.
+        transition_picker: of what it last began to learn from, if that has one.
+        shared: says who else learns with it at the moment; empty if nobody does.
         memory: values that the experience keeps between draws.
         running: the scalers that move with what is seen in environments, by name.
     """
@@ -191,8 +196,8 @@ class Learner:
     ) -> None:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
-        self._new_networks = partial(definition.networks, spec, config)
-        self.nets: Any = self._new_networks().to(device)
+        self.tuning = Tuning(definition.steps, partial(definition.networks, spec), config)
+        self.nets: Any = definition.networks(spec, config).to(device)
         self.engine = Engine(self.nets, definition.steps, config)
         if config.compile_graph is True:
             self.engine.compile()
@@ -209,12 +214,30 @@ class Learner:
                 "layers would change between the two: leave noisy out of the encoder of its policy"
             )
         self.memory: dict[str, Any] = {}
-        self.returns: DiscountedReturns | None = None
-        if getattr(self.experience, "returns_to_go", False):
-            reward = config.reward_scaler
-            scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
-            self.returns = DiscountedReturns(config.gamma, scale)
+        self.returns = self._new_returns()
+        self.transition_picker: Any = None
+        self.shared = ""
         self.set_mode(acting=False)
+
+    def _new_returns(self) -> DiscountedReturns | None:
+        if not getattr(self.experience, "returns_to_go", False):
+            return None
+        reward = self.config.reward_scaler
+        scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
+        return DiscountedReturns(self.config.gamma, scale)
+
+    def retune(self, change: Change) -> None:
+        """Go on with another configuration, with the same networks. See `Algorithm.retune`."""
+        if not change.fields:
+            return
+        if "gamma" in change.fields and "reward_scaler" in self.running:
+            raise ConfigError("gamma cannot change: the running reward_scaler has summed rewards with the present one")
+        self.engine.retune(change.config)  # changes nothing if it raises
+        self.config = change.config
+        for module, name, value in change.constants:
+            setattr(self.nets.get_submodule(module), name, value)
+        if "gamma" in change.fields:
+            self.returns = self._new_returns()
 
     @property
     def compiled(self) -> bool:
@@ -343,7 +366,7 @@ class Learner:
         """Reset the networks if that is due after one of the updates that came after number ``before``."""
         interval = self._reset_interval
         if interval is not None and self.engine.grad_step // interval > before // interval:
-            reset(self.engine, self._new_networks().to(self.device), self.config.reset_share)
+            reset(self.engine, self.tuning.new_networks().to(self.device), self.config.reset_share)
 
     @property
     def see(self) -> Callable[..., None] | None:
@@ -390,6 +413,7 @@ class Learner:
             The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
         self.check_sampler(source)
+        self.transition_picker = getattr(source, "transition_picker", None)
         self.experience.check_run(self, source, count)
         if self._reset_interval is not None and self.engine.reduce is not None:
             raise UnsupportedError(
@@ -415,6 +439,7 @@ class Learner:
         scalers = {name: getattr(self.config, name) for name in SCALERS}
         fitted = {name: scaler.get_state() for name, scaler in scalers.items() if scaler is not None}
         state: State = {"engine": self.engine.get_state(), "scalers": fitted, "compiled": self.compiled}
+        state["retuned"] = self.tuning.described()
         if self.evaluated is not None:  # so that a run cannot continue with another policy
             state["policy"] = {**policy_state(self.evaluated), "description": described(self.evaluated)}
         return state
@@ -433,6 +458,7 @@ class Learner:
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
                     "folder to start anew"
                 )
+        self.retune(self.tuning.restored(state.get("retuned", {})))  # earlier builds of 0.1 had none
         if self.config.compile_graph == "auto" and state.get("compiled", self.compiled) != self.compiled:
             if state["compiled"]:  # updates round as they did before
                 self.engine.compile(required=False)
@@ -443,27 +469,6 @@ class Learner:
             if name not in SCALERS:
                 raise CorruptFileError(f"the state has parameters of {name!r:.80}; scalers are {', '.join(SCALERS)}")
             getattr(self.config, name).set_state(params)
-
-
-def hand_back(drawn: Any, batch: Batch, engine: Any) -> None:
-    """Hand the priorities that an update found to the samplers that drew the minibatch, if they take any.
-
-    A sequence has 0.9 of the largest one of its steps plus 0.1 of their mean (Kapturowski et al. 2019, R2D2, section
-    2.3).
-
-    Args:
-        drawn: the minibatch.
-        batch: made of it, ``[…, B]`` or, for many seeds, ``[S, …, B]``.
-        engine: has made the update.
-    """
-    priority: Tensor | None = engine.priority
-    if priority is None:
-        return
-    if batch.is_first is not None:  # over the steps of sequences
-        real = batch.weight > 0
-        mean = (priority * real).sum(0) / real.sum(0).clamp(min=1)
-        priority = 0.9 * (priority * real).amax(0) + 0.1 * mean
-    drawn.hand_back(priority.flatten())
 
 
 def described(learner: Learner) -> dict[str, Any]:
@@ -477,6 +482,8 @@ def described(learner: Learner) -> dict[str, Any]:
     choices = choices_in(learner.spec.observations)
     if any(choices):
         data["choices"] = choices
+    if retuned := learner.tuning.described():
+        data["retuned"] = retuned
     return data if learner.evaluated is None else {**data, "policy": described(learner.evaluated)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -75,10 +75,32 @@ class Engine(Trained):
             return
         check_compiler(device)
         self._compile_required = required
+        self._updates = self._compiled_updates()
+
+    def _compiled_updates(self) -> Eager:
+        """Compiled updates of which none has been made yet."""
         if supports(self) and self.reduce is None:
-            self._updates = Program(self, record_cuda_graph if device.type == "cuda" else None)
-        else:
-            self._updates = CompiledGradients(self)
+            on_cuda = next(self.nets.parameters()).device.type == "cuda"
+            return Program(self, record_cuda_graph if on_cuda else None)
+        return CompiledGradients(self)
+
+    def retune(self, config: Any) -> None:
+        """Go on with another configuration; see `Trained.retune`.
+
+        Compiled updates hold numbers of the configuration and are made anew, unless only learning rates change, which
+        they read in each update.
+
+        Raises:
+            ConfigError: see `Trained.retune`.
+        """
+        before = self.config
+        super().retune(config)
+        names = [item.name for item in fields(config) if getattr(config, item.name) != getattr(before, item.name)]
+        rates = {step.fields[0] for step in self.gradient_steps}
+        if not self.compiled:
+            self._updates = Eager(self)
+        elif not rates.issuperset(names):
+            self._updates = self._compiled_updates()
 
     def is_stored(self) -> bool:
         """Whether a compiled update of these networks and settings lies on disk, so that compiling takes no time."""
