@@ -17,6 +17,15 @@ from birl.acting.policy import (
     sampled_action,
 )
 from birl.actions import Continuous
+from birl.algorithm.addons import (
+    AttractionKL,
+    Behaviour,
+    LossAddOn,
+    ModelFile,
+    RepulsionKL,
+    ReturnPredictor,
+    RewardPredictor,
+)
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import (
     DemonstratedRollouts,
@@ -57,7 +66,9 @@ __all__ = [
     "ActorCriticConfig",
     "Algorithm",
     "AlgorithmConfig",
+    "AttractionKL",
     "Batch",
+    "Behaviour",
     "ContextActor",
     "Continuous",
     "DemonstratedRollouts",
@@ -71,6 +82,8 @@ __all__ = [
     "Iterations",
     "Learner",
     "Loss",
+    "LossAddOn",
+    "ModelFile",
     "NetworkConfig",
     "Nothing",
     "Pass",
@@ -79,7 +92,10 @@ __all__ = [
     "Polyak",
     "Regression",
     "Replays",
+    "RepulsionKL",
     "ResetConfig",
+    "ReturnPredictor",
+    "RewardPredictor",
     "Rollouts",
     "SharedFields",
     "Spec",

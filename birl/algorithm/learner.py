@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
+from birl.algorithm.adding import fill_networks, made_networks, with_addons
 from birl.algorithm.batches import hand_back
 from birl.algorithm.retuning import Change, Tuning
 from birl.config import AlgorithmConfig
@@ -196,9 +197,12 @@ class Learner:
     ) -> None:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
-        self.tuning = Tuning(definition.steps, partial(definition.networks, spec), config)
-        self.nets: Any = definition.networks(spec, config).to(device)
-        self.engine = Engine(self.nets, definition.steps, config)
+        acting = definition.acts.network
+        make = partial(made_networks, definition.networks, acting, spec)
+        self.tuning = Tuning(partial(with_addons, definition.steps, acting), make, config)
+        self.nets: Any = make(config)
+        fill_networks(self.nets, config)
+        self.engine = Engine(self.nets.to(device), with_addons(definition.steps, acting, config), config)
         if config.compile_graph is True:
             self.engine.compile()
         scalers = {name: getattr(config, name) for name in SCALERS}
@@ -220,7 +224,8 @@ class Learner:
         self.set_mode(acting=False)
 
     def _new_returns(self) -> DiscountedReturns | None:
-        if not getattr(self.experience, "returns_to_go", False):
+        wanted = any(addon.returns for addon in self.config.loss_addons or ())
+        if not getattr(self.experience, "returns_to_go", False) and not (wanted and self.experience.gathers):
             return None
         reward = self.config.reward_scaler
         scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()

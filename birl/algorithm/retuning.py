@@ -51,12 +51,14 @@ class Tuning:
     """The configuration that a learner was made with, and how it was changed since.
 
     Args:
-        steps: all steps of the algorithm's updates.
+        steps: the steps of an update, given a configuration.
         make: makes networks, given a configuration.
         config: the configuration.
     """
 
-    def __init__(self, steps: tuple[Step, ...], make: Callable[[Any], nn.Module], config: AlgorithmConfig) -> None:
+    def __init__(
+        self, steps: Callable[[Any], tuple[Step, ...]], make: Callable[[Any], nn.Module], config: AlgorithmConfig
+    ) -> None:
         self.original = self.config = config
         self._steps, self._make = steps, make
         self._history: dict[str, Any] = {}
@@ -83,11 +85,15 @@ class Tuning:
         new = dataclasses.replace(self.config if config is None else config, **fields)
         names = [item.name for item in dataclasses.fields(new)]
         changed = {name: getattr(new, name) for name in names if getattr(new, name) != getattr(self.config, name)}
-        given = {step.when.given[0] for step in self._steps if step.when.given}
-        for name, why in {**_FIXED, **dict.fromkeys(given, "which steps an update has depends on it")}.items():
-            if name in changed:
-                raise self._refused({name: changed[name]}, why)
-        of_optimizers = {name for step in self._steps if isinstance(step, Gradient) for name in step.fields}
+        for name in changed.keys() & _FIXED.keys():
+            raise self._refused({name: changed[name]}, _FIXED[name])
+        steps, its = ([step for step in self._steps(each) if step.when.holds(each)] for each in (self.config, new))
+        if steps != its:
+            raise self._refused(changed, "which steps an update has depends on it")
+        given, others = ([addon.given for addon in each.loss_addons or ()] for each in (self.config, new))
+        if given != others:
+            raise self._refused(changed, "networks are given their parameters by it")
+        of_optimizers = {name for step in steps if isinstance(step, Gradient) for name in step.fields}
         constants = [] if changed.keys() <= of_optimizers else self._constants(new, changed)
         return Change(new, {name: encode(value) for name, value in changed.items()}, constants)
 
@@ -169,10 +175,5 @@ def _is_plain(value: Any) -> bool:
 
 
 def _same_tensors(one: nn.Module, other: nn.Module) -> bool:
-    pairs = [
-        (dict(one.named_parameters()), dict(other.named_parameters())),
-        (dict(one.named_buffers()), dict(other.named_buffers())),
-    ]
-    return all(
-        mine.keys() == its.keys() and all(torch.equal(mine[name], its[name]) for name in mine) for mine, its in pairs
-    )
+    mine, its = ({**dict(each.named_parameters()), **dict(each.named_buffers())} for each in (one, other))
+    return mine.keys() == its.keys() and all(torch.equal(mine[name], its[name]) for name in mine)

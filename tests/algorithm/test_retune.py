@@ -175,7 +175,7 @@ def test_the_same_values_change_nothing() -> None:
 
 
 def test_a_resumed_run_has_the_new_values_bit_for_bit(tmp_path: Any) -> None:
-    """A callback retunes after 5 of 20 steps; the run is broken off after 10, and goes on later with the same script."""
+    """A callback retunes after 5 of 20 steps; the run is broken off after 10, and goes on with the same script."""
 
     def retune(algorithm: Any, epoch: int, step: int) -> None:
         if step == 5:
