@@ -20,7 +20,6 @@ from birl.actions import Continuous
 from birl.algorithm.addons import (
     AttractionKL,
     Behaviour,
-    LossAddOn,
     ModelFile,
     RepulsionKL,
     ReturnPredictor,
@@ -58,6 +57,7 @@ from birl.config import (
     rate,
 )
 from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, When
+from birl.models.addons import LossAddOn
 from birl.spaces import Spec
 from birl.types import ActionSpace, Batch, Inputs, Loss, weighted_mean
 

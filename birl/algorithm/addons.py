@@ -68,7 +68,9 @@ class ModelFile(Behaviour, type="model_file"):
     description: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", str(check("path", self.path, str | Path)))
+        if not isinstance(self.path, str | Path):
+            raise ConfigError(f"ModelFile.path is {self.path!r:.80}; it must be the path of a model")
+        object.__setattr__(self, "path", str(self.path))
         if not (self.digest and self.description):
             object.__setattr__(self, "digest", _digest(self.path))
             object.__setattr__(self, "description", json.dumps(encode(load_config(self.path, _MODEL)), sort_keys=True))
@@ -132,7 +134,8 @@ class _KL(LossAddOn):
             raise ConfigError(f"{name}.behaviours is {given!r:.80}; it must be paths of models: ('expert.d3',)")
         made = tuple(ModelFile(cast(str, each)) if isinstance(each, str | Path) else each for each in given)
         for each in made:
-            check(f"{name}.behaviours", each, Behaviour)
+            if not isinstance(each, Behaviour):
+                raise ConfigError(f"an item of {name}.behaviours is {each!r:.80}; it must be the path of a model")
         values = tuple(self.values) if self.values else (1.0,) * len(made)
         if len(values) != len(made):
             raise ConfigError(f"{name} has {len(made)} behaviours and {len(values)} values: give one for each")
