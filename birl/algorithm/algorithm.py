@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Generic, Self, TypeVar, Unpack
 
-from torch import Tensor, nn
+from torch import nn
 
 from birl import distributed
 from birl.acting.actor import NetworkActor
@@ -19,14 +19,13 @@ from birl.algorithm import building, environments, persistence, transfer
 from birl.algorithm.acts import Acts
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
-from birl.algorithm.retuning import check_alone
+from birl.algorithm.learns import Learns
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
 from birl.errors import ConfigError, NotBuiltError
-from birl.logging.logger import LOG
 from birl.preprocessing import MinMaxActionScaler
 from birl.run import collect, offline
 from birl.run.agent import Agent
@@ -38,7 +37,7 @@ ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
 
 
-class Algorithm(Acts, Generic[ConfigT, NetsT]):
+class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
     A concrete algorithm, ``class X(Algorithm[XConfig, XNets])``, names its configuration and its networks (a module
@@ -196,29 +195,6 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
             raise ConfigError(f"this {type(self).__name__} is built already: call retune({', '.join(fields)}=…)")
         self._config = dataclasses.replace(self._config, **fields)
 
-    def retune(self, **fields: Any) -> None:
-        """Change fields of the configuration of a built algorithm, also during a run (from a callback).
-
-        Learning rates, ``tau``, ``gamma``, intervals, clip ranges, coefficients and all else that changes neither
-        networks nor which steps an update has. Parameters, moments and counters go on, and a schedule where it would be
-        if it had begun with the new value. Compiled updates are made anew, unless only learning rates change.
-        Checkpoints hold what was retuned, ``params.json`` tells it, and model files have the new values.
-
-        Args:
-            **fields: new values by name, as in the configuration.
-
-        Raises:
-            ConfigError: if a field is unknown, a value is not allowed, or it cannot change. Nothing has changed then.
-            UnsupportedError: while several seeds, workers or processes learn together.
-        """
-        check_alone(self.learner)
-        change = self.learner.tuning.change_to(fields)
-        building.check_picker(self.learner, change.config)
-        if change.fields:
-            self.learner.retune(change)
-            self.learner.tuning.note(change, self.grad_step)
-            LOG.info("after %d updates: %s", self.grad_step, ", ".join(f"{k}={v!r:.60}" for k, v in fields.items()))
-
     # -- building --------------------------------------------------------------------------------------------------
 
     def create_impl(self, observation_shape: Shape, action_size: Any, *, discrete_action: bool | None = None) -> None:
@@ -271,31 +247,6 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
         building.check_env(self.definition(), self.spec, building.env_spec(self, env))
 
     # -- learning --------------------------------------------------------------------------------------------------
-
-    def sample_minibatch(self, dataset: Any) -> Any:
-        """Draw the kind of minibatch that this algorithm learns from."""
-        building.check_source("sample_minibatch", dataset, or_reader=True)
-        return self.learner.draw(dataset)
-
-    def update(self, batch: Any) -> dict[str, Tensor]:
-        """Learn from a minibatch (or a `Batch`, or a rollout, if it learns from those).
-
-        Usually this is one update: every step that is due.
-
-        Returns:
-            Losses and metrics as scalar tensors on the device; ``float(value)`` waits for the device.
-        """
-        if not self.learns_from.loops:
-            self.learns_from.refuse(type(self).__name__, "fit")
-        return self.learner.learn(batch)
-
-    def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
-        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer.
-
-        The statistics are the minimum, maximum, mean and standard deviation of each parameter's gradient, on the
-        device; after ``k`` updates at once they are ``[k, n, 4]``.
-        """
-        self.engine.watch = watch
 
     def fitter(
         self,

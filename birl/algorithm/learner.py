@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm.adding import fill_networks, made_networks, with_addons
+from birl.algorithm.apart import check_apart
 from birl.algorithm.batches import hand_back
 from birl.algorithm.retuning import Change, Tuning
 from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
-from birl.engine.remote import Found, check_apart
+from birl.engine.remote import Found
 from birl.engine.resets import reset
 from birl.engine.trained import no_errors
 from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError
@@ -284,8 +285,13 @@ class Learner:
         Returns:
             Losses and metrics as scalar tensors on the device, averaged over the passes that had them.
         """
-        self.set_mode(acting=False)
         before = self.engine.grad_step
+        metrics = self._learn(drawn)
+        self._reset_if_due(before)
+        return metrics
+
+    def _learn(self, drawn: Any) -> dict[str, Tensor]:
+        self.set_mode(acting=False)
         self.experience.before(self, drawn)
         batch = drawn if isinstance(drawn, Batch) else self.batch(drawn)
         found: dict[str, list[Tensor]] = {}
@@ -298,8 +304,19 @@ class Learner:
                 for name, value in metrics.items():
                     found.setdefault(name, []).append(value)
         hand_back(drawn, batch, self.engine)
-        self._reset_if_due(before)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
+
+    def compute_gradients(self, drawn: Any) -> dict[str, Found]:
+        """What one update from a result of `draw` would move by, by step; see `Learns.compute_gradients`."""
+        return self.engine.find(self.name, lambda: self._learn(drawn))
+
+    def apply_gradients(self, found: Mapping[str, Found]) -> dict[str, Tensor]:
+        """One update by what `compute_gradients` has found, here or elsewhere. Returns the metrics."""
+        self.set_mode(acting=False)
+        before, self.engine.prioritised = self.engine.grad_step, False
+        metrics = self.engine.move({name: each.to(self.device) for name, each in found.items()})
+        self._reset_if_due(before)
+        return metrics
 
     def find(self, drawn: Any) -> Found:
         """The gradients of what `learn` would do with a rollout, for another process to `move` by them.
@@ -307,14 +324,14 @@ class Learner:
         Raises:
             UnsupportedError: if that is more than one update with one gradient step.
         """
-        return self.engine.find(self.name, lambda: self.learn(drawn))
+        (found,) = self.compute_gradients(drawn).values()
+        return found
 
     def move(self, gradients: Gradients, loss: float, metrics: Mapping[str, float]) -> dict[str, Tensor]:
         """One update by what another process has found. Returns the metrics."""
-        self.set_mode(acting=False)
-        there = {name: torch.tensor(value, device=self.device) for name, value in metrics.items()}
-        value = Loss(torch.tensor(loss, device=self.device), there)
-        return self.engine.move(Found({name: x.to(self.device) for name, x in gradients.items()}, value))
+        there = {name: torch.tensor(value) for name, value in metrics.items()}
+        found = Found(gradients, Loss(torch.tensor(loss), there))
+        return self.apply_gradients({step.name: found for step in self.engine.gradient_steps})
 
     @property
     def moved(self) -> dict[str, Tensor]:
@@ -322,26 +339,8 @@ class Learner:
         return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
 
     def check_apart(self, count: int) -> None:
-        """Raise `UnsupportedError` if gradients cannot be found in other processes, in a run of ``count`` steps."""
-        check_apart(self.engine, self.name)
-        self.experience.check_run(self, None, count)
-        if not hasattr(self.config, "rollout_length"):
-            raise UnsupportedError(
-                f"{self.name} learns from whole episodes, of which nobody knows the length when steps are handed out "
-                "to workers: leave workers out, or use A3C"
-            )
-        if self.running:
-            raise UnsupportedError(
-                f"{', '.join(self.running)} moves with what is seen, which is not the same in each worker: fit it to "
-                "data or bounds, or leave it out"
-            )
-        if self._reset_interval is not None:
-            raise UnsupportedError(
-                f"reset_interval={self._reset_interval} was given with workers, which would draw new networks of their "
-                "own: leave it out"
-            )
-        if self.config.compile_graph is True:
-            raise UnsupportedError("compile_graph=True was given with workers, which compile nothing: leave it out")
+        """See `birl.algorithm.apart.check_apart`."""
+        check_apart(self, count)
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
