@@ -36,7 +36,7 @@ def made_networks(make: Callable[[Spec, Any], nn.Module], acting: str, spec: Spe
     for name, addon in zip(addon_names(addons), addons, strict=True):
         if name in nets._modules:
             raise ConfigError(f"{type(nets).__name__} has a network called {name!r}, which is the add-on's name, too")
-        nets.add_module(name, addon.network(nets.get_submodule(acting), spec, config).requires_grad_(addon.trains))
+        nets.add_module(name, addon.network(nets.get_submodule(acting), spec, config))
     return nets
 
 

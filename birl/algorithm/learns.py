@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ class Learns:
         learns_from: what it learns from.
     """
 
-    learns_from: Experience
+    learns_from: ClassVar[Experience]
 
     @property
     def learner(self) -> Learner:
