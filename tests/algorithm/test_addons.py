@@ -42,7 +42,7 @@ from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.optimizers import SGDFactory
 from birl.preprocessing import MultiplyRewardScaler, StandardObservationScaler
-from birl.testing import build_algorithm, random_dataset
+from birl.testing import build_algorithm, check_algorithm, random_dataset
 from birl.types import Batch
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
@@ -235,7 +235,7 @@ def test_compiled_and_stacked_updates_have_them(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(compiler, "BACKEND", "aot_eager")
     path = str(tmp_path / "expert.d3")
     bc(7).save(path)
-    given = (AttractionKL(path, weight=0.3), RewardPredictor(), RewardPredictor(weight=0.1))
+    given = (AttractionKL(path, weight=0.3), RewardPredictor(), RewardPredictor(weight=0.1, keep_zeros=0.5))
 
     def config(**fields: Any) -> DiscreteBCConfig:
         return DiscreteBCConfig(encoder_factory=SMALL, batch_size=8, loss_addons=given, **fields)
@@ -261,6 +261,7 @@ def data_of(seed: int) -> MDPDataset:
     terminals = np.zeros(40)
     terminals[9::10] = 1
     observations, actions, rewards = rng.normal(size=(40, 3)), rng.integers(3, size=40), rng.normal(size=40)
+    rewards[::2] = 0.0
     birl.seed(seed)
     return MDPDataset(observations.astype(np.float32), actions, rewards, terminals)
 
@@ -288,6 +289,11 @@ def test_a_reset_begins_their_networks_anew() -> None:
     before = algorithm.nets.reward_predictor.linear.weight.detach().clone()
     algorithm.update(algorithm.sample_minibatch(dataset))
     assert (algorithm.nets.reward_predictor.linear.weight - before).abs().max() > 0.05
+
+
+@pytest.mark.slow
+def test_the_contract_holds_with_them() -> None:
+    check_algorithm(DQNConfig(encoder_factory=SMALL, batch_size=6, loss_addons=(RewardPredictor(),)))
 
 
 def test_dropout_of_behaviours_is_off(tmp_path: Path) -> None:
