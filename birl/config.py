@@ -30,10 +30,11 @@ from typing import (
     overload,
 )
 
-from birl.checks import Allowed, Limits
+from birl.checks import Allowed, Limits, check
 from birl.errors import ConfigError, did_you_mean
 from birl.files.named import Serializable, as_python
 from birl.models import DefaultEncoderFactory, EncoderFactory, MeanQFunctionFactory, QFunctionFactory
+from birl.models.addons import LossAddOn
 from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 
@@ -42,10 +43,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """The meaning of a config field, in one sentence, and its allowed values."""
+    """The meaning of a config field, in one sentence, its allowed values, and the type of a tuple's items."""
 
     meaning: str
     allowed: Allowed
+    items: type[Any] | None = None
 
 
 @overload
@@ -87,7 +89,7 @@ def _describe_fields(cls: type[Any]) -> None:
         told: Mapping[str, Any] = item.metadata
         found: Hyperparameter | None = None
         if told.get("meaning"):
-            found = Hyperparameter(told["meaning"], _allowed(cls, annotation, told["limits"]))
+            found = Hyperparameter(told["meaning"], _allowed(cls, annotation, told["limits"]), _items(cls, annotation))
         else:
             for base in (told["like"],) if told.get("like") else cls.__mro__[1:]:
                 found = found or hyperparameters(base).get(name)
@@ -143,6 +145,16 @@ def _allowed(cls: type[Any], annotation: Any, limits: Limits) -> Allowed:
     return Allowed(kind, optional=NoneType in union, **limits)
 
 
+def _items(cls: type[Any], annotation: Any) -> type[Any] | None:
+    """The type of a tuple's items, where it is one that files know by name."""
+    declared = _type_of(annotation, cls.__module__)
+    for each in (declared, *get_args(declared)):
+        inner = get_args(each)[:1] if get_origin(each) is tuple else ()
+        if inner and isinstance(inner[0], type) and issubclass(inner[0], Serializable):
+            return inner[0]
+    return None
+
+
 def hyperparameters(config_class: type[Any]) -> dict[str, Hyperparameter]:
     """The descriptions of a configuration's fields, by name."""
     items: Mapping[str, dataclasses.Field[Any]] = getattr(config_class, "__dataclass_fields__", {})
@@ -182,6 +194,8 @@ def _checked(name: str, row: Hyperparameter, value: Any) -> Any:
             raise ConfigError(f"{name} is {value!r:.80}: {error}") from error
     elif kind is tuple and isinstance(value, list):  # which JSON makes of it
         value = tuple(value)
+    if row.items is not None and isinstance(value, tuple):
+        value = tuple(check(f"an item of {name}", row.items.from_short(item), row.items) for item in value)
     return row.allowed.check(name, value, f". ({row.meaning})" if row.meaning else "")
 
 
@@ -192,7 +206,7 @@ def _frozen(self: Any, name: str, value: Any) -> None:
     raise ConfigError(
         f"{type(self).__name__} is fixed, and {name} cannot be set{hint or '.'} Make a changed copy with "
         f"dataclasses.replace(config, {name}={value!r:.40}), or call algo.replace_config({name}={value!r:.40}) before "
-        "the algorithm has networks"
+        f"the algorithm has networks, algo.retune({name}={value!r:.40}) after"
     )
 
 
@@ -226,6 +240,9 @@ class AlgorithmConfig(Serializable):
         "Whether the whole update is compiled into one program, which takes up to a minute and is left out of short "
         "runs by `'auto'`.",
         choices=("auto",),
+    )
+    loss_addons: tuple[LossAddOn, ...] | None = field(
+        None, "Terms that are added to losses, such as `(birl.algorithm.RewardPredictor(),)`."
     )
     sequence_length: int = field(20, "Number of steps in a training sequence (recurrent encoders only).", low=1)
     burn_in: int = field(0, "Number of leading steps that only warm up the recurrent state.", low=0)

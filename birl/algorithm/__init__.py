@@ -17,6 +17,14 @@ from birl.acting.policy import (
     sampled_action,
 )
 from birl.actions import Continuous
+from birl.algorithm.addons import (
+    AttractionKL,
+    Behaviour,
+    ModelFile,
+    RepulsionKL,
+    ReturnPredictor,
+    RewardPredictor,
+)
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import (
     DemonstratedRollouts,
@@ -49,6 +57,7 @@ from birl.config import (
     rate,
 )
 from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, Update, When
+from birl.models.addons import LossAddOn
 from birl.spaces import Spec
 from birl.types import ActionSpace, Batch, Inputs, Loss, weighted_mean
 
@@ -57,7 +66,9 @@ __all__ = [
     "ActorCriticConfig",
     "Algorithm",
     "AlgorithmConfig",
+    "AttractionKL",
     "Batch",
+    "Behaviour",
     "ContextActor",
     "Continuous",
     "DemonstratedRollouts",
@@ -71,6 +82,8 @@ __all__ = [
     "Iterations",
     "Learner",
     "Loss",
+    "LossAddOn",
+    "ModelFile",
     "NetworkConfig",
     "Nothing",
     "Pass",
@@ -79,7 +92,10 @@ __all__ = [
     "Polyak",
     "Regression",
     "Replays",
+    "RepulsionKL",
     "ResetConfig",
+    "ReturnPredictor",
+    "RewardPredictor",
     "Rollouts",
     "SharedFields",
     "Spec",

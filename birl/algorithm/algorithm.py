@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Generic, Self, TypeVar, Unpack
 
-from torch import Tensor, nn
+from torch import nn
 
 from birl import distributed
 from birl.acting.actor import NetworkActor
@@ -19,6 +19,7 @@ from birl.algorithm import building, environments, persistence, transfer
 from birl.algorithm.acts import Acts
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
+from birl.algorithm.learns import Learns
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -36,7 +37,7 @@ ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
 
 
-class Algorithm(Acts, Generic[ConfigT, NetsT]):
+class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
     A concrete algorithm, ``class X(Algorithm[XConfig, XNets])``, names its configuration and its networks (a module
@@ -96,6 +97,11 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
     @property
     def config(self) -> ConfigT:
         """The configuration; its scalers are this algorithm's own and are fitted in place."""
+        return self._config if self._learner is None else self._learner.config
+
+    @property
+    def original_config(self) -> ConfigT:
+        """The configuration that the networks were made with: `config` before anything was retuned."""
         return self._config
 
     @property
@@ -186,7 +192,7 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
     def replace_config(self, **fields: Any) -> None:
         """Change fields of the configuration before the networks exist."""
         if self.built:
-            raise ConfigError(f"this {type(self).__name__} is built already: its configuration is fixed")
+            raise ConfigError(f"this {type(self).__name__} is built already: call retune({', '.join(fields)}=…)")
         self._config = dataclasses.replace(self._config, **fields)
 
     # -- building --------------------------------------------------------------------------------------------------
@@ -207,6 +213,7 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
         self._learner = self._build(spec)
 
     def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
+        self._config = self.config
         building.check_scalers(self.config, spec)
         return Learner(self.definition(), self.config, spec, self.torch_device, evaluated)
 
@@ -240,31 +247,6 @@ class Algorithm(Acts, Generic[ConfigT, NetsT]):
         building.check_env(self.definition(), self.spec, building.env_spec(self, env))
 
     # -- learning --------------------------------------------------------------------------------------------------
-
-    def sample_minibatch(self, dataset: Any) -> Any:
-        """Draw the kind of minibatch that this algorithm learns from."""
-        building.check_source("sample_minibatch", dataset, or_reader=True)
-        return self.learner.draw(dataset)
-
-    def update(self, batch: Any) -> dict[str, Tensor]:
-        """Learn from a minibatch (or a `Batch`, or a rollout, if it learns from those).
-
-        Usually this is one update: every step that is due.
-
-        Returns:
-            Losses and metrics as scalar tensors on the device; ``float(value)`` waits for the device.
-        """
-        if not self.learns_from.loops:
-            self.learns_from.refuse(type(self).__name__, "fit")
-        return self.learner.learn(batch)
-
-    def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
-        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer.
-
-        The statistics are the minimum, maximum, mean and standard deviation of each parameter's gradient, on the
-        device; after ``k`` updates at once they are ``[k, n, 4]``.
-        """
-        self.engine.watch = watch
 
     def fitter(
         self,

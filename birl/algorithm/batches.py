@@ -112,3 +112,24 @@ def fold_sequences(batch: Batch, length: int) -> Batch:
     extra = {name: value for name, value in batch.extra.items() if not name.startswith("state.")}
     state = {name: value[::length].flatten(0, 1) for name, value in stored.items()}
     return replace(replace(batch, extra=extra).map(fold), state=state or None)
+
+
+def hand_back(drawn: Any, batch: Batch, engine: Any) -> None:
+    """Hand the priorities that an update found to the samplers that drew the minibatch, if they take any.
+
+    A sequence has 0.9 of the largest one of its steps plus 0.1 of their mean (Kapturowski et al. 2019, R2D2, section
+    2.3).
+
+    Args:
+        drawn: the minibatch.
+        batch: made of it, ``[…, B]`` or, for many seeds, ``[S, …, B]``.
+        engine: has made the update.
+    """
+    priority: Tensor | None = engine.priority
+    if priority is None:
+        return
+    if batch.is_first is not None:  # over the steps of sequences
+        real = batch.weight > 0
+        mean = (priority * real).sum(0) / real.sum(0).clamp(min=1)
+        priority = 0.9 * (priority * real).amax(0) + 0.1 * mean
+    drawn.hand_back(priority.flatten())

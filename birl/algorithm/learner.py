@@ -13,14 +13,18 @@ from torch import Tensor, nn
 
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
+from birl.algorithm.adding import fill_networks, made_networks, with_addons
+from birl.algorithm.apart import check_apart
+from birl.algorithm.batches import hand_back
+from birl.algorithm.retuning import Change, Tuning
 from birl.config import AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
-from birl.engine.remote import Found, check_apart
+from birl.engine.remote import Found
 from birl.engine.resets import reset
 from birl.engine.trained import no_errors
-from birl.errors import CorruptFileError, ResumeError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
 from birl.observations import choices_in, picked
 from birl.preprocessing.running import frozen
@@ -176,7 +180,10 @@ class Learner:
         engine: updates the networks.
         units: conversion between the units of data and environments and those of networks.
         policy: its own policy, bound to the networks.
+        tuning: the configuration that it was made with, and what was retuned since.
         returns: makes discounted returns of a dataset; ``None`` where the experience does not ask for them.
+        transition_picker: of what it last began to learn from, if that has one.
+        shared: says who else learns with it at the moment; empty if nobody does.
         memory: values that the experience keeps between draws.
         running: the scalers that move with what is seen in environments, by name.
     """
@@ -191,9 +198,12 @@ class Learner:
     ) -> None:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
-        self._new_networks = partial(definition.networks, spec, config)
-        self.nets: Any = self._new_networks().to(device)
-        self.engine = Engine(self.nets, definition.steps, config)
+        acting = definition.acts.network
+        make = partial(made_networks, definition.networks, acting, spec)
+        self.tuning = Tuning(partial(with_addons, definition.steps, acting), make, config)
+        self.nets: Any = make(config)
+        fill_networks(self.nets, config)
+        self.engine = Engine(self.nets.to(device), with_addons(definition.steps, acting, config), config)
         if config.compile_graph is True:
             self.engine.compile()
         scalers = {name: getattr(config, name) for name in SCALERS}
@@ -209,12 +219,31 @@ class Learner:
                 "layers would change between the two: leave noisy out of the encoder of its policy"
             )
         self.memory: dict[str, Any] = {}
-        self.returns: DiscountedReturns | None = None
-        if getattr(self.experience, "returns_to_go", False):
-            reward = config.reward_scaler
-            scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
-            self.returns = DiscountedReturns(config.gamma, scale)
+        self.returns = self._new_returns()
+        self.transition_picker: Any = None
+        self.shared = ""
         self.set_mode(acting=False)
+
+    def _new_returns(self) -> DiscountedReturns | None:
+        wanted = any(addon.returns for addon in self.config.loss_addons or ())
+        if not getattr(self.experience, "returns_to_go", False) and not (wanted and self.experience.gathers):
+            return None
+        reward = self.config.reward_scaler
+        scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
+        return DiscountedReturns(self.config.gamma, scale)
+
+    def retune(self, change: Change) -> None:
+        """Go on with another configuration, with the same networks. See `Algorithm.retune`."""
+        if not change.fields:
+            return
+        if "gamma" in change.fields and "reward_scaler" in self.running:
+            raise ConfigError("gamma cannot change: the running reward_scaler has summed rewards with the present one")
+        self.engine.retune(change.config)  # changes nothing if it raises
+        self.config = change.config
+        for module, name, value in change.constants:
+            setattr(self.nets.get_submodule(module), name, value)
+        if "gamma" in change.fields:
+            self.returns = self._new_returns()
 
     @property
     def compiled(self) -> bool:
@@ -256,8 +285,13 @@ class Learner:
         Returns:
             Losses and metrics as scalar tensors on the device, averaged over the passes that had them.
         """
-        self.set_mode(acting=False)
         before = self.engine.grad_step
+        metrics = self._learn(drawn)
+        self._reset_if_due(before)
+        return metrics
+
+    def _learn(self, drawn: Any) -> dict[str, Tensor]:
+        self.set_mode(acting=False)
         self.experience.before(self, drawn)
         batch = drawn if isinstance(drawn, Batch) else self.batch(drawn)
         found: dict[str, list[Tensor]] = {}
@@ -270,8 +304,19 @@ class Learner:
                 for name, value in metrics.items():
                     found.setdefault(name, []).append(value)
         hand_back(drawn, batch, self.engine)
-        self._reset_if_due(before)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
+
+    def compute_gradients(self, drawn: Any) -> dict[str, Found]:
+        """What one update from a result of `draw` would move by, by step; see `Learns.compute_gradients`."""
+        return self.engine.find(self.name, lambda: self._learn(drawn))
+
+    def apply_gradients(self, found: Mapping[str, Found]) -> dict[str, Tensor]:
+        """One update by what `compute_gradients` has found, here or elsewhere. Returns the metrics."""
+        self.set_mode(acting=False)
+        before, self.engine.prioritised = self.engine.grad_step, False
+        metrics = self.engine.move({name: each.to(self.device) for name, each in found.items()})
+        self._reset_if_due(before)
+        return metrics
 
     def find(self, drawn: Any) -> Found:
         """The gradients of what `learn` would do with a rollout, for another process to `move` by them.
@@ -279,14 +324,14 @@ class Learner:
         Raises:
             UnsupportedError: if that is more than one update with one gradient step.
         """
-        return self.engine.find(self.name, lambda: self.learn(drawn))
+        (found,) = self.compute_gradients(drawn).values()
+        return found
 
     def move(self, gradients: Gradients, loss: float, metrics: Mapping[str, float]) -> dict[str, Tensor]:
         """One update by what another process has found. Returns the metrics."""
-        self.set_mode(acting=False)
-        there = {name: torch.tensor(value, device=self.device) for name, value in metrics.items()}
-        value = Loss(torch.tensor(loss, device=self.device), there)
-        return self.engine.move(Found({name: x.to(self.device) for name, x in gradients.items()}, value))
+        there = {name: torch.tensor(value) for name, value in metrics.items()}
+        found = Found(gradients, Loss(torch.tensor(loss), there))
+        return self.apply_gradients({step.name: found for step in self.engine.gradient_steps})
 
     @property
     def moved(self) -> dict[str, Tensor]:
@@ -294,26 +339,8 @@ class Learner:
         return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
 
     def check_apart(self, count: int) -> None:
-        """Raise `UnsupportedError` if gradients cannot be found in other processes, in a run of ``count`` steps."""
-        check_apart(self.engine, self.name)
-        self.experience.check_run(self, None, count)
-        if not hasattr(self.config, "rollout_length"):
-            raise UnsupportedError(
-                f"{self.name} learns from whole episodes, of which nobody knows the length when steps are handed out "
-                "to workers: leave workers out, or use A3C"
-            )
-        if self.running:
-            raise UnsupportedError(
-                f"{', '.join(self.running)} moves with what is seen, which is not the same in each worker: fit it to "
-                "data or bounds, or leave it out"
-            )
-        if self._reset_interval is not None:
-            raise UnsupportedError(
-                f"reset_interval={self._reset_interval} was given with workers, which would draw new networks of their "
-                "own: leave it out"
-            )
-        if self.config.compile_graph is True:
-            raise UnsupportedError("compile_graph=True was given with workers, which compile nothing: leave it out")
+        """See `birl.algorithm.apart.check_apart`."""
+        check_apart(self, count)
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
@@ -343,7 +370,7 @@ class Learner:
         """Reset the networks if that is due after one of the updates that came after number ``before``."""
         interval = self._reset_interval
         if interval is not None and self.engine.grad_step // interval > before // interval:
-            reset(self.engine, self._new_networks().to(self.device), self.config.reset_share)
+            reset(self.engine, self.tuning.new_networks().to(self.device), self.config.reset_share)
 
     @property
     def see(self) -> Callable[..., None] | None:
@@ -390,6 +417,7 @@ class Learner:
             The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
         self.check_sampler(source)
+        self.transition_picker = getattr(source, "transition_picker", None)
         self.experience.check_run(self, source, count)
         if self._reset_interval is not None and self.engine.reduce is not None:
             raise UnsupportedError(
@@ -415,6 +443,7 @@ class Learner:
         scalers = {name: getattr(self.config, name) for name in SCALERS}
         fitted = {name: scaler.get_state() for name, scaler in scalers.items() if scaler is not None}
         state: State = {"engine": self.engine.get_state(), "scalers": fitted, "compiled": self.compiled}
+        state["retuned"] = self.tuning.described()
         if self.evaluated is not None:  # so that a run cannot continue with another policy
             state["policy"] = {**policy_state(self.evaluated), "description": described(self.evaluated)}
         return state
@@ -433,6 +462,7 @@ class Learner:
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
                     "folder to start anew"
                 )
+        self.retune(self.tuning.restored(state.get("retuned", {})))  # earlier builds of 0.1 had none
         if self.config.compile_graph == "auto" and state.get("compiled", self.compiled) != self.compiled:
             if state["compiled"]:  # updates round as they did before
                 self.engine.compile(required=False)
@@ -443,27 +473,6 @@ class Learner:
             if name not in SCALERS:
                 raise CorruptFileError(f"the state has parameters of {name!r:.80}; scalers are {', '.join(SCALERS)}")
             getattr(self.config, name).set_state(params)
-
-
-def hand_back(drawn: Any, batch: Batch, engine: Any) -> None:
-    """Hand the priorities that an update found to the samplers that drew the minibatch, if they take any.
-
-    A sequence has 0.9 of the largest one of its steps plus 0.1 of their mean (Kapturowski et al. 2019, R2D2, section
-    2.3).
-
-    Args:
-        drawn: the minibatch.
-        batch: made of it, ``[…, B]`` or, for many seeds, ``[S, …, B]``.
-        engine: has made the update.
-    """
-    priority: Tensor | None = engine.priority
-    if priority is None:
-        return
-    if batch.is_first is not None:  # over the steps of sequences
-        real = batch.weight > 0
-        mean = (priority * real).sum(0) / real.sum(0).clamp(min=1)
-        priority = 0.9 * (priority * real).amax(0) + 0.1 * mean
-    drawn.hand_back(priority.flatten())
 
 
 def described(learner: Learner) -> dict[str, Any]:
@@ -477,6 +486,8 @@ def described(learner: Learner) -> dict[str, Any]:
     choices = choices_in(learner.spec.observations)
     if any(choices):
         data["choices"] = choices
+    if retuned := learner.tuning.described():
+        data["retuned"] = retuned
     return data if learner.evaluated is None else {**data, "policy": described(learner.evaluated)}
 
 

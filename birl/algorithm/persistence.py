@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,6 +14,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from birl._version import __version__
 from birl.acting.built import BuiltPolicy
 from birl.acting.export import PolicyModule, export_policy
+from birl.algorithm.adding import made_networks, parameters_follow
 from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner, described, policy_state
 from birl.checks import check
@@ -110,10 +112,8 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
         device: see `AlgorithmConfig.create`.
         state: engine state to check against ``data``; the caller loads it. Only the evaluated policy is loaded here.
     """
-    config = AlgorithmConfig.deserialize(_as_it_was(data["config"]))
+    config, spec = read_description(data)
     kind: type[Any] = config.algorithm
-    observations = with_choices(data["observation_shape"], data.get("choices"))
-    spec = checked_spec(kind.definition(), observations, data["action_size"], data.get("discrete_action"))
     given = (_evaluated(kind, data, device, state),) if kind.evaluates else ()
     algorithm = kind(*given, config, device)
     if spec.actions.discrete and algorithm.action_scaler is not None:
@@ -122,8 +122,17 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
     if state is not None and {k: x.shape for k, x in planned.items()} != {k: x.shape for k, x in state["nets"].items()}:
         raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
-    algorithm.create_impl(spec.observations, spec.actions)
+    with contextlib.nullcontext() if state is None else parameters_follow():
+        algorithm.create_impl(spec.observations, spec.actions)
     return algorithm
+
+
+def read_description(data: dict[str, Any]) -> tuple[AlgorithmConfig, Spec]:
+    """The configuration and the shapes in the result of `described`."""
+    config = AlgorithmConfig.deserialize(_as_it_was(data["config"]))
+    kind: type[Any] = config.algorithm
+    observations = with_choices(data["observation_shape"], data.get("choices"))
+    return config, checked_spec(kind.definition(), observations, data["action_size"], data.get("discrete_action"))
 
 
 def _as_it_was(config: Any) -> Any:
@@ -176,6 +185,7 @@ def planned_networks(config: AlgorithmConfig, spec: Spec, saved: int = MAX_NETWO
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
-            return dict(config.algorithm.networks(spec, config).state_dict())
+            kind: type[Any] = config.algorithm
+            return dict(made_networks(kind.networks, kind.acts.network, spec, config).state_dict())
     finally:
         hook.remove()

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from birl import seeding
+from birl.algorithm.batches import hand_back
 from birl.algorithm.building import check_fit_arguments
-from birl.algorithm.learner import hand_back
 from birl.checks import Allowed
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -124,6 +124,7 @@ def fit_many(
         list(epochs)
         stack.engine.release()
     for algorithm in stack.algorithms:
+        algorithm.learner.shared = ""
         algorithm.engine.check_finite()
     return stack.algorithms
 
@@ -255,6 +256,7 @@ class _Stack:
         for run in self._runs:
             with run.acting(keep=True):
                 run.algorithm.build_with_dataset(dataset)
+            run.algorithm.learner.shared = "several seeds learn in one update"
         self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:

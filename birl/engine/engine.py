@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -16,11 +16,11 @@ from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
 from birl.engine.gradient_statistics import WATCHED
 from birl.engine.memory import keep_freed_memory
-from birl.engine.remote import Finding, Found, Moving
+from birl.engine.remote import Finding, Found, Moving, check_gradient_steps
 from birl.engine.steps import Gradient, Gradients, Step, Training
 from birl.engine.trained import Trained
 from birl.engine.update import CompiledGradients, Eager, stacked
-from birl.errors import CompileError, UnsupportedError
+from birl.errors import CompileError, ConfigError, UnsupportedError
 from birl.models import is_recurrent
 from birl.models.matmul import fast_products
 from birl.types import Batch, Inputs, Loss
@@ -75,10 +75,32 @@ class Engine(Trained):
             return
         check_compiler(device)
         self._compile_required = required
+        self._updates = self._compiled_updates()
+
+    def _compiled_updates(self) -> Eager:
+        """Compiled updates of which none has been made yet."""
         if supports(self) and self.reduce is None:
-            self._updates = Program(self, record_cuda_graph if device.type == "cuda" else None)
-        else:
-            self._updates = CompiledGradients(self)
+            on_cuda = next(self.nets.parameters()).device.type == "cuda"
+            return Program(self, record_cuda_graph if on_cuda else None)
+        return CompiledGradients(self)
+
+    def retune(self, config: Any) -> None:
+        """Go on with another configuration; see `Trained.retune`.
+
+        Compiled updates hold numbers of the configuration and are made anew, unless only learning rates change, which
+        they read in each update.
+
+        Raises:
+            ConfigError: see `Trained.retune`.
+        """
+        before = self.config
+        super().retune(config)
+        names = [item.name for item in fields(config) if getattr(config, item.name) != getattr(before, item.name)]
+        rates = {step.fields[0] for step in self.gradient_steps}
+        if not self.compiled:
+            self._updates = Eager(self)
+        elif not rates.issuperset(names):
+            self._updates = self._compiled_updates()
 
     def is_stored(self) -> bool:
         """Whether a compiled update of these networks and settings lies on disk, so that compiling takes no time."""
@@ -143,32 +165,47 @@ class Engine(Trained):
                 return self._without_watched(metrics)
         return stacked(self.update(draw()) for _ in range(count))
 
-    def find(self, name: str, learn: Callable[[], object]) -> Found:
-        """The gradients of the one update that ``learn`` makes. Nothing moves, and no update is counted.
+    def find(self, name: str, learn: Callable[[], object]) -> dict[str, Found]:
+        """What the one update that ``learn`` makes would move by, by step. Nothing moves, and no update is counted.
 
         Args:
             name: of the algorithm, for messages.
             learn: calls `update`.
 
         Raises:
-            UnsupportedError: if it makes several updates, or one that moves buffers.
+            UnsupportedError: if it makes several updates, or one that moves buffers or has other steps than gradient
+                steps.
         """
+        check_gradient_steps(self, name)
         finding, count = Finding(self), self.grad_step
         buffers = [buffer.clone() for buffer in self.nets.buffers()]
-        with self._answered_by(finding):
-            learn()
-        self.grad_step = count
+        try:
+            with self._answered_by(finding):
+                learn()
+        finally:
+            self.grad_step = count
         if not all(map(torch.equal, buffers, self.nets.buffers())):
+            for buffer, before in zip(self.nets.buffers(), buffers, strict=True):
+                buffer.copy_(before)
             raise UnsupportedError(
                 f"networks of {name} move buffers while they learn, as batch norm does, which several processes would "
                 "move apart: leave use_batch_norm out"
             )
         return finding.only(name)
 
-    def move(self, found: Found) -> dict[str, Tensor]:
-        """One update by gradients that another process has found. Returns the metrics."""
-        with self._answered_by(Moving(self)):
-            return self.update(found)  # type: ignore[arg-type]  # in place of the batch that only losses look at
+    def move(self, found: Mapping[str, Found]) -> dict[str, Tensor]:
+        """One update by gradients that were found here or in another process. Returns the metrics.
+
+        Raises:
+            ConfigError: if they are not those of the steps that are due. Nothing has changed then.
+        """
+        count = self.grad_step
+        try:
+            with self._answered_by(Moving(self, found)):
+                return self.update(None)  # type: ignore[arg-type]  # only losses look at the batch
+        except ConfigError:
+            self.grad_step = count
+            raise
 
     @contextlib.contextmanager
     def _answered_by(self, updates: Eager) -> Iterator[None]:

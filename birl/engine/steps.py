@@ -332,7 +332,7 @@ def check_loss(function: LossFunction, found: Any) -> Loss:
     Raises:
         ConfigError: if it is no `Loss`, or its value is no scalar with a graph.
     """
-    name = getattr(function, "__name__", repr(function))
+    name = getattr(function, "__name__", "") or repr(function)  # reading names can be compiled, making texts cannot
     if not isinstance(found, Loss):
         raise ConfigError(
             f"the loss {name} returned {type(found).__name__}; it must return a Loss: Loss(value, metrics), with the "

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, Training, check_networks
-from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, NonFiniteError, UnsupportedError
 from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
+from birl.optimizers.schedules import advance
 from birl.optimizers.steps import step_by_kernel
 from birl.types import State
 
@@ -115,6 +116,31 @@ class Trained:
         self.step_counts = dict.fromkeys(self.optimizers, 0)
         self._counts_stored = True
         self.version += 1
+
+    def retune(self, config: Any) -> None:
+        """Go on with another configuration of the same networks and steps. Moments, counters and schedules go on.
+
+        A schedule is where it would be if it had begun with the new configuration.
+
+        Raises:
+            ConfigError: if an optimiser cannot go on from the moments of the present one. Nothing has changed then.
+        """
+        self.store_counts()
+        made = {}
+        for step in self.gradient_steps:
+            rate, factory = config.optimizer(*step.fields)
+            if (rate, factory) != self.config.optimizer(*step.fields):
+                optimizer = factory.create(list(self.parameters[step.name].items()), rate)
+                schedule = factory.create_scheduler(optimizer)
+                _take_over(step.name, optimizer, self.optimizers[step.name])
+                if schedule is not None:
+                    old = self.schedulers[step.name]
+                    advance(schedule, optimizer, self.step_counts[step.name] if old is None else old.last_epoch)
+                made[step.name] = optimizer, schedule, factory.clip_grad_norm
+        for name, (optimizer, schedule, limit) in made.items():
+            self.optimizers[name], self.schedulers[name], self.clip_norms[name] = optimizer, schedule, limit
+        self.config = config
+        self.version += bool(made)
 
     def apply(self, name: str, gradients: Mapping[str, Tensor]) -> None:
         """Clip, step an optimiser and its learning-rate schedule."""
@@ -263,6 +289,22 @@ def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
     return [gradient * scale for gradient in gradients]
+
+
+def _take_over(name: str, optimizer: Any, old: Any) -> None:
+    """Let an optimiser, made anew for the same parameters, go on from the moments of another one."""
+    groups, state = optimizer.state_dict()["param_groups"], old.state_dict()["state"]
+    try:
+        if type(optimizer) is not type(old):
+            raise CorruptFileError(f"it would become a {type(optimizer).__name__}")
+        check_optimizer(name, optimizer, _copied({"state": state, "param_groups": groups}))
+    except CorruptFileError as error:
+        raise ConfigError(
+            f"the {type(old).__name__} of the step {name!r} has moments that its new settings cannot go on from: "
+            f"{str(error).partition(': ')[2].partition('. Build')[0] or error}. Give one of the same kind, or make "
+            "another algorithm"
+        ) from error
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _copied(value: Any) -> Any:

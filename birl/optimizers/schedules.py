@@ -34,6 +34,15 @@ class ShareSchedulerFactory(LRSchedulerFactory):
         return LambdaLR(optimizer, lambda step: self.share(step))
 
 
+def advance(schedule: LRScheduler, optimizer: Optimizer, steps: int) -> None:
+    """Bring a new schedule to where it is after ``steps`` optimiser steps."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # otherwise it warns that no step was made
+    if isinstance(schedule, LambdaLR) and steps:  # a function of the step; others go on from the last rate
+        schedule.last_epoch, steps = steps - 1, 1
+    for _ in range(steps):
+        schedule.step()
+
+
 @dataclass(frozen=True)
 class LinearSchedulerFactory(ShareSchedulerFactory, type="linear"):
     """A straight line from ``start`` to ``end``, which then stays: ``start + (end - start) * step / duration``.

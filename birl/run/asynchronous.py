@@ -334,7 +334,7 @@ class Fleet:
         own = self._algorithm
         algorithm = (type(own), own.config, own.spec.observations, own.spec.actions)
         given = Given(algorithm, self._env, self._explorers[place.number], place.seed, place.state, self._kept)
-        place.worker, place.state = Worker(work, given), None
+        place.worker, place.state, own.learner.shared = Worker(work, given), None, "workers learn with it"
 
     def _replace(self, place: _Place, error: Ended) -> None:
         worker = _worker(place)
@@ -357,6 +357,7 @@ class Fleet:
     def close(self) -> None:
         """End all workers."""
         end([place.worker for place in self._places if place.worker is not None])
+        self._algorithm.learner.shared = ""
 
     # -- state -----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,8 @@ _BLOCK: Final = 2**23  # bytes that are digested together, and that are copied a
 
 def run_settings(algorithm: Trainable, loop: str, **values: Any) -> dict[str, Any]:
     """The settings that a run and its resumption must share. Take them before the networks are built."""
-    return {"loop": loop, "algorithm": algorithm.config.serialize(), **values}
+    config = getattr(algorithm, "original_config", algorithm.config)  # what was retuned comes with the checkpoint
+    return {"loop": loop, "algorithm": config.serialize(), **values}
 
 
 def part_settings(part: Any) -> dict[str, Any] | None:

@@ -72,7 +72,13 @@ class LearnerConfig(Protocol):
 
 
 class Learner(Protocol):
-    """The part of a built algorithm that moves its networks."""
+    """The part of a built algorithm that moves its networks.
+
+    Attributes:
+        shared: says who else learns with it at the moment; empty if nobody does.
+    """
+
+    shared: str
 
     @property
     def compiled(self) -> bool:

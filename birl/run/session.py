@@ -125,7 +125,8 @@ class Session:
             if self.step and self.left and state["session"].get("compiled", compiled) != compiled:
                 words = ("not compiled so far, and", "") if compiled else ("compiled so far, and", "not ")
                 self.differs(f"its updates were {words[0]} are {words[1]}from now on")
-        self._logger.add_params(self._algorithm.describe())
+        self._described = self._algorithm.describe()
+        self._logger.add_params(self._described)
         if state is None:
             self._logger.add_origin(origin())
         self._hooks.begin(self._logger.adapter)
@@ -264,6 +265,7 @@ class Session:
                 each.set_state(state)
             self._obey()
         self._write(metrics)
+        self._tell_retuned()
         self._progress.show(epoch, metrics)
         self._closed = self.step
         self._judge(metrics)
@@ -276,6 +278,13 @@ class Session:
             self._say(f"the run ended after {self.step} steps: {self._ended}")
         self._obey()
         return epoch, metrics
+
+    def _tell_retuned(self) -> None:
+        """Write the parameters again if some were retuned."""
+        described = self._algorithm.describe()
+        if described.get("retuned") != self._described.get("retuned"):
+            self._described = described
+            self._logger.add_params(described)
 
     def _judge(self, metrics: dict[str, float]) -> None:
         """Keep the best model, and end the run if it is good enough."""

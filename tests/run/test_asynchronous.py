@@ -348,8 +348,8 @@ class Ledger:
             return lesson
 
         def learned(fleet: Any) -> Any:
-            lesson = fleet._lessons[0][1]
-            self.learned.append((lesson.loss, lesson.steps))
+            for _, lesson in fleet._lessons[:1]:  # none if the worker that was to find it has been killed
+                self.learned.append((lesson.loss, lesson.steps))
             return learn(fleet)
 
         monkeypatch.setattr(asynchronous, "lesson_of", find)
@@ -614,3 +614,16 @@ def test_explorers_with_equal_random_numbers_are_refused() -> None:
             _explorers(given, 2)
     assert len(_explorers([Noisy(0), Noisy(1)], 2)) == 2 and _explorers(explorer, 1) == [explorer]
     assert len(_explorers(ConstantEpsilonGreedy(0.1), 2)) == 2  # it is made anew in each
+
+
+def test_nothing_is_retuned_while_workers_learn(threads: None) -> None:
+    """They have configurations of their own. Before and after, it is."""
+
+    def retune(algorithm: Any, epoch: int, step: int) -> None:
+        with pytest.raises(UnsupportedError, match="while workers learn with it"):
+            algorithm.retune(entropy_coefficient=0.5)
+
+    algorithm = a2c()
+    fit(algorithm, 10, callback=retune)
+    algorithm.retune(entropy_coefficient=0.5)
+    assert algorithm.config.entropy_coefficient == 0.5
