@@ -13,7 +13,6 @@ algorithm 1). After a rollout it is given as many orders of no steps as there ar
 
 from __future__ import annotations
 
-import random
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -23,17 +22,17 @@ import torch
 from birl.checks import check
 from birl.distributed.workers import Ended, Owner, Worker, check_given, end, first_ready
 from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
-from birl.errors import ConfigError, CorruptFileError, WorkerError
+from birl.errors import CorruptFileError, WorkerError
 from birl.files.restore import checked_array, damage_as_typed_errors
 from birl.logging import LOG
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import environment_settings, part_settings, run_settings
-from birl.run.online import DEFAULT_BUFFER_LIMIT
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import check_parts, unmeasured
+from birl.run.player import explorers_for, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol
+from birl.run.replaying import DEFAULT_BUFFER_LIMIT
 from birl.run.rollouts import Beside, RolloutPlayer, begin_rollouts
 from birl.run.session import Session
 from birl.seeding import is_seed, seed
@@ -41,8 +40,6 @@ from birl.types import Array, State
 
 MOST_DEATHS: Final = 5
 """Deaths for each worker, without a rollout of any between them, after which a run ends."""
-
-GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 _ADVICE: Final = (
     "give a name, such as 'CartPole-v1', or 'module:factory' for a function in a module that can be imported, which "
@@ -136,7 +133,7 @@ def asynchronous_fitter(
     """
     n_steps, given = checked_online_options(n_steps, options)
     n_workers: Any = given["workers"]
-    explorers = _explorers(explorer, n_workers)
+    explorers = explorers_for(explorer, n_workers, "workers")
     if not isinstance(env, str):
         check_given("env", env, _ADVICE)
     sent, env = env, checked_environments(env, given)
@@ -182,24 +179,6 @@ def asynchronous_fitter(
         yield from session.epochs(step)
     finally:
         fleet.close()
-
-
-def _explorers(explorer: Any, n: int) -> list[Any]:
-    """The explorer of each worker."""
-    listed = list(explorer) if isinstance(explorer, list | tuple) else [explorer] * n
-    if len(listed) != n:
-        raise ConfigError(f"explorer is a list of {len(listed)}; with workers={n} it must have one for each, or be one")
-    for each in listed:
-        check_parts(None, each)
-        check_given("explorer", each, "define its class in a module that can be imported")
-        own = [name for name, value in getattr(each, "__dict__", {}).items() if isinstance(value, GENERATORS)]
-        if own and not hasattr(each, "renewed") and sum(each is other for other in listed) > 1:
-            raise ConfigError(
-                f"the explorer {type(each).__name__} has random numbers of its own in {own[0]!r}, which would be the "
-                "same in several workers: give a list with one for each worker, or derive it from birl.algos.Explorer "
-                "and draw from self.generator"
-            )
-    return listed
 
 
 class _Place:

@@ -45,8 +45,9 @@ from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.optimizers import RMSpropFactory
 from birl.preprocessing import RunningObservationScaler
 from birl.run import asynchronous
-from birl.run.asynchronous import _explorers, asynchronous_fitter
+from birl.run.asynchronous import asynchronous_fitter
 from birl.run.on_policy import on_policy_fitter
+from birl.run.player import explorers_for
 from run.fakes import Drift
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
@@ -611,6 +612,7 @@ def test_explorers_with_equal_random_numbers_are_refused() -> None:
     explorer = Noisy(0)
     for given in (explorer, [explorer] * 2):
         with pytest.raises(ConfigError, match="Noisy has random numbers of its own in 'rng'.*a list with one for each"):
-            _explorers(given, 2)
-    assert len(_explorers([Noisy(0), Noisy(1)], 2)) == 2 and _explorers(explorer, 1) == [explorer]
-    assert len(_explorers(ConstantEpsilonGreedy(0.1), 2)) == 2  # it is made anew in each
+            explorers_for(given, 2, "workers")
+    assert len(explorers_for([Noisy(0), Noisy(1)], 2, "workers")) == 2
+    assert explorers_for(explorer, 1, "workers") == [explorer]
+    assert len(explorers_for(ConstantEpsilonGreedy(0.1), 2, "workers")) == 2  # it is made anew in each
