@@ -79,10 +79,11 @@ class BuiltPolicy:
             scaler.set_state(weights["observation_scaler"])  # type: ignore[union-attr]
 
     def _own_tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers of the networks that act."""
+        """Parameters and buffers of the networks that act, and constants beside them."""
         names = [name for name in (self.policy.network, *self.policy.beside) if name]
         each = {name: self.nets.get_submodule(name).state_dict() for name in names}
-        return {f"{name}.{key}": tensor for name, own in each.items() for key, tensor in own.items()}
+        networks = {f"{name}.{key}": tensor for name, own in each.items() for key, tensor in own.items()}
+        return {**networks, **dict(self.nets.named_buffers(recurse=False))}
 
     @property
     def noisy(self) -> bool:

@@ -72,7 +72,7 @@ class Fleet:
         store: puts fragments into the player.
 
     Attributes:
-        cut: whether an order was cut short, or not given, because the run ends.
+        cut: length of the run, in steps, for whose end an order was cut short or not given; 0 if none was.
         restarts: how many collectors were made anew.
         ordered, dropped: steps, since the beginning of the run; those that are ordered anew count again.
         report: called with metrics of each fragment.
@@ -103,13 +103,13 @@ class Fleet:
         self._came: deque[_Place] = deque()  # places in the order in which their fragments came
         self._number = self._learned = 0
         self.ordered = self.dropped = self.restarts = 0
-        self.cut = False
+        self.cut = 0
         self.report: Callable[[Mapping[str, float]], None] = lambda metrics: None
 
     def goes_on(self, session: Any) -> None:
-        """Tell a session of each fragment, and warn if a checkpoint's orders were cut short for an earlier end."""
+        """Tell a session of each fragment, and warn if orders of a checkpoint were cut short for another end."""
         self.report = session.averages.add
-        if self.cut and session.left:
+        if self.cut not in (0, self._n_steps):
             session.differs("its last orders were cut short, or not given, because it was to end")
 
     @property
@@ -142,7 +142,7 @@ class Fleet:
         n = self._cluster.environments
         left = self._n_steps - (self.ordered - self.dropped)
         calls = min(self._calls, -(-left // n))
-        self.cut = self.cut or calls < self._calls
+        self.cut = self._n_steps if calls < self._calls else self.cut
         if calls <= 0:
             return
         shared = random_state() if self._shares else None
@@ -298,7 +298,7 @@ class Fleet:
             own.set_weights(before)
         saved = {place: state["collectors"][str(place.given.collector)] for place in self._places}
         orders = {place: self._saved_orders(each["orders"], state["weights"]) for place, each in saved.items()}
-        cut = check("cut", state["cut"], bool, error=CorruptFileError)
+        cut = check("cut", state["cut"], int, low=0, error=CorruptFileError)
         version = check("version", state["version"], int, low=-1, error=CorruptFileError)
         self.player.set_state(state["player"])
         for place in self._places:
