@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from birl.checks import Allowed
@@ -29,7 +29,8 @@ class Cluster:
             updates that are due: actions are always those of the newest weights. ``"turns"``: one after another by
             number, each followed by its updates, while the others act. Both make a run a function of its seed, whatever
             collectors are fast, slow or killed. ``"arrival"``: as they come, for very uneven environments; no seed
-            repeats it.
+            repeats it. By default ``"together"`` where rollouts are learned from, which takes no other, else
+            ``"turns"``.
         in_flight: fragments that each collector has been ordered to make and that are not stored yet. By default 1 with
             ``"together"``, which takes no other number, else 2: one is made while the other travels.
         max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
@@ -44,7 +45,7 @@ class Cluster:
     collectors: int = 1
     environments: int = 1
     fragment: int | None = None
-    order: str = "turns"
+    order: str | None = None
     in_flight: int | None = None
     max_lag: int | None = None
     restarts: int = 10
@@ -58,11 +59,15 @@ class Cluster:
                 f"Cluster.in_flight is {self.in_flight}; with order='together' it must be 1, as all wait for the "
                 "updates: leave it out, or take order='turns'"
             )
-        if self.order != "arrival" and self.max_lag is not None:
+        if self.order not in (None, "arrival") and self.max_lag is not None:
             raise ConfigError(
                 f"Cluster.max_lag is {self.max_lag}; only order='arrival' drops fragments: leave it out, because the "
                 "lag of the others is fixed, 0 or collectors * in_flight - 1"
             )
+
+    def taking(self, order: str) -> Cluster:
+        """This one, with an order if it has none."""
+        return replace(self, order=self.order or order)
 
     @property
     def credit(self) -> int:
@@ -101,7 +106,7 @@ class Cluster:
 _ALLOWED: Final = {
     **dict.fromkeys(("collectors", "environments"), Allowed(int, low=1)),
     **dict.fromkeys(("fragment", "in_flight"), Allowed(int, low=1, optional=True)),
-    "order": Allowed(str, choices=ORDERS),
+    "order": Allowed(str, choices=ORDERS, optional=True),
     "max_lag": Allowed(int, low=0, optional=True),
     "restarts": Allowed(int, low=0),
     "transport": Allowed(str, choices=("inline",)),

@@ -22,7 +22,7 @@ from gymnasium.vector import VectorEnv
 from birl.checks import check
 from birl.distributed.transport import Gone, Inline, Transport
 from birl.envs import Step
-from birl.errors import ConfigError, CorruptFileError, WorkerError
+from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
 from birl.logging import LOG
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import Cluster
@@ -203,6 +203,12 @@ class Fleet:
             self._replace(self._places[error.index], error)
             return
         place = self._places[index]
+        wanted = place.orders[len(place.fragments)].number
+        if fragment.number != wanted:
+            raise WorkerError(
+                f"collector {index} answered order {fragment.number}, but order {wanted} was its next: an answer was "
+                "lost on the way, or came twice; start the run again, which goes on from its checkpoint"
+            )
         place.fragments.append(fragment)
         place.deaths = 0
         self._came.append(place)
@@ -407,6 +413,31 @@ def check_cluster(env: Environment, buffer: Any, overlap: bool, cluster: Cluster
     if overlap:
         raise ConfigError("overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out")
     check_lanes(getattr(buffer, "storage", None), cluster.lanes)
+
+
+def check_rollouts(algorithm: Any, cluster: Cluster) -> None:
+    """Raise an error if collectors cannot make the rollouts of an algorithm.
+
+    Raises:
+        ConfigError: if they would act on older weights.
+        UnsupportedError: if rollouts are of whole episodes, or scalers move within them.
+    """
+    name = type(algorithm).__name__
+    if cluster.order != "together":
+        raise ConfigError(
+            f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
+            "order='together'"
+        )
+    if not hasattr(algorithm.config, "rollout_length"):
+        raise UnsupportedError(
+            f"{name} learns from whole episodes, of which nobody knows the length when steps are ordered: leave "
+            "cluster out, or use an algorithm with a rollout_length, such as PPO or A2C"
+        )
+    if algorithm.learner.units_move:
+        raise UnsupportedError(
+            f"the observation_scaler of this {name} moves from step to step of a rollout, which collectors make apart: "
+            "fit it to data or bounds, or leave cluster out"
+        )
 
 
 def append_by_lane(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:

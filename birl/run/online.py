@@ -52,6 +52,7 @@ def online_fitter(
     n_steps, given = checked_online_options(n_steps, options)
     batch_size, overlap, seed = algorithm.config.batch_size, given["overlap"], given["seed"]
     cluster, sent = given["cluster"], env
+    cluster = None if cluster is None else cluster.taking("turns")
     check_parts(buffer, None if cluster is not None else explorer, batch_size)
     env = checked_environments(env if cluster is None else first_environment(env), given)
     if cluster is not None:

@@ -14,10 +14,21 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 
 import birl
-from birl.algos import ConstantEpsilonGreedy, DQNConfig, Explorer, NormalNoise, SACConfig, TD3Config
+from birl.algorithm.learner import Learner
+from birl.algos import (
+    ConstantEpsilonGreedy,
+    DiscreteACERConfig,
+    DQNConfig,
+    Explorer,
+    NormalNoise,
+    PPOConfig,
+    REINFORCEConfig,
+    SACConfig,
+    TD3Config,
+)
 from birl.dataset import create_fifo_replay_buffer
 from birl.distributed.transport import Gone, Inline
-from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, WorkerError
+from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, UnsupportedError, WorkerError
 from birl.files import load_archive, save_archive
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
@@ -25,6 +36,7 @@ from birl.preprocessing import RunningObservationScaler, RunningRewardScaler
 from birl.run import fleet
 from birl.run.collecting import Collecting
 from birl.run.identity import digest
+from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
 from run.fakes import Drift
 
@@ -82,8 +94,9 @@ class Unruly(Inline):
     def wait(self) -> tuple[int, Any]:
         index = self._random.choice([each[0] for each in self._sent])
         self._lose_now_and_then(index)
-        while self._sent[0][0] != index:  # its first order
-            self._sent.rotate(-1)
+        first = next(order for order in self._sent if order[0] == index)
+        self._sent.remove(first)
+        self._sent.appendleft(first)
         answer = super().wait()
         self._lose_now_and_then(index)
         return answer
@@ -141,9 +154,9 @@ def test_late_and_killed_collectors_change_nothing(
 ) -> None:
     options = {"explorer": lambda: ConstantEpsilonGreedy(0.3)} if make is dqn else {}
     expected = run(cluster, make, **options)
-    own = unruly(monkeypatch, 0, loss=0.3)
+    own = unruly(monkeypatch, 1, loss=0.3)
     assert same(run(cluster, make, **options), expected)
-    assert own[0].killed > 1
+    assert own[0].killed > 5
 
 
 def test_memories_and_noise_survive_kills(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +186,17 @@ def test_steps_are_exact(collectors: int, order: str, fragment: int) -> None:
     assert algorithm.grad_step == 41 // 3
     for episode in buffer.episodes:  # no lane mixes the steps of two environments
         assert np.array_equal(episode.observations[:, 1], np.arange(len(episode.observations)))
+
+
+def test_an_answer_to_another_order_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mixed(Inline):
+        def wait(self) -> tuple[int, Any]:
+            self._sent.rotate(-3)
+            return super().wait()
+
+    monkeypatch.setitem(fleet.TRANSPORTS, "inline", lambda cluster: Mixed(Collecting))
+    with pytest.raises(WorkerError, match="collector 0 answered order 3, but order 0 was its next"):
+        run(birl.Cluster(3, 1, 4))
 
 
 def test_steps_of_several_environments() -> None:
@@ -216,6 +240,90 @@ def test_old_fragments_are_dropped_and_ordered_anew(monkeypatch: pytest.MonkeyPa
     for episode in buffer.episodes:  # what follows a gap is another episode
         steps = episode.observations[:, 1]
         assert np.array_equal(steps, steps[0] + np.arange(len(steps)))
+
+
+# -- rollouts ----------------------------------------------------------------------------------------------------------
+
+
+def ppo(**fields: Any) -> Any:
+    encoders = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL}
+    return PPOConfig(**{"rollout_length": 10, "n_epochs": 2, "batch_size": 5, "sequence_length": 5, **encoders, **fields}).create()
+
+
+def acer(**fields: Any) -> Any:
+    return DiscreteACERConfig(rollout_length=10, replay_start=10, batch_size=2, replay_ratio=1).create()
+
+
+def rolled(cluster: Any = None, make: Any = ppo, n_steps: int = 50, **options: Any) -> Any:
+    birl.seed(3)
+    algorithm = make(**options.pop("fields", {}))
+    given: Any = {"n_steps_per_epoch": 20, "seed": 1, "replays": algorithm.learns_from.replays, **options}
+    given |= {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "cluster": cluster}
+    list(on_policy_fitter(algorithm, Drift(), n_steps, **given))
+    return algorithm
+
+
+def alike(one: Any, other: Any) -> bool:
+    own, theirs = (each.engine.get_state() for each in (one, other))
+    return own["grad_step"] == theirs["grad_step"] and all(
+        torch.equal(tensor, theirs["nets"][name]) for name, tensor in own["nets"].items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "fields"),
+    [(ppo, {}), (ppo, {"actor_encoder_factory": GRU, "value_encoder_factory": GRU}), (acer, {})],
+    ids=["PPO", "recurrent", "replayed"],
+)
+def test_rollouts_of_one_collector_are_those_of_the_plain_loop(make: Any, fields: Any) -> None:
+    expected = rolled(None, make, n_steps=45, fields=fields)
+    for fragment in (None, 5):
+        assert alike(rolled(birl.Cluster(1, 1, fragment), make, n_steps=45, fields=fields), expected)
+
+
+def test_rollouts_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    learned: list[Any] = []
+    learn = Learner.learn
+    monkeypatch.setattr(Learner, "learn", lambda self, drawn: learned.append(drawn) or learn(self, drawn))
+    cluster = birl.Cluster(3, 2, 5)
+    expected = rolled(cluster, n_steps=150)
+    first, second, last = learned
+    assert first.reward.shape == second.reward.shape == (10, 6) and first.valid.all() and second.valid.all()
+    assert last.valid.sum() == 30
+    steps = np.concatenate([first.observation, second.observation])[..., 1]
+    going_on = ~np.concatenate([first.is_first, second.is_first])[1:]
+    assert np.array_equal(steps[1:][going_on], steps[:-1][going_on] + 1)  # episodes go on in their lanes
+    assert len(set(first.observation[0, :, 0])) == 6
+    unruly(monkeypatch, 1, loss=0.3)
+    assert alike(rolled(cluster, n_steps=150), expected)
+
+    def callback(_: Any, epoch: int, step: int) -> None:
+        if step == 77:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        rolled(cluster, n_steps=150, checkpoint=tmp_path, callback=callback)
+    assert alike(rolled(cluster, n_steps=150, checkpoint=tmp_path), expected)
+
+
+@pytest.mark.parametrize("n_steps", [1, 7, 61])
+def test_rollouts_have_exact_steps(n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[Any] = []
+    learn = Learner.learn
+    monkeypatch.setattr(Learner, "learn", lambda self, drawn: learned.append(drawn) or learn(self, drawn))
+    rolled(birl.Cluster(2, 3), n_steps=n_steps, fields={"batch_size": 2})
+    assert sum(int(each.valid.sum()) for each in learned) == n_steps
+
+
+def test_rollouts_that_collectors_cannot_make() -> None:
+    with pytest.raises(ConfigError, match="Cluster.order is 'turns', but PPO learns from rollouts of its newest"):
+        rolled(birl.Cluster(2, order="turns"))
+    with pytest.raises(ConfigError, match="it must divide the rollout_length, which is 10"):
+        rolled(birl.Cluster(2, fragment=4))
+    with pytest.raises(UnsupportedError, match="REINFORCE learns from whole episodes"):
+        rolled(birl.Cluster(2), lambda: REINFORCEConfig().create())
+    with pytest.raises(UnsupportedError, match="observation_scaler of this PPO moves"):
+        rolled(birl.Cluster(2), fields={"observation_scaler": RunningObservationScaler()})
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
@@ -294,7 +402,8 @@ class Breaks(Drift):
 
 
 def test_an_error_of_an_environment_names_it() -> None:
-    with pytest.raises(WorkerError, match="environment 1 of collector 0, reset with seed [0-9]+, in step 5 of 6 of") as e:
+    says = "environment 1 of collector 0, reset with seed [0-9]+, in step 5 of 6 of its order 0"
+    with pytest.raises(WorkerError, match=says) as e:
         run(birl.Cluster(2, 2, 6), env=lambda number: Breaks(end=0.0) if number == 1 else Drift())
     assert "ZeroDivisionError: of the user" in str(e.value)
 
@@ -329,7 +438,7 @@ def test_collectors_that_are_killed_again_and_again(monkeypatch: pytest.MonkeyPa
         ({"fragment": 0}, "Cluster.fragment is 0"),
         ({"order": "random"}, "'together', 'turns', 'arrival'"),
         ({"order": "together", "in_flight": 2}, "with order='together' it must be 1"),
-        ({"max_lag": 3}, "only order='arrival' drops"),
+        ({"max_lag": 3, "order": "turns"}, "only order='arrival' drops"),
         ({"max_lag": -1, "order": "arrival"}, "Cluster.max_lag is -1"),
         ({"restarts": -1}, "Cluster.restarts is -1"),
         ({"transport": "mail"}, "Cluster.transport is 'mail'"),
@@ -357,7 +466,8 @@ def test_what_a_cluster_does_not_go_with() -> None:
 
 def test_each_collector_may_have_an_explorer_of_its_own() -> None:
     explorers = lambda: [ConstantEpsilonGreedy(epsilon) for epsilon in (0.0, 1.0)]  # noqa: E731
-    algorithm, buffer = run(birl.Cluster(2, 1, 5), explorer=explorers, random_steps=0, update_start_step=99, env=Drift(end=0.0))
+    options: Any = {"random_steps": 0, "update_start_step": 99, "env": Drift(end=0.0)}
+    algorithm, buffer = run(birl.Cluster(2, 1, 5), explorer=explorers, **options)
     for lane, wild in enumerate((False, True)):
         rows = buffer.storage.rows(lane, np.arange(5))  # of the first episode
         observations, actions = (buffer.storage.columns[name][rows] for name in ("observation", "action"))
