@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import copy
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
+
+import torch
+
+from birl.distributed.workers import Ended, Left, Owner, Worker, end, first_ready
 
 
 class Work(Protocol):
@@ -57,6 +63,80 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """End all workers."""
+
+
+class Processes:
+    """Workers in processes of this machine, one each.
+
+    Args:
+        begin: makes the work of a worker.
+    """
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._workers: dict[int, Worker] = {}
+        self._open: dict[int, int] = {}  # number of answers that are still to come
+        self._gone: dict[int, Ended] = {}  # noticed, and not told yet
+
+    def start(self, index: int, given: Any) -> None:
+        self._forget(index)
+        self._workers[index] = Worker(_work, (self._begin, given))
+        self._open[index] = 0
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def send(self, index: int, order: Any, beside: Any) -> None:
+        self._open[index] += 1
+        try:
+            self._workers[index].send((order, beside))
+        except Ended as error:
+            self._gone[index] = error
+
+    def wait(self) -> tuple[int, Any]:
+        by_worker = {self._workers[index]: index for index, count in self._open.items() if count}
+        index = next(iter(self._gone)) if self._gone else by_worker[first_ready(by_worker)]
+        try:
+            if index in self._gone:
+                raise self._gone[index]
+            answer = self._workers[index].receive()
+        except Ended as error:
+            self._forget(index)
+            raise Gone(index, error.how) from None
+        self._open[index] -= 1
+        return index, answer
+
+    def close(self) -> None:
+        end(self._workers.values())
+        self._workers.clear()
+
+    def _forget(self, index: int) -> None:
+        self._gone.pop(index, None)
+        self._open.pop(index, None)
+        if index in self._workers:
+            self._workers.pop(index).kill()
+
+
+def _work(owner: Owner, given: tuple[Begin, Any]) -> None:
+    """Carry out orders, which are read meanwhile: nobody waits for somebody who waits for them."""
+    torch.set_num_threads(1)  # there are others
+    begin, own = given
+    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            while True:
+                orders.put(owner.receive())
+        except Left:
+            orders.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    work = begin(own)
+    try:
+        while (order := orders.get()) is not None:
+            owner.send(work(*order))
+    finally:
+        work.close()
 
 
 class Inline:

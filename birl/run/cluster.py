@@ -36,7 +36,11 @@ class Cluster:
         max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
             were learned from between its order and its arrival; by default none is.
         restarts: how often in a row a collector may be lost before it has sent anything, until the run ends.
-        transport: where collectors are. ``"inline"``: in the run's own process, one after another.
+        transport: where collectors are. ``"processes"``: in processes of this machine. ``"ray"``: where Ray places them
+            (extra ``ray``), on one machine or many; each takes a CPU. ``"inline"``: in the run's own process, one after
+            another, for tests and for debugging. Results are the same everywhere.
+        address: with ``"ray"``: of a running cluster, or ``"auto"``; by default Ray is started on this machine, unless
+            the program has started it.
 
     Raises:
         ConfigError: if a field cannot be.
@@ -49,11 +53,13 @@ class Cluster:
     in_flight: int | None = None
     max_lag: int | None = None
     restarts: int = 10
-    transport: str = "inline"
+    transport: str = "processes"
+    address: str | None = None
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
             object.__setattr__(self, name, _ALLOWED[name].check(f"Cluster.{name}", getattr(self, name)))
+        self._check_address()
         if self.order == "together" and self.in_flight not in (None, 1):
             raise ConfigError(
                 f"Cluster.in_flight is {self.in_flight}; with order='together' it must be 1, as all wait for the "
@@ -63,6 +69,13 @@ class Cluster:
             raise ConfigError(
                 f"Cluster.max_lag is {self.max_lag}; only order='arrival' drops fragments: leave it out, because the "
                 "lag of the others is fixed, 0 or collectors * in_flight - 1"
+            )
+
+    def _check_address(self) -> None:
+        if self.address is not None and self.transport != "ray":
+            raise ConfigError(
+                f"Cluster.address is {self.address!r}, but collectors are {self.transport!r}: give transport='ray', or "
+                "leave address out"
             )
 
     def taking(self, order: str) -> Cluster:
@@ -109,5 +122,6 @@ _ALLOWED: Final = {
     "order": Allowed(str, choices=ORDERS, optional=True),
     "max_lag": Allowed(int, low=0, optional=True),
     "restarts": Allowed(int, low=0),
-    "transport": Allowed(str, choices=("inline",)),
+    "transport": Allowed(str, choices=("inline", "processes", "ray")),
+    "address": Allowed(str, optional=True),
 }

@@ -20,7 +20,9 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from birl.checks import check
-from birl.distributed.transport import Gone, Inline, Transport
+from birl.distributed.ray import Remote
+from birl.distributed.transport import Gone, Inline, Processes, Transport
+from birl.distributed.workers import check_given
 from birl.envs import Step
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
 from birl.logging import LOG
@@ -31,7 +33,11 @@ from birl.run.player import Choice, Measure, Player, check_lanes, explorers_for,
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.types import Array, State, Tree, tree_map
 
-TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {"inline": lambda cluster: Inline(Collecting)}
+TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
+    "inline": lambda cluster: Inline(Collecting),
+    "processes": lambda cluster: Processes(Collecting),
+    "ray": lambda cluster: Remote(Collecting, cluster.address),
+}
 
 
 class _Place:
@@ -330,6 +336,10 @@ class Fleet:
         return orders
 
 
+_ADVICE: Final = (
+    "give a name, such as 'CartPole-v1', or a function of the environment's number, in a module that can be imported"
+)
+
 # -- what fleets are made of -------------------------------------------------------------------------------------------
 
 
@@ -362,7 +372,10 @@ def begin_fleet(
         random_steps: number of uniformly random steps at the start.
         rollouts: whether rollouts are learned from.
     """
-    n, each = cluster.environments, explorers_for(explorer, cluster.collectors, "collectors", sent=False)
+    sent = cluster.transport == "processes"
+    n, each = cluster.environments, explorers_for(explorer, cluster.collectors, "collectors", sent=sent)
+    if sent and not isinstance(env, str):
+        check_given("env", env, _ADVICE)
     config = algorithm.config
     config = replace(config, compile_graph=False) if config.compile_graph is True else config
     parts = (type(algorithm), config, algorithm.spec.observations, algorithm.spec.actions)

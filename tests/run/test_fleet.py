@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -116,8 +117,15 @@ def unruly(monkeypatch: pytest.MonkeyPatch, seed: int = 0, loss: float = 0.0) ->
         made.append(Unruly(seed, loss))
         return made[-1]
 
-    monkeypatch.setitem(fleet.TRANSPORTS, "inline", make)
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", make)
     return made
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors are in this process, unless a test says otherwise."""
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
+    monkeypatch.setattr(fleet, "check_given", lambda *given: None)
 
 
 # -- one collector -----------------------------------------------------------------------------------------------------
@@ -159,6 +167,29 @@ def test_late_and_killed_collectors_change_nothing(
     assert own[0].killed > 5
 
 
+def test_a_collector_is_lost_while_an_answer_of_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scripted(Inline):
+        script = iter([1, -1])  # who answers first, and who is lost then
+
+        def wait(self) -> tuple[int, Any]:
+            index = next(self.script, None)
+            if index is None:
+                return super().wait()
+            if index < 0:
+                self._forget(1)
+                raise Gone(1, "by SIGKILL")
+            self._sent.rotate(-1)  # the first order of collector 1
+            answer = super().wait()
+            self._sent.rotate(1)
+            return answer
+
+    cluster = birl.Cluster(2, 1, 4, "turns")
+    expected = run(cluster, n_steps=24)
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Scripted(Collecting))
+    assert same(run(cluster, n_steps=24), expected)
+    assert next(Scripted.script, None) is None
+
+
 def test_memories_and_noise_survive_kills(monkeypatch: pytest.MonkeyPatch) -> None:
     options: Any = {"fields": {"encoder_factory": GRU}, "explorer": lambda: ConstantEpsilonGreedy(0.3)}
     expected = run(TURNS, dqn, **options)
@@ -194,7 +225,7 @@ def test_an_answer_to_another_order_is_no_answer(monkeypatch: pytest.MonkeyPatch
             self._sent.rotate(-3)
             return super().wait()
 
-    monkeypatch.setitem(fleet.TRANSPORTS, "inline", lambda cluster: Mixed(Collecting))
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Mixed(Collecting))
     with pytest.raises(WorkerError, match="collector 0 answered order 3, but order 0 was its next"):
         run(birl.Cluster(3, 1, 4))
 
@@ -242,12 +273,46 @@ def test_old_fragments_are_dropped_and_ordered_anew(monkeypatch: pytest.MonkeyPa
         assert np.array_equal(steps, steps[0] + np.arange(len(steps)))
 
 
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+class Tells(Drift):
+    """Kills its process in the middle of an episode, as often as there are files to say so."""
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 3 and (left := sorted(Path(os.environ["KILLS"]).iterdir())):
+            left[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+def test_collectors_in_processes_survive_sigkill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("KILLS", str(tmp_path))
+    expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=Tells(False))
+    for number in range(2):
+        (tmp_path / str(number)).touch()
+    assert same(run(birl.Cluster(2, 1, 4), sac, env=Tells(False)), expected)
+    assert not list(tmp_path.iterdir()) and not multiprocessing.active_children()
+
+
+def test_processes_need_what_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="cannot be sent to another process.*a function of the environment's number"):
+        dqn().fit_online(lambda number: Drift(), cluster=birl.Cluster(2))
+    with pytest.raises(ConfigError, match="explorer is .*cannot be sent"):
+        explorer = ConstantEpsilonGreedy(0.1)
+        explorer.own = lambda: None  # type: ignore[attr-defined]
+        dqn().fit_online(Drift(), explorer=explorer, cluster=birl.Cluster(2))
+
+
 # -- rollouts ----------------------------------------------------------------------------------------------------------
 
 
 def ppo(**fields: Any) -> Any:
     encoders = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL}
-    return PPOConfig(**{"rollout_length": 10, "n_epochs": 2, "batch_size": 5, "sequence_length": 5, **encoders, **fields}).create()
+    sizes = {"rollout_length": 10, "n_epochs": 2, "batch_size": 5, "sequence_length": 5}
+    return PPOConfig(**{**sizes, **encoders, **fields}).create()
 
 
 def acer(**fields: Any) -> Any:
@@ -442,6 +507,7 @@ def test_collectors_that_are_killed_again_and_again(monkeypatch: pytest.MonkeyPa
         ({"max_lag": -1, "order": "arrival"}, "Cluster.max_lag is -1"),
         ({"restarts": -1}, "Cluster.restarts is -1"),
         ({"transport": "mail"}, "Cluster.transport is 'mail'"),
+        ({"address": "auto"}, "Cluster.address is 'auto', but collectors are 'processes'"),
     ],
 )
 def test_clusters_that_cannot_be(fields: Any, says: str) -> None:
