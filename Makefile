@@ -18,7 +18,7 @@ test-slow: $(VENV)/.dev  ## learning runs of minutes
 	$(BIN)/python -m pytest -n 2 -q -m slow
 
 test-ray: $(VENV)/.ray  ## collectors that Ray places, in one cluster on this machine
-	PYTHONPATH=tests $(BIN)/python -m pytest -q tests/ray
+	PYTHONPATH=tests:tests/ray $(BIN)/python -m pytest -q tests/ray
 
 lint: $(VENV)/.dev  ## style, types, layers
 	$(BIN)/ruff check .

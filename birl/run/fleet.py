@@ -244,6 +244,11 @@ class Fleet:
             if self._shares:
                 set_random_state(fragment.state["random"])
             if fragment.lost:
+                LOG.warning(
+                    "collector %d was made anew, but its environments %s do not repeat what they did, given the same "
+                    "seeds and actions: their running episodes were cut, and new ones began",
+                    *(place.given.collector, _range(place.given.numbers)),
+                )
                 self.player.close_episodes(place.lanes)
             lag = self._learned - order.learned
             if self._cluster.max_lag is not None and lag > self._cluster.max_lag:
