@@ -148,37 +148,37 @@ def asynchronous_fitter(
     algorithm.learner.check_apart(n_steps)
     n_steps_of_rollout = algorithm.config.rollout_length * number_of_environments(env)
     kept = DEFAULT_BUFFER_LIMIT // n_workers if replays else 0
-    fleet = Fleet(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout, kept)
+    crew = Crew(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout, kept)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, {"workers": fleet}, settings, evaluators, None, given)
+    session = Session(algorithm, name, n_steps, {"workers": crew}, settings, evaluators, None, given)
 
-    if fleet.cut and session.left and n_workers == 1:
+    if crew.cut and session.left and n_workers == 1:
         session.differs("its last rollout was cut short by the end of the run")
 
     def learn() -> None:
         with session.time("algorithm_update"):
-            session.averages.add(fleet.learn())
+            session.averages.add(crew.learn())
 
     def step() -> None:
         with session.time("step"):
-            while fleet.pending == 0:
-                for value in fleet.hear(session.step, session.left):
+            while crew.pending == 0:
+                for value in crew.hear(session.step, session.left):
                     session.averages.add({"rollout_return": float(value)})
-                if fleet.pending == 0:  # from older steps: none to be counted
+                if crew.pending == 0:  # from older steps: none to be counted
                     learn()
-            fleet.pending -= 1
-            if fleet.pending == 0:
+            crew.pending -= 1
+            if crew.pending == 0:
                 learn()
-                while fleet.due and (n_workers == 1 or session.left == 1):  # as one process does; after the last step
-                    fleet.hear(session.step, 0)
+                while crew.due and (n_workers == 1 or session.left == 1):  # as one process does; after the last step
+                    crew.hear(session.step, 0)
                     learn()
         session.tick()
 
     try:
         yield from session.epochs(step)
     finally:
-        fleet.close()
+        crew.close()
 
 
 class _Place:
@@ -203,7 +203,7 @@ class _Place:
         self.most = self.due = 0
 
 
-class Fleet:
+class Crew:
     """The workers of a run, as its owner sees them. A part of checkpoints.
 
     A checkpoint waits for the rollouts under way and holds what was found in them, with the state of every worker.

@@ -337,7 +337,7 @@ class Ledger:
         self.learned: list[tuple[float, int]] = []
         self.updates: list[int] = []  # made before each of them, as far as the worker knows
         self.deaths = 0
-        chance, lesson_of, learn = random.Random(4), asynchronous.lesson_of, asynchronous.Fleet.learn
+        chance, lesson_of, learn = random.Random(4), asynchronous.lesson_of, asynchronous.Crew.learn
 
         def find(*arguments: Any) -> Any:
             lesson = lesson_of(*arguments)
@@ -354,7 +354,7 @@ class Ledger:
             return learn(fleet)
 
         monkeypatch.setattr(asynchronous, "lesson_of", find)
-        monkeypatch.setattr(asynchronous.Fleet, "learn", learned)
+        monkeypatch.setattr(asynchronous.Crew, "learn", learned)
 
     @property
     def steps(self) -> int:
@@ -445,13 +445,13 @@ def test_checkpoints_that_do_not_fit_are_refused(threads: None, tmp_path: Path) 
 def test_statistics_are_shared(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One RMSprop sees the gradients of all workers, with epsilon under the root (1602.01783, section 4)."""
     gradients: list[dict[str, Any]] = []
-    learn = asynchronous.Fleet.learn
+    learn = asynchronous.Crew.learn
 
     def learned(fleet: Any) -> Any:
         gradients.append(fleet._lessons[0][1].gradients)
         return learn(fleet)
 
-    monkeypatch.setattr(asynchronous.Fleet, "learn", learned)
+    monkeypatch.setattr(asynchronous.Crew, "learn", learned)
     rms = RMSpropFactory(alpha=0.9, eps=0.1, centered=False, eps_inside_root=True)
     algorithm = a2c(optim_factory=rms, learning_rate=0.05)
     algorithm.build_with_env(Drift())
