@@ -10,14 +10,14 @@ import os
 from collections import deque
 from typing import Any, Final
 
-from birl.distributed.transport import Begin, Gone
+from birl.distributed.transport import Begin, Gone, Transport
 from birl.errors import BirlError, ConfigError, WorkerError, require
 
 PATIENCE: Final = 30.0
 """Seconds in which a place for a worker must be found."""
 
 
-class Remote:
+class Remote(Transport):
     """Workers that are Ray's actors.
 
     A Ray that runs already is used and left as it is; else one is started, and ended with the workers.

@@ -65,7 +65,7 @@ class Transport(Protocol):
         """End all workers."""
 
 
-class Processes:
+class Processes(Transport):
     """Workers in processes of this machine, one each.
 
     Args:
@@ -139,7 +139,7 @@ def _work(owner: Owner, given: tuple[Begin, Any]) -> None:
         work.close()
 
 
-class Inline:
+class Inline(Transport):
     """Workers in this process: they work, one order at a time, while somebody waits for an answer.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from birl.distributed.transport import Work
 from birl.envs import Step, Stepper, as_environment
 from birl.errors import BirlError, WorkerError
 from birl.files.restore import damage_as_typed_errors
@@ -172,7 +173,7 @@ class _NotingReplay(_Noting, ReplayPlayer): ...
 class _NotingRollouts(_Noting, RolloutPlayer): ...
 
 
-class Collecting:
+class Collecting(Work):
     """A collector at work.
 
     Its randomness is its own: the global generators are what they were before when it is done.
