@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow lint docs datasets bench clean
+.PHONY: demo test test-ray test-slow lint docs datasets bench clean
 
 demo: $(VENV)/.demo  ## train from logged data, evaluate, plot, export
 	$(BIN)/python examples/cartpole_from_logs.py --out birl_demo
@@ -16,6 +16,9 @@ test: $(VENV)/.dev  ## all tests but the slow ones
 
 test-slow: $(VENV)/.dev  ## learning runs of minutes
 	$(BIN)/python -m pytest -n 2 -q -m slow
+
+test-ray: $(VENV)/.ray  ## collectors that Ray places, in one cluster on this machine
+	PYTHONPATH=tests:tests/ray $(BIN)/python -m pytest -q tests/ray
 
 lint: $(VENV)/.dev  ## style, types, layers
 	$(BIN)/ruff check .
@@ -48,6 +51,10 @@ $(VENV)/.bench: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --no-compile -e '.[dev]'
+	touch $@
+
+$(VENV)/.ray: $(VENV)/.dev
+	$(PIP) --no-compile -e '.[ray]'
 	touch $@
 
 clean:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from birl.algorithm.population import fit_many
     from birl.logging import LoggingStrategy
     from birl.models import PositionEncodingType
+    from birl.run.cluster import Cluster
 
 _MODULES = (
     "algos",
@@ -59,6 +60,7 @@ _MODULES = (
     "types",
 )
 _NAMES = {
+    "Cluster": "birl.run.cluster",
     "LoggingStrategy": "birl.logging",
     "PositionEncodingType": "birl.models",
     "fit_many": "birl.algorithm.population",
@@ -68,6 +70,7 @@ _NAMES = {
 __all__ = [
     "ActionSpace",
     "BirlError",
+    "Cluster",
     "LoggingStrategy",
     "PositionEncodingType",
     "__version__",

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from birl.acting.fast import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
 from birl.actions import allowed_actions
-from birl.errors import ActionError, ConfigError, NonFiniteError, ShapeError, UnsupportedError
+from birl.errors import ActionError, ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
+from birl.files.restore import checked_array
 from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
 from birl.observations import check_inside, check_mask, picked
@@ -48,6 +49,41 @@ class BuiltPolicy:
         self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
         network = nets._modules.get(policy.network)
         self._noise = [] if network is None else noise_of(network)
+
+    def weights(self) -> State:
+        """A copy of all that moves and that actions depend on: the networks that act, and a running scaler."""
+        own, scaler = self._own_tensors(), self.units.observation_scaler
+        moving = {} if scaler is None or not scaler.running else scaler.get_state()
+        nets = {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in own.items()}
+        return {"nets": nets, "observation_scaler": moving}
+
+    def set_weights(self, weights: State) -> None:
+        """Act with the `weights` of another policy of the same networks. They are copied in place.
+
+        Raises:
+            CorruptFileError: if they are those of other networks.
+        """
+        own, given, scaler = self._own_tensors(), weights["nets"], self.units.observation_scaler
+        if own.keys() != given.keys():
+            raise CorruptFileError(
+                f"there are weights of {', '.join(given)!s:.100}, but the networks that act are those of "
+                f"{', '.join(own)!s:.100}: use a copy of the checkpoint"
+            )
+        for name, tensor in own.items():
+            like = np.empty((), str(tensor.dtype).removeprefix("torch.")).dtype
+            checked_array(given[name], tuple(tensor.shape), like, name)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(torch.tensor(given[name]))
+        if weights["observation_scaler"]:
+            scaler.set_state(weights["observation_scaler"])  # type: ignore[union-attr]
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the networks that act, and constants beside them."""
+        names = [name for name in (self.policy.network, *self.policy.beside) if name]
+        each = {name: self.nets.get_submodule(name).state_dict() for name in names}
+        networks = {f"{name}.{key}": tensor for name, own in each.items() for key, tensor in own.items()}
+        return {**networks, **dict(self.nets.named_buffers(recurse=False))}
 
     @property
     def noisy(self) -> bool:

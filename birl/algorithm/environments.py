@@ -31,6 +31,11 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     _check_alone(algorithm)
     building.check_demonstrations(algorithm.definition(), run.get("demonstrations"))
     experience = algorithm.learns_from
+    if run.get("cluster") is not None and run.get("workers") is not None:
+        raise ConfigError(
+            f"workers={run['workers']} and a cluster were given: workers find gradients on rollouts of their own, "
+            "collectors only act; give one of both"
+        )
     if experience.on_policy:
         replays = _replays(algorithm, buffer=buffer, explorer=explorer, **run)
         if buffer is not None and run.get("workers") is not None:

@@ -222,6 +222,7 @@ class ReplayBuffer(ReplayBufferBase):
         extra: Mapping[str, Any] | None = None,
         *,
         mask: Any = None,
+        lanes: Sequence[int] | Array | None = None,
     ) -> None:
         """Add one step of every parallel environment; row i goes to lane i. Episodes end by the flags.
 
@@ -233,8 +234,10 @@ class ReplayBuffer(ReplayBufferBase):
             next_observation: tree ``[n, …]``, the one before a reset where an episode ended.
             extra: further arrays ``[n, …]`` by name.
             mask: bool ``[n]``: only these are stored (to leave out the steps that only reset).
+            lanes: of some environments only: the lane ``[n]`` of each row.
         """
-        count = self.storage.lanes
+        own = self._all_lanes if lanes is None else np.concatenate([self._lane(lane) for lane in dict.fromkeys(lanes)])
+        count = len(own)
         terminated, truncated = (np.asarray(flag, np.bool_).reshape(-1) for flag in (terminated, truncated))
         if len(terminated) != count or len(truncated) != count:
             raise ShapeError(
@@ -248,16 +251,14 @@ class ReplayBuffer(ReplayBufferBase):
         action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
         self._before_write()
         values = step_columns(self.storage, observation, action, reward, extra)
-        lanes = self._all_lanes
         if mask is not None and not np.all(mask):
-            lanes = np.flatnonzero(mask)
-            values = {name: value[lanes] for name, value in values.items()}
-            following = {name: value[lanes] for name, value in following.items()}
-            terminated, truncated = terminated[lanes], truncated[lanes]
-        if len(lanes):
+            rows = np.flatnonzero(mask)
+            values, following = ({name: x[rows] for name, x in each.items()} for each in (values, following))
+            own, terminated, truncated = own[rows], terminated[rows], truncated[rows]
+        if len(own):
             over = terminated | truncated
             ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8) if over.any() else None
-            self.storage.append(lanes, values, following, ending)
+            self.storage.append(own, values, following, ending)
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0

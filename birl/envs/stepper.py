@@ -75,6 +75,7 @@ class Stepper:
         observation: tree of arrays ``[n, *shape]``, on which the next actions are chosen.
         is_first: bool ``[n]``: a new episode begins with ``observation``.
         reward: float32 ``[n]``: of the step before, 0 where ``is_first``.
+        seed: with which environments were reset last.
         lost: set by `set_state` if the environment could not be restored and new episodes began.
     """
 
@@ -123,7 +124,8 @@ class Stepper:
         self._returns = np.zeros(self.n)
 
     def _seed(self) -> int:
-        return int(self._generator.integers(2**31 - self.n))
+        self.seed = int(self._generator.integers(2**31 - self.n))
+        return self.seed
 
     def step(self, action: Array) -> Step:
         """Make a step everywhere and reset the environments whose episodes ended.

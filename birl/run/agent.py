@@ -17,7 +17,7 @@ from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, 
 from birl.files.atomic import write_error
 from birl.files.restore import checked_array
 from birl.logging.averages import Averages
-from birl.observations import check_inside, check_mask, leaf_spaces, named_map, picked
+from birl.observations import check_inside, check_mask, named_map, picked
 from birl.run.checkpoint import (
     check_folder,
     checkpoint_path,
@@ -27,9 +27,9 @@ from birl.run.checkpoint import (
     save_checkpoint,
 )
 from birl.run.identity import ACTIONS, part_settings, run_settings
-from birl.run.online import begun_schedule, buffer_settings, default_buffer, replay_settings
-from birl.run.player import Player, ReplayPlayer, check_lanes, check_parts, observed
+from birl.run.player import Player, ReplayPlayer, check_lanes, check_parts, example, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
+from birl.run.replaying import begun_schedule, buffer_settings, default_buffer, replay_settings
 from birl.run.rollouts import RolloutPlayer, begin_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
 from birl.types import MASK, Array, State, Tree, parts_like, tree_map
@@ -417,7 +417,7 @@ def replay_agent(
     _, random = reset_generator(env, given["seed"]).spawn(2)
     player = ReplayPlayer(
         algorithm,
-        _example(observed(algorithm, env, buffer), env, n),
+        example(observed(algorithm, env, buffer), env, n),
         single_spaces(env)[1],
         buffer,
         explorer,
@@ -446,12 +446,6 @@ def rollout_agent(
     settings |= {} if explorer is None else {"explorer": part_settings(explorer)}
     algorithm.build_with_env(env)
     beside = begin_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
-    example = _example(observed(algorithm, env, beside.buffer), env, n)
-    player = RolloutPlayer(algorithm, example, single_spaces(env)[1], explorer, beside)
+    seen = example(observed(algorithm, env, beside.buffer), env, n)
+    player = RolloutPlayer(algorithm, seen, single_spaces(env)[1], explorer, beside)
     return Agent(algorithm, player, env, beside.parts, {**settings, **beside.settings})
-
-
-def _example(observations: Tree, env: Environment, n: int) -> Tree:
-    """Zeros in the shapes and dtypes of what is read of an environment's ``observations``."""
-    leaves = picked(observations, leaf_spaces(single_spaces(env)[0]))
-    return tree_map(lambda space: np.zeros((n, *space.shape), space.dtype), leaves)

@@ -13,7 +13,6 @@ algorithm 1). After a rollout it is given as many orders of no steps as there ar
 
 from __future__ import annotations
 
-import random
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -23,17 +22,17 @@ import torch
 from birl.checks import check
 from birl.distributed.workers import Ended, Owner, Worker, check_given, end, first_ready
 from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
-from birl.errors import ConfigError, CorruptFileError, WorkerError
+from birl.errors import CorruptFileError, WorkerError
 from birl.files.restore import checked_array, damage_as_typed_errors
 from birl.logging import LOG
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.identity import environment_settings, part_settings, run_settings
-from birl.run.online import DEFAULT_BUFFER_LIMIT
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import check_parts, unmeasured
+from birl.run.player import explorers_for, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol
+from birl.run.replaying import DEFAULT_BUFFER_LIMIT
 from birl.run.rollouts import Beside, RolloutPlayer, begin_rollouts
 from birl.run.session import Session
 from birl.seeding import is_seed, seed
@@ -41,8 +40,6 @@ from birl.types import Array, State
 
 MOST_DEATHS: Final = 5
 """Deaths for each worker, without a rollout of any between them, after which a run ends."""
-
-GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 _ADVICE: Final = (
     "give a name, such as 'CartPole-v1', or 'module:factory' for a function in a module that can be imported, which "
@@ -136,7 +133,7 @@ def asynchronous_fitter(
     """
     n_steps, given = checked_online_options(n_steps, options)
     n_workers: Any = given["workers"]
-    explorers = _explorers(explorer, n_workers)
+    explorers = explorers_for(explorer, n_workers, "workers")
     if not isinstance(env, str):
         check_given("env", env, _ADVICE)
     sent, env = env, checked_environments(env, given)
@@ -151,55 +148,37 @@ def asynchronous_fitter(
     algorithm.learner.check_apart(n_steps)
     n_steps_of_rollout = algorithm.config.rollout_length * number_of_environments(env)
     kept = DEFAULT_BUFFER_LIMIT // n_workers if replays else 0
-    fleet = Fleet(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout, kept)
+    crew = Crew(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout, kept)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, {"workers": fleet}, settings, evaluators, None, given)
+    session = Session(algorithm, name, n_steps, {"workers": crew}, settings, evaluators, None, given)
 
-    if fleet.cut and session.left and n_workers == 1:
+    if crew.cut and session.left and n_workers == 1:
         session.differs("its last rollout was cut short by the end of the run")
 
     def learn() -> None:
         with session.time("algorithm_update"):
-            session.averages.add(fleet.learn())
+            session.averages.add(crew.learn())
 
     def step() -> None:
         with session.time("step"):
-            while fleet.pending == 0:
-                for value in fleet.hear(session.step, session.left):
+            while crew.pending == 0:
+                for value in crew.hear(session.step, session.left):
                     session.averages.add({"rollout_return": float(value)})
-                if fleet.pending == 0:  # from older steps: none to be counted
+                if crew.pending == 0:  # from older steps: none to be counted
                     learn()
-            fleet.pending -= 1
-            if fleet.pending == 0:
+            crew.pending -= 1
+            if crew.pending == 0:
                 learn()
-                while fleet.due and (n_workers == 1 or session.left == 1):  # as one process does; after the last step
-                    fleet.hear(session.step, 0)
+                while crew.due and (n_workers == 1 or session.left == 1):  # as one process does; after the last step
+                    crew.hear(session.step, 0)
                     learn()
         session.tick()
 
     try:
         yield from session.epochs(step)
     finally:
-        fleet.close()
-
-
-def _explorers(explorer: Any, n: int) -> list[Any]:
-    """The explorer of each worker."""
-    listed = list(explorer) if isinstance(explorer, list | tuple) else [explorer] * n
-    if len(listed) != n:
-        raise ConfigError(f"explorer is a list of {len(listed)}; with workers={n} it must have one for each, or be one")
-    for each in listed:
-        check_parts(None, each)
-        check_given("explorer", each, "define its class in a module that can be imported")
-        own = [name for name, value in getattr(each, "__dict__", {}).items() if isinstance(value, GENERATORS)]
-        if own and not hasattr(each, "renewed") and sum(each is other for other in listed) > 1:
-            raise ConfigError(
-                f"the explorer {type(each).__name__} has random numbers of its own in {own[0]!r}, which would be the "
-                "same in several workers: give a list with one for each worker, or derive it from birl.algos.Explorer "
-                "and draw from self.generator"
-            )
-    return listed
+        crew.close()
 
 
 class _Place:
@@ -224,7 +203,7 @@ class _Place:
         self.most = self.due = 0
 
 
-class Fleet:
+class Crew:
     """The workers of a run, as its owner sees them. A part of checkpoints.
 
     A checkpoint waits for the rollouts under way and holds what was found in them, with the state of every worker.

@@ -117,7 +117,7 @@ class _EpisodesPlayer(ReplayPlayer):
             self._episode[lane], self._started = self._started, self._started + 1
         return super().choose(observation, is_first, reward, step)
 
-    def _keep(self, choice: Choice, step: Step) -> None:
+    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
         step.valid[self._episode >= self._most] = False
-        super()._keep(choice, step)
+        super()._keep(choice, step, lanes)
         self.ended += int(((step.terminated | step.truncated) & step.valid).sum())

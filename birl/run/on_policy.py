@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Unpack
 
-from birl.envs import Stepper, reset_generator
+from birl.envs import Stepper, reset_generator, single_spaces
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.identity import environment_settings, part_settings, run_settings
+from birl.run.fleet import begin_fleet, check_cluster, check_rollouts, first_environment, generators_for
+from birl.run.identity import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import check_parts, observed
+from birl.run.player import check_parts, example, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
+from birl.run.replaying import explorer_settings
 from birl.run.rollouts import RolloutPlayer, begin_rollouts
 from birl.run.session import Session
 
@@ -34,7 +36,8 @@ def on_policy_fitter(
             to its bounds; the learner sees them as they were sampled.
         n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
             shorter. With rollouts of whole episodes, steps of episodes that still run at the end are not.
-        explorer: turns greedy actions into the ones taken; by default the policy acts by itself.
+        explorer: turns greedy actions into the ones taken; by default the policy acts by itself. With a cluster, a list
+            may have one for each collector.
         buffer: see `birl.run.rollouts.begin_rollouts`.
         replays: whether older rollouts are learned from as well.
         **options: see `OnlineOptions`.
@@ -43,21 +46,40 @@ def on_policy_fitter(
         Number of the epoch (from 1) and its metrics. Losses are means over the rollouts of the epoch.
     """
     n_steps, given = checked_online_options(n_steps, options)
-    check_parts(buffer, explorer)
-    env = checked_environments(env, given)
+    cluster, sent = given["cluster"], env
+    cluster = None if cluster is None else cluster.taking("together")
+    check_parts(buffer, None if cluster is not None else explorer)
+    env = checked_environments(env if cluster is None else first_environment(env), given)
     settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
-    settings |= {} if explorer is None else {"explorer": part_settings(explorer)}
+    settings |= {} if explorer is None else {"explorer": explorer_settings(explorer)}
+    settings |= {} if cluster is None else {"cluster": cluster.settings()}
     algorithm.build_with_env(env)
-    kept = given["checkpoint"] is not None
-    beside = begin_rollouts(algorithm, env, n_steps, buffer, given["demonstrations"], replays=replays, digested=kept)
+    lanes = {} if cluster is None else {"lanes": cluster.lanes}
+    if cluster is not None:
+        check_cluster(env, buffer, False, cluster)
+        check_rollouts(algorithm, cluster)
+    kept, shown = given["checkpoint"] is not None, given["demonstrations"]
+    beside = begin_rollouts(algorithm, env, n_steps, buffer, shown, replays=replays, digested=kept, **lanes)
     resets = reset_generator(env, given["seed"])
-    stepper = Stepper(env, resets, observations=observed(algorithm, env, beside.buffer))
-    player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, explorer, beside)
-    collector = Collector(stepper, player)
+    seen = observed(algorithm, env, beside.buffer)
+    own = explorer[0] if isinstance(explorer, list | tuple) else explorer
+    collector: Any
+    if cluster is None:
+        stepper = Stepper(env, resets, observations=seen)
+        player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, own, beside)
+        collector = Collector(stepper, player)
+    else:
+        player = RolloutPlayer(algorithm, example(seen, env, cluster.lanes), single_spaces(env)[1], own, beside)
+        generators = [(resets, resets.spawn(1)[0]), *generators_for(resets, cluster.collectors)[1:]]
+        calls = cluster.calls(algorithm.config.rollout_length)  # type: ignore[attr-defined]
+        parts = (algorithm, sent, player, cluster, explorer, generators, n_steps)
+        collector = begin_fleet(*parts, observed=seen, calls=calls, rollouts=True)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"
-    parts, settings = {**beside.parts, "rollout": collector}, {**settings, **beside.settings}
-    session = Session(algorithm, name, n_steps, parts, settings, evaluators, beside.buffer, given)
+    kept_parts, settings = {**beside.parts, "rollout": collector}, {**settings, **beside.settings}
+    session = Session(algorithm, name, n_steps, kept_parts, settings, evaluators, beside.buffer, given)
+    if cluster is not None:
+        collector.goes_on(session)
 
     if player.cut and session.left:
         session.differs("its last rollout was cut short by the end of the run")
@@ -70,5 +92,6 @@ def on_policy_fitter(
                 session.learn(lesson)
         session.tick()
 
-    yield from session.epochs(step)
+    with collector:
+        yield from session.epochs(step)
     beside.close(player.n)

@@ -11,6 +11,7 @@ from typing import Any, Final, TypedDict, cast
 from birl.checks import Allowed, check
 from birl.errors import ConfigError
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
+from birl.run.cluster import Cluster
 from birl.run.hooks import Hooks
 from birl.run.protocols import Callback, Environment
 
@@ -106,6 +107,7 @@ class EnvironmentOptions(NamedOptions, total=False):
     seed: int | None
     demonstrations: Any
     workers: int | None
+    cluster: Cluster | None
 
 
 class OnlineOptions(EnvironmentOptions, Options, total=False):
@@ -133,6 +135,7 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
             from rollouts, with one gradient of each, such as A3C; ACER and IMPALA replay older ones in each worker from
             a buffer of its own. The environment is given by its name, or is one that
             can be sent to other processes. With one worker the same seed gives the same result.
+        cluster: `birl.Cluster`: collectors that make the steps, each in environments of its own.
     """
 
     update_interval: int
@@ -171,6 +174,7 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
     "seed": None,
     "demonstrations": None,
     "workers": None,
+    "cluster": None,
 }
 
 
@@ -187,6 +191,7 @@ _ALLOWED: Final = {
     "eval_epsilon": Allowed(float, low=0, high=1),
     **dict.fromkeys(("eval_n_steps", "workers"), Allowed(int, low=1, optional=True)),
     "seed": Allowed(int, low=0, optional=True),
+    "cluster": Allowed(Cluster, optional=True),
 }
 
 

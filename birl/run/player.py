@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,12 +15,15 @@ from gymnasium import Space
 from birl.actions import actions_of, allowed_actions, check_actions
 from birl.checks import check
 from birl.dataset import ReplayBuffer
+from birl.distributed.workers import check_given
 from birl.envs import Step, environment_spec, single_spaces
 from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
 from birl.files.restore import checked_array
-from birl.observations import leaf_spaces, part_names
+from birl.observations import leaf_spaces, part_names, picked
 from birl.run.protocols import ExplorerProtocol, Trainable
 from birl.types import Array, State, Tree, tree_leaves, tree_map
+
+GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 Measure = Callable[[str], contextlib.AbstractContextManager[None]]
 
@@ -56,6 +60,37 @@ def check_parts(buffer: Any, explorer: Any, batch_size: int = 1) -> None:
         )
 
 
+def explorers_for(explorer: Any, n: int, option: str, sent: bool = True) -> list[Any]:
+    """The explorer of each of several processes.
+
+    Args:
+        explorer: one for all, or a list with one for each.
+        n: number of processes.
+        option: that says so, for messages.
+        sent: whether they are sent to other processes.
+
+    Raises:
+        ConfigError: if there is not one for each, or if one cannot be sent, or would draw the same numbers in several.
+    """
+    listed = list(explorer) if isinstance(explorer, list | tuple) else [explorer] * n
+    if len(listed) != n:
+        raise ConfigError(
+            f"explorer is a list of {len(listed)}; with {option}={n} it must have one for each, or be one"
+        )
+    for each in listed:
+        check_parts(None, each)
+        if sent:
+            check_given("explorer", each, "define its class in a module that can be imported")
+        own = [name for name, value in getattr(each, "__dict__", {}).items() if isinstance(value, GENERATORS)]
+        if own and not hasattr(each, "renewed") and sum(each is other for other in listed) > 1:
+            raise ConfigError(
+                f"the explorer {type(each).__name__} has random numbers of its own in {own[0]!r}, which would be the "
+                f"same in several {option}: give a list with one for each, or derive it from birl.algos.Explorer and "
+                "draw from self.generator"
+            )
+    return listed
+
+
 def observed(algorithm: Trainable, env: Any, buffer: Any) -> Tree:
     """What is read of an environment's observations, see `birl.observations`.
 
@@ -76,10 +111,27 @@ def check_lanes(storage: Any, n: int) -> None:
         raise ShapeError(f"the buffer has {lanes} lanes for {n} environments: make the buffer with lanes={n}")
 
 
-def clip_episodes(buffer: Any, n: int) -> None:
-    """End the running episodes in all ``n`` lanes of a buffer."""
-    for lane in range(n):
+def example(observations: Tree, env: Any, n: int) -> Tree:
+    """Zeros in the shapes and dtypes of what is read of an environment's ``observations``, for ``n`` of them."""
+    leaves = picked(observations, leaf_spaces(single_spaces(env)[0]))
+    return tree_map(lambda space: np.zeros((n, *space.shape), space.dtype), leaves)
+
+
+def clip_episodes(buffer: Any, lanes: Iterable[int]) -> None:
+    """End the running episodes in some lanes of a buffer."""
+    for lane in lanes:
         buffer.clip_episode(False, truncated=True, lane=lane)
+
+
+def spread(rows: Tree, lanes: Array, n: int) -> Tree:
+    """Rows ``[k, …]`` of some of ``n`` environments as rows of all, zeros in the others."""
+
+    def whole(part: Array) -> Array:
+        out = np.zeros((n, *part.shape[1:]), part.dtype)
+        out[lanes] = part
+        return out
+
+    return tree_map(whole, rows)  # type: ignore[no-any-return]
 
 
 class Choice(NamedTuple):
@@ -195,15 +247,27 @@ class Player:
             most: further ones are marked as invalid, too.
         """
         assert self.choice is not None
+        self.take(self.choice, step, most)
+        self.choice = None
+
+    def take(self, choice: Choice, step: Step, most: int | None = None, lanes: Array | None = None) -> None:
+        """Store a step, whoever has chosen its actions.
+
+        Args:
+            choice: actions of ``n`` environments, or of some.
+            step: the step that they led to; see `store`.
+            most: see `store`.
+            lanes: numbers of the environments ``[k]`` if they are not all.
+        """
         cut = most is not None and step.valid.sum() > most
         if cut:
             step.valid[np.flatnonzero(step.valid)[most:]] = False
-        self._keep(self.choice, step)
-        self.choice, self.cut = None, bool(cut)
+        self._keep(choice, step, lanes)
+        self.cut = bool(cut)
         self.pending += int(step.valid.sum())
 
-    def _keep(self, choice: Choice, step: Step) -> None:
-        """Store a step."""
+    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
+        """Store a step of all environments, or of those in ``lanes``."""
 
     def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
         """What is to be learned from now, one after another; learn from each before the next is asked for.
@@ -215,8 +279,8 @@ class Player:
         """
         return iter(())
 
-    def close_episodes(self) -> None:
-        """End the running episodes: the next steps that are stored do not continue them."""
+    def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
+        """End the running episodes, of some environments or of all: the next steps do not continue them."""
         self.choice = None
 
     def get_state(self) -> State:
@@ -336,9 +400,10 @@ class ReplayPlayer(Player):
         follows = self._generator.random(self.n) < self._expert_share
         return right, np.where(follows.reshape(-1, *(1,) * (right.ndim - 1)), right, action)
 
-    def _keep(self, choice: Choice, step: Step) -> None:
+    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
         if self._buffer is None:
             return
+        some: dict[str, Any] = {} if lanes is None else {"lanes": lanes}
         self._buffer.append_batch(
             choice.observation,
             choice.action,
@@ -348,9 +413,11 @@ class ReplayPlayer(Player):
             step.next_observation,
             extra=choice.extra,
             mask=step.valid,
+            **some,
         )
         if self._see is not None:
-            self._see(choice.observation, step.reward, choice.is_first, step.valid)
+            seen = (choice.observation, step.reward, choice.is_first, step.valid)
+            self._see(*(seen if lanes is None else spread(seen, lanes, self.n)))
 
     def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
         if self._schedule is None:
@@ -363,10 +430,10 @@ class ReplayPlayer(Player):
                     drawn = self._algorithm.learner.draw(source)
                 yield drawn
 
-    def close_episodes(self) -> None:
-        super().close_episodes()
+    def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
+        super().close_episodes(lanes)
         if self._buffer is not None:
-            clip_episodes(self._buffer, self.n)
+            clip_episodes(self._buffer, range(self.n) if lanes is None else lanes)
 
     def get_state(self) -> State:
         return {**super().get_state(), "generator": self._generator.bit_generator.state}

@@ -92,6 +92,10 @@ class Learner(Protocol):
     def units_move(self) -> bool:
         """Whether a running scaler moves the networks' units of observations from step to step."""
 
+    @property
+    def policy(self) -> Any:
+        """How it acts; see `birl.acting.built.BuiltPolicy`."""
+
     def in_units(self, observation: Tree) -> Tree:
         """Observations ``[n, *shape]`` in the networks' units of this moment, as arrays."""
 

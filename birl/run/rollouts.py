@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments
 from birl.errors import ConfigError, CorruptFileError, DataError, ResumeError
 from birl.run.identity import dataset_settings
-from birl.run.online import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
 from birl.run.player import Choice, Measure, Player, check_lanes, clip_episodes, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, Stateful, Trainable
+from birl.run.replaying import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
 from birl.run.session import SamplerPart
 from birl.types import Array, State, Tree, tree_map
 
@@ -105,7 +105,7 @@ class _Replays(Beside):
             return self._learner.draw(self._source)
 
     def close(self, n: int) -> None:
-        clip_episodes(self.buffer, n)
+        clip_episodes(self.buffer, range(n))
 
 
 def begin_rollouts(
@@ -212,7 +212,7 @@ class RolloutPlayer(Player):
         action = self._explored(chosen, observation, is_first, step)
         return action, self.actions.clip(action)
 
-    def _keep(self, choice: Choice, step: Step) -> None:
+    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
         if not step.valid.any():  # only resets: no row
             return
         row = {**choice._asdict(), **step._asdict()}
@@ -275,11 +275,12 @@ class RolloutPlayer(Player):
                 f"the rollout began with rows of other shapes ({error}), from a damaged checkpoint: use a copy"
             ) from error
 
-    def close_episodes(self) -> None:
-        super().close_episodes()
+    def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
+        super().close_episodes(lanes)
+        closed = np.isin(np.arange(self.n), range(self.n) if lanes is None else list(lanes))
         for row in self._rows[-1:]:
             ended = _ends(row)
-            row["truncated"] |= row["valid"] & ~row["terminated"]
+            row["truncated"] |= row["valid"] & ~row["terminated"] & closed
             self._ended += _ends(row) - ended
         if not self._rows:
             self._beside.close(self.n)

@@ -159,6 +159,29 @@ def test_bad_calls() -> None:
         create_fifo_replay_buffer(2, env=gymnasium.make("CartPole-v1"), lanes=4)
 
 
+def test_steps_of_some_lanes() -> None:
+    """Rows go to the lanes that they name, in any order; the others are as they were."""
+    buffer = create_fifo_replay_buffer(100, env=gymnasium.make("CartPole-v1"), lanes=3)
+
+    def append(rewards: list[float], lanes: list[int], **options: Any) -> None:
+        rows, off = np.array(rewards, np.float32), np.zeros(len(rewards), bool)
+        observation = np.tile(rows[:, None], 4)
+        buffer.append_batch(observation, [0] * len(rows), rows, off, off, observation + 10, lanes=lanes, **options)
+
+    append([1, 2], [2, 0])
+    append([11], [2])
+    append([5, 12], [1, 0], mask=[False, True])
+    for lane in (0, 2):
+        buffer.clip_episode(False, lane=lane)
+    assert buffer.storage.steps.tolist() == [2, 0, 2]
+    assert [episode.rewards[:, 0].tolist() for episode in buffer.episodes] == [[2, 12], [1, 11]]
+    with pytest.raises(ShapeError, match="2 steps were given"):
+        append([1, 2], [1, 1])
+    with pytest.raises(ShapeError, match="lane=3, this buffer has lanes 0 … 2"):
+        append([1], [3])
+    assert buffer.step_count == 4
+
+
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_vector_environments(mode: str) -> None:
     envs = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode})

@@ -45,8 +45,9 @@ from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.optimizers import RMSpropFactory
 from birl.preprocessing import RunningObservationScaler
 from birl.run import asynchronous
-from birl.run.asynchronous import _explorers, asynchronous_fitter
+from birl.run.asynchronous import asynchronous_fitter
 from birl.run.on_policy import on_policy_fitter
+from birl.run.player import explorers_for
 from run.fakes import Drift
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
@@ -336,7 +337,7 @@ class Ledger:
         self.learned: list[tuple[float, int]] = []
         self.updates: list[int] = []  # made before each of them, as far as the worker knows
         self.deaths = 0
-        chance, lesson_of, learn = random.Random(4), asynchronous.lesson_of, asynchronous.Fleet.learn
+        chance, lesson_of, learn = random.Random(4), asynchronous.lesson_of, asynchronous.Crew.learn
 
         def find(*arguments: Any) -> Any:
             lesson = lesson_of(*arguments)
@@ -353,7 +354,7 @@ class Ledger:
             return learn(fleet)
 
         monkeypatch.setattr(asynchronous, "lesson_of", find)
-        monkeypatch.setattr(asynchronous.Fleet, "learn", learned)
+        monkeypatch.setattr(asynchronous.Crew, "learn", learned)
 
     @property
     def steps(self) -> int:
@@ -444,13 +445,13 @@ def test_checkpoints_that_do_not_fit_are_refused(threads: None, tmp_path: Path) 
 def test_statistics_are_shared(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One RMSprop sees the gradients of all workers, with epsilon under the root (1602.01783, section 4)."""
     gradients: list[dict[str, Any]] = []
-    learn = asynchronous.Fleet.learn
+    learn = asynchronous.Crew.learn
 
     def learned(fleet: Any) -> Any:
         gradients.append(fleet._lessons[0][1].gradients)
         return learn(fleet)
 
-    monkeypatch.setattr(asynchronous.Fleet, "learn", learned)
+    monkeypatch.setattr(asynchronous.Crew, "learn", learned)
     rms = RMSpropFactory(alpha=0.9, eps=0.1, centered=False, eps_inside_root=True)
     algorithm = a2c(optim_factory=rms, learning_rate=0.05)
     algorithm.build_with_env(Drift())
@@ -611,9 +612,10 @@ def test_explorers_with_equal_random_numbers_are_refused() -> None:
     explorer = Noisy(0)
     for given in (explorer, [explorer] * 2):
         with pytest.raises(ConfigError, match="Noisy has random numbers of its own in 'rng'.*a list with one for each"):
-            _explorers(given, 2)
-    assert len(_explorers([Noisy(0), Noisy(1)], 2)) == 2 and _explorers(explorer, 1) == [explorer]
-    assert len(_explorers(ConstantEpsilonGreedy(0.1), 2)) == 2  # it is made anew in each
+            explorers_for(given, 2, "workers")
+    assert len(explorers_for([Noisy(0), Noisy(1)], 2, "workers")) == 2
+    assert explorers_for(explorer, 1, "workers") == [explorer]
+    assert len(explorers_for(ConstantEpsilonGreedy(0.1), 2, "workers")) == 2  # it is made anew in each
 
 
 def test_nothing_is_retuned_while_workers_learn(threads: None) -> None:

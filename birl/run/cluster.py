@@ -1,0 +1,127 @@
+"""How the steps of a run are made by collectors: what a user says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from birl.checks import Allowed
+from birl.errors import ConfigError
+
+ORDERS: Final = ("together", "turns", "arrival")
+DEFAULT_FRAGMENT: Final = 50
+DEFAULT_IN_FLIGHT: Final = 2
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Collectors: each acts in environments of its own, on weights that it is sent, and sends back what it saw.
+
+    ``fit_online(env, cluster=birl.Cluster(collectors=4))`` makes every step in one of them. The run's own process
+    learns, and has the buffer, the logs and the checkpoint.
+
+    Attributes:
+        collectors: number of collectors.
+        environments: number of environments that each of them steps, one after another.
+        fragment: steps of each environment that a collector makes at once: the unit in which work is ordered, sent and
+            stored. By default 50; where rollouts are learned from, their length, which it must divide.
+        order: in which order fragments are taken. ``"together"``: one of every collector, stored by number, then the
+            updates that are due: actions are always those of the newest weights. ``"turns"``: one after another by
+            number, each followed by its updates, while the others act. Both make a run a function of its seed, whatever
+            collectors are fast, slow or killed. ``"arrival"``: as they come, for very uneven environments; no seed
+            repeats it. By default ``"together"`` where rollouts are learned from, which takes no other, else
+            ``"turns"``.
+        in_flight: fragments that each collector has been ordered to make and that are not stored yet. By default 1 with
+            ``"together"``, which takes no other number, else 2: one is made while the other travels.
+        max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
+            were learned from between its order and its arrival; by default none is.
+        restarts: how often in a row a collector may be lost before it has sent anything, until the run ends.
+        transport: where collectors are. ``"processes"``: in processes of this machine. ``"ray"``: where Ray places them
+            (extra ``ray``), on one machine or many; each takes a CPU. ``"inline"``: in the run's own process, one after
+            another, for tests and for debugging. Results are the same everywhere.
+        address: with ``"ray"``: of a running cluster, or ``"auto"``; by default Ray is started on this machine, unless
+            the program has started it.
+
+    Raises:
+        ConfigError: if a field cannot be.
+    """
+
+    collectors: int = 1
+    environments: int = 1
+    fragment: int | None = None
+    order: str | None = None
+    in_flight: int | None = None
+    max_lag: int | None = None
+    restarts: int = 10
+    transport: str = "processes"
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            object.__setattr__(self, name, _ALLOWED[name].check(f"Cluster.{name}", getattr(self, name)))
+        self._check_address()
+        if self.order == "together" and self.in_flight not in (None, 1):
+            raise ConfigError(
+                f"Cluster.in_flight is {self.in_flight}; with order='together' it must be 1, as all wait for the "
+                "updates: leave it out, or take order='turns'"
+            )
+        if self.order not in (None, "arrival") and self.max_lag is not None:
+            raise ConfigError(
+                f"Cluster.max_lag is {self.max_lag}; only order='arrival' drops fragments: leave it out, because the "
+                "lag of the others is fixed, 0 or collectors * in_flight - 1"
+            )
+
+    def _check_address(self) -> None:
+        if self.address is not None and self.transport != "ray":
+            raise ConfigError(
+                f"Cluster.address is {self.address!r}, but collectors are {self.transport!r}: give transport='ray', or "
+                "leave address out"
+            )
+
+    def taking(self, order: str) -> Cluster:
+        """This one, with an order if it has none."""
+        return replace(self, order=self.order or order)
+
+    @property
+    def credit(self) -> int:
+        """``in_flight`` with its default."""
+        return self.in_flight or (1 if self.order == "together" else DEFAULT_IN_FLIGHT)
+
+    @property
+    def lanes(self) -> int:
+        """Number of environments in all."""
+        return self.collectors * self.environments
+
+    def calls(self, rollout_length: int | None = None) -> int:
+        """``fragment`` with its default.
+
+        Args:
+            rollout_length: of an algorithm that learns from rollouts.
+
+        Raises:
+            ConfigError: if it does not divide them.
+        """
+        if rollout_length is None:
+            return self.fragment or DEFAULT_FRAGMENT
+        if self.fragment is not None and rollout_length % self.fragment:
+            raise ConfigError(
+                f"Cluster.fragment is {self.fragment}; it must divide the rollout_length, which is {rollout_length}: "
+                "leave it out"
+            )
+        return self.fragment or rollout_length
+
+    def settings(self) -> dict[str, Any]:
+        """What a run and its resumption must share."""
+        names = ("collectors", "environments", "fragment", "order", "in_flight", "max_lag")
+        return {name: getattr(self, name) for name in names}
+
+
+_ALLOWED: Final = {
+    **dict.fromkeys(("collectors", "environments"), Allowed(int, low=1)),
+    **dict.fromkeys(("fragment", "in_flight"), Allowed(int, low=1, optional=True)),
+    "order": Allowed(str, choices=ORDERS, optional=True),
+    "max_lag": Allowed(int, low=0, optional=True),
+    "restarts": Allowed(int, low=0),
+    "transport": Allowed(str, choices=("inline", "processes", "ray")),
+    "address": Allowed(str, optional=True),
+}

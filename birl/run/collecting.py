@@ -1,0 +1,269 @@
+"""What a collector is: a player in environments of its own, which carries out orders.
+
+A collector holds nothing that its last fragment does not hold: made anew from the state in there, it goes on as if it
+had never been away.
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from birl.distributed.transport import Work
+from birl.envs import Step, Stepper, as_environment
+from birl.errors import BirlError, WorkerError
+from birl.files.restore import damage_as_typed_errors
+from birl.run.checkpoint import random_state, randomness_kept, set_random_state
+from birl.run.collector import Collector
+from birl.run.player import Choice, Player, ReplayPlayer
+from birl.run.rollouts import RolloutPlayer
+from birl.seeding import root_kept, seed
+from birl.types import Array, State, Tree, tree_map
+
+
+class Given(NamedTuple):
+    """What a collector is made of.
+
+    Attributes:
+        collector: its number.
+        algorithm: class, configuration, observations and actions.
+        env: environment, of which each place gets a copy; or its name; or a function of the environment's number.
+        numbers: of its environments, among those of all collectors.
+        observed: what is read of their observations.
+        explorer: its own.
+        random_steps: number of steps at the start of the run that are uniformly random.
+        rollouts: whether it plays for an algorithm that learns from rollouts.
+        resets: states of the generators of each environment's resets.
+        random: state of the generator of random actions.
+        seed: of all other randomness.
+        state: to go on from; ``None`` to begin.
+    """
+
+    collector: int
+    algorithm: tuple[Any, Any, Any, Any]
+    env: Any
+    numbers: range
+    observed: Tree
+    explorer: Any
+    random_steps: int
+    rollouts: bool
+    resets: list[Any]
+    random: Any
+    seed: int
+    state: State | None = None
+
+
+class Order(NamedTuple):
+    """What a collector is to do next. It is sent with the weights to act with.
+
+    Attributes:
+        number: of the order, among those of all collectors.
+        calls: steps to make in each environment.
+        first_step: steps that were ordered before, from all collectors.
+        learned: fragments that had been learned from by then.
+        version: of the weights.
+        random: state of the global generators to begin with; ``None`` for its own.
+    """
+
+    number: int
+    calls: int
+    first_step: int
+    learned: int
+    version: int
+    random: State | None
+
+
+class Fragment(NamedTuple):
+    """What a collector saw.
+
+    Attributes:
+        number: of the order.
+        rows: columns ``[calls, environments, …]`` of `Choice` and `Step`.
+        returns: of the episodes that have ended.
+        lost: whether episodes that were under way before could not be continued.
+        state: of the collector, after it.
+    """
+
+    number: int
+    rows: dict[str, Tree]
+    returns: Array
+    lost: bool
+    state: State
+
+
+class Abreast:
+    """Plain environments side by side, each with a stepper of its own, as one stepper of all.
+
+    So the state of each is a function of its running episode alone; that of a vector environment, which resets itself,
+    would be one of all steps.
+
+    Args:
+        steppers: of one environment each, with the same spaces.
+
+    Attributes:
+        at: which of them was stepped last.
+    """
+
+    def __init__(self, steppers: list[Stepper]) -> None:
+        self.steppers, self.n, self.at = steppers, len(steppers), 0
+        self.action_space = steppers[0].action_space
+        self._look()
+
+    def _look(self) -> None:
+        self.observation: Tree = joined([each.observation for each in self.steppers])
+        self.is_first: Array = joined([each.is_first for each in self.steppers])
+        self.reward: Array = joined([each.reward for each in self.steppers])
+
+    def step(self, action: Array) -> Step:
+        """See `Stepper.step`."""
+        steps = []
+        for i, stepper in enumerate(self.steppers):
+            self.at = i
+            steps.append(stepper.step(action[i : i + 1]))
+        self._look()
+        columns = {name: joined([getattr(each, name) for each in steps]) for name in Step._fields[:-1]}
+        return Step(**columns, returns={i: each.returns[0] for i, each in enumerate(steps) if each.returns})
+
+    @property
+    def lost(self) -> bool:
+        """Whether one could not be restored."""
+        return any(each.lost for each in self.steppers)
+
+    def get_state(self) -> State:
+        """State of each."""
+        return {str(i): each.get_state() for i, each in enumerate(self.steppers)}
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        for i, each in enumerate(self.steppers):
+            each.set_state(state[str(i)])
+        self._look()
+
+
+def joined(trees: list[Tree]) -> Any:
+    """Trees of arrays ``[k, …]`` as one."""
+    return tree_map(lambda *parts: np.concatenate(parts), *trees)
+
+
+class _Noting(Player):
+    """Keeps the steps that are made, instead of storing and learning."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.rows: list[dict[str, Tree]] = []
+        self.lost = False
+
+    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
+        row = {**choice._asdict(), **step._asdict()}
+        del row["returns"]
+        self.rows.append(tree_map(np.array, row))
+
+    def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
+        super().close_episodes(lanes)
+        self.lost = True
+
+
+class _NotingReplay(_Noting, ReplayPlayer): ...
+
+
+class _NotingRollouts(_Noting, RolloutPlayer): ...
+
+
+class Collecting(Work):
+    """A collector at work.
+
+    Its randomness is its own: the global generators are what they were before when it is done.
+
+    Args:
+        given: what it is made of.
+    """
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        with randomness_kept(), root_kept():
+            seed(given.seed)
+            self._begin(given)
+            self._random = random_state() if given.state is None else given.state["random"]
+
+    def _begin(self, given: Given) -> None:
+        kind, config, observations, actions = given.algorithm
+        self._algorithm = kind(config)
+        self._algorithm.create_impl(observations, actions)
+        self._envs = [environment(given.env, number) for number in given.numbers]
+        pairs = zip(self._envs, given.resets, strict=True)
+        self._stepper = Abreast([Stepper(env, generator(state), observations=given.observed) for env, state in pairs])
+        seen = self._algorithm, self._stepper.observation, self._stepper.action_space
+        self._player: Any
+        if given.rollouts:
+            self._player = _NotingRollouts(*seen, given.explorer)
+        else:
+            random = {"generator": generator(given.random), "random_steps": given.random_steps}
+            self._player = _NotingReplay(*seen, None, given.explorer, **random)
+        self._collector = Collector(self._stepper, self._player)  # type: ignore[arg-type]
+        if given.state is not None:
+            with damage_as_typed_errors("the checkpoint", "the state of a collector cannot be used"):
+                self._collector.set_state(given.state["collector"])
+                set_random_state(given.state["random"])
+
+    def __call__(self, order: Order, weights: State) -> Fragment:
+        """Make the steps of an order.
+
+        Raises:
+            WorkerError: if the environment, or another part of the user's, raises an error.
+            BirlError: of birl, as it is.
+        """
+        player, returns = self._player, list[float]()
+        try:
+            with randomness_kept():
+                set_random_state(self._random if order.random is None else order.random)
+                self._algorithm.learner.policy.set_weights(weights)
+                for made in range(order.calls * self._stepper.n):
+                    returns += self._collector.count(order.first_step + made)
+                self._random = random_state()
+        except BirlError as error:
+            error.add_note(f"This was in {self._where(order)}.")
+            raise
+        except Exception as error:
+            raise WorkerError(
+                f"{self._where(order)} has failed, and with it the run; with this seed and these actions it would fail "
+                f"again, so mend the environment. Its error:\n{''.join(traceback.format_exception(error))}"
+            ) from error
+        rows = tree_map(lambda *leaves: np.stack(leaves), *player.rows)
+        lost, player.lost, player.rows = player.lost, False, []
+        state = {"collector": self._collector.get_state(), "random": self._random}
+        return Fragment(order.number, rows, np.array(returns, np.float64), lost, state)
+
+    def _where(self, order: Order) -> str:
+        at, made = self._stepper.at, len(self._player.rows)
+        return (
+            f"environment {self._given.numbers[at]} of collector {self._given.collector}, reset with seed "
+            f"{self._stepper.steppers[at].seed}, in step {made + 1} of {order.calls} of its order {order.number},"
+        )
+
+    def close(self) -> None:
+        """Close its environments."""
+        for env in self._envs:
+            env.close()
+
+
+def environment(env: Any, number: int) -> Any:
+    """An environment of one's own.
+
+    Args:
+        env: environment, or its name, or a function of the environment's number.
+        number: of the environment.
+    """
+    if isinstance(env, str) or hasattr(env, "step"):
+        return as_environment(copy.deepcopy(env))
+    return as_environment(env(number) if callable(env) else env)
+
+
+def generator(state: State) -> np.random.Generator:
+    """A generator in a state of another one."""
+    made = np.random.Generator(np.random.PCG64())
+    made.bit_generator.state = state
+    return made

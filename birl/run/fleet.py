@@ -1,0 +1,492 @@
+"""Collectors as the loop sees them: orders go out, fragments come in, and every step is counted.
+
+A `Fleet` has the interface of a `birl.run.collector.Collector`, so that the loops are the same with and without one.
+What it orders, and when, depends on nothing but what it has taken in before: with the orders *together* and *turns* a
+run is a function of its seed. A collector that is lost is made anew from the state in its last fragment and is sent its
+open orders again, with the weights that they name, so that what it then makes is what was lost, bit for bit.
+
+An order is the credit for a fragment: no more of them exist, and there is no queue. A checkpoint does not wait for
+those under way: it holds their orders.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Self
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from birl.checks import check
+from birl.distributed.ray import Remote
+from birl.distributed.transport import Gone, Inline, Processes, Transport
+from birl.distributed.workers import check_given
+from birl.envs import Step
+from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
+from birl.logging import LOG
+from birl.run.checkpoint import random_state, set_random_state
+from birl.run.cluster import Cluster
+from birl.run.collecting import Collecting, Fragment, Given, Order
+from birl.run.player import Choice, Measure, Player, check_lanes, explorers_for, spread, unmeasured
+from birl.run.protocols import Environment, ExplorerProtocol, Trainable
+from birl.types import Array, State, Tree, tree_map
+
+TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
+    "inline": lambda cluster: Inline(Collecting),
+    "processes": lambda cluster: Processes(Collecting),
+    "ray": lambda cluster: Remote(Collecting, cluster.address),
+}
+
+
+class _Place:
+    """The place of a collector.
+
+    Attributes:
+        given: what it is made of.
+        lanes: numbers of its environments; ``None`` if there are no others.
+        state: after the last fragment that was taken in; ``None`` before the first.
+        orders: those of which the fragments are not taken in yet.
+        fragments: those that have come and are not taken in yet, of the first of these orders.
+        begun: whether there is a collector.
+        deaths: how many there were since the last fragment.
+    """
+
+    def __init__(self, given: Given, lanes: Array | None) -> None:
+        self.given, self.lanes = given, lanes
+        self.state: State | None = None
+        self.orders: deque[Order] = deque()
+        self.fragments: deque[Fragment] = deque()
+        self.begun, self.deaths = False, 0
+
+
+Store = Callable[[Player, list[tuple[Any, Fragment]], int | None], None]
+"""Stores fragments, each of the lanes ``[k]`` or of all (``None``): ``(player, fragments, most)``."""
+
+
+class Fleet:
+    """The collectors of a run. A part of checkpoints.
+
+    Args:
+        algorithm: built.
+        player: of all environments; it stores and learns.
+        cluster: how steps are made.
+        given: what each collector is made of.
+        calls: steps of each environment in a fragment.
+        n_steps: of the run.
+        store: puts fragments into the player.
+
+    Attributes:
+        cut: length of the run, in steps, for whose end an order was cut short or not given; 0 if none was.
+        restarts: how many collectors were made anew.
+        ordered, dropped: steps, since the beginning of the run; those that are ordered anew count again.
+        report: called with metrics of each fragment.
+    """
+
+    def __init__(
+        self,
+        algorithm: Trainable,
+        player: Player,
+        cluster: Cluster,
+        given: list[Given],
+        calls: int,
+        n_steps: int,
+        store: Store,
+    ) -> None:
+        self._algorithm: Any = algorithm
+        self.player, self._cluster = player, cluster
+        self._calls, self._n_steps, self._store = calls, n_steps, store
+        n = cluster.environments
+        lanes = [np.arange(i * n, (i + 1) * n) for i in range(len(given))]
+        self._places = [_Place(each, own if len(given) > 1 else None) for each, own in zip(given, lanes, strict=True)]
+        # One collector in step with the learner makes the same steps as none: they share their random numbers.
+        self._shares = len(given) == 1 and cluster.order == "together"
+        self._transport: Transport | None = None
+        self._weights: dict[int, State] = {}  # that open orders name, and the newest
+        self._sent: dict[int, Any] = {}  # what stands for them where collectors are
+        self._newest: tuple[Any, int] = (None, -1)
+        self._came: deque[_Place] = deque()  # places in the order in which their fragments came
+        self._number = self._learned = 0
+        self.ordered = self.dropped = self.restarts = 0
+        self.cut = 0
+        self.report: Callable[[Mapping[str, float]], None] = lambda metrics: None
+
+    def goes_on(self, session: Any) -> None:
+        """Tell a session of each fragment, and warn if orders of a checkpoint were cut short for another end."""
+        self.report = session.averages.add
+        if self.cut not in (0, self._n_steps):
+            session.differs("its last orders were cut short, or not given, because it was to end")
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that are ordered and not taken in."""
+        return sum(order.calls for place in self._places for order in place.orders) * self._cluster.environments
+
+    def count(self, step: int, most: int | None = None, measure: Measure = unmeasured) -> list[float]:
+        """Count one more step, taking in the next fragment first if need be; see `Collector.count`."""
+        ended: list[float] = []
+        while self.player.pending == 0:
+            self._hand_out()
+            ended += self._take_in(self._next(measure), most)
+        self.player.pending -= 1
+        return ended
+
+    # -- orders ----------------------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        """Give all collectors the orders that they have credit for, as long as there are steps to make."""
+        for place in self._places:
+            if not place.begun and place.orders:  # of a checkpoint
+                self._begin(place)
+        for depth in range(self._cluster.credit):
+            for place in self._places:
+                if len(place.orders) <= depth:
+                    self._order(place)
+
+    def _order(self, place: _Place) -> None:
+        n = self._cluster.environments
+        left = self._n_steps - (self.ordered - self.dropped)
+        calls = min(self._calls, -(-left // n))
+        self.cut = self._n_steps if calls < self._calls else self.cut
+        if calls <= 0:
+            return
+        shared = random_state() if self._shares else None
+        order = Order(self._number, calls, self.ordered - self.dropped, self._learned, self._version(), shared)
+        if not place.begun:
+            self._begin(place)
+        place.orders.append(order)
+        self._number, self.ordered = self._number + 1, self.ordered + calls * n
+        self._send(place, order)
+
+    def _version(self) -> int:
+        """The number of the newest weights."""
+        learner, number = self._algorithm.learner, self._newest[1]
+        moment = (self._algorithm.grad_step, self._learned if learner.units_move else 0)
+        if self._newest[0] != moment:
+            number += 1
+            self._newest = (moment, number)
+            self._weights[number] = learner.policy.weights()
+        return number
+
+    def _send(self, place: _Place, order: Order) -> None:
+        version = order.version
+        if version not in self._sent:
+            self._sent[version] = self._transported.put(self._weights[version])
+        self._transported.send(place.given.collector, order, self._sent[version])
+
+    def _begin(self, place: _Place) -> None:
+        """Make a collector that goes on from the last fragment, and send it the open orders."""
+        state = place.fragments[-1].state if place.fragments else place.state
+        self._transported.start(place.given.collector, place.given._replace(state=state))
+        place.begun = True
+        for order in list(place.orders)[len(place.fragments) :]:
+            self._send(place, order)
+
+    @property
+    def _transported(self) -> Transport:
+        if self._transport is None:
+            self._transport = TRANSPORTS[self._cluster.transport](self._cluster)
+        return self._transport
+
+    # -- fragments -------------------------------------------------------------------------------------------------
+
+    def _next(self, measure: Measure) -> list[_Place]:
+        """Wait for what is taken in next: the places whose first fragment it is."""
+        waited_for = [place for place in self._places if place.orders]
+        if self._cluster.order == "turns":
+            waited_for = [min(waited_for, key=lambda place: place.orders[0].number)]
+        first = self._cluster.order == "arrival"
+        while not self._came if first else any(not place.fragments for place in waited_for):
+            with measure("waiting"):
+                self._listen()
+        return [self._came[0]] if first else waited_for
+
+    def _listen(self) -> None:
+        try:
+            index, fragment = self._transported.wait()
+        except Gone as error:
+            self._replace(self._places[error.index], error)
+            return
+        place = self._places[index]
+        wanted = place.orders[len(place.fragments)].number
+        if fragment.number != wanted:
+            raise WorkerError(
+                f"collector {index} answered order {fragment.number}, but order {wanted} was its next: an answer was "
+                "lost on the way, or came twice; start the run again, which goes on from its checkpoint"
+            )
+        place.fragments.append(fragment)
+        place.deaths = 0
+        self._came.append(place)
+
+    def _replace(self, place: _Place, error: Gone) -> None:
+        place.deaths, self.restarts = place.deaths + 1, self.restarts + 1
+        index, number = place.given.collector, place.orders[len(place.fragments)].number if place.orders else 0
+        if place.deaths > self._cluster.restarts:
+            raise WorkerError(
+                f"collector {index} was ended {place.deaths} times in a row ({error.how} last) without an answer to "
+                f"order {number}: where the system ends it for lack of memory, use fewer collectors; else see what its "
+                f"environments {_range(place.given.numbers)} do"
+            )
+        LOG.warning(
+            "collector %d was ended %s, in order %d or before; it is made anew and goes on from its last fragment",
+            *(index, error.how, number),
+        )
+        self._begin(place)
+
+    def _take_in(self, places: list[_Place], most: int | None) -> list[float]:
+        """Store the first fragments of some places. Returns the returns of episodes that ended."""
+        taken: list[tuple[Array | None, Fragment]] = []
+        for place in places:
+            order, fragment = place.orders.popleft(), place.fragments.popleft()
+            self._came.remove(place)
+            place.state = fragment.state
+            if self._shares:
+                set_random_state(fragment.state["random"])
+            if fragment.lost:
+                LOG.warning(
+                    "collector %d was made anew, but its environments %s do not repeat what they did, given the same "
+                    "seeds and actions: their running episodes were cut, and new ones began",
+                    *(place.given.collector, _range(place.given.numbers)),
+                )
+                self.player.close_episodes(place.lanes)
+            lag = self._learned - order.learned
+            if self._cluster.max_lag is not None and lag > self._cluster.max_lag:
+                self.dropped += order.calls * self._cluster.environments
+                self.player.close_episodes(place.lanes)
+                continue
+            taken.append((place.lanes, fragment))
+            more = {"collector_restarts": self.restarts, "dropped_steps": self.dropped}
+            self.report({"lag": float(lag), **{name: float(n) for name, n in more.items() if n}})
+        if taken:
+            self._store(self.player, taken, most)
+        self._learned += len(taken)
+        named = {order.version for place in self._places for order in place.orders} | {self._newest[1]}
+        self._weights = {number: weights for number, weights in self._weights.items() if number in named}
+        self._sent = {number: sent for number, sent in self._sent.items() if number in named}
+        return [float(value) for _, fragment in taken for value in fragment.returns]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End all collectors."""
+        if self._transport is not None:
+            self._transport.close()
+        self._transport = None
+        self._sent.clear()
+        for place in self._places:
+            place.begun = False
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> State:
+        """Counts, open orders, the weights that they name, and the state of each collector before them."""
+        named = {order.version for place in self._places for order in place.orders}
+        return {
+            "player": self.player.get_state(),
+            "counts": {name: getattr(self, f"_{name}") for name in ("number", "learned")},
+            "steps": {name: getattr(self, name) for name in ("ordered", "dropped", "restarts")},
+            "version": self._newest[1],
+            "cut": self.cut,
+            "collectors": {
+                str(place.given.collector): {
+                    "state": place.state,
+                    "orders": {str(i): order._asdict() for i, order in enumerate(place.orders)},
+                }
+                for place in self._places
+            },
+            "weights": {str(number): self._weights[number] for number in sorted(named)},
+        }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`, before any collector has begun."""
+        counts = {
+            f"{'_' * (group == 'counts')}{name}": check(name, value, int, low=0, error=CorruptFileError)
+            for group in ("counts", "steps")
+            for name, value in state[group].items()
+        }
+        own = self._algorithm.learner.policy
+        before = own.weights()
+        try:  # whether they fit
+            for weights in state["weights"].values():
+                own.set_weights(weights)
+        finally:
+            own.set_weights(before)
+        saved = {place: state["collectors"][str(place.given.collector)] for place in self._places}
+        orders = {place: self._saved_orders(each["orders"], state["weights"]) for place, each in saved.items()}
+        cut = check("cut", state["cut"], int, low=0, error=CorruptFileError)
+        version = check("version", state["version"], int, low=-1, error=CorruptFileError)
+        self.player.set_state(state["player"])
+        for place in self._places:
+            place.state, place.orders, place.begun = saved[place]["state"], orders[place], False
+        for name, value in counts.items():
+            setattr(self, name, value)
+        self.cut, self._newest = cut, (None, version)
+        self._weights = {int(key): weights for key, weights in state["weights"].items()}
+
+    def _saved_orders(self, saved: State, weights: State) -> deque[Order]:
+        """The open orders of a checkpoint."""
+        orders: deque[Order] = deque()
+        for i in range(len(saved)):
+            order = Order(**saved[str(i)])
+            for name in ("number", "first_step", "learned", "version"):
+                check(name, getattr(order, name), int, low=0, error=CorruptFileError)
+            check("calls", order.calls, int, low=1, high=self._calls, error=CorruptFileError)
+            if str(order.version) not in weights:
+                raise CorruptFileError(
+                    f"the checkpoint has an order with weights {order.version}, which it does not hold: use a copy"
+                )
+            orders.append(order)
+        return orders
+
+
+_ADVICE: Final = (
+    "give a name, such as 'CartPole-v1', or a function of the environment's number, in a module that can be imported"
+)
+
+# -- what fleets are made of -------------------------------------------------------------------------------------------
+
+
+def begin_fleet(
+    algorithm: Any,
+    env: Environment,
+    player: Player,
+    cluster: Cluster,
+    explorer: ExplorerProtocol | None,
+    generators: list[tuple[np.random.Generator, np.random.Generator]],
+    n_steps: int,
+    *,
+    observed: Tree,
+    calls: int,
+    random_steps: int = 0,
+    rollouts: bool = False,
+) -> Fleet:
+    """The collectors of a run, of which none has begun.
+
+    Args:
+        algorithm: built.
+        env: what collectors make their environments of; see `birl.run.collecting.environment`.
+        player: of all environments.
+        cluster: how steps are made.
+        explorer: one for all collectors, or a list with one for each.
+        generators: of resets and of random actions, for each collector; see `generators_for`.
+        n_steps: of the run.
+        observed: what is read of observations.
+        calls: steps of each environment in a fragment.
+        random_steps: number of uniformly random steps at the start.
+        rollouts: whether rollouts are learned from.
+    """
+    sent = cluster.transport == "processes"
+    n, each = cluster.environments, explorers_for(explorer, cluster.collectors, "collectors", sent=sent)
+    if sent and not isinstance(env, str):
+        check_given("env", env, _ADVICE)
+    config = algorithm.config
+    config = replace(config, compile_graph=False) if config.compile_graph is True else config
+    parts = (type(algorithm), config, algorithm.spec.observations, algorithm.spec.actions)
+    given = []
+    for i, (resets, random) in enumerate(generators):
+        own = each[i]
+        if cluster.collectors > 1 and hasattr(own, "renewed"):
+            own = own.renewed()
+        made = Given(
+            i,
+            parts,
+            env,
+            range(i * n, (i + 1) * n),
+            observed,
+            own,
+            random_steps,
+            rollouts,
+            [source.bit_generator.state for source in (resets, *resets.spawn(n - 1))],
+            random.bit_generator.state,
+            int(random.spawn(1)[0].integers(2**32)),
+        )
+        given.append(made)
+    return Fleet(algorithm, player, cluster, given, calls, n_steps, join if rollouts else append_by_lane)
+
+
+def generators_for(base: np.random.Generator, n: int) -> list[tuple[np.random.Generator, np.random.Generator]]:
+    """Generators of resets and of random actions for ``n`` collectors; the first has those of a run without one."""
+    return [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
+
+
+def first_environment(env: Any) -> Any:
+    """The environment, or its name, that tells a run its spaces. Collectors do not step it: each has its own."""
+    return env(0) if callable(env) and not hasattr(env, "step") else env
+
+
+def check_cluster(env: Environment, buffer: Any, overlap: bool, cluster: Cluster) -> None:
+    """Raise an error if a run cannot have collectors.
+
+    Raises:
+        ConfigError: if the environment is a vector environment, or steps are to overlap with updates.
+        ShapeError: if the buffer has not one lane for each environment.
+    """
+    if isinstance(env, VectorEnv):
+        raise ConfigError(
+            f"a {type(env).__name__} was given with cluster=…; give a plain environment, of which each collector steps "
+            "as many as birl.Cluster(environments=…) says"
+        )
+    if overlap:
+        raise ConfigError("overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out")
+    check_lanes(getattr(buffer, "storage", None), cluster.lanes)
+
+
+def check_rollouts(algorithm: Any, cluster: Cluster) -> None:
+    """Raise an error if collectors cannot make the rollouts of an algorithm.
+
+    Raises:
+        ConfigError: if they would act on older weights.
+        UnsupportedError: if rollouts are of whole episodes, or scalers move within them.
+    """
+    name = type(algorithm).__name__
+    if cluster.order != "together":
+        raise ConfigError(
+            f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
+            "order='together'"
+        )
+    if not hasattr(algorithm.config, "rollout_length"):
+        raise UnsupportedError(
+            f"{name} learns from whole episodes, of which nobody knows the length when steps are ordered: leave "
+            "cluster out, or use an algorithm with a rollout_length, such as PPO or A2C"
+        )
+    if algorithm.learner.units_move:
+        raise UnsupportedError(
+            f"the observation_scaler of this {name} moves from step to step of a rollout, which collectors make apart: "
+            "fit it to data or bounds, or leave cluster out"
+        )
+
+
+def append_by_lane(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
+    """Store fragments one after another, each row by row."""
+    for lanes, fragment in fragments:
+        for t in range(len(fragment.rows["valid"])):
+            player.take(*_parts(_at(fragment.rows, t)), most, lanes)
+
+
+def join(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
+    """Store fragments side by side, as rows of all environments; those of which there is no row are not valid."""
+    for t in range(max(len(fragment.rows["valid"]) for _, fragment in fragments)):
+        whole: Tree = None
+        for lanes, fragment in fragments:
+            if t < len(fragment.rows["valid"]):
+                row = _at(fragment.rows, t)
+                if whole is None:
+                    whole = row if lanes is None else spread(row, lanes, player.n)
+                else:
+                    tree_map(lambda out, part, lanes=lanes: out.__setitem__(lanes, part), whole, row)
+        player.take(*_parts(whole), None if most is None else most - player.pending)
+
+
+def _at(rows: dict[str, Tree], t: int) -> Any:
+    return tree_map(lambda column: column[t], rows)
+
+
+def _parts(row: dict[str, Any]) -> tuple[Choice, Step]:
+    choice = Choice(**{name: row[name] for name in Choice._fields})
+    return choice, Step(**{name: row[name] for name in Step._fields[:-1]}, returns={})
+
+
+def _range(numbers: range) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} … {numbers[-1]}"

@@ -1,0 +1,123 @@
+"""Collectors that Ray places. `make test-ray` runs these; the default run does not need Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from run.fakes import Drift
+from run.test_fleet import dqn, run, sac, same
+
+import birl
+from birl.distributed.ray import Remote
+from birl.distributed.transport import Gone
+from birl.errors import ConfigError, WorkerError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One Ray for all tests, which birl uses and leaves as it is."""
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    yield
+    assert ray.is_initialized()
+    ray.shutdown()
+
+
+class Dies(Drift):
+    """Kills its process in the middle of an episode, as often as there are files to say so."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(False)
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 3 and (left := sorted(Path(self.folder).iterdir())):
+            left[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("order", ["together", "turns"])
+def test_collectors_survive_sigkill(tmp_path: Path, order: str) -> None:
+    env = Dies(str(tmp_path))
+    expected = run(birl.Cluster(2, 2, 4, order, transport="inline"), sac, env=env)
+    for number in range(2):
+        (tmp_path / str(number)).touch()
+    assert same(run(birl.Cluster(2, 2, 4, order, transport="ray"), sac, env=env), expected)
+    assert not list(tmp_path.iterdir())
+
+
+class Breaks(Drift):
+    def step(self, action: Any) -> Any:
+        raise ZeroDivisionError("of the user")
+
+
+def test_errors_of_environments_reach_the_user() -> None:
+    with pytest.raises(WorkerError, match="environment 0 of collector 0, reset with seed(.|\n)*of the user"):
+        run(birl.Cluster(1, transport="ray"), env=Breaks())
+
+
+class Holds:
+    """An environment that does not pickle."""
+
+    def __init__(self) -> None:
+        self.lock = __import__("threading").Lock()
+
+    def __call__(self, number: int) -> Any:
+        return Drift()
+
+
+def test_what_cannot_be_sent_is_told() -> None:
+    with pytest.raises(ConfigError, match="cannot be sent to another process.*give the environment by its name"):
+        run(birl.Cluster(1, transport="ray"), env=Holds())
+
+
+class Echo:
+    """Answers with what it is sent."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def __call__(self, order: Any, beside: Any) -> Any:
+        time.sleep(order)
+        return self.given, order, beside, os.getpid()
+
+    def close(self) -> None: ...
+
+
+def test_a_killed_worker_is_gone_with_its_orders() -> None:
+    remote = Remote(Echo)
+    remote.start(0, "a")
+    shared = remote.put({"x": 1})
+    remote.send(0, 0.0, shared)
+    index, (given, _, beside, process) = remote.wait()
+    assert (index, given, beside) == (0, "a", {"x": 1}) and process != os.getpid()
+    for _ in range(2):
+        remote.send(0, 30.0, shared)
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(Gone) as e:
+        remote.wait()
+    assert e.value.index == 0
+    remote.start(0, "b")
+    remote.send(0, 0.0, shared)
+    assert remote.wait()[1][0] == "b"
+    remote.close()
+
+
+def test_no_resources_are_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("birl.distributed.ray.PATIENCE", 3.0)
+    with pytest.raises(WorkerError, match=r"found no place within 3 seconds: each asks for 1 CPU, of which Ray has 4"):
+        run(birl.Cluster(6, transport="ray"), dqn)
+
+
+def test_an_address_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("no cluster")))
+    with pytest.raises(ConfigError, match="Cluster.address is '10.0.0.9:6379', and Ray cannot be reached there"):
+        run(birl.Cluster(1, transport="ray", address="10.0.0.9:6379"))
