@@ -255,7 +255,7 @@ def train(
         shown = None if demonstrations is None else load_dataset(demonstrations)
         playing: Any = {"frame_stack": frame_stack or 1, "action_mask": action_mask, "atari": atari}
         env = None if env_id is None else training_environment(env_id, num_envs, training=True, **playing)
-        notes = []
+        notes: list[str] = []
         if made is not None:  # what it sets, without what the user does
             asked |= chosen | made.options.keys() - published.keys()
             notes = [f"recipe {made.name}: {made.origin}", *made.lines(planned, asked)]

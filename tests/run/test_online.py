@@ -210,9 +210,10 @@ def test_statistics_of_an_evaluation() -> None:
 
 def test_evaluation_environment() -> None:
     env = Drift()
-    for given in ({"eval_n_steps": 5}, {"eval_statistics": True}, {"eval_epsilon": 0.1}):
+    idle: list[dict[str, Any]] = [{"eval_n_steps": 5}, {"eval_statistics": True}, {"eval_epsilon": 0.1}]
+    for given in idle:
         with pytest.raises(ConfigError, match=f"{next(iter(given))}: for evaluations in eval_env="):
-            fit_online(FakeLearner(), env, n_steps=10, **given, **quiet())  # type: ignore[arg-type]
+            fit_online(FakeLearner(), env, n_steps=10, **given, **quiet())
     with pytest.raises(ConfigError, match="stop_at=3 needs a score: give eval_env="):
         fit_online(FakeLearner(), env, n_steps=10, stop_at=3, **quiet())
     with pytest.raises(ConfigError, match="make a second one"):
