@@ -98,8 +98,7 @@ class Recipe:
             n_steps: length of the run in environment steps, for schedules; by default the recipe's.
             **changes: other values of its fields.
         """
-        config_class = getattr(algos, f"{self.algorithm}Config")
-        return config_class(**{**self.fields(n_steps), **changes})  # type: ignore[no-any-return]
+        return getattr(algos, f"{self.algorithm}Config")(**self.fields(n_steps) | changes)  # type: ignore[no-any-return]
 
     def lines(self, n_steps: int | None = None, without: Collection[str] = ()) -> list[str]:
         """A line for each setting but those of these fields and options (as in Python); ``n_steps`` as in `config`."""

@@ -24,7 +24,6 @@ from birl.models import Network, ResidualPolicy, eval_mode, is_recurrent
 from birl.models.addons import LossAddOn
 from birl.models.distributions import Distribution
 from birl.models.noisy import noise_of
-from birl.models.values import ValueHead
 from birl.spaces import Spec
 from birl.types import Batch, weighted_mean
 
@@ -236,7 +235,7 @@ class _Predictor(LossAddOn):
                 f"{type(self).__name__} predicts from what a network makes of observations alone, which the "
                 f"{type(acting).__name__} of {config.algorithm.__name__} does not tell: leave it out"
             )
-        return ValueHead(acting.feature_size)
+        return nn.Linear(acting.feature_size, 1)
 
     def target(self, batch: Batch) -> Tensor:
         """What is predicted, ``[...]``."""
@@ -247,7 +246,7 @@ class _Predictor(LossAddOn):
         weight = batch.weight
         if self.keep_zeros < 1:
             weight = weight * ((target != 0) | (torch.rand_like(target) < self.keep_zeros))
-        error = own(acting.encode(batch.inputs)) - target  # type: ignore[operator]
+        error = own(acting.encode(batch.inputs)).squeeze(-1) - target  # type: ignore[operator]
         return 0.5 * weighted_mean(error.square(), weight).mean()
 
 

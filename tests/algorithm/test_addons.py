@@ -114,7 +114,7 @@ def divergences(parts: dict[str, Tensor], paths: list[str], given: Batch) -> lis
 
 def predicted(parts: dict[str, Tensor], name: str, target: Tensor, given: Batch) -> Tensor:
     features = logits_and_features(parts, given.observation)[1]
-    error = features @ parts[f"{name}.linear.weight"].T + parts[f"{name}.linear.bias"]
+    error = features @ parts[f"{name}.weight"].T + parts[f"{name}.bias"]
     return 0.5 * mean((target - error.squeeze(-1)).square(), given.weight)
 
 
@@ -215,7 +215,7 @@ def test_predictors_learn_off_policy(config: Any, addon: Any) -> None:
     before, dataset = parts_of(algorithm), data(discrete)
     for _ in range(2):
         algorithm.update(algorithm.sample_minibatch(dataset))
-    name = f"{addon.get_type()}.linear.weight"
+    name = f"{addon.get_type()}.weight"
     assert not torch.equal(before[name], parts_of(algorithm)[name])
 
 
@@ -251,7 +251,7 @@ def test_compiled_and_stacked_updates_have_them(tmp_path: Path, monkeypatch: pyt
     compiled.fit(data_of(0), 3, **QUIET)
     for one, other in ((alone[0], together[0]), (alone[1], together[1]), (alone[0], compiled)):
         after = parts_of(other)
-        assert {"reward_predictor.linear.bias", "reward_predictor_2.linear.bias"} <= after.keys()
+        assert {"reward_predictor.bias", "reward_predictor_2.bias"} <= after.keys()
         assert all(torch.allclose(x, after[name], atol=1e-5) for name, x in parts_of(one).items())
 
 
@@ -270,7 +270,7 @@ def test_gradients_of_their_networks_are_reduced() -> None:
     algorithm, seen = sac(loss_addons=(RewardPredictor(),)), []
     algorithm.engine.reduce = lambda gradients: seen.append(set(gradients)) or gradients
     algorithm.update(algorithm.sample_minibatch(data()))
-    assert any("reward_predictor.linear.weight" in names for names in seen)
+    assert any("reward_predictor.weight" in names for names in seen)
 
 
 def test_rollouts_have_rewards_and_returns() -> None:
@@ -279,16 +279,16 @@ def test_rollouts_have_rewards_and_returns() -> None:
     epochs: list[Any] = []
     algorithm.fit_online("CartPole-v1", n_steps=16, callback=lambda algo, *_: epochs.append(parts_of(algo)), **QUIET)
     for name in ("reward_predictor", "return_predictor"):
-        assert not torch.equal(epochs[0][f"{name}.linear.weight"], epochs[-1][f"{name}.linear.weight"])
+        assert not torch.equal(epochs[0][f"{name}.weight"], epochs[-1][f"{name}.weight"])
 
 
 def test_a_reset_begins_their_networks_anew() -> None:
     config = DQNConfig(encoder_factory=SMALL, batch_size=8, reset_interval=2, loss_addons=(RewardPredictor(),))
     algorithm, dataset = build_algorithm(config, action_size=3, discrete_action=True), data(True)
     algorithm.update(algorithm.sample_minibatch(dataset))
-    before = algorithm.nets.reward_predictor.linear.weight.detach().clone()
+    before = algorithm.nets.reward_predictor.weight.detach().clone()
     algorithm.update(algorithm.sample_minibatch(dataset))
-    assert (algorithm.nets.reward_predictor.linear.weight - before).abs().max() > 0.05
+    assert (algorithm.nets.reward_predictor.weight - before).abs().max() > 0.05
 
 
 @pytest.mark.slow
