@@ -117,6 +117,8 @@ def _undescribed(cls: type[Any], annotation: Any) -> Hyperparameter | None:
     return Hyperparameter("", allowed if checked else _ANYTHING)
 
 
+SCALERS: Final = ("observation_scaler", "action_scaler", "reward_scaler")
+"""Fields of every configuration whose values have a state of their own."""
 _ANYTHING: Final = Allowed(object, optional=True)
 _PARTS: Final = ("absent", "algorithm", "copy", "create", "documentation", "optimizer", "set_algorithm")
 _CHECKED: Final = (bool, int, float, str, Sequence, Mapping, Enum, Serializable)

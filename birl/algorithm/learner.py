@@ -17,7 +17,7 @@ from birl.algorithm.adding import fill_networks, made_networks, with_addons
 from birl.algorithm.apart import check_apart
 from birl.algorithm.batches import hand_back
 from birl.algorithm.retuning import Change, Tuning
-from birl.config import AlgorithmConfig
+from birl.config import SCALERS, AlgorithmConfig
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
@@ -40,8 +40,6 @@ LOAD_FROM = 2_000
 
 UPDATES_AT_ONCE = 10
 """Updates in one recording, on devices that replay recordings."""
-
-SCALERS = ("observation_scaler", "action_scaler", "reward_scaler")
 
 
 class Pass(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from birl import seeding
-from birl.config import AlgorithmConfig
+from birl.config import SCALERS, AlgorithmConfig
 from birl.engine import Gradient, Step
 from birl.engine.digests import OpaqueError, digest
 from birl.errors import BirlError, ConfigError, CorruptFileError, UnsupportedError
@@ -113,7 +113,8 @@ class Tuning:
             for key in sorted(history, key=int):
                 given |= history[key]["fields"]
             saved = self.original.serialize()
-            read = type(self.original).deserialize({**saved, "params": {**saved["params"], **given}})
+            plain = {**saved["params"], **dict.fromkeys(SCALERS)}  # their states may be half loaded at this moment
+            read = type(self.original).deserialize({**saved, "params": {**plain, **given}})
             change = self.change_to({name: getattr(read, name) for name in given}, self.original)
         except (BirlError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptFileError(

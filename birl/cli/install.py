@@ -23,6 +23,7 @@ EXTRAS = {
     "mlflow": "Logging to MLflow.",
     "onnx": "Export to ONNX.",
     "plot": "Plots.",
+    "ray": "Collectors on several machines (Ray).",
     "sql": "Logs by SQL (duckdb).",
     "tensorboard": "Logging to TensorBoard.",
     "video": "Videos (birl record).",

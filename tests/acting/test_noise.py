@@ -131,7 +131,7 @@ def test_the_command_line_gives_noisy_networks_no_explorer() -> None:
     config = algos.DQNConfig(encoder_factory=SMALL, q_func_factory=MeanQFunctionFactory(noisy=True))
     options, note = exploration(config.create(), env, 1000, {})
     assert options["explorer"] is None and "100 random actions, then those of noisy networks" in note
-    with pytest.raises(ConfigError, match="--epsilon-start: not for DQN, whose policy explores by itself"):
+    with pytest.raises(ConfigError, match="--epsilon-start: not for DQN, whose noisy networks explore: leave it out"):
         exploration(config.create(), env, 1000, {"epsilon_start": 0.5})
 
 

@@ -149,6 +149,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_everything_as_it_was(change: Any,
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     algorithm = fuzzing.scaled()
     algorithm.build_with_dataset(fuzzing.example())
+    algorithm.retune(learning_rate=0.5)
     before, drawn = fuzzing.content_of(algorithm.get_state()), np.random.get_state()[1].copy()
     with pytest.raises(BirlError) as caught:
         algorithm.fit(
