@@ -112,13 +112,7 @@ def _digest(path: str) -> str:
 
 @dataclass(frozen=True)
 class _KL(LossAddOn):
-    """Base of terms that compare the policy with others.
-
-    Attributes:
-        behaviours: the other policies: `ModelFile`, or paths of models.
-        values: how much each counts, above 0; 1 for each if it is empty.
-        weight, phase: see `LossAddOn`.
-    """
+    """Base of terms that compare the policy with others; see `AttractionKL`."""
 
     behaviours: tuple[Behaviour, ...]
     values: tuple[float, ...] = ()
@@ -196,8 +190,7 @@ class RepulsionKL(_KL, type="repulsion_kl"):
     """Drives the policy away from others: ``-sum_i v_i min(E[KL(pi_i || pi)], cap)``.
 
     Attributes:
-        behaviours: the other policies: `ModelFile`, or paths of models. They are frozen.
-        values: ``v_i`` > 0, how much each counts; 1 for each if it is empty.
+        behaviours, values: see `AttractionKL`.
         weight, phase: see `LossAddOn`.
         cap: divergence, in nats above 0, beyond which it does not push. Without one there is no lowest value.
     """
@@ -237,9 +230,9 @@ class _Predictor(LossAddOn):
             )
         return nn.Linear(acting.feature_size, 1)
 
+    @abstractmethod
     def target(self, batch: Batch) -> Tensor:
         """What is predicted, ``[...]``."""
-        raise NotImplementedError
 
     def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
         target = self.target(batch)

@@ -118,8 +118,9 @@ def _table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any]) -> A
         "episode": np.repeat(np.arange(first, first + len(episodes)), lengths),
         "step": np.arange(lengths.sum()) - np.repeat(ends + 1 - lengths, lengths),
     }
-    for name in _named(episodes[0].observations):
-        columns[name] = np.concatenate([_named(episode.observations)[name] for episode in episodes])
+    seen = [_named(episode.observations) for episode in episodes]
+    for name in seen[0]:
+        columns[name] = np.concatenate([each[name] for each in seen])
     for name in ("actions", "rewards"):
         values = np.concatenate([getattr(episode, name) for episode in episodes])
         columns[name[:-1]] = values[:, 0] if values.shape[1:] == (1,) else values
@@ -132,12 +133,13 @@ def _table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any]) -> A
             values = np.array([str(each) for each in loggers])[values]
         columns[f"extra.{name}" if name in columns or name.startswith("final_") else name] = values
     arrays = {name: _column(arrow, name, values, None) for name, values in columns.items()}
-    for name, values in _named(episodes[0].observations).items():
+    last = zip(ends, (episode.final_observation for episode in episodes), strict=True)
+    finals = [(end, _named(final)) for end, final in last if final is not None]
+    for name, values in seen[0].items():
         gone = np.ones(lengths.sum(), bool)
         rows = np.zeros((len(gone), *values.shape[1:]), values.dtype)
-        for end, episode in zip(ends, episodes, strict=True):
-            if episode.final_observation is not None:
-                gone[end], rows[end] = False, _named(episode.final_observation)[name]
+        for end, final in finals:
+            gone[end], rows[end] = False, final[name]
         arrays[f"final_{name}"] = _column(arrow, name, rows, gone)
     return arrow.table(arrays)
 

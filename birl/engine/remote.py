@@ -107,9 +107,14 @@ class Moving(Eager):
         return next(self._left)
 
 
+def _other_steps(trained: Trained) -> list[str]:
+    """Names of the steps that are neither gradient steps nor target updates."""
+    return [step.name for step in trained.steps if not isinstance(step, Gradient | TargetUpdate)]
+
+
 def check_gradient_steps(trained: Trained, name: str) -> None:
     """Raise `UnsupportedError` if an update of the algorithm called ``name`` has other steps than gradient steps."""
-    others = [step.name for step in trained.steps if not isinstance(step, Gradient | TargetUpdate)]
+    others = _other_steps(trained)
     if others:
         raise UnsupportedError(
             f"an update of {name} has steps that are no gradient steps ({', '.join(others)}): their gradients cannot "
@@ -119,7 +124,7 @@ def check_gradient_steps(trained: Trained, name: str) -> None:
 
 def check_single(trained: Trained, name: str) -> None:
     """Raise `UnsupportedError` if gradients of the algorithm called ``name`` cannot be found by workers."""
-    others = [step.name for step in trained.steps if not isinstance(step, Gradient | TargetUpdate)]
+    others = _other_steps(trained)
     if others or len(trained.gradient_steps) != 1:
         names = ", ".join([step.name for step in trained.gradient_steps] + others)
         raise UnsupportedError(
