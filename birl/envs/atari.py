@@ -131,13 +131,12 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.
         return ale.getScreenGrayscale() if self._grey else ale.getScreenRGB()  # type: ignore[no-any-return]
 
     def _observe(self, screens: list[Array]) -> Array:
-        screen = np.maximum.reduce(screens).astype(np.float32)
-        if self._grey:
-            small = self._rows @ screen @ self._columns.T
-            small = small[..., None] if self._new_axis else small
-        else:
-            small = np.moveaxis(self._rows @ np.moveaxis(screen, -1, 0) @ self._columns.T, 0, -1)
-        return small / np.float32(255) if self._scaled else np.rint(small).astype(np.uint8)
+        screen = np.maximum.reduce(screens)
+        pixels = 255 * screen.shape[0] * screen.shape[1] if self._scaled else screen.shape[0] * screen.shape[1]
+        by_column = np.moveaxis(_summed(screen, *self._rows), 1, 0)
+        small = np.moveaxis(_summed(by_column, *self._columns), 1, 0) / pixels
+        small = small[..., None] if self._grey and self._new_axis else small
+        return small.astype(np.float32, "C") if self._scaled else np.rint(small).astype(np.uint8, "C")
 
 
 class _ClippedReward(gymnasium.RewardWrapper[Any, Any], gymnasium.utils.RecordConstructorArgs):
@@ -168,9 +167,21 @@ class Atari(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstru
         super().__init__(FrameStack(env, num_stack) if num_stack else ChannelFirst(env))
 
 
-def _areas(size: int, target: int) -> Array:
-    """Weights ``[target, size]`` of averages over areas of ``size / target`` pixels."""
-    edges = np.arange(target + 1) * (size / target)
-    begin = np.maximum(edges[:-1, None], np.arange(size))
-    end = np.minimum(edges[1:, None], np.arange(size) + 1)
-    return (np.clip(end - begin, 0, None) * (target / size)).astype(np.float32)
+def _areas(size: int, target: int) -> tuple[Array, Array]:
+    """The pixels under each of ``target`` equal parts of ``size`` pixels, and how much of each: two ``[K, target]``.
+
+    Shares are counted in parts of a pixel, ``target`` to each, so that those of a part add up to ``size``.
+    """
+    begin = np.arange(target) * size
+    pixel = begin // target + np.arange(-(-size // target) + 1)[:, None]
+    share = np.minimum(begin + size, (pixel + 1) * target) - np.maximum(begin, pixel * target)
+    return np.minimum(pixel, size - 1), np.maximum(share, 0).astype(np.int32)
+
+
+def _summed(x: Array, pixel: Array, share: Array) -> Array:
+    """Sums ``[target, ...]`` over areas of the first axis: integers, so the same on every processor.
+
+    A product of matrices would need no gathering. But numpy's library for it has threads of its own, which wait for
+    cores that torch's threads hold: a frame then takes 30 ms instead of a tenth of one.
+    """
+    return (x[pixel] * share.reshape(*share.shape, *(1,) * (x.ndim - 1))).sum(0, dtype=np.int32)  # type: ignore[no-any-return]
