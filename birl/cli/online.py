@@ -8,7 +8,6 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from birl.acting.explorers import (
@@ -23,7 +22,7 @@ from birl.acting.explorers import (
 )
 from birl.actions import actions_of
 from birl.algorithm import Algorithm
-from birl.cli.common import flags, make_environment
+from birl.cli.common import flags, import_own, make_environment
 from birl.config import AlgorithmConfig
 from birl.dataset import (
     BasicTransitionPicker,
@@ -41,14 +40,15 @@ from birl.dataset import (
     Sampler,
 )
 from birl.envs import Atari, FrameStack, environment_spec, single_spaces
-from birl.errors import ConfigError, require
+from birl.errors import ConfigError
+from birl.run.cluster import Cluster
 from birl.types import is_shape, leaf_shapes
 
 BUFFER_SIZE = 1_000_000
 _GOALS = 4.0
 _OF_BUFFER = {"buffer_size", "whole_episodes", "random_shift"}
 _FIRST, _EPSILON, _NOISE, _OU_NOISE = 1000, (1.0, 0.05), 0.1, 0.2
-_IMAGE, _PRIORITY = 3, "priority_"
+_IMAGE, _PRIORITY, _LOCAL = 3, "priority_", "local"
 # The Atari papers' numbers, which some algorithms have as defaults, and what learns where observations are vectors.
 _ATARI: dict[str, Any] = {"batch_size": [32], "learning_rate": [5e-5, 6.25e-5], "target_update_interval": [8000]}
 _VECTORS: dict[str, Any] = {"batch_size": 64, "learning_rate": 1e-3, "target_update_interval": 100}
@@ -64,6 +64,14 @@ class ExplorerName(StrEnum):
     OU_NOISE = "ou-noise"
     GREEDY = "greedy"
     NONE = "none"
+
+
+class Order(StrEnum):
+    """In which order the fragments of `birl.Cluster` are taken."""
+
+    TOGETHER = "together"
+    TURNS = "turns"
+    ARRIVAL = "arrival"
 
 
 class HindsightGoals(StrEnum):
@@ -103,7 +111,6 @@ def training_environment(
     """
     wrapper: Any = None if frame_stack == 1 else partial(FrameStack, num_stack=frame_stack)
     if atari:
-        gymnasium.register_envs(require("ale_py", "atari"))
         wrapper = partial(Atari, num_stack=frame_stack if frame_stack > 1 else None, is_eval=not training)
         options = {"frameskip": 1, "repeat_action_probability": 0.0, **options}
     try:
@@ -115,6 +122,34 @@ def training_environment(
             f"{name} is no Atari game, which --atari and the recipes that set it are for: give a game such as "
             "ALE/Breakout-v5, or leave the option out"
         ) from error
+
+
+def collector_environment(number: int, *, name: str, own: str | None, options: dict[str, Any]) -> Any:
+    """The environment of a collector, in whichever process it is.
+
+    Args:
+        number: of the environment, among those of all collectors; they are alike.
+        name, options: see `training_environment`.
+        own: module that is imported first.
+    """
+    if own is not None:
+        import_own(own)
+    return training_environment(name, training=True, **options)
+
+
+def cluster_of(given: dict[str, Any], num_envs: int | None) -> Cluster | None:
+    """The collectors that the options ask for; ``None`` for none.
+
+    Raises:
+        ConfigError: for options of collectors that are not asked for.
+    """
+    if "collectors" not in given:
+        if given:
+            raise ConfigError(f"{flags(given)}: for collectors only; give --collectors N, too")
+        return None
+    address, order = given.get("address"), given.get("order")
+    ray = {} if address is None else {"transport": "ray", "address": None if address == _LOCAL else address}
+    return Cluster(given["collectors"], num_envs or 1, given.get("fragment"), order and str(order), **ray)
 
 
 def with_defaults(
@@ -293,9 +328,13 @@ def drawing_sampler(
 
 
 def replay_buffer(
-    env: Any, config: AlgorithmConfig, given: dict[str, Any], sampler: Sampler | None = None
+    env: Any,
+    config: AlgorithmConfig,
+    given: dict[str, Any],
+    sampler: Sampler | None = None,
+    lanes: int | None = None,
 ) -> ReplayBuffer | None:
-    """The buffer that the options ask for; ``None`` for the loop's own.
+    """The buffer that the options ask for; ``None`` for the loop's own. It has ``lanes``, or as many as ``env``.
 
     Frames that are stacked are stored once if they are images of one channel.
     """
@@ -317,4 +356,4 @@ def replay_buffer(
         keys = tuple(dict.fromkeys((*keys, "achieved_goal", "desired_goal")))
     parts: dict[str, Any] = {"transition_picker": picker, "writer_preprocessor": writer, "sampler": sampler}
     limit = given.get("buffer_size", BUFFER_SIZE)
-    return ReplayBuffer(retention(limit), env=env, observation_keys=keys, augmentation=shift, **parts)
+    return ReplayBuffer(retention(limit), env=env, lanes=lanes, observation_keys=keys, augmentation=shift, **parts)

@@ -17,11 +17,14 @@ import typer
 from birl.actions import actions_of
 from birl.algorithm import Algorithm
 from birl.algorithm.population import check_many, fit_many
-from birl.cli.common import algorithm_class, flags, import_own, load_dataset, load_model, note
+from birl.cli.common import algorithm_class, flags, import_own, load_dataset, note
 from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.folder import RunFolder
+from birl.cli.initial import begin_with, check_initial, initial_model
 from birl.cli.online import (
     EXPLORATION,
+    cluster_of,
+    collector_environment,
     drawing_sampler,
     exploration,
     prioritized_sampler,
@@ -33,8 +36,11 @@ from birl.cli.options import Device, Import, TargetReturn
 from birl.cli.settings import configure, seeds_of
 from birl.cli.train_options import (
     ActionMasked,
+    Address,
     AtariGame,
     BufferSize,
+    CollectorOrder,
+    Collectors,
     ConstantEpsilon,
     Demonstrations,
     EpochLength,
@@ -46,6 +52,7 @@ from birl.cli.train_options import (
     EvalStatistics,
     EvalSteps,
     ExplorerKind,
+    FragmentLength,
     FrameStacked,
     Hindsight,
     HindsightShare,
@@ -74,7 +81,7 @@ from birl.cli.train_options import (
 from birl.dataset import MultiStepTransitionPicker
 from birl.engine.trained import no_errors
 from birl.envs import Stepper, single_spaces
-from birl.errors import ConfigError, CorruptFileError
+from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
@@ -163,6 +170,10 @@ def train(
     eval_epsilon: EvalEpsilon = None,
     eval_statistics: EvalStatistics = False,
     workers: Workers = None,
+    collectors: Collectors = None,
+    order: CollectorOrder = None,
+    fragment: FragmentLength = None,
+    address: Address = None,
     atari: AtariGame = False,
     recipe: RecipeName = None,
     own: Import = None,
@@ -209,6 +220,8 @@ def train(
     n_steps, num_envs = n_steps or fixed["n_steps"], num_envs or fixed["num_envs"]
     n_trials, n_steps_per_epoch = n_trials or fixed["n_trials"], n_steps_per_epoch or fixed["n_steps_per_epoch"]
     frame_stack, atari, multi_step = online.get("frame_stack"), online.get("atari", False), drawing.get("multi_step")
+    cluster = cluster_of(given(collectors=collectors, order=order, fragment=fragment, address=address), num_envs)
+    online |= given(collectors=collectors, order=order, fragment=fragment)
     online_only = [*([] if num_envs is None else ["num_envs"]), *online]
     if dataset is not None and online_only:
         raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
@@ -242,7 +255,7 @@ def train(
         raise ConfigError("--extend goes on with the run that --fresh removes: leave one of them out")
     words = [*(set_ or []), *(more or [])]
     chosen = {word.split("=")[0].split(".")[0] for word in words}
-    begun = None if init_from is None else _initial(algorithm, init_from, several)
+    begun = None if init_from is None else initial_model(algorithm, init_from, several)
     out = _default_folder(algorithm, dataset or str(env_id), None if several else seed) if out is None else out
     folder = RunFolder(out, several)
     planned = n_steps if fresh else folder.planned_steps(n_steps, extend=extend)
@@ -254,7 +267,8 @@ def train(
         source = None if dataset is None else load_dataset(dataset, picker, prioritized_sampler(drawing, planned))
         shown = None if demonstrations is None else load_dataset(demonstrations)
         playing: Any = {"frame_stack": frame_stack or 1, "action_mask": action_mask, "atari": atari}
-        env = None if env_id is None else training_environment(env_id, num_envs, training=True, **playing)
+        abreast = num_envs if cluster is None else None  # else collectors have theirs
+        env = None if env_id is None else training_environment(env_id, abreast, training=True, **playing)
         notes: list[str] = []
         if made is not None:  # what it sets, without what the user does
             asked |= chosen | made.options.keys() - published.keys()
@@ -291,10 +305,11 @@ def train(
         probe = config.create(device)
         _check(probe, source, env, target_return, shown)  # before anything is written
         if begun is not None:
-            _check_initial(probe, begun)
+            check_initial(probe, begun)
         if several is not None:
             check_many(probe)
         options: Any = {}
+        lanes = None if cluster is None else cluster.lanes
         if source is None and algorithm.learns_from.explored:
             found, why = exploration(learner, env, planned, {**explored, "random_steps": 0})
             options["explorer"] = found["explorer"]
@@ -305,10 +320,10 @@ def train(
             each = online.get("n_updates", algorithm.learns_from.n_updates)
             updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * each
             sampler = drawing_sampler(env, online, updates, prioritized_sampler(drawing, updates))
-            options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler)
+            options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler, lanes)
             notes.append(why)
         if source is None and replays and learner.config.replay_ratio and "workers" not in looks:
-            options["buffer"] = replay_buffer(env, config, online)
+            options["buffer"] = replay_buffer(env, config, online, lanes=lanes)
         resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
         before = checkpoint_step(out) if resumed else 0
         going_on = f", resuming at step {before}" if resumed and before < n_steps else ""
@@ -332,11 +347,14 @@ def train(
         if logging_steps is not None:
             options["logging_strategy"] = LoggingStrategy.STEPS
         if begun is not None:
-            _begin_with(learner, begun, source, env)
+            begin_with(learner, begun, source, env)
         if source is None:
             eval_env = training_environment(str(env_id), **playing)
             options |= {_EVALUATION[name]: value for name, value in looks.items()}
             options |= {"demonstrations": shown, "eval_env": eval_env, "eval_n_trials": n_trials}
+            if cluster is not None:
+                options["cluster"] = cluster
+                env = partial(collector_environment, name=env_id, own=own, options=playing)
             learner.fit_online(env, seed=seed, **options)
         elif several is None:
             learner.fit(source, evaluators=_evaluators(env, seed, n_trials, target_return), **options)
@@ -366,43 +384,6 @@ def _default_folder(algorithm: type[Algorithm[Any, Any]], source: str, seed: int
     name = Path(source).stem if source.endswith((".h5", ".hdf5")) else source
     words = [algorithm.__name__, re.sub(r"[^\w.-]+", "_", name), *([] if seed is None else [f"seed{seed}"])]
     return Path("runs", "-".join(words))
-
-
-def _initial(algorithm: type[Algorithm[Any, Any]], path: Path, several: Any) -> Any:
-    """The model that a run begins with."""
-    if several is not None:
-        raise ConfigError("--init-from: not with --seeds, whose networks are made at once; leave one out")
-    file, begun = load_model(path, "cpu")
-    if type(begun) is not algorithm:
-        raise ConfigError(
-            f"--init-from {file} is a model of {type(begun).__name__}, not of {algorithm.__name__}: train "
-            f"{type(begun).__name__}, or copy its networks in Python (copy_policy_from, copy_q_function_from)"
-        )
-    return begun
-
-
-def _check_initial(probe: Any, begun: Any) -> None:
-    """Check that a model's networks are those that the run needs."""
-    if probe.spec != begun.spec:
-        raise ConfigError(f"--init-from: the model was made for {begun.spec}, but this run has {probe.spec}")
-    try:
-        probe.engine.load_networks(begun.nets.state_dict())
-    except CorruptFileError as error:
-        own, asked = vars(begun.config), vars(probe.config)
-        changed = [f"{name} {own[name]!r:.80} against {asked[name]!r:.80}" for name in own if own[name] != asked[name]]
-        raise ConfigError(
-            f"--init-from: the model has other networks than the settings ask for ({'; '.join(changed)}): leave out "
-            "those settings that change networks, a model brings its own"
-        ) from error
-
-
-def _begin_with(learner: Any, begun: Any, source: Any, env: Any) -> None:
-    """Give a new algorithm the networks of another; its optimisers and counters begin anew."""
-    if source is not None:
-        learner.build_with_dataset(source)
-    else:
-        learner.build_with_env(env)
-    learner.engine.load_networks(begun.engine.get_state()["nets"])
 
 
 def _logging(steps: int | None, gradients: bool, seeds: str | None) -> dict[str, Any]:

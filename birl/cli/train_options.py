@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from birl.cli.online import BUFFER_SIZE, ExplorerName, HindsightGoals
+from birl.cli.online import BUFFER_SIZE, ExplorerName, HindsightGoals, Order
 
 EpochLength = Annotated[
     int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")
@@ -160,6 +160,34 @@ EvalEpsilon = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Online: processes that find gradients, each in environments of its own (A3C, NStepDQN)."),
+]
+Collectors = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Online: processes that make the steps, each in --num-envs environments of its own, while this one "
+        "learns. See birl.Cluster."
+    ),
+]
+CollectorOrder = Annotated[
+    Order | None,
+    typer.Option(
+        "--order",
+        help="Of --collectors: one fragment of each, then updates; one after another by number; or as they arrive, "
+        "which no seed repeats.  [default: turns; together for algorithms that learn from rollouts]",
+    ),
+]
+FragmentLength = Annotated[
+    int | None,
+    typer.Option(
+        "--fragment", min=1, help="Of --collectors: steps that each environment makes at once.  [default: 50]"
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Of --collectors: Ray places them, in its cluster there; auto finds it, local is this machine.",
+    ),
 ]
 EvalStatistics = Annotated[
     bool,

@@ -6,11 +6,12 @@ worker that is made anew goes on from a state, which only its owner has.
 
 from __future__ import annotations
 
-import os
+import time
 from collections import deque
 from typing import Any, Final
 
 from birl.distributed.transport import Begin, Gone, Transport
+from birl.distributed.watch import Alive, Watch
 from birl.errors import BirlError, ConfigError, WorkerError, require
 
 PATIENCE: Final = 30.0
@@ -25,22 +26,30 @@ class Remote(Transport):
     Args:
         begin: makes the work of a worker.
         address: of a running cluster; ``None`` for this process's own Ray, which is started if there is none.
+        step_timeout: seconds that a worker may stay in one place.
+        patience: seconds in which a new place must be found for a worker that was lost.
 
     Raises:
         MissingExtraError: if Ray is not installed.
         ConfigError: if nobody answers at the address.
     """
 
-    def __init__(self, begin: Begin, address: str | None = None) -> None:
+    def __init__(
+        self, begin: Begin, address: str | None = None, step_timeout: float = 60.0, patience: float = 300.0
+    ) -> None:
         self._ray: Any = require("ray", "ray")
         self._begin, self._own = begin, not self._ray.is_initialized()
+        self._watch, self._patience = Watch(step_timeout), patience
         if self._own:
             self._init(address)
-        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"signs": 1}}
         self._kind = self._ray.remote(**options)(_Actor)
         self._actors: dict[int, Any] = {}
-        self._open: dict[int, deque[Any]] = {}
-        self._begun: dict[int, Any] = {}  # of workers of which nobody knows yet that they have a place
+        self._places: dict[int, Any] = {}  # that are kept for one actor each
+        self._open: dict[int, deque[Any]] = {}  # answers that are to come; first, that it has begun
+        self._waited = 0.0  # seconds since somebody was asked where it is
+        self._signs: dict[int, Any] = {}  # questions where it is
+        self._unplaced: dict[int, float] = {}  # those started whose place is not sure yet, with the seconds for that
 
     def _init(self, address: str | None) -> None:
         local = {"include_dashboard": False} if address is None else {}
@@ -53,46 +62,76 @@ class Remote(Transport):
             ) from error
 
     def start(self, index: int, given: Any) -> None:
+        self._unplaced[index] = self._patience if index in self._watch else PATIENCE
         self._forget(index)
+        place = self._places[index] = self._ray.util.placement_group([{"CPU": 1}])
+        scheduling = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(place)
         try:
-            actor = self._kind.remote(self._begin, given)
+            actor = self._kind.options(scheduling_strategy=scheduling).remote(self._begin, given)
         except TypeError as error:  # it cannot be pickled
             raise ConfigError(
                 f"worker {index} cannot be sent to another process ({error!s:.300}): give the environment by its name, "
                 "or a function in a module that can be imported"
             ) from error
-        self._actors[index], self._open[index] = actor, deque()
-        self._begun[index] = actor.begin.remote()
+        self._actors[index], self._open[index] = actor, deque([actor.begin.remote()])
+        self._watch.start(index)
 
     def put(self, value: Any) -> Any:
         return self._ray.put(value)
 
     def send(self, index: int, order: Any, beside: Any) -> None:
+        if not self._open[index]:
+            self._watch.moved(index)
         self._open[index].append(self._actors[index].carry_out.remote(order, beside))
 
     def wait(self) -> tuple[int, Any]:
-        self._wait_for_places()
-        first = {references[0]: index for index, references in self._open.items() if references}
-        (ready,), _ = self._ray.wait(list(first), num_returns=1)
-        index = first[ready]
-        answer = self._answer(index, ready)
-        self._open[index].popleft()
-        return index, answer
+        while True:
+            self._wait_for_places()
+            first = {references[0]: index for index, references in self._open.items() if references}
+            begin = time.monotonic()
+            ready, _ = self._ray.wait(list(first), num_returns=1, timeout=self._watch.slice)
+            self._waited += time.monotonic() - begin
+            if self._waited >= self._watch.slice:
+                self._look([index for reference, index in first.items() if reference not in ready])
+            for reference in ready:
+                index = first[reference]
+                answer = self._answer(index, reference)
+                self._open[index].popleft()
+                self._watch.moved(index)
+                if not isinstance(answer, Alive):
+                    return index, answer
+                self._watch.saw(index, answer.place)
+
+    def _look(self, indices: list[int]) -> None:
+        """Ask workers where they are. One that stays there, or does not say, is ended."""
+        waited, self._waited = self._waited, 0.0
+        for index in indices:
+            sign = self._signs.get(index)
+            if sign is not None and self._ray.wait([sign], timeout=0)[0]:
+                self._watch.saw(index, self._answer(index, self._signs.pop(index)).place)
+            if self._watch.waited(index, waited):
+                self._forget(index)
+                raise Gone(index, *self._watch.verdict(index))
+            if index not in self._signs and self._watch.begun(index):
+                self._signs[index] = self._actors[index].sign.options(concurrency_group="signs").remote()
 
     def _wait_for_places(self) -> None:
-        while self._begun:
-            by_reference = {reference: index for index, reference in self._begun.items()}
-            ready, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=PATIENCE)
-            if not ready:
+        """Wait until there is a CPU for each of those that have been started.
+
+        Raises:
+            WorkerError: if there is none in time.
+        """
+        while self._unplaced:
+            index = min(self._unplaced)
+            seconds = self._unplaced[index]
+            if not self._places[index].wait(seconds):
                 free, there = self._ray.available_resources(), self._ray.cluster_resources()
                 raise WorkerError(
-                    f"workers {sorted(self._begun)} found no place within {PATIENCE:.0f} seconds: each asks for 1 CPU, "
+                    f"workers {sorted(self._unplaced)} found no place within {seconds:g} seconds: each asks for 1 CPU, "
                     f"of which Ray has {there.get('CPU', 0):.0f} and {free.get('CPU', 0):.0f} are free. Give fewer "
                     "collectors, or add machines"
                 )
-            index = by_reference[ready[0]]
-            self._answer(index, ready[0])
-            del self._begun[index]
+            del self._unplaced[index]
 
     def _answer(self, index: int, reference: Any) -> Any:
         errors = self._ray.exceptions
@@ -115,23 +154,28 @@ class Remote(Transport):
 
     def _forget(self, index: int) -> None:
         self._open.pop(index, None)
-        self._begun.pop(index, None)
+        self._signs.pop(index, None)
         if index in self._actors:
             self._ray.kill(self._actors.pop(index), no_restart=True)
+            self._ray.util.remove_placement_group(self._places.pop(index))
 
 
 class _Actor:
-    """A worker as Ray sees it."""
+    """A worker as Ray sees it. It tells where it is in a thread beside that of its work."""
 
     def __init__(self, begin: Begin, given: Any) -> None:
         self._given: Any = begin, given
         self._work: Any = None
 
-    def begin(self) -> int:
-        """Make the work. Returns the process's number."""
+    def begin(self) -> Alive:
+        """Make the work."""
         begin, given = self._given
         self._work = begin(given)
-        return os.getpid()
+        return self.sign()
+
+    def sign(self) -> Alive:
+        """Where it is in its work."""
+        return Alive(self._work.place)
 
     def carry_out(self, order: Any, beside: Any) -> Any:
         """Carry out an order."""

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
+from birl.distributed.watch import Alive, Watch
 from birl.distributed.workers import Ended, Left, Owner, Worker, end, first_ready
 
 
 class Work(Protocol):
-    """What a worker does."""
+    """What a worker does.
+
+    Attributes:
+        place: where it is in its order, in words. Another thread reads it.
+    """
+
+    @property
+    def place(self) -> str: ...
 
     def __call__(self, order: Any, beside: Any, /) -> Any:
         """Carry out an order. Returns the answer."""
@@ -34,11 +44,12 @@ class Gone(Exception):  # noqa: N818  never seen outside: whoever sends orders c
     Attributes:
         index: its number.
         how: such as ``"by SIGKILL"``.
+        place: where it hung, if that is why it was ended.
     """
 
-    def __init__(self, index: int, how: str) -> None:
+    def __init__(self, index: int, how: str, place: Any = None) -> None:
         super().__init__(f"{index} was ended {how}")
-        self.index, self.how = index, how
+        self.index, self.how, self.place = index, how, place
 
 
 class Transport(Protocol):
@@ -57,7 +68,7 @@ class Transport(Protocol):
         """Wait for the next answer. Returns the worker's number and the answer.
 
         Raises:
-            Gone: if a worker is lost.
+            Gone: if a worker is lost, or hung and was ended.
             BirlError: if one has failed, by an error of its environment for instance.
         """
 
@@ -70,23 +81,27 @@ class Processes(Transport):
 
     Args:
         begin: makes the work of a worker.
+        step_timeout: seconds that a worker may stay in one place.
     """
 
-    def __init__(self, begin: Begin) -> None:
-        self._begin = begin
+    def __init__(self, begin: Begin, step_timeout: float) -> None:
+        self._begin, self._watch = begin, Watch(step_timeout)
         self._workers: dict[int, Worker] = {}
         self._open: dict[int, int] = {}  # number of answers that are still to come
         self._gone: dict[int, Ended] = {}  # noticed, and not told yet
 
     def start(self, index: int, given: Any) -> None:
         self._forget(index)
-        self._workers[index] = Worker(_work, (self._begin, given))
+        self._workers[index] = Worker(_work, (self._begin, given, self._watch.slice))
+        self._watch.start(index)
         self._open[index] = 0
 
     def put(self, value: Any) -> Any:
         return value
 
     def send(self, index: int, order: Any, beside: Any) -> None:
+        if self._open[index] == 0:
+            self._watch.moved(index)
         self._open[index] += 1
         try:
             self._workers[index].send((order, beside))
@@ -94,17 +109,38 @@ class Processes(Transport):
             self._gone[index] = error
 
     def wait(self) -> tuple[int, Any]:
+        while True:
+            index, message = self._hear()
+            if index is None:
+                continue
+            if not isinstance(message, Alive):
+                self._open[index] -= 1
+                self._watch.moved(index)
+                return index, message
+            self._watch.saw(index, message.place)
+
+    def _hear(self) -> tuple[int | None, Any]:
+        """The next message of anybody; none of nobody after a while."""
         by_worker = {self._workers[index]: index for index, count in self._open.items() if count}
-        index = next(iter(self._gone)) if self._gone else by_worker[first_ready(by_worker)]
+        index: int | None = next(iter(self._gone), None)
         try:
-            if index in self._gone:
+            if index is not None:
                 raise self._gone[index]
-            answer = self._workers[index].receive()
+            begin = time.monotonic()
+            worker = first_ready(by_worker, self._watch.slice)
+            self._end_hung(by_worker, time.monotonic() - begin)
+            index = None if worker is None else by_worker[worker]
+            return index, None if worker is None else worker.receive()
         except Ended as error:
+            assert index is not None
             self._forget(index)
             raise Gone(index, error.how) from None
-        self._open[index] -= 1
-        return index, answer
+
+    def _end_hung(self, by_worker: dict[Worker, int], waited: float) -> None:
+        for worker, index in by_worker.items():
+            if self._watch.waited(index, waited) and not worker.connection.poll():
+                self._forget(index)
+                raise Gone(index, *self._watch.verdict(index))
 
     def close(self) -> None:
         end(self._workers.values())
@@ -117,11 +153,16 @@ class Processes(Transport):
             self._workers.pop(index).kill()
 
 
-def _work(owner: Owner, given: tuple[Begin, Any]) -> None:
+def _work(owner: Owner, given: tuple[Begin, Any, float]) -> None:
     """Carry out orders, which are read meanwhile: nobody waits for somebody who waits for them."""
     torch.set_num_threads(1)  # there are others
-    begin, own = given
+    begin, own, interval = given
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    sending, done = threading.Lock(), threading.Event()
+
+    def send(message: Any) -> None:
+        with sending:
+            owner.send(message)
 
     def read() -> None:
         try:
@@ -132,10 +173,22 @@ def _work(owner: Owner, given: tuple[Begin, Any]) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     work = begin(own)
+
+    def tell() -> None:
+        told: Any = ()
+        with contextlib.suppress(Left):
+            while not done.is_set():
+                if (place := work.place) != told:  # silence says the same
+                    send(Alive(place))
+                    told = place
+                done.wait(interval)
+
+    threading.Thread(target=tell, daemon=True).start()
     try:
         while (order := orders.get()) is not None:
-            owner.send(work(*order))
+            send(work(*order))
     finally:
+        done.set()
         work.close()
 
 

@@ -152,11 +152,15 @@ def end(workers: Iterable[Worker]) -> None:
             process.join()
 
 
-def first_ready(workers: Iterable[Worker]) -> Worker:
-    """Wait for a message of any of some workers, or for the end of one. The first of those that are ready."""
+def first_ready(workers: Iterable[Worker], timeout: float | None = None) -> Worker | None:
+    """Wait for a message of any of some workers, or for the end of one, for ``timeout`` seconds at most.
+
+    Returns:
+        The first of those that are ready; ``None`` if none is.
+    """
     by_connection: Any = {worker.connection: worker for worker in workers}
-    ready = multiprocessing.connection.wait(list(by_connection))
-    return next(worker for connection, worker in by_connection.items() if connection in ready)
+    ready = multiprocessing.connection.wait(list(by_connection), timeout)
+    return next((worker for connection, worker in by_connection.items() if connection in ready), None)
 
 
 def check_given(name: str, value: Any, advice: str) -> None:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from birl.envs.making import make_env
 from birl.envs.wrappers import ChannelFirst, FrameStack, wrappable
-from birl.errors import EnvironmentMismatchError, require
+from birl.errors import EnvironmentMismatchError
 from birl.types import Array
 
 
@@ -26,7 +26,6 @@ def make_atari(game: str, *, sticky_action: bool = True, render_mode: str | None
         MissingExtraError: if ale-py is not installed.
         ConfigError: if there is no such game.
     """
-    gymnasium.register_envs(require("ale_py", "atari"))
     options: dict[str, Any] = {"frameskip": 1, "repeat_action_probability": 0.25 if sticky_action else 0.0}
     return make_env(f"ALE/{game_name(game)}-v5", render_mode=render_mode, **options)  # type: ignore[no-any-return]
 

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -14,11 +14,12 @@ from gymnasium.vector import AutoresetMode
 
 from birl.checks import check
 from birl.envs.wrappers import ActionMask
-from birl.errors import ConfigError, EnvironmentMismatchError
+from birl.errors import ConfigError, EnvironmentMismatchError, require
 from birl.seeding import new_generator
 from birl.spaces import number_of_environments, single_spaces
 
-_MARK = "_birl_seeds"
+_MARK: Final = "_birl_seeds"
+_ATARI: Final = "ALE/"
 
 
 def make_env(
@@ -47,6 +48,7 @@ def make_env(
 
     Raises:
         ConfigError: if there is no such environment.
+        MissingExtraError: if it is a game, ``"ALE/…"``, and ale-py is not installed.
         EnvironmentMismatchError: if a factory makes something else, or `ActionMask` does not fit it.
     """
     check("action_mask", action_mask, bool)
@@ -82,6 +84,8 @@ def as_environment(env: Any, name: str = "env") -> Any:
 
 def _make(name: str, options: dict[str, Any]) -> Any:
     module_name, _, attribute = name.rpartition(":")
+    if name.startswith(_ATARI):  # which nobody has registered yet
+        gymnasium.register_envs(require("ale_py", "atari"))
     try:
         if module_name and (factory := getattr(importlib.import_module(module_name), attribute, None)) is not None:
             _check_factory(name, factory, options)

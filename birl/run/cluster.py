@@ -36,6 +36,9 @@ class Cluster:
         max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
             were learned from between its order and its arrival; by default none is.
         restarts: how often in a row a collector may be lost before it has sent anything, until the run ends.
+        step_timeout: seconds after which a collector that stays in one step is ended and made anew. One that hangs in
+            the same step again ends the run. ``transport="inline"`` waits for ever.
+        patience: with ``"ray"``: seconds in which a collector that was lost, with its machine maybe, must find a place.
         transport: where collectors are. ``"processes"``: in processes of this machine. ``"ray"``: where Ray places them
             (extra ``ray``), on one machine or many; each takes a CPU. ``"inline"``: in the run's own process, one after
             another, for tests and for debugging. Results are the same everywhere.
@@ -53,6 +56,8 @@ class Cluster:
     in_flight: int | None = None
     max_lag: int | None = None
     restarts: int = 10
+    step_timeout: float = 60.0
+    patience: float = 300.0
     transport: str = "processes"
     address: str | None = None
 
@@ -122,6 +127,7 @@ _ALLOWED: Final = {
     "order": Allowed(str, choices=ORDERS, optional=True),
     "max_lag": Allowed(int, low=0, optional=True),
     "restarts": Allowed(int, low=0),
+    **dict.fromkeys(("step_timeout", "patience"), Allowed(float, above=0)),
     "transport": Allowed(str, choices=("inline", "processes", "ray")),
     "address": Allowed(str, optional=True),
 }

@@ -183,7 +183,7 @@ class Collecting(Work):
     """
 
     def __init__(self, given: Given) -> None:
-        self._given = given
+        self._given, self._order = given, Order(0, 0, 0, 0, 0, None)
         with randomness_kept(), root_kept():
             seed(given.seed)
             self._begin(given)
@@ -216,7 +216,7 @@ class Collecting(Work):
             WorkerError: if the environment, or another part of the user's, raises an error.
             BirlError: of birl, as it is.
         """
-        player, returns = self._player, list[float]()
+        player, returns, self._order = self._player, list[float](), order
         try:
             with randomness_kept():
                 set_random_state(self._random if order.random is None else order.random)
@@ -225,11 +225,11 @@ class Collecting(Work):
                     returns += self._collector.count(order.first_step + made)
                 self._random = random_state()
         except BirlError as error:
-            error.add_note(f"This was in {self._where(order)}.")
+            error.add_note(f"This was in {self.place}.")
             raise
         except Exception as error:
             raise WorkerError(
-                f"{self._where(order)} has failed, and with it the run; with this seed and these actions it would fail "
+                f"{self.place}, has failed, and with it the run; with this seed and these actions it would fail "
                 f"again, so mend the environment. Its error:\n{''.join(traceback.format_exception(error))}"
             ) from error
         rows = tree_map(lambda *leaves: np.stack(leaves), *player.rows)
@@ -237,11 +237,13 @@ class Collecting(Work):
         state = {"collector": self._collector.get_state(), "random": self._random}
         return Fragment(order.number, rows, np.array(returns, np.float64), lost, state)
 
-    def _where(self, order: Order) -> str:
-        at, made = self._stepper.at, len(self._player.rows)
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        order, at, made = self._order, self._stepper.at, len(self._player.rows)
         return (
             f"environment {self._given.numbers[at]} of collector {self._given.collector}, reset with seed "
-            f"{self._stepper.steppers[at].seed}, in step {made + 1} of {order.calls} of its order {order.number},"
+            f"{self._stepper.steppers[at].seed}, in step {made + 1} of {order.calls} of its order {order.number}"
         )
 
     def close(self) -> None:

@@ -35,8 +35,8 @@ from birl.types import Array, State, Tree, tree_map
 
 TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
     "inline": lambda cluster: Inline(Collecting),
-    "processes": lambda cluster: Processes(Collecting),
-    "ray": lambda cluster: Remote(Collecting, cluster.address),
+    "processes": lambda cluster: Processes(Collecting, cluster.step_timeout),
+    "ray": lambda cluster: Remote(Collecting, cluster.address, cluster.step_timeout, cluster.patience),
 }
 
 
@@ -51,6 +51,7 @@ class _Place:
         fragments: those that have come and are not taken in yet, of the first of these orders.
         begun: whether there is a collector.
         deaths: how many there were since the last fragment.
+        hung: where it hung last.
     """
 
     def __init__(self, given: Given, lanes: Array | None) -> None:
@@ -59,6 +60,7 @@ class _Place:
         self.orders: deque[Order] = deque()
         self.fragments: deque[Fragment] = deque()
         self.begun, self.deaths = False, 0
+        self.hung: Any = None
 
 
 Store = Callable[[Player, list[tuple[Any, Fragment]], int | None], None]
@@ -216,12 +218,18 @@ class Fleet:
                 "lost on the way, or came twice; start the run again, which goes on from its checkpoint"
             )
         place.fragments.append(fragment)
-        place.deaths = 0
+        place.deaths, place.hung = 0, None
         self._came.append(place)
 
     def _replace(self, place: _Place, error: Gone) -> None:
         place.deaths, self.restarts = place.deaths + 1, self.restarts + 1
         index, number = place.given.collector, place.orders[len(place.fragments)].number if place.orders else 0
+        if error.place is not None and error.place == place.hung:
+            raise WorkerError(
+                f"collector {index} was ended twice {error.how}, both times in {error.place}; it would hang again, so "
+                "mend the environment, or, if this may take so long, give birl.Cluster(step_timeout=…)"
+            )
+        place.hung = error.place
         if place.deaths > self._cluster.restarts:
             raise WorkerError(
                 f"collector {index} was ended {place.deaths} times in a row ({error.how} last) without an answer to "

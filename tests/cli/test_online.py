@@ -44,9 +44,12 @@ from birl.dataset import (
     RandomShift,
     RecentSampler,
 )
+from birl.distributed.transport import Inline
 from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.models import EncoderFactory, MeanQFunctionFactory
+from birl.run import fleet
+from birl.run.collecting import Collecting
 
 SMALL = ["--n-trials", 1, "--n-steps-per-epoch", 100, "--set", "batch_size=8"]
 NOISY_DQN = DQNConfig(q_func_factory=MeanQFunctionFactory(noisy=True))
@@ -687,3 +690,51 @@ def test_many_files_of_a_folder_can_be_plotted(birl_: Any, tmp_path: Path, monke
 def test_other_environments_than_atari_are_told_from_games() -> None:
     with pytest.raises(ConfigError, match="CartPole-v1 is no Atari game.*ALE/Breakout-v5"):
         training_environment("CartPole-v1", atari=True)
+
+
+# -- collectors --------------------------------------------------------------------------------------------------------
+
+
+def test_collectors_make_the_steps(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def make(cluster: Any) -> Any:
+        made.append(cluster)
+        return Inline(Collecting)
+
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", make)
+    words = [*DQN_WORDS, "--n-steps", 200, "--num-envs", 2, "--collectors", 2, "--fragment", 5, "--frame-stack", 2]
+    birl_(*words, "--out", tmp_path / "a")
+    assert made == [birl.Cluster(2, 2, 5, "turns")]
+    birl_(*words, "--out", tmp_path / "b", "--order", "turns")
+    assert same(tmp_path / "a" / "model_200.d3", tmp_path / "b" / "model_200.d3")
+    birl_(*words, "--out", tmp_path / "a")
+    assert "there was nothing left to do" in birl_.notes
+    said = birl_(*words, "--out", tmp_path / "a", "--collectors", 3, status=1)
+    assert "collectors" in said and "other settings" in said
+
+
+@pytest.mark.slow
+def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*DQN_WORDS, "--n-steps", 200, "--collectors", 2, "--fragment", 5]
+    birl_(*words, "--out", tmp_path / "a")
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
+    birl_(*words, "--out", tmp_path / "b")
+    assert same(tmp_path / "a" / "model_200.d3", tmp_path / "b" / "model_200.d3")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--order", "turns", "--fragment", 5], "--order and --fragment: for collectors only; give --collectors N, too"),
+        (["--address", "auto"], "--address: for collectors only"),
+        (["--collectors", 2, "--workers", 2], "workers=2 and a cluster were given"),
+    ],
+)
+def test_collectors_that_cannot_be(birl_: Any, tmp_path: Path, words: Any, says: str) -> None:
+    assert says in birl_(*DQN_WORDS, "--out", tmp_path, *words, status=1)
+
+
+def test_collectors_need_an_environment(birl_: Any, tmp_path: Path) -> None:
+    words = ["train", "DQN", "--dataset", "cartpole-random", "--out", tmp_path, "--collectors", 2]
+    assert "--collectors: for training in environments only" in birl_(*words, status=1)

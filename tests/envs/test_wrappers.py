@@ -276,7 +276,7 @@ def test_a_game_can_be_sent_to_another_process() -> None:
 
 
 def test_what_is_no_game_is_refused() -> None:
-    for env in (make_env("CartPole-v1"), gymnasium.make("ale_py:ALE/Pong-v5")):
+    for env in (make_env("CartPole-v1"), make_env("ALE/Pong-v5")):
         with pytest.raises(EnvironmentMismatchError, match="make_atari"):
             AtariPreprocessing(env)
     with pytest.raises(EnvironmentMismatchError, match="at least 1"):
