@@ -27,8 +27,8 @@ def prepared(x: Array, train: Array, seed: int = 0) -> Array:
     z = np.clip((x - mean) / np.where(std > 1e-9, std, 1.0), -5, 5)
     if z.shape[1] > _WIDEST:
         z = z @ rng.normal(size=(z.shape[1], _WIDEST)) / np.sqrt(z.shape[1])
-    bent = np.tanh(z @ rng.normal(size=(z.shape[1], _BENT)) / np.sqrt(max(z.shape[1], 1)) * 1.5 + rng.normal(size=_BENT))
-    return np.concatenate([np.ones((len(z), 1)), z, bent], 1)
+    directions = rng.normal(size=(z.shape[1], _BENT)) * 1.5 / np.sqrt(max(z.shape[1], 1))
+    return np.concatenate([np.ones((len(z), 1)), z, np.tanh(z @ directions + rng.normal(size=_BENT))], 1)
 
 
 def cross_fitted(

@@ -169,7 +169,7 @@ class _Pass:
     def run(self) -> Seen:
         """The pass."""
         total, episodes, wide = int(self.ends[-1]), len(self.length), len(self.names)
-        extras = [name for name in self.storage.extra_names]
+        extras = list(self.storage.extra_names)
         by = {name: np.zeros(episodes) for name in ("return", "discounted")}
         digest, offset = np.zeros(episodes, np.uint64), np.zeros(wide)
         sums, squares, bad = np.zeros(wide), np.zeros(wide), np.zeros(wide, np.int64)
@@ -182,7 +182,7 @@ class _Pass:
         gaps = np.zeros(_PARTS * 256, np.int64) if "extra.time" in extras else None
         sketch = {name: np.zeros(0, np.uint64) for name in ("observations", "pairs")}
         kept: dict[str, list[Array]] = {}
-        last: tuple[int, Any, float] = (-1, 0, 0.0)  # episode, hash and time of the step before
+        last: tuple[int, Any, float] = (-1, np.uint64(0), 0.0)  # episode, hash and time of the step before
         for begin in range(0, total, self.chunk):
             index = np.arange(begin, min(begin + self.chunk, total))
             episode = np.searchsorted(self.ends, index, side="right")
@@ -220,7 +220,7 @@ class _Pass:
             sketch["observations"] = _smallest(sketch["observations"], of_state)
             sketch["pairs"] = _smallest(sketch["pairs"], of_pair)
             same = np.append(last[0], episode[:-1]) == episode
-            counts["repeated"] += int((same & (np.append(last[1], of_step[:-1]).astype(np.uint64) == of_step)).sum())
+            counts["repeated"] += int((same & (np.append(last[1], of_step[:-1]) == of_step)).sum())
             time = beside["extra.time"].reshape(-1).astype(np.float64) if gaps is not None else np.zeros(len(index))
             if gaps is not None:
                 apart = (time - np.append(last[2], time[:-1]))[same]

@@ -134,7 +134,7 @@ _DATA_LIMITS = (
     ),
     Limit("constant_actions", _ON, 0, None, "{} dimensions of actions never change", "leave them out"),
     Limit(
-        "inverse_propensity", _ON, 0.05, None, "the mean of 1 / propensity misses the number of actions by a share of {}",
+        "inverse_propensity", _ON, 0.05, None, "the mean of 1 / propensity misses the number of actions by {}",
         "look at the propensities: are they those of the logged actions, by the policy that acted?",
     ),
     Limit(
