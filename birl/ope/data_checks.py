@@ -57,7 +57,7 @@ def size(seen: Seen) -> Check:
     return Check(
         "Size and lengths", "Below 30 episodes, or clusters of these, no mean can be stated with an interval.",
         {"episodes": len(length), "clusters": clusters}, numbers,
-        {"quantiles of length": _quantiles(length), "lengths": table}, [figure],
+        {"Quantiles of the length": _quantiles(length), figure.caption: table}, [figure],
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def order(seen: Seen, others: Mapping[str, Seen]) -> Check:
     }
     table = Table(["part", "share of these episodes in it"], [[*each] for each in shared.items()])
     about = "Rows logged twice, clocks that go back and episodes glued together look like dynamics to an algorithm."
-    return Check("Order", about, facts, {}, {"parts": table} if shared else {})
+    return Check("Order", about, facts, {}, {"Other parts": table} if shared else {})
 
 
 def _overlapping(of: Mapping[str, Array]) -> float | None:
@@ -119,9 +119,9 @@ def returns(seen: Seen, gamma: float, loggers: Sequence[str]) -> Check:
     ordered, half = plain[in_time(seen)], len(plain) // 2
     table, figure = histogram("Returns of episodes", plain, "return", "episodes")
     tables = {
-        "quantiles of the return": _quantiles(plain),
-        f"quantiles of the return, discounted by {gamma:g} a step": _quantiles(of["discounted"]),
-        "returns": table,
+        "Quantiles of the return": _quantiles(plain),
+        f"Quantiles of the return, discounted by {gamma:g} a step": _quantiles(of["discounted"]),
+        figure.caption: table,
     }
     drift = None
     if half >= 2:
@@ -130,18 +130,18 @@ def returns(seen: Seen, gamma: float, loggers: Sequence[str]) -> Check:
         apart = abs(float(last.mean() - first.mean()))
         drift = apart / spread if spread > 1e-12 * max(1.0, abs(first.mean())) else (math.inf if apart > 1e-9 else 0.0)
         halves = [["first", len(first), float(first.mean())], ["last", len(last), float(last.mean())]]
-        tables["halves in time"] = Table(["half", "episodes", "mean return"], halves)
+        tables["Halves in time"] = Table(["half", "episodes", "mean return"], halves)
     if "logger" in of:
         names = np.unique(of["logger"])
         label = [loggers[int(k)] if 0 <= k < len(loggers) else f"logger {k:g}" for k in names]
         own = [plain[of["logger"] == k] for k in names]
         rows = [[name, len(part), float(part.mean()), float(part.std())] for name, part in zip(label, own, strict=True)]
-        tables["by logger"] = Table(["logger", "episodes", "mean return", "spread"], rows)
+        tables["By logger"] = Table(["logger", "episodes", "mean return", "spread"], rows)
     figures = [figure]
     label, mean, count = _by_time(seen)
     if len(label) > 1:
         rows = [[*row] for row in zip(label, count, mean, strict=True)]
-        tables["in time"] = Table(["when", "episodes", "mean return"], rows)
+        tables["Mean return in time"] = Table(["when", "episodes", "mean return"], rows)
         figures.append(lines("Mean return in time", {"mean return": (range(len(mean)), mean)}, x="part", y="return"))
     equal = int(len(plain) > 1 and float(np.ptp(plain)) <= 1e-9 * max(1.0, float(abs(plain).max())))
     facts = {"drift": drift, "equal_returns": len(plain) * equal}
@@ -188,7 +188,7 @@ def rewards(seen: Seen) -> Check:
     }  # fmt: skip
     table, figure = histogram("Rewards of steps (sample)", reward, "reward", "steps")
     about = "Outliers and scales far from 1 make learning slow or unstable; scalers are advised, never applied."
-    return Check("Rewards", about, facts, numbers, {"rewards": table}, [figure])
+    return Check("Rewards", about, facts, numbers, {figure.caption: table}, [figure])
 
 
 def observations(seen: Seen, aucs: Mapping[str, float | None]) -> Check:
@@ -213,9 +213,9 @@ def observations(seen: Seen, aucs: Mapping[str, float | None]) -> Check:
         [name, float(of["mean"][k]), float(of["std"][k]), float(low[k]), float(high[k]), int(of["not_finite"][k])]
         for k, name in enumerate(seen.names)
     ]
-    tables = {"columns": Table(["column", "mean", "spread", "least", "greatest", "not finite"], rows)}
+    tables = {"Columns": Table(["column", "mean", "spread", "least", "greatest", "not finite"], rows)}
     if aucs:
-        tables["parts"] = Table(["part", "AUC"], [[*each] for each in aucs.items()])
+        tables["Told apart from other parts"] = Table(["part", "AUC"], [[*each] for each in aucs.items()])
     numbers = {"columns looked at": len(seen.names)} if len(seen.names) < seen.width else {}
     about = "What never changes or is there twice costs and says nothing."
     return Check("Observations", about, facts, numbers, tables, (), where)
@@ -267,7 +267,7 @@ def leakage(seen: Seen) -> Check:
     about = "A column that almost equals what is to be learned was often written after the action, and is missing when "
     return Check(
         "Leakage", about + "the policy is served. Shares of variance that one column alone explains.",
-        facts, {}, {"columns that explain most": Table(["column", *words], rows)}, (), where,
+        facts, {}, {"Columns that explain most": Table(["column", *words], rows)}, (), where,
     )  # fmt: skip
 
 
@@ -304,7 +304,7 @@ def action_coverage(seen: Seen) -> Check:
         return Check(
             "Actions", about, {"never_taken": len(never)},
             {"entropy of all actions, nats": entropy, "actions taken": int((seen.taken > 0).sum())},
-            {"actions": Table(["action", "taken", "possible"], rows)},
+            {"How often actions were taken": Table(["action", "taken", "possible"], rows)},
             [bars("How often actions were taken", label, seen.taken, x="action", y="steps")],
             {"never_taken": "actions " + ", ".join(label[k] for k in never[:10])},
         )  # fmt: skip
@@ -319,7 +319,7 @@ def action_coverage(seen: Seen) -> Check:
     numbers = (action[:, 0] - low[0]) if action.shape[1] else np.zeros(1)
     table, figure = histogram("Actions (sample), dimension 0", numbers + low[0], "action", "steps")
     fact = {"constant_actions": int((low == high).sum())}
-    return Check("Actions", about, fact, {}, {"dimensions": Table(heads, rows), "dimension 0": table}, [figure])
+    return Check("Actions", about, fact, {}, {"Dimensions": Table(heads, rows), figure.caption: table}, [figure])
 
 
 def histogram(caption: str, values: Array, x: str, y: str) -> tuple[Table, Figure]:

@@ -116,14 +116,14 @@ def propensities(seen: Seen, of: Behaviour, loggers: Sequence[str]) -> Check:
             numbers["calibration error (ECE), chance included"] = error
             numbers["Brier score"] = float(((of.vector - hit) ** 2).sum(1).mean())
             table, points = _reliability(of.vector.ravel(), hit.ravel())
-            tables["calibration"] = table
+            tables["Calibration of logged propensities"] = table
             figures.append(lines("Calibration of logged propensities", {"logged": points, "ideal": ([0, 1], [0, 1])},
                                  x="propensity", y="share taken"))  # fmt: skip
         table, figure = histogram("Logged propensities (sample)", p, "propensity", "steps")
     else:
         numbers = {"mean log-density": float(of.logged.mean())}
         table, figure = histogram("Logged log-densities (sample)", of.logged, "log-density", "steps")
-    tables["propensities"] = table
+    tables[figure.caption] = table
     figures.append(figure)
     if "logger" in seen.sample.extra:
         own = seen.sample.extra["logger"].reshape(-1)
@@ -133,7 +133,7 @@ def propensities(seen: Seen, of: Behaviour, loggers: Sequence[str]) -> Check:
             model = None if of.log_model is None else float(of.log_model[own == k].mean())
             rows.append([name, int((own == k).sum()), float(of.logged[own == k].mean()), model])
         heads = ["logger", "steps", "mean log-propensity", "mean by the model"]
-        tables["by logger"] = Table(heads, rows)
+        tables["By logger"] = Table(heads, rows)
     return Check(title, about, facts, numbers, tables, figures)
 
 
@@ -188,7 +188,7 @@ def behaviour(seen: Seen, of: Behaviour) -> Check:
     numbers["entropy given the observation, nats"] = entropy
     numbers[RANDOMNESS] = entropy / math.log(of.best.shape[1]) if of.best.shape[1] > 1 else 0.0
     fact = {"near_certain": float((most > 0.99).mean())}
-    return Check(title, about, fact, numbers, {"most probable": table}, [figure])
+    return Check(title, about, fact, numbers, {figure.caption: table}, [figure])
 
 
 def memory(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
@@ -220,7 +220,7 @@ def memory(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
         without, with_ = (-np.log(np.maximum(p[n, taken], 1e-12)) for p in told)
         most = max(most, _lowered("action", without, with_, groups, rows))
     table = Table(["foretold", "held-out error", "with the step before", "lower by a share of"], rows)
-    return Check(title, about, {"history": most}, {}, {"held-out errors": table})
+    return Check(title, about, {"history": most}, {}, {"Held-out errors": table})
 
 
 def _lowered(name: str, without: Array, with_: Array, groups: Array, rows: list[list[object]]) -> float:
@@ -257,7 +257,7 @@ def coverage(seen: Seen) -> Check:
     near = float(np.quantile(among, 0.9))
     numbers[STITCHED] = float((apart <= near + 1e-12).mean())
     table, figure = histogram("Distance from poor episodes to good ones (sample)", apart, "distance", "states")
-    return Check(title, about, {}, numbers, {"distances": table}, [figure])
+    return Check(title, about, {}, numbers, {figure.caption: table}, [figure])
 
 
 def improvement(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
@@ -308,8 +308,8 @@ def power(seen: Seen, of: Behaviour, gamma: float) -> Check:
         if shown is not None:
             ends.append((name, mean - wide, mean, mean + wide))
     table = Table(["policy", "effective episodes or clusters", "gains under this cannot be seen in these logs"], rows)
-    figure = intervals("Half-widths; policies without one cannot be judged by weights", ends, x="discounted return")
-    return Check("Power", about, {}, numbers, {"half-widths": table}, [figure])
+    figure = intervals("Mean discounted return of the logs, and intervals of policies that move", ends, x="discounted return")
+    return Check("Power", about, {}, numbers, {"Half-widths": table}, [figure])
 
 
 def _growth(seen: Seen, of: Behaviour, share: float) -> float | None:

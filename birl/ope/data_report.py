@@ -22,7 +22,7 @@ from birl.ope.data_checks import Check
 from birl.ope.data_estimates import GOOD, MOVED, PAIRS, QUALITY, RANDOMNESS, STITCHED
 from birl.ope.data_pass import look
 from birl.ope.page import Note, Section, Table, plain, render_page
-from birl.ope.refusals import Finding, judge
+from birl.ope.refusals import LIMITS, Finding, judge
 from birl.types import ActionSpace
 
 _LENGTH, _ZEROS, _DISCRETE, _HISTORY = "mean length", "share of zeros", "discrete actions", "history"
@@ -45,6 +45,7 @@ class Rule:
     source: str
 
 
+_MEANINGS: Final = {limit.fact: limit.meaning.format("…") for limit in reversed(LIMITS)}
 _ANY = math.inf
 RULES: Final = (
     Rule(
@@ -273,12 +274,12 @@ def _section(of: Check, said: Mapping[str, tuple[bool, str]]) -> Section:
     parts: list[Any] = [of.about, *(_note(said[name]) for name in of.facts if name in said)]
     if not any(name in said for name in of.facts) and any(value is not None for value in of.facts.values()):
         parts.append(Note("good", "nothing to object to"))
-    rows = [[name.replace("_", " "), value] for name, value in of.facts.items()]
+    rows: list[list[object]] = [[_MEANINGS[name], value] for name, value in of.facts.items()]
     rows += [[name, value] for name, value in of.numbers.items()]
     parts += [Table(["what", "value"], rows)] if rows else []
-    for name, table in of.tables.items():
-        parts += [f"{name[:1].upper()}{name[1:]}:", table]
-    return Section(of.title, [*parts, *of.figures])
+    folded = {figure.caption for figure in of.figures}
+    shown = [replace(table, title=name, folded=name in folded) for name, table in of.tables.items()]
+    return Section(of.title, [*parts, *of.figures, *shown])
 
 
 def _json(value: Any) -> Any:
