@@ -275,10 +275,8 @@ def _of_actions(seen: Seen, chosen: Array) -> Array:
     action, x = seen.sample.action[chosen], seen.sample.observation[chosen]
     if isinstance(seen.actions, Discrete):
         common = np.argsort(-np.bincount(action[:, 0]))[:10]
-        targets = [(action[:, 0] == k).astype(float) for k in common]
-    else:
-        targets = list(action.T.astype(np.float64))
-    return np.max([determined(x, target) for target in targets], axis=0)
+        return determined(x, action == common)
+    return determined(x, action)
 
 
 def to_go(reward: Array, episode: Array) -> Array:

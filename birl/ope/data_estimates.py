@@ -101,13 +101,15 @@ def propensities(seen: Seen, of: Behaviour, loggers: Sequence[str]) -> Check:
     p, n = np.exp(of.logged), len(of.logged)
     tables, figures = {}, []
     if isinstance(seen.actions, Discrete):
-        options = np.full(n, seen.actions.size) if seen.sample.mask is None else seen.sample.mask.sum(1)
-        ratio = 1 / (np.maximum(p, 1e-12) * options)
+        tried = np.ones(seen.actions.size, bool) if seen.taken is None else seen.taken > 0
+        options = np.full(n, tried.sum()) if seen.sample.mask is None else (seen.sample.mask & tried).sum(1)
+        drawn = p < 1 - 1e-9  # where one action is certain the others count for nothing
+        ratio = 1 / (np.maximum(p, 1e-12) * options)[drawn] if drawn.any() else np.ones(1)
         error = abs(float(ratio.mean()) - 1)
-        sure = error > 4 * float(ratio.std()) / math.sqrt(n)  # beyond chance
-        facts |= {"inverse_propensity": error if sure else 0.0, "certain": float((p > 1 - 1e-9).mean())}
+        sure = error > 4 * float(ratio.std()) / math.sqrt(len(ratio))  # beyond chance
+        facts |= {"inverse_propensity": error if sure else 0.0, "certain": float(1 - drawn.mean())}
         facts["propensity_floor"] = float(p.min())
-        numbers = {"mean of 1 / (propensity x number of possible actions)": float(ratio.mean())}
+        numbers = {"mean of 1 / (propensity x number of possible actions that were ever taken)": float(ratio.mean())}
         if of.vector is not None:
             taken = seen.sample.action[:, 0]
             hit = taken[:, None] == np.arange(of.vector.shape[1])
@@ -212,22 +214,30 @@ def memory(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
         if kept.any():
             y = y[:, kept] / y[:, kept].std(0)
             without, with_ = (((cross_fitted(z, y, groups, ridge, seed) - y) ** 2).mean(1) for z in (x[now], past))
-            most = max(most, _lowered(name, without, with_, groups, rows))
+            most = max(most, _lowered(name, 1.0, without, with_, groups, rows))
     if one_hot and len(np.unique(s.action[now])) > 1:
         taken, n = s.action[now, 0], np.arange(len(now))
         inputs = (s.observation[now], np.concatenate([s.observation[now], x[before]], 1))
         told = [cross_fitted(z, taken, groups, softmax, seed) for z in inputs]
         without, with_ = (-np.log(np.maximum(p[n, taken], 1e-12)) for p in told)
-        most = max(most, _lowered("action", without, with_, groups, rows))
-    table = Table(["foretold", "held-out error", "with the step before", "lower by a share of"], rows)
+        share = np.bincount(taken) / len(taken)
+        entropy = float(-(share[share > 0] * np.log(share[share > 0])).sum())
+        most = max(most, _lowered("action", entropy, without, with_, groups, rows))
+    head = ["foretold", "held-out error", "with the step before", "blind", "share that the step before saves"]
+    table = Table(head, rows)
     return Check(title, about, {"history": most}, {}, {"Held-out errors": table})
 
 
-def _lowered(name: str, without: Array, with_: Array, groups: Array, rows: list[list[object]]) -> float:
-    """The share by which an error is lower, 0 if that may be chance; noted in ``rows``."""
-    gain, base = _mean_of_groups(without - with_, groups), float(without.mean())
-    share = float((without - with_).mean()) / base if base > 1e-6 else 0.0
-    rows.append([name, base, float(with_.mean()), share])
+def _lowered(
+    name: str, blind: float, without: Array, with_: Array, groups: Array, rows: list[list[object]]
+) -> float:
+    """By which share of the error of a ``blind`` guess an error is lower, 0 if that may be chance; noted in ``rows``.
+
+    Not as a share of the error itself: where the world is almost certain, that is the error of a small model.
+    """
+    gain = _mean_of_groups(without - with_, groups)
+    share = float((without - with_).mean()) / blind
+    rows.append([name, float(without.mean()), float(with_.mean()), blind, share])
     return share if gain.lower > 0 else 0.0
 
 
@@ -245,15 +255,16 @@ def coverage(seen: Seen) -> Check:
     title = "Coverage and stitching"
     about = "TQ and SACo are those of Schweighofer et al. 2022, arXiv:2111.04714, SACo without its reference data set. "
     about += "Stitched: states of poor episodes with a neighbour in a good one, from where values can be better."
-    z = (s.observation - s.observation.mean(0)) / np.maximum(s.observation.std(0), 1e-9)
     own = plain[s.episode]
     good = np.flatnonzero((own >= np.quantile(plain, 0.75)) & (own > np.median(plain)))
     poor = np.flatnonzero(own < np.median(plain))
     good, poor = good[some(len(good), 1)], poor[some(len(poor), 2)]
-    if len(np.unique(s.episode[good])) < 2 or not len(poor) or not z.shape[1]:
+    if len(np.unique(s.episode[good])) < 2 or not len(poor) or not s.observation.shape[1]:
         return Check(title, about, {}, {**numbers, STITCHED: None})
-    among = nearest(z[good], z[good], s.episode[good], s.episode[good])
-    apart = nearest(z[poor], z[good], s.episode[poor], s.episode[good])
+    mean, std = s.observation.mean(0, np.float64), s.observation.std(0, np.float64)
+    good_z, poor_z = ((s.observation[rows] - mean) / np.where(std > 0, std, 1) for rows in (good, poor))
+    among = nearest(good_z, good_z, s.episode[good], s.episode[good])
+    apart = nearest(poor_z, good_z, s.episode[poor], s.episode[good])
     near = float(np.quantile(among, 0.9))
     numbers[STITCHED] = float((apart <= near + 1e-12).mean())
     table, figure = histogram("Distance from poor episodes to good ones (sample)", apart, "distance", "states")
@@ -308,12 +319,13 @@ def power(seen: Seen, of: Behaviour, gamma: float) -> Check:
         if shown is not None:
             ends.append((name, mean - wide, mean, mean + wide))
     table = Table(["policy", "effective episodes or clusters", "gains under this cannot be seen in these logs"], rows)
-    figure = intervals("Mean discounted return of the logs, and intervals of policies that move", ends, x="discounted return")
+    caption = "Mean discounted return of the logs, and intervals of policies that move"
+    figure = intervals(caption, ends, x="discounted return")
     return Check("Power", about, {}, numbers, {"Half-widths": table}, [figure])
 
 
 def _growth(seen: Seen, of: Behaviour, share: float) -> float | None:
-    """Growth of the weights' second moment in a step, as a logarithm.
+    """Growth of the weights' second moment in a step, as a logarithm; ``None`` if it is not known.
 
     For choices the policy takes, with the probability ``share``, one of the actions drawn evenly and for all: ``E
     rho^2 = 1 + share^2 (mean_a 1 / b(a) - 1)``. For quantities it shifts a Gaussian by ``share`` of its spread.

@@ -1,7 +1,7 @@
 """Small models of logged steps, cross-fitted by episode: what is said of a step comes from a model without it.
 
-Linear in the observation and in random features of it (Rahimi and Recht 2008, NeurIPS), so that a fit is a few products
-of matrices. They tell what a step depends on; they are no policies.
+Linear in the observation, products of its numbers if there are few, and random features of it (Rahimi and Recht 2008,
+NeurIPS), so that a fit is a few products of matrices. They tell what a step depends on; they are no policies.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from birl.types import Array
 
 _WIDEST: Final = 64
 _BENT: Final = 64
+_SQUARED: Final = 12
 _ROUNDS: Final = 80
 _MOST_POINTS: Final = 2000
 
@@ -28,7 +29,9 @@ def prepared(x: Array, train: Array, seed: int = 0) -> Array:
     if z.shape[1] > _WIDEST:
         z = z @ rng.normal(size=(z.shape[1], _WIDEST)) / np.sqrt(z.shape[1])
     directions = rng.normal(size=(z.shape[1], _BENT)) * 1.5 / np.sqrt(max(z.shape[1], 1))
-    return np.concatenate([np.ones((len(z), 1)), z, np.tanh(z @ directions + rng.normal(size=_BENT))], 1)
+    a, b = np.triu_indices(z.shape[1] if z.shape[1] <= _SQUARED else 0)
+    bent = np.tanh(z @ directions + rng.normal(size=_BENT))
+    return np.concatenate([np.ones((len(z), 1)), z, z[:, a] * z[:, b], bent], 1)
 
 
 def cross_fitted(
@@ -99,27 +102,32 @@ def auc(score: Array, label: Array) -> float:
 
 
 def determined(x: Array, y: Array, bins: int = 32) -> Array:
-    """Share of the variance of ``y`` ``[N]`` that each column of ``x`` ``[N, D]`` alone explains, ``[D]``.
+    """Share of the variance of ``y`` that each column of ``x`` ``[N, D]`` alone explains, ``[D]``.
 
     The greater one of a line's and of means within bins, the latter adjusted for the number of bins. 0 for constants.
+    Of several ``y``, ``[N, K]``, that of the one that is explained best.
     """
-    n, var = len(y), float(y.var())
+    n = len(x)
+    apart = np.asarray(y, np.float64).reshape(n, -1)
+    apart = apart - apart.mean(0) if n else apart
+    apart = apart / np.maximum(np.abs(apart).max(0, initial=0), 1e-300)
+    apart = apart[:, (apart**2).sum(0) > 0]
     found = np.zeros(x.shape[1])
-    if n < 20 or var <= 1e-18 * max(1.0, float((y**2).mean())):
+    if n < 20 or not apart.shape[1]:
         return found
-    apart = y - y.mean()
+    total, shares = (apart**2).mean(0), np.linspace(0, 1, min(bins, n // 10) + 1)[1:-1]
     for k, column in enumerate(np.asarray(x, np.float64).T):
         own = column - column.mean()
-        if (spread := float((own**2).mean())) <= 1e-18 * max(1.0, float((column**2).mean())):
+        if (largest := np.abs(own).max()) <= 1e-9 * np.abs(column).max():
             continue
-        line = float((own * apart).mean()) ** 2 / (spread * var)
-        edges = np.unique(np.quantile(column, np.linspace(0, 1, min(bins, n // 10) + 1)[1:-1]))
-        place = np.searchsorted(edges, column, side="right")
+        own = own / largest
+        line = (own @ apart / n) ** 2 / ((own**2).mean() * total)
+        edges = np.unique(np.sort(own)[(shares * (n - 1)).astype(int)])
+        place = np.searchsorted(edges, own, side="right")
         size = np.bincount(place)
-        mean = np.bincount(place, apart) / np.maximum(size, 1)
-        parts = int((size > 0).sum())
-        inside = float(((apart - mean[place]) ** 2).mean()) / var
-        found[k] = max(line, 1 - inside * (n - 1) / max(n - parts, 1))
+        between = np.stack([np.bincount(place, one) ** 2 / np.maximum(size, 1) for one in apart.T]).sum(1) / n
+        inside = np.maximum(1 - between / total, 0)
+        found[k] = max(line.max(), (1 - inside * (n - 1) / max(n - int((size > 0).sum()), 1)).max())
     return np.clip(found, 0, 1)
 
 

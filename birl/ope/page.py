@@ -303,7 +303,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-top: 1px solid var(--line);
   padding-top: 1rem; }
-h3 { font-size: .95rem; margin: 1rem 0 .2rem; } summary { color: var(--soft); font-size: .85rem; cursor: pointer; }
+h3 { font-size: .95rem; margin: 1rem 0 .2rem; } summary { color: var(--soft); cursor: pointer; }
 nav ul { columns: 2; padding-left: 1.2rem; } a { color: var(--fill); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; margin: .6rem 0; }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top;

@@ -154,7 +154,7 @@ _DATA_LIMITS = (
         "weights say little of other policies: imitate, or log with a policy that tries every action",
     ),
     Limit(
-        "history", _ON, 0.05, None, "the step before lowers the held-out error by a share of {}",
+        "history", _ON, 0.05, None, "the step before explains {} of what happens next beyond the observation",
         "observations are not the whole state: stack frames or take recurrent networks, and doubt FQE",
     ),
 )
