@@ -10,6 +10,7 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from birl.ope.data_pass import Seen
 from birl.ope.page import Figure, Table, bars, lines
 from birl.types import Array
 
+Number: TypeAlias = float | int | str | None
 _LONG, _OFTEN = 20, 10  # a time limit is suspected from so many steps on, and so many episodes of this length
 _VARIED = 0.3  # where fewer of the observations are different, equal steps and episodes are no surprise
 _DATES = 1e8  # times from here on are seconds since 1970
@@ -42,7 +44,7 @@ class Check:
     title: str
     about: str
     facts: Mapping[str, float | None] = field(default_factory=dict)
-    numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    numbers: Mapping[str, Number] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
     figures: Sequence[Figure] = ()
     where: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +54,8 @@ def size(seen: Seen) -> Check:
     """Episodes, steps, clusters, and how long episodes are."""
     length = seen.episodes["length"]
     clusters = len(np.unique(seen.episodes["cluster"])) if "cluster" in seen.episodes else None
-    numbers = {"steps": seen.counts["steps"], "numbers of an observation": seen.width, "actions": str(seen.actions)}
+    numbers: dict[str, Number] = {"steps": seen.counts["steps"], "numbers of an observation": seen.width}
+    numbers["actions"] = str(seen.actions)
     table, figure = histogram("Lengths of episodes", length.astype(float), "steps", "episodes")
     return Check(
         "Size and lengths", "Below 30 episodes, or clusters of these, no mean can be stated with an interval.",
@@ -289,12 +292,12 @@ def to_go(reward: Array, episode: Array) -> Array:
 def action_coverage(seen: Seen) -> Check:
     """What was tried."""
     about = "Of an action that was never tried, nothing can be learned; and of one that always was, nothing compared."
-    if seen.taken is not None:
+    if seen.taken is not None and isinstance(seen.actions, Discrete):
         could = np.ones(len(seen.taken), bool) if seen.possible is None else seen.possible > 0
         never = np.flatnonzero(could & (seen.taken == 0))
         share = seen.taken / seen.taken.sum()
         entropy = float(-(share[share > 0] * np.log(share[share > 0])).sum())
-        label = [str(k + seen.actions.starts[0]) for k in range(len(share))]
+        label = [str(k + seen.actions.start) for k in range(len(share))]
         rows = [
             [name, int(count), None if seen.possible is None else int(seen.possible[k])]
             for k, (name, count) in enumerate(zip(label, seen.taken, strict=True))
@@ -310,14 +313,12 @@ def action_coverage(seen: Seen) -> Check:
     low, high = action.min(0), action.max(0)
     middle = np.quantile(action, [0.05, 0.95], axis=0)
     used = (middle[1] - middle[0]) / np.where(high > low, high - low, 1)
-    rows = [
-        [k, float(low[k]), float(high[k]), float(action[:, k].std()), float(used[k])] for k in range(action.shape[1])
-    ]
+    spread = action.std(0)
+    told = [[k, *map(float, of)] for k, of in enumerate(zip(low, high, spread, used, strict=True))]
     heads = ["dimension", "least", "greatest", "spread", "share of the range that holds 90 %"]
-    numbers = (action[:, 0] - low[0]) if action.shape[1] else np.zeros(1)
-    table, figure = histogram("Actions (sample), dimension 0", numbers + low[0], "action", "steps")
+    table, figure = histogram("Actions (sample), dimension 0", action[:, 0], "action", "steps")
     fact = {"constant_actions": int((low == high).sum())}
-    return Check("Actions", about, fact, {}, {"Dimensions": Table(heads, rows), figure.caption: table}, [figure])
+    return Check("Actions", about, fact, {}, {"Dimensions": Table(heads, told), figure.caption: table}, [figure])
 
 
 def histogram(caption: str, values: Array, x: str, y: str) -> tuple[Table, Figure]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from birl.actions import Continuous, Discrete
-from birl.ope.data_checks import Check, histogram, to_go
+from birl.ope.data_checks import Check, Number, histogram, to_go
 from birl.ope.data_models import auc, cross_fitted, nearest, ridge, softmax, some
 from birl.ope.data_pass import Seen
 from birl.ope.diagnostics import calibration_error
@@ -176,7 +176,7 @@ def behaviour(seen: Seen, of: Behaviour) -> Check:
     about = "What acted almost always alike can be imitated, and can hardly be improved on with weights."
     if of.log_model is None or of.log_marginal is None:
         return Check(title, about + " There is no model: it needs two episodes, and one choice or quantities.")
-    numbers: dict[str, float | int | str | None] = {
+    numbers: dict[str, Number] = {
         "held-out negative log-likelihood, nats": float(-of.log_model.mean()),
         "the same without the observation": float(-of.log_marginal.mean()),
     }
@@ -208,7 +208,8 @@ def memory(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
     wide = some(s.observation.shape[1], seed, 32)  # columns that are foretold
     change = s.observation[now + 1][:, wide].astype(np.float64) - s.observation[now][:, wide]
     asked = {"reward": s.reward[now][:, None], "next observation": change}
-    rows, most = [], 0.0
+    rows: list[list[object]] = []
+    most = 0.0
     for name, y in asked.items():
         kept = y.std(0) > 1e-9
         if kept.any():
@@ -246,7 +247,7 @@ def coverage(seen: Seen) -> Check:
     plain, s = seen.episodes["return"], seen.sample
     spread = float(np.ptp(plain))
     quality = float((plain.mean() - plain.min()) / spread) if spread > 0 else None
-    numbers: dict[str, float | int | str | None] = {
+    numbers: dict[str, Number] = {
         "different observations (about)": seen.unique["observations"],
         "different pairs of observation and action (about)": seen.unique["pairs"],
         PAIRS: seen.unique["pairs"] / seen.counts["steps"],
@@ -276,7 +277,7 @@ def improvement(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
     plain, s = seen.episodes["return"], seen.sample
     mean, top = float(plain.mean()), float(plain.max())
     above = np.maximum(plain - mean, 0)
-    numbers: dict[str, float | int | str | None] = {
+    numbers: dict[str, Number] = {
         "positive-sided variance of returns": float((above**2).mean()),
         GOOD: float((above**2).mean() / plain.var()) if plain.var() > 0 else None,
         "best return above the mean, in spreads": float((top - mean) / plain.std()) if plain.std() > 0 else None,
@@ -304,7 +305,7 @@ def power(seen: Seen, of: Behaviour, gamma: float) -> Check:
     half, mean = float(found.upper - found.lower) / 2, float(terms.mean())
     rows: list[list[object]] = [["as logged", float(units), half]]
     ends = [("as logged", float(found.lower), mean, float(found.upper))]
-    numbers: dict[str, float | int | str | None] = {"discount": gamma, "half-width": half}
+    numbers: dict[str, Number] = {"discount": gamma, "half-width": half}
     for share in (0.10, 0.25, 0.50):
         name, growth = f"{share:.0%} moved", _growth(seen, of, share)
         if growth is None:

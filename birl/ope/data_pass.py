@@ -20,7 +20,7 @@ from birl.dataset.storage import TERMINATED, TRUNCATED, Storage
 from birl.errors import EmptyDataError
 from birl.types import MASK, Array, tree_leaves
 
-MOST_STEPS: Final = 200_000
+MOST_STEPS: Final = 50_000
 MOST_NUMBERS: Final = 2**24
 MOST_COLUMNS: Final = 512
 """Of wider observations so many numbers, evenly spread, are looked at."""
@@ -170,13 +170,13 @@ class _Pass:
         """The pass."""
         total, episodes, wide = int(self.ends[-1]), len(self.length), len(self.names)
         extras = list(self.storage.extra_names)
-        by = {name: np.zeros(episodes) for name in ("return", "discounted")}
+        by: dict[str, Array] = {name: np.zeros(episodes) for name in ("return", "discounted")}
         digest, offset = np.zeros(episodes, np.uint64), np.zeros(wide)
         sums, squares, bad = np.zeros(wide), np.zeros(wide), np.zeros(wide, np.int64)
         low, high = np.full(wide, np.inf), np.full(wide, -np.inf)
         counts = dict.fromkeys(("repeated", "zero_rewards", "backwards"), 0)
         money = {"low": np.inf, "high": -np.inf, "sum": 0.0, "square": 0.0, "all": 0.0, "last": 0.0}
-        size = self.actions.size if isinstance(self.actions, Discrete) else None
+        size, first = (self.actions.size, self.actions.start) if isinstance(self.actions, Discrete) else (None, 0)
         taken = None if size is None else np.zeros(size, np.int64)
         possible = None if size is None or self.mask is None else np.zeros(size, np.int64)
         gaps = np.zeros(_PARTS * 256, np.int64) if "extra.time" in extras else None
@@ -229,8 +229,7 @@ class _Pass:
                 gaps += np.bincount(bins, minlength=len(gaps))
             last = (int(episode[-1]), of_step[-1], float(time[-1]))
             if taken is not None:
-                chosen = action.reshape(-1).astype(int) - self.actions.starts[0]
-                taken += np.bincount(chosen, minlength=len(taken))
+                taken += np.bincount(action.reshape(-1).astype(int) - first, minlength=len(taken))
             masks = None if self.mask is None else self._take(self.mask, rows).reshape(len(rows), -1) != 0
             if possible is not None and masks is not None:
                 possible += masks.sum(0)
@@ -274,8 +273,10 @@ class _Pass:
 
     def _sample(self, kept: dict[str, Array]) -> Sample:
         action = kept["action"].reshape(len(kept["action"]), -1)
-        discrete = isinstance(self.actions, Discrete)
-        action = action.astype(np.int64) - self.actions.starts[0] if discrete else action.astype(np.float64)
+        if isinstance(self.actions, Discrete):
+            action = action.astype(np.int64) - self.actions.start
+        else:
+            action = action.astype(np.float64)
         beside = {name.removeprefix("extra."): v for name, v in kept.items() if name.startswith("extra.")}
         x = np.nan_to_num(kept["observation"], nan=0.0, posinf=0.0, neginf=0.0)
         return Sample(x, action, kept["reward"], kept["episode"], kept["step"], beside, kept.get(MASK))

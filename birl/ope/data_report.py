@@ -205,7 +205,7 @@ def report_data(
 ) -> DataReport:
     """Ask logged episodes whether they are fit to learn from and to evaluate with.
 
-    The data are read once, some thousand steps at a time; small models are fitted on whole episodes of up to 200,000
+    The data are read once, some thousand steps at a time; small models are fitted on whole episodes of up to 50,000
     steps, and judged on episodes that they have not seen. Used are, if they are there, the columns beside the steps
     that an import writes: ``log_propensity``, ``propensities``, ``logger``, ``cluster``, ``time`` and ``censored``.
 

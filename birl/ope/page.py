@@ -327,7 +327,8 @@ svg { width: 100%; height: auto; }
 _PAGE: Final = """<!DOCTYPE html>
 {% macro show(part) %}
 {% if kind(part) == "Table" %}
-{% if part.folded %}<details><summary>{{ part.title }}</summary>{% elif part.title %}<h3>{{ part.title }}</h3>{% endif %}
+{% if part.folded %}<details><summary>{{ part.title }}</summary>{% endif %}
+{% if part.title and not part.folded %}<h3>{{ part.title }}</h3>{% endif %}
 <div class="scroll"><table><thead><tr>{% for name in part.head %}<th>{{ name }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in part.shown %}
 <tr>{% for text, number in row %}<td{% if number %} class="number"{% endif %}>{{ text }}</td>{% endfor %}</tr>

@@ -159,7 +159,6 @@ _DATA_LIMITS = (
     ),
 )
 LIMITS = (
-    *_DATA_LIMITS,
     Limit("episodes", ALL, 100, LEAST_EPISODES, "there are {} episodes", _LOG_MORE, too_low=True),
     Limit("clusters", ALL, 50, LEAST_EPISODES, "there are {} clusters", _LOG_MORE, too_low=True),
     Limit("censored", ALL, 0.05, 0.2, "{} of the episodes are cut off by the end of the log", "take a shorter horizon"),
@@ -210,6 +209,7 @@ LIMITS = (
         "bellman_residual", ("robust", "model"), 0.1, 0.5, "the held-out Bellman residual is {} of the rewards' spread",
         "fit the model longer, or give it more history",
     ),
+    *_DATA_LIMITS,
 )
 FACTS = tuple(dict.fromkeys(limit.fact for limit in LIMITS))
 
