@@ -147,11 +147,11 @@ def _excess(of: Behaviour) -> float | None:
 
 
 def _mean_of_groups(values: Array, groups: Array) -> Interval:
-    """The interval of the mean of steps, of which those of a group belong together."""
+    """That of `t_interval` with clusters, from sums of groups, of which there may be many."""
     _, place = np.unique(groups, return_inverse=True)
-    count = np.bincount(place)
-    terms = np.bincount(place, values) * len(count) / len(values)  # their mean is that of all steps
-    return t_interval(Estimate(terms))
+    mean = values.mean()
+    apart = np.bincount(place, values - mean)
+    return t_interval(Estimate(mean + apart * len(apart) / len(values)))
 
 
 def _by_chance(said: Array) -> float:
@@ -301,7 +301,7 @@ def power(seen: Seen, of: Behaviour, gamma: float) -> Check:
     units = len(terms) if clusters is None else len(np.unique(clusters))
     if units < 2:
         return Check("Power", about + " One unit has no spread.", {}, {"half-width": None})
-    found = t_interval(Estimate(terms), clusters=clusters)
+    found = _mean_of_groups(terms, np.arange(len(terms)) if clusters is None else clusters)
     half, mean = float(found.upper - found.lower) / 2, float(terms.mean())
     rows: list[list[object]] = [["as logged", float(units), half]]
     ends = [("as logged", float(found.lower), mean, float(found.upper))]

@@ -432,6 +432,16 @@ def test_power_falls_with_the_distance_from_what_acted() -> None:
     assert rows[0][2] < rows[1][2] < rows[2][2] and rows[3][2] is None
 
 
+def test_half_widths_are_those_of_clusters() -> None:
+    logs = Logs(1)
+    logs.cluster = (np.arange(len(logs.reward)) // LENGTH) // (1 + np.arange(len(logs.reward)) // LENGTH % 3)
+    data = logs.data()
+    terms = np.array([(e.rewards[:, 0] * 0.9 ** np.arange(len(e))).sum(dtype=float) for e in data.episodes])
+    wanted = birl.ope.t_interval(birl.ope.Estimate(terms), clusters=logs.cluster[::LENGTH])
+    half = numbers(report_data(data, gamma=0.9))["half-width"]
+    assert half == pytest.approx(float(wanted.upper - wanted.lower) / 2, rel=1e-6)
+
+
 def test_a_pass_does_not_depend_on_how_much_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = Logs(2)
     rows = np.flatnonzero(~logs.end)[::20]
