@@ -56,7 +56,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
 }
 for _command, _summary in _COMMANDS.items():
     app.command(short_help=_summary)(_command)
-app.add_typer(data, name="data", short_help="Logs as episodes: schema, import, split.")
+app.add_typer(data, name="data", short_help="Logs as episodes: schema, import, report, split.")
 
 
 def _version(wanted: bool) -> None:

@@ -14,8 +14,9 @@ from birl.dataset.log_proposal import propose
 from birl.dataset.log_query import Query
 from birl.dataset.splits import split as split_folder
 from birl.datasets.minari import PATTERN, write_minari
-from birl.errors import ConfigError
+from birl.errors import ConfigError, CorruptFileError
 from birl.files import parse_json
+from birl.ope import report_data
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -73,12 +74,46 @@ def export(
     if env_id is not None or not to.endswith(".parquet"):
         what = f"--env-id {env_id} is for Minari" if env_id is not None else f"{to!r:.80} has no format"
         raise ConfigError(f"{what}: write to a file .parquet, or to the name of a Minari dataset, such as my/shop-v0")
-    notes = Path(data) / IMPORT
-    loggers = parse_json(notes.read_bytes(), str(notes)).get("loggers", []) if notes.is_file() else []
-    found = write_parquet(dataset, to, loggers=loggers)
+    found = write_parquet(dataset, to, loggers=_notes(data).get("loggers", []))
     print(f"{to}: {found['episodes']} episodes, {found['rows']} rows")
     if not found["schema"]:
         note("without a schema: birl data import reads one vector as observation, and one choice or quantities")
+
+
+@app.command(short_help="Say what episodes are fit for.")
+def report(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Folder of steps, .h5 file or name of a dataset.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Page to write (.html).")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="The same as JSON.")] = None,
+    beside: Annotated[
+        list[str] | None, typer.Option(metavar="DATA", help="Another part of the same logs. May be given repeatedly.")
+    ] = None,
+    gamma: Annotated[float, typer.Option(min=0, max=1, help="Discount of a step.")] = 0.99,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes what is drawn.")] = 0,
+) -> None:
+    """Ask DATA whether one can learn from it and evaluate with it: what is doubtful, and what would help.
+
+    Nothing is changed, and advice is only shown. The page needs no other file, and no program runs in it.
+    """
+    notes = _notes(data)
+    found = report_data(
+        load_dataset(data),
+        others={name: load_dataset(name) for name in beside or ()},
+        gamma=gamma,
+        title=Path(data).name or data,
+        names=notes.get("observation"),
+        loggers=notes.get("loggers", []),
+        seed=seed,
+    )
+    if out is not None or json is not None:
+        found.save(html=out, json=json)
+    said = found.messages().values()
+    size = {name: value for check in found.checks[:1] for name, value in {**check.facts, **check.numbers}.items()}
+    print(f"{data}: {size['episodes']} episodes, {size['steps']} steps; {len(said)} doubts")
+    for refused, message in said:
+        print(f"{'refused' if refused else 'doubtful'}: {message}")
+    for one in found.advice:
+        print(f"advice: {one.looks}: {one.advice} ({one.source})")
 
 
 @app.command(short_help="Divide episodes into parts.")
@@ -94,6 +129,15 @@ def split(
     columns = list(next(iter(found.values())))
     rows = [[str(Path(data if out is None else out) / name), *map(str, each.values())] for name, each in found.items()]
     print_table([["PART", *map(str.upper, columns)], *rows], right=True)
+
+
+def _notes(data: str) -> dict[str, Any]:
+    """What an import wrote beside the steps, if it was one."""
+    file = Path(data) / IMPORT
+    found = parse_json(file.read_bytes(), str(file)) if file.is_file() else {}
+    if not isinstance(found, dict):
+        raise CorruptFileError(f"{file} holds no object of JSON: import the logs again")
+    return found
 
 
 def _sources(logs: list[str] | None, sql: str | None, database: Path | None) -> list[str | Query]:

@@ -1,5 +1,7 @@
 """Off-policy evaluation: what a policy would earn, estimated from logged data alone."""
 
+from birl.ope.data_checks import Check
+from birl.ope.data_report import Advice, DataReport, report_data
 from birl.ope.diagnostics import (
     Diagnostics,
     calibration_error,
@@ -51,6 +53,9 @@ __all__ = [
     "FACTS",
     "FQE",
     "LIMITS",
+    "Advice",
+    "Check",
+    "DataReport",
     "Diagnostics",
     "DiscreteFQE",
     "DiscreteFQEConfig",
@@ -92,6 +97,7 @@ __all__ = [
     "pareto_k",
     "per_decision",
     "refit_interval",
+    "report_data",
     "return_quantile",
     "shrink_ratios",
     "switch_ratios",

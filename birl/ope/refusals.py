@@ -24,8 +24,9 @@ FAMILIES = {
     "robust": ("doubly_robust", "weighted_doubly_robust", "magic"),
     "model": ("direct_method",),
     "kernel": ("kernel",),
+    "data": (),  # what is wrong with logs, whatever is made of them
 }
-ALL = tuple(FAMILIES)
+ALL = ("weights", "robust", "model", "kernel")
 WEIGHTED = ("weights", "robust", "kernel")
 
 
@@ -78,6 +79,85 @@ class Finding:
 _NEARER = "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"
 _LOG_MORE = "log more episodes, or more users"
 
+_ON = ("data",)
+_LEAK = "is it known before the action is chosen? Leave it out if not"
+_DATA_LIMITS = (
+    Limit(
+        "ends_at_limit", _ON, 0.1, None, "{} of the terminated episodes end exactly at the greatest length",
+        "mark ends by a time limit as truncated, not as terminated",
+    ),
+    Limit("backwards", _ON, 0, None, "{} of the steps are not later than the step before", "look at the time column"),
+    Limit("long_gaps", _ON, 0.01, None, "{} of the times between steps are over 10 medians", "cut episodes there"),
+    Limit(
+        "overlapping", _ON, 0, None, "{} of the episodes begin before the last one of their cluster has ended",
+        "look at how rows became episodes",
+    ),
+    Limit("repeated_steps", _ON, 0.01, None, "{} of the steps repeat the step before", "drop rows logged twice"),
+    Limit("repeated_episodes", _ON, 0.01, None, "{} of the episodes are there twice", "drop those logged twice"),
+    Limit("shared_episodes", _ON, None, 0, "{} of the episodes are in another part, too", "split again, by episode"),
+    Limit(
+        "drift", _ON, 3, None, "returns of the first and the last half differ by {} standard errors",
+        "take newer logs: a verdict about tomorrow needs more data",
+    ),
+    Limit("equal_returns", _ON, 0, None, "all {} returns are equal", "nothing can be learned from them: log more"),
+    Limit(
+        "reward_outliers", _ON, 0.001, None, "{} of the rewards are over 10 MAD from the median",
+        "look at them, or clip them when learning: ClipRewardScaler",
+    ),
+    Limit(
+        "reward_magnitude", _ON, 2, None, "rewards are of the size 10 to the power of {} or its inverse",
+        "scale them when learning: StandardRewardScaler",
+    ),
+    Limit(
+        "last_step_reward", _ON, 0.99, None, "{} of all reward is at last steps",
+        "methods that pass rewards back over many steps, n-step returns or a discount near 1",
+    ),
+    Limit("not_finite", _ON, None, 0, "{} numbers of observations are NaN or infinite", "repair or fill them"),
+    Limit("constant_columns", _ON, 0, None, "{} columns of observations never change", "leave them out"),
+    Limit("copied_columns", _ON, 0, None, "{} columns of observations are copies of others", "leave them out"),
+    Limit(
+        "scale_ratio", _ON, 1000, None, "the widest column spreads {} times as far as the narrowest",
+        "scale observations when learning: StandardObservationScaler",
+    ),
+    Limit(
+        "part_auc", _ON, 0.7, None, "a classifier tells observations of two parts apart with an AUC of {}",
+        "the parts differ: what holds in one may not hold in the other; split by episode or cluster",
+    ),
+    Limit("leak_reward", _ON, 0.98, None, "one column explains {} of the reward", _LEAK),
+    Limit("leak_next_reward", _ON, 0.98, None, "one column explains {} of the next step's reward", _LEAK),
+    Limit("leak_action", _ON, 0.98, None, "one column explains {} of the action", _LEAK),
+    Limit("leak_return", _ON, 0.98, None, "one column explains {} of the rewards still to come", _LEAK),
+    Limit("leak_constant", _ON, 0.9, None, "a column that is constant in episodes explains {} of returns", _LEAK),
+    Limit(
+        "never_taken", _ON, 0, None, "{} possible actions were never taken",
+        "nothing is known of them: forbid them to the policy, or log with a floor",
+    ),
+    Limit("constant_actions", _ON, 0, None, "{} dimensions of actions never change", "leave them out"),
+    Limit(
+        "inverse_propensity", _ON, 0.05, None, "the mean of 1 / propensity misses the number of actions by {}",
+        "look at the propensities: are they those of the logged actions, by the policy that acted?",
+    ),
+    Limit(
+        "propensity_calibration", _ON, 0.02, 0.05, "logged propensities are off by {} on average",
+        "look at the propensities: are they those of the policy that acted?",
+    ),
+    Limit(
+        "propensity_excess", _ON, 0.02, None, "a model of the behaviour foretells actions better, by {} nats a step",
+        "look at the propensities: are they those of the logged actions, by the policy that acted?",
+    ),
+    Limit(
+        "propensity_floor", _ON, 0.001, None, "the smallest propensity is {}",
+        "log with a floor: one such step can outweigh all others", too_low=True,
+    ),
+    Limit(
+        "near_certain", _ON, 0.5, None, "in {} of the steps one action has over 99 % of the probability",
+        "weights say little of other policies: imitate, or log with a policy that tries every action",
+    ),
+    Limit(
+        "history", _ON, 0.05, None, "the step before explains {} of what happens next beyond the observation",
+        "observations are not the whole state: stack frames or take recurrent networks, and doubt FQE",
+    ),
+)
 LIMITS = (
     Limit("episodes", ALL, 100, LEAST_EPISODES, "there are {} episodes", _LOG_MORE, too_low=True),
     Limit("clusters", ALL, 50, LEAST_EPISODES, "there are {} clusters", _LOG_MORE, too_low=True),
@@ -129,6 +209,7 @@ LIMITS = (
         "bellman_residual", ("robust", "model"), 0.1, 0.5, "the held-out Bellman residual is {} of the rewards' spread",
         "fit the model longer, or give it more history",
     ),
+    *_DATA_LIMITS,
 )
 FACTS = tuple(dict.fromkeys(limit.fact for limit in LIMITS))
 

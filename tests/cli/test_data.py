@@ -56,6 +56,10 @@ def test_the_commands_of_the_guide(birl_: Any, logs: pyarrow.Table) -> None:
         said = birl_(*words)
         if words[:2] == ["data", "import"]:
             assert said.startswith("data: 200 episodes, 200 of them terminated, 1200 of 1200 rows")
+        if words[:2] == ["data", "report"]:
+            assert said.startswith("data: 200 episodes, 1200 steps; ")
+            assert "doubtful: the mean of 1 / propensity misses the number of actions" in said
+            assert "<h2" in Path("report.html").read_text("utf-8")
         if words[:2] == ["data", "split"]:
             assert [line.split() for line in said.splitlines()] == [
                 ["PART", "EPISODES", "STEPS"],
@@ -84,6 +88,35 @@ def test_what_left_is_said(birl_: Any, logs: pyarrow.Table) -> None:
     assert "there is no file 'nowhere.csv'" in birl_("data", "schema", "nowhere.csv", status=1)
     assert "nowhere.toml" in birl_(*command, "nowhere.toml", "--out", "x", status=1)
     assert "Usage" in birl_("data", "import", "--help")
+
+
+def test_reports_name_columns_loggers_and_other_parts(birl_: Any, logs: pyarrow.Table) -> None:
+    names = {"version": "<script>", "speed": "<b>"}
+    logs = logs.rename_columns([names.get(name, name) for name in logs.column_names])
+    pyarrow.parquet.write_table(logs, "hostile.parquet")
+    text = Path("schema.toml").read_text(encoding="utf-8").replace('column = "speed"', 'column = "<b>"')
+    Path("schema.toml").write_text(text.replace('logger = "version"', 'logger = "<script>"'))
+    birl_("data", "import", "hostile.parquet", "--schema", "schema.toml", "--out", "data")
+    birl_("data", "split", "data")
+    command = ["data", "report", "data/certify", "--beside", "data/train", "--gamma", "0.9", "--seed", "1"]
+    said = birl_(*command, "--json", "r.json", "--out", "r.html")
+    assert said.startswith("data/certify: 40 episodes, 240 steps; ")
+    assert "there are 40 episodes; at least 100 is safe" in said and "advice: choices as actions" in said
+    told = json.loads(Path("r.json").read_text("utf-8"))
+    checks = {check["title"]: check for check in told["checks"]}
+    columns = [row[0] for row in checks["Observations"]["tables"]["Columns"]["rows"]]
+    assert columns == ["<b>", "<b> is missing", "weather = sun", "weather = rain", "weather is unknown"]
+    assert {row[0] for row in checks["Returns"]["tables"]["By logger"]["rows"]} == {"v1", "v2"}
+    assert checks["Order"]["tables"]["Other parts"]["rows"] == [["data/train", 0.0]]
+    assert checks["Observations"]["facts"]["part_auc"] is not None
+    page = Path("r.html").read_text("utf-8")
+    assert "<b> is" not in page and "&lt;b&gt; is missing" in page
+    assert all(one["message"][:60] in said for one in told["messages"])
+    assert birl_(*command) == said  # the same without files
+    assert "there is no file 'nowhere'" in birl_("data", "report", "nowhere", status=1)
+    assert "no/r.html" in birl_(*command, "--out", "no/r.html", status=1)
+    Path("data/certify/import.json").write_text("[]")
+    assert "holds no object of JSON" in birl_(*command, status=1)
 
 
 def test_a_query_instead_of_files(birl_: Any, logs: pyarrow.Table) -> None:
