@@ -1,5 +1,6 @@
 """Off-policy evaluation: what a policy would earn, estimated from logged data alone."""
 
+from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
 from birl.ope.diagnostics import (
     Diagnostics,
     calibration_error,
@@ -22,6 +23,7 @@ from birl.ope.estimators import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
+from birl.ope.evaluation import DECIDERS, Evaluation, Row, evaluate
 from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
 from birl.ope.intervals import (
     Interval,
@@ -35,6 +37,7 @@ from birl.ope.intervals import (
 from birl.ope.magic import magic
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
 from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
+from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.weights import (
     Trajectories,
     clip_ratios,
@@ -48,36 +51,46 @@ from birl.ope.weights import (
 )
 
 __all__ = [
+    "DECIDERS",
     "FACTS",
     "FQE",
     "LIMITS",
+    "STATUS",
+    "Confounded",
     "Diagnostics",
     "DiscreteFQE",
     "DiscreteFQEConfig",
     "DrawnPolicy",
     "EpsilonGreedy",
     "Estimate",
+    "Evaluation",
     "FQEConfig",
     "Finding",
     "Gaussian",
     "Interval",
     "Limit",
     "Mixture",
+    "Row",
     "Sampled",
     "Softmax",
     "Trajectories",
+    "Verdict",
     "allowed",
     "betting_bound",
     "bias_bound",
     "calibration_error",
     "clip_ratios",
     "conditional_value_at_risk",
+    "confounded_range",
+    "decide",
     "diagnose",
     "direct_method",
     "doubly_robust",
+    "evaluate",
     "folds",
     "hcope_bound",
     "hoeffding_interval",
+    "holm",
     "importance_sampling",
     "judge",
     "kappa",
@@ -88,6 +101,7 @@ __all__ = [
     "mixture_log_ratios",
     "model_facts",
     "on_policy",
+    "p_value",
     "padded",
     "pareto_k",
     "per_decision",
@@ -99,6 +113,8 @@ __all__ = [
     "t_quantile",
     "temper_ratios",
     "unsupported_mass",
+    "verdict",
+    "verdicts",
     "weight_facts",
     "weighted_doubly_robust",
     "weighted_importance_sampling",
