@@ -36,6 +36,7 @@ from birl.ope.intervals import (
 )
 from birl.ope.magic import magic
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
+from birl.ope.ranking import Ranking, rank
 from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
 from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.weights import (
@@ -70,6 +71,7 @@ __all__ = [
     "Interval",
     "Limit",
     "Mixture",
+    "Ranking",
     "Row",
     "Sampled",
     "Softmax",
@@ -105,6 +107,7 @@ __all__ = [
     "padded",
     "pareto_k",
     "per_decision",
+    "rank",
     "refit_interval",
     "return_quantile",
     "shrink_ratios",

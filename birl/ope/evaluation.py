@@ -128,8 +128,8 @@ def evaluate(
         policy: an algorithm, a policy of `birl.ope`, or any object with ``action_probability(x, action=None)``, which
             gives the probabilities of all actions for ``None``.
         dataset: with ``episodes``. The extra ``log_propensity`` holds how probable logged actions were,
-            ``propensities`` ``[A]`` how probable all were, ``cluster`` whose episodes are alike, ``time`` when, ``censored`` whether the
-            log ended first: `birl.dataset.from_table` writes these.
+            ``propensities`` ``[A]`` how probable all were, ``cluster`` whose episodes are alike, ``time`` when, and
+            ``censored`` whether the log ended first: `birl.dataset.from_table` writes these.
         gamma: discount of a step, 0 to 1.
         horizon: steps of an episode that count; by default all.
         against: ``"logs"``, or another policy.

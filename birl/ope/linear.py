@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import torch
 
 from birl.types import MASK, Array, Tree, tree_leaves
 
 WIDEST: Final = 400
 """Features that a model may have; observations of more numbers have no model."""
 _RIDGE: Final = 1e-4
+_STEPS: Final = 500
 
 
 def features(observations: Tree) -> Array | None:
@@ -99,27 +99,30 @@ def estimated_propensities(x: Array, action: Array, part: Array, count: int, all
         allowed: which actions were possible, bool ``[N, A]``.
     """
     found = np.zeros((len(x), count))
-    rows, chosen = torch.from_numpy(x), torch.from_numpy(action.astype(np.int64))
-    closed = torch.zeros(len(x), count, dtype=torch.bool) if allowed is None else torch.from_numpy(~allowed)
+    closed = np.zeros(found.shape, bool) if allowed is None else ~allowed
+    taken = (action[:, None] == np.arange(count)).astype(np.float64)
     for own in np.unique(part):
-        seen, new = torch.from_numpy(part != own), torch.from_numpy(part == own)
-        found[part == own] = _probabilities(rows[seen], chosen[seen], closed[seen], rows[new], closed[new])
+        new, seen = part == own, part != own
+        found[new] = _softmax(x[new] @ _logistic(x[seen], taken[seen], closed[seen]), closed[new])
     return found
 
 
-def _probabilities(
-    x: torch.Tensor, chosen: torch.Tensor, closed: torch.Tensor, new: torch.Tensor, closed_new: torch.Tensor
-) -> Array:
-    weight = torch.zeros(x.shape[1], closed.shape[1], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight], max_iter=200, line_search_fn="strong_wolfe")
+def _logistic(x: Array, taken: Array, closed: Array) -> Array:
+    """Coefficients ``[D, A]`` with a ridge of 1, by steps that a bound of the curvature makes safe.
 
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        logits = (x @ weight).masked_fill(closed, -torch.inf)
-        loss = torch.nn.functional.cross_entropy(logits, chosen) + 0.5 * (weight**2).sum() / len(x)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+    Boehning 1992, Annals of the Institute of Statistical Mathematics 44: ``X'X / 2`` for each action.
+    """
+    weight = np.zeros((x.shape[1], taken.shape[1]))
+    step = np.linalg.inv(0.5 * x.T @ x + np.eye(x.shape[1]))
+    for _ in range(_STEPS):
+        change = step @ (x.T @ (taken - _softmax(x @ weight, closed)) - weight)
+        weight += change
+        if np.abs(change).max() < 1e-4:
+            break
+    return weight
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        return np.asarray((new @ weight).masked_fill(closed_new, -torch.inf).softmax(-1).numpy())
+
+def _softmax(logits: Array, closed: Array) -> Array:
+    logits = np.where(closed, -np.inf, logits)
+    chance = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(chance / chance.sum(-1, keepdims=True))
