@@ -94,7 +94,7 @@ def _read(file: Path) -> list[dict[str, str]]:
         return []
     found = parse_json(file.read_bytes(), str(file))
     keys = {"digest", "purpose", "question", "when"}
-    rows = found if isinstance(found, list) else [None]
+    rows: list[Any] = found if isinstance(found, list) else [None]
     if not all(isinstance(one, dict) and one.keys() == keys and set(map(type, one.values())) == {str} for one in rows):
         raise CorruptFileError(f"{file} is no record of looks: restore it, or take episodes that nobody has looked at")
     return rows
