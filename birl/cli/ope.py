@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,12 +77,12 @@ def report(
         policies=sorted(_digest_of(str(path)) for path in models), against=_digest_of(against), min_gain=min_gain,
         gamma=gamma, horizon=horizon, behaviour=_digest_of(behaviour), confidence=confidence, seed=seed, **drawn,
     )
-    seen = _seen(policies, dataset, contents)
+    seen = _seen([*policies, *([] if against == "logs" else [against])], dataset, contents)
     reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)
     found = {
         name: ope.evaluate(
             policy, data, gamma=gamma, horizon=horizon, against=versus, behaviour=acted, confidence=confidence,
-            seen=name in seen, name=name, against_name=against, seed=seed,
+            seen=bool({name, against} & seen), name=name, against_name=against, seed=seed,
         )
         for name, policy in policies.items()
     }
@@ -221,10 +222,10 @@ def _digest_of(name: str) -> str:
     return name if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _seen(policies: dict[str, Any], dataset: Path, contents: str) -> set[str]:
+def _seen(names: Iterable[str], dataset: Path, contents: str) -> set[str]:
     """Names of policies whose run learned from these episodes, as far as its folder says."""
     found = set()
-    for name in policies:
+    for name in names:
         trained = settings_of(Path(name)).get("dataset")
         if not isinstance(trained, str) or not Path(trained).exists():
             continue

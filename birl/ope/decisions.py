@@ -95,8 +95,9 @@ def verdict(found: Evaluation, min_gain: float = 0.0, confidence: float | None =
     row = found.gain
     if row is None:
         refused = list(dict.fromkeys(one.message for one in found.findings if one.refused and one.family != "kernel"))
-        said, helps = zip(*(one.rpartition(": ")[::2] if ": " in one else (one, "") for one in refused), strict=True)
-        return Verdict("cannot_tell", said, _unique(helps), notes, asked, confidence=confidence)
+        parts = [one.partition(" is allowed: ") for one in refused]
+        said = tuple(f"{head}{' is allowed' * bool(rest)}" for head, _, rest in parts)
+        return Verdict("cannot_tell", said, _unique([rest for *_, rest in parts]), notes, asked, confidence=confidence)
     interval = t_interval(row.gain, confidence, found.clusters)
     lower, upper = float(interval.lower), float(interval.upper)
     word, times = decide(lower, upper, asked, found.drifts)

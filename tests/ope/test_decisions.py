@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from birl import algos
 from birl.dataset import Episode, create_infinite_replay_buffer
-from birl.errors import ConfigError, DataError, EmptyDataError
+from birl.errors import ConfigError, DataError, EmptyDataError, UnsupportedError
+from birl.models import GRUEncoderFactory
 from birl.ope import (
     STATUS,
     Confounded,
@@ -27,6 +29,7 @@ from birl.ope import (
     verdict,
     verdicts,
 )
+from birl.testing import build_algorithm
 from birl.types import ActionSpace
 from tests.ope import planted
 
@@ -245,6 +248,63 @@ def test_the_order_of_episodes_does_not_matter_to_weights() -> None:
     )
     one, other = (evaluate(Told(POLICY), each, gamma=0.95).rows["weighted_per_decision"] for each in (data, turned))
     assert one.value == pytest.approx(other.value, rel=1e-12)
+
+
+class Noisy:
+    """Acts by ``gain * x`` with Gaussian noise of 1."""
+
+    def __init__(self, gain: float) -> None:
+        self.gain = gain
+
+    def action_probability(self, x: Any, action: Any = None) -> Any:
+        return np.exp(-0.5 * (action - self.gain * x)[:, 0] ** 2) / np.sqrt(2 * np.pi)
+
+
+def quantities(n: int) -> Any:
+    """A step in which the action should be the state."""
+    rng, episodes = np.random.default_rng(0), []
+    for _ in range(n):
+        x = rng.normal(size=(1, 1)).astype(np.float32)
+        a = (0.5 * x + rng.normal(size=(1, 1))).astype(np.float32)
+        extra = {"log_propensity": np.log(Noisy(0.5).action_probability(x, a))}
+        episodes.append(Episode(x, a, -((a - x) ** 2), True, extra=extra))
+    return create_infinite_replay_buffer(episodes=episodes, action_space=ActionSpace.CONTINUOUS, action_size=1)
+
+
+def test_quantities_are_judged_by_weights() -> None:
+    data = quantities(2000)
+    found = evaluate(Noisy(0.8), data)
+    assert found.decides == "weighted_per_decision" and "doubly_robust" not in found.rows
+    interval = found.rows["weighted_per_decision"].gain_interval
+    assert interval is not None and interval.holds(0.5**2 - 0.2**2)
+    said = verdict(found)
+    assert said.verdict == "ship" and said.flips_at is not None
+    assert not evaluate(Noisy(0.5), data).rows["per_decision"].gain.terms.any()
+    with pytest.raises(UnsupportedError, match="log them, or give behaviour="):
+        evaluate(Noisy(0.8), data, behaviour="estimated")
+
+
+def test_greedy_policies() -> None:
+    table = np.eye(3)[WORLD.values(LOGGER)[0][0].argmax(-1)]
+    one = planted.world(0, 1)
+    found = evaluate(Told(table), logs(600, world=one), gamma=0.95)
+    assert found.gain is not None and found.gain.gain_interval is not None
+    assert found.gain.gain_interval.holds(one.truth(table) - one.truth(LOGGER))
+    never = evaluate(Told(np.eye(3)[[0] * 5]), logs_of_one_action())
+    assert "no logged episode can be one of the policy's" in cannot(never)
+
+
+def logs_of_one_action() -> Any:
+    """Logs that never hold action 0."""
+    extra = {"log_propensity": np.zeros(2)}
+    episodes = [Episode(np.eye(5, dtype=np.float32)[:2], np.ones((2, 1), int), np.ones((2, 1)), True, extra=extra)] * 40
+    return create_infinite_replay_buffer(episodes=episodes, action_space=ActionSpace.DISCRETE, action_size=3)
+
+
+def test_policies_with_a_memory_are_refused() -> None:
+    config = algos.DQNConfig(encoder_factory=GRUEncoderFactory(hidden_size=4))
+    with pytest.raises(UnsupportedError, match="is recurrent"):
+        evaluate(build_algorithm(config, (5,), 3), logs(40))
 
 
 def test_bad_input() -> None:
