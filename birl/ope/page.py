@@ -37,10 +37,14 @@ class Table:
     Attributes:
         head: names of the columns.
         rows: cells: text, numbers, or ``None`` for what is not known.
+        title: what stands above it, if anything.
+        folded: whether the reader opens it, by its title.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
+    title: str = ""
+    folded: bool = False
 
     @property
     def shown(self) -> list[list[tuple[str, bool]]]:
@@ -299,9 +303,11 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-top: 1px solid var(--line);
   padding-top: 1rem; }
+h3 { font-size: .95rem; margin: 1rem 0 .2rem; } summary { color: var(--soft); cursor: pointer; }
 nav ul { columns: 2; padding-left: 1.2rem; } a { color: var(--fill); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; margin: .6rem 0; }
-th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top;
+  overflow-wrap: break-word; max-width: 26rem; }
 td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; } th { color: var(--soft); }
 .note { margin: .5rem 0; padding: .35rem .8rem; border-left: 4px solid var(--soft); }
 .note b { margin-right: .4rem; } .good { border-color: var(--good); } .good b { color: var(--good); }
@@ -321,12 +327,15 @@ svg { width: 100%; height: auto; }
 _PAGE: Final = """<!DOCTYPE html>
 {% macro show(part) %}
 {% if kind(part) == "Table" %}
+{% if part.folded %}<details><summary>{{ part.title }}</summary>{% endif %}
+{% if part.title and not part.folded %}<h3>{{ part.title }}</h3>{% endif %}
 <div class="scroll"><table><thead><tr>{% for name in part.head %}<th>{{ name }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in part.shown %}
 <tr>{% for text, number in row %}<td{% if number %} class="number"{% endif %}>{{ text }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% if part.left_out %}<p class="more">and {{ part.left_out }} more</p>{% endif %}
+{% if part.folded %}</details>{% endif %}
 {% elif kind(part) == "Note" %}
 <p class="note {{ part.mark }}"><b>{{ {"good": "✓", "info": "i", "doubtful": "?", "bad": "✗"}[part.mark] }}</b>\
 {{ part.text }}</p>
