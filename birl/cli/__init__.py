@@ -21,6 +21,7 @@ from birl.cli.data import app as data
 from birl.cli.evaluate import evaluate
 from birl.cli.export import export
 from birl.cli.install import install
+from birl.cli.ope import app as ope
 from birl.cli.play import play
 from birl.cli.plot import plot
 from birl.cli.plot_all import plot_all
@@ -57,6 +58,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
 for _command, _summary in _COMMANDS.items():
     app.command(short_help=_summary)(_command)
 app.add_typer(data, name="data", short_help="Logs as episodes: schema, import, report, split.")
+app.add_typer(ope, name="ope", short_help="From logs to a decision: report, rank.")
 
 
 def _version(wanted: bool) -> None:
@@ -80,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: words after ``birl``; by default those the process was started with.
 
     Returns:
-        Exit status: 0, 1 after an error, 2 after a wrong command line, 130 after Ctrl-C. SIGTERM raises `SystemExit`
-        with status 143.
+        Exit status: 0, 1 after an error, 2 after a wrong command line, 130 after Ctrl-C; of ``birl ope report`` the
+        verdict, `birl.ope.STATUS`. SIGTERM raises `SystemExit` with status 143.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words

@@ -2,6 +2,7 @@
 
 from birl.ope.data_checks import Check
 from birl.ope.data_report import Advice, DataReport, report_data
+from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
 from birl.ope.diagnostics import (
     Diagnostics,
     calibration_error,
@@ -24,6 +25,7 @@ from birl.ope.estimators import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
+from birl.ope.evaluation import DECIDERS, Evaluation, Row, evaluate
 from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
 from birl.ope.intervals import (
     Interval,
@@ -36,7 +38,9 @@ from birl.ope.intervals import (
 )
 from birl.ope.magic import magic
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
+from birl.ope.ranking import Ranking, rank
 from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
+from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.weights import (
     Trajectories,
     clip_ratios,
@@ -50,39 +54,50 @@ from birl.ope.weights import (
 )
 
 __all__ = [
+    "DECIDERS",
     "FACTS",
     "FQE",
     "LIMITS",
     "Advice",
     "Check",
     "DataReport",
+    "STATUS",
+    "Confounded",
     "Diagnostics",
     "DiscreteFQE",
     "DiscreteFQEConfig",
     "DrawnPolicy",
     "EpsilonGreedy",
     "Estimate",
+    "Evaluation",
     "FQEConfig",
     "Finding",
     "Gaussian",
     "Interval",
     "Limit",
     "Mixture",
+    "Ranking",
+    "Row",
     "Sampled",
     "Softmax",
     "Trajectories",
+    "Verdict",
     "allowed",
     "betting_bound",
     "bias_bound",
     "calibration_error",
     "clip_ratios",
     "conditional_value_at_risk",
+    "confounded_range",
+    "decide",
     "diagnose",
     "direct_method",
     "doubly_robust",
+    "evaluate",
     "folds",
     "hcope_bound",
     "hoeffding_interval",
+    "holm",
     "importance_sampling",
     "judge",
     "kappa",
@@ -93,9 +108,11 @@ __all__ = [
     "mixture_log_ratios",
     "model_facts",
     "on_policy",
+    "p_value",
     "padded",
     "pareto_k",
     "per_decision",
+    "rank",
     "refit_interval",
     "report_data",
     "return_quantile",
@@ -105,6 +122,8 @@ __all__ = [
     "t_quantile",
     "temper_ratios",
     "unsupported_mass",
+    "verdict",
+    "verdicts",
     "weight_facts",
     "weighted_doubly_robust",
     "weighted_importance_sampling",

@@ -204,12 +204,12 @@ def t_quantile(p: float, freedom: float) -> float:
         return sum(term / freedom**k for k, term in enumerate((*terms, third)))
     tail, sign = (1 - p, 1.0) if p > 0.5 else (p, -1.0)
     low, high = 0.0, 1.0
-    while _t_tail(high, freedom) > tail:
+    while t_tail(high, freedom) > tail:
         low, high = high, 2 * high
     x = min(max(NormalDist().inv_cdf(1 - tail), low), high) if tail < 0.5 else low
     constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
     for _ in range(200):
-        beyond = _t_tail(x, freedom) - tail
+        beyond = t_tail(x, freedom) - tail
         low, high = (x, high) if beyond > 0 else (low, x)
         density = math.exp(constant - (freedom + 1) / 2 * math.log1p(x * x / freedom))
         step = x + beyond / density if density > 0 else math.inf
@@ -220,7 +220,7 @@ def t_quantile(p: float, freedom: float) -> float:
     return sign * x
 
 
-def _t_tail(x: float, freedom: float) -> float:
+def t_tail(x: float, freedom: float) -> float:
     """P(t > x) for x >= 0: half the incomplete beta function at ``freedom / (freedom + x^2)``."""
     a, b, at = freedom / 2, 0.5, freedom / (freedom + x * x)
     if at == 1.0:

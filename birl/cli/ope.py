@@ -1,0 +1,243 @@
+"""``birl ope``: from logs to a decision."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from birl import ope
+from birl.cli.common import import_own, load_dataset, load_model, newest_model, note, print_table
+from birl.cli.folder import settings_of
+from birl.cli.options import Device, Import
+from birl.errors import BirlError, ConfigError, FileError, ForeignFileError
+from birl.ope.decision_page import as_json, write_ranking, write_report
+from birl.ope.looks import CERTIFY, SELECT, look, question
+from birl.ope.page import plain
+from birl.run.identity import digest
+
+_WORDS = ("logs", "logged", "estimated")
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+
+Models = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIR|MODEL…", help="Run folders (newest models), model files, or saved policies."),
+]
+Dataset = Annotated[Path, typer.Option(metavar="DIR|FILE", help="Episodes, as birl data split writes them.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write the page (.html) and the numbers (.json) there.")]
+Gamma = Annotated[float, typer.Option(min=0, max=1, help="Discount of a step.")]
+Horizon = Annotated[int | None, typer.Option(min=1, help="Steps of an episode that count; by default all.")]
+Behaviour = Annotated[
+    str, typer.Option(metavar="logged|estimated|MODEL", help="Where propensities come from, or the policy that acted.")
+]
+Confidence = Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of two-sided intervals.")]
+Share = Annotated[float | None, typer.Option(min=0, max=1, help="Evaluate EpsilonGreedy: share of random choices.")]
+Temperature = Annotated[float | None, typer.Option(help="Evaluate Softmax of action-values or logits.")]
+Std = Annotated[float | None, typer.Option(help="Evaluate greedy quantities with Gaussian noise of this size.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Reuse = Annotated[bool, typer.Option("--allow-reuse", help="Answer by episodes that were looked at; the page says so.")]
+Seed = Annotated[int, typer.Option(min=0, help="Fixes the parts of episodes that models are fitted on.")]
+
+
+@app.command(short_help="A verdict on policies: ship, do not ship, more data, cannot tell.")
+def report(
+    models: Models,
+    dataset: Dataset,
+    against: Annotated[str, typer.Option(metavar="logs|MODEL", help="What the gain is over.")] = "logs",
+    min_gain: Annotated[float, typer.Option(help="The gain that is asked for, in discounted returns.")] = 0.0,
+    out: Out = None,
+    gamma: Gamma = 0.99,
+    horizon: Horizon = None,
+    behaviour: Behaviour = "logged",
+    confidence: Confidence = 0.95,
+    epsilon: Share = None,
+    temperature: Temperature = None,
+    std: Std = None,
+    allow_reuse: Reuse = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    own: Import = None,
+    as_json_: Json = False,
+) -> None:
+    """Say whether policies may ship, by episodes that nobody has looked at.
+
+    Exit status: 0 ship (of several: one of them), 4 more data, 3 do not ship, 5 cannot tell; 1 after an error.
+    """
+    drawn = {"epsilon": epsilon, "temperature": temperature, "std": std}
+    policies = _policies(models, device, own, drawn)
+    versus = against if against == "logs" else _policy(Path(against), device, drawn)
+    acted = _behaviour(behaviour, device)
+    data, contents = _data(dataset)
+    asked = question(
+        policies=sorted(_digest_of(str(path)) for path in models), against=_digest_of(against), min_gain=min_gain,
+        gamma=gamma, horizon=horizon, behaviour=_digest_of(behaviour), confidence=confidence, seed=seed, **drawn,
+    )
+    seen = _seen([*policies, *([] if against == "logs" else [against])], dataset, contents)
+    reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)
+    found = {
+        name: ope.evaluate(
+            policy, data, gamma=gamma, horizon=horizon, against=versus, behaviour=acted, confidence=confidence,
+            seen=bool({name, against} & seen), name=name, against_name=against, seed=seed,
+        )
+        for name, policy in policies.items()
+    }
+    said = ope.verdicts(found, min_gain)
+    notes = [f"these episodes were looked at before: what is said of them is too good ({dataset})"] if reused else []
+    if out is not None:
+        write_report(out, found, said, notes)
+    for text in notes:
+        note(text)
+    if as_json_:
+        print(json.dumps({"notes": notes, "policies": [as_json(found[name], said[name]) for name in found]}))
+    else:
+        _tell(said, out)
+    raise typer.Exit(_status(said))
+
+
+@app.command(short_help="Ranks of policies, with their ranges.")
+def rank(
+    models: Models,
+    dataset: Dataset,
+    out: Out = None,
+    gamma: Gamma = 0.99,
+    horizon: Horizon = None,
+    behaviour: Behaviour = "logged",
+    confidence: Confidence = 0.95,
+    epsilon: Share = None,
+    temperature: Temperature = None,
+    std: Std = None,
+    allow_reuse: Reuse = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    own: Import = None,
+    as_json_: Json = False,
+) -> None:
+    """Rank policies by the lower bound of their gain over the logs, on episodes that are for choosing alone."""
+    policies = _policies(models, device, own, {"epsilon": epsilon, "temperature": temperature, "std": std})
+    acted = _behaviour(behaviour, device)
+    data, contents = _data(dataset)
+    seen = _seen(policies, dataset, contents)
+    reused = look(dataset, contents, SELECT, "", reuse=allow_reuse)
+    found = ope.rank(
+        policies, data, gamma=gamma, horizon=horizon, behaviour=acted, confidence=confidence, seen=seen, seed=seed
+    )
+    notes = [f"these episodes have certified before: choose by others ({dataset})"] if reused else []
+    if out is not None:
+        write_ranking(out, found, notes)
+    for text in notes:
+        note(text)
+    if as_json_:
+        ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
+        print(json.dumps({"notes": notes, "advice": found.advice, "policies": ranked}))
+        return
+    rows = [["POLICY", "RANK", "GAIN", "FROM", "TO", "EFFECTIVE", "BY"]]
+    for name, one in found.evaluations.items():
+        row, (best, worst) = one.gain, found.ranges[name]
+        ends = ["-"] * 3
+        if row is not None and row.gain_interval is not None:
+            ends = [f"{float(x):.4g}" for x in (row.gain.value, row.gain_interval.lower, row.gain_interval.upper)]
+        effective = one.facts.get("ess")
+        rest = ["-" if effective is None else f"{effective:.0f}", one.decides or "refused"]
+        rows.append([plain(name), f"{best}" if best == worst else f"{best}-{worst}", *ends, *rest])
+    print_table(rows)
+    for name, one in found.evaluations.items():
+        for reason in dict.fromkeys(each.message for each in one.findings if each.refused and one.decides is None):
+            note(f"{plain(name)}: {plain(reason)}")
+    print(plain(found.advice))
+
+
+def _tell(said: dict[str, ope.Verdict], out: Path | None) -> None:
+    for name, one in said.items():
+        print(f"{plain(name)}: {one.verdict}")
+        for text in (*one.reasons, *one.remedies):
+            print(f"  {plain(text)}")
+        if one.flips_at is not None:
+            print(f"  hidden confounding flips it from a Gamma of {one.flips_at:.3g} on")
+    if out is not None:
+        note(f"{out / 'report.html'}: what it rests on, and what no log can show")
+
+
+def _status(said: dict[str, ope.Verdict]) -> int:
+    """Of several verdicts the one that leaves most open to do."""
+    order = ("ship", "more_data", "do_not_ship", "cannot_tell")
+    return ope.STATUS[min((one.verdict for one in said.values()), key=order.index)]
+
+
+def _policies(models: list[Path], device: str, own: str | None, drawn: dict[str, float | None]) -> dict[str, Any]:
+    if own is not None:
+        import_own(own)
+    names = [str(path) for path in models]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{next(name for name in names if names.count(name) > 1)} is given twice: leave one out")
+    return {str(path): _policy(path, device, drawn) for path in models}
+
+
+def _policy(path: Path, device: str, drawn: dict[str, float | None]) -> Any:
+    """A saved policy, or the greedy one of a model, or what the options make of it."""
+    given = {name: value for name, value in drawn.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"give one of {' and '.join(f'--{name}' for name in given)}: they make different policies")
+    if path.is_file():
+        try:
+            policy = ope.load_policy(path, device)
+        except ForeignFileError:
+            pass  # a model, or nothing of birl's, which is said below
+        else:
+            if given:
+                raise ConfigError(f"{path} is a policy that draws already: leave out --{next(iter(given))}")
+            return policy
+    _, algorithm = load_model(path, device)
+    kinds: dict[str, Any] = {"epsilon": ope.EpsilonGreedy, "temperature": ope.Softmax, "std": ope.Gaussian}
+    for name, value in given.items():
+        return kinds[name](algorithm, value)
+    return algorithm
+
+
+def _behaviour(name: str, device: str) -> Any:
+    """A word, or the policy that acted: of an algorithm what it sampled."""
+    if name in ("logged", "estimated"):
+        return name
+    policy = _policy(Path(name), device, {})
+    return policy if isinstance(policy, ope.DrawnPolicy) else ope.Sampled(policy)
+
+
+def _data(path: Path) -> tuple[Any, str]:
+    if not path.exists():
+        raise FileError(f"there is no {path}: give a folder that birl data split wrote, or a file .h5")
+    data = load_dataset(str(path))
+    return data, digest(data.reader.storages)
+
+
+def _digest_of(name: str) -> str:
+    """Of a model's file, of a folder that of its newest model; a word is itself."""
+    if name in _WORDS:
+        return name
+    path = Path(name)
+    file = newest_model(path) if path.is_dir() else path
+    return name if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _seen(names: Iterable[str], dataset: Path, contents: str) -> set[str]:
+    """Names of policies whose run learned from these episodes, as far as its folder says."""
+    found = set()
+    for name in names:
+        trained = settings_of(Path(name)).get("dataset")
+        if not isinstance(trained, str) or not Path(trained).exists():
+            continue
+        place, own = Path(trained).resolve(), dataset.resolve()
+        if place == own or place in own.parents:  # the part of a whole that it learned from
+            found.add(name)
+            continue
+        try:
+            same = digest(load_dataset(trained).reader.storages) == contents
+        except BirlError as error:
+            note(f"{trained}, which {name} learned from, cannot be read, and might be this one: {error}")
+            continue
+        if same:
+            found.add(name)
+    return found

@@ -1,0 +1,185 @@
+"""Evaluations, verdicts and rankings for people and for programs: a page of HTML and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from birl.errors import WriteError
+from birl.files import atomic_write
+from birl.ope.decisions import Verdict
+from birl.ope.evaluation import Evaluation, Row
+from birl.ope.page import Figure, Note, Section, Table, intervals, lines, render_page
+from birl.ope.ranking import Ranking
+
+_WORDS: Final = {"ship": "ship", "do_not_ship": "do not ship", "more_data": "more data", "cannot_tell": "cannot tell"}
+_MARKS: Final[Mapping[str, Any]] = {**dict.fromkeys(_WORDS, "doubtful"), "ship": "good", "do_not_ship": "bad"}
+_BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1, if all is right)"}
+_HEAD: Final = ("estimator", "value", "from", "to", "gain", "from", "to", "refused")
+
+
+def as_json(found: Evaluation, said: Verdict | None = None) -> dict[str, Any]:
+    """An evaluation in JSON form: numbers that are not finite are null.
+
+    Args:
+        found: of `birl.ope.evaluate`.
+        said: the verdict on it.
+    """
+    made: dict[str, Any] = {
+        "policy": found.name,
+        "against": found.against,
+        "gamma": found.gamma,
+        "horizon": found.horizon,
+        "confidence": found.confidence,
+        "behaviour": found.behaviour,
+        "episodes": found.episodes,
+        "steps": found.steps,
+        "logs": _row(found.logs, gain=False),
+        "estimates": {key: _row(row) for key, row in found.rows.items()},
+        "decides": found.decides,
+        "facts": {key: _number(value) for key, value in found.facts.items() if value is not None},
+        "findings": [
+            {"family": one.family, "refused": one.refused, "fact": one.fact, "message": one.message}
+            for one in found.findings
+        ],
+        "drift": None if found.drift is None else {"halves": list(found.drift), "refused": found.drifts},
+    }
+    if said is not None:
+        made |= {
+            "verdict": said.verdict,
+            "status": said.status,
+            "min_gain": said.min_gain,
+            "gain": [_number(said.lower), _number(said.upper)],
+            "confidence_of_verdict": said.confidence,
+            "reasons": list(said.reasons),
+            "remedies": list(said.remedies),
+            "assumptions": list(said.assumptions),
+            "times_as_many_episodes": _number(said.times),
+            "flips_at_gamma": _number(said.flips_at),
+            "gain_by_gamma": [[_number(value) for value in row] for row in said.ranges],
+        }
+    return made
+
+
+def write_report(
+    folder: str | Path, found: Mapping[str, Evaluation], said: Mapping[str, Verdict], notes: Sequence[str] = ()
+) -> None:
+    """Write ``report.html`` and ``report.json``.
+
+    Args:
+        folder: where; it is made.
+        found: evaluations by name.
+        said: verdicts by name.
+        notes: what a reader must know first, such as that episodes were used before.
+
+    Raises:
+        MissingExtraError: without jinja2.
+        WriteError: if it cannot be written.
+    """
+    lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
+    lead += [Note(_MARKS[one.verdict], f"{name}: {_WORDS[one.verdict]}") for name, one in said.items()]
+    sections = [part for name in found for part in _sections(found[name], said[name])]
+    page = render_page("From logs to a decision", sections, lead)
+    _write(folder, "report", page, {"notes": list(notes), "policies": [as_json(found[k], said[k]) for k in found]})
+
+
+def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ()) -> None:
+    """Write ``ranking.html`` and ``ranking.json``; see `write_report`."""
+    rows = []
+    for name, one in found.evaluations.items():
+        own, (best, worst) = one.gain, found.ranges[name]
+        ends = (None, None) if own is None or own.gain_interval is None else _ends(own.gain_interval)
+        gain = None if own is None else float(own.gain.value)
+        rows.append([name, f"{best} to {worst}", gain, *ends, one.decides or "none"])
+    table = Table(["policy", "rank", "gain over the logs", "from", "to", "by"], rows)
+    figure = _gains("Gains over the logs", {name: one.gain for name, one in found.evaluations.items()})
+    lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
+    lead += [Note("info", found.advice), table]
+    sections = [Section(name, _estimates(one)) for name, one in found.evaluations.items()]
+    page = render_page("Ranks of policies", sections, [*lead, figure])
+    ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
+    _write(folder, "ranking", page, {"notes": list(notes), "advice": found.advice, "policies": ranked})
+
+
+def _sections(found: Evaluation, said: Verdict) -> list[Section]:
+    mark = _MARKS[said.verdict]
+    parts: list[str | Table | Note | Figure] = [Note(mark, reason) for reason in said.reasons]
+    parts += [Note("info", remedy) for remedy in said.remedies]
+    against = "the logs" if found.against == "logs" else found.against
+    asked = f"A gain over {against} of more than {said.min_gain:g} is asked for, with a confidence of"
+    parts.append(f"{asked} {said.confidence:.4g}. {found.episodes} episodes, {found.steps} steps.")
+    parts.append("It holds if, what no log can show, " + "; ".join(said.assumptions) + ".")
+    confounding: list[str | Table | Note | Figure] = []
+    if said.ranges:
+        confounding.append(_flip(said))
+        rows = [list(row) for row in said.ranges]
+        confounding.append(Table(["Gamma", "gain from", "to"], rows))
+        ends = [(f"Gamma {g:g}", low, (low + high) / 2, high) for g, low, high in said.ranges]
+        confounding.append(intervals("The gain, if something hidden drove actions", ends, zero=said.min_gain, x="gain"))
+    name = found.name
+    made = [Section(f"{name}: {_WORDS[said.verdict]}", parts), Section(f"{name}: estimates", _estimates(found))]
+    if confounding:
+        made.append(Section(f"{name}: what hidden confounding could do", confounding))
+    return made
+
+
+def _flip(said: Verdict) -> str:
+    odds = "the odds of a logged action are off by a factor of Gamma in one decision of each episode"
+    if said.verdict == "more_data":
+        return f"If {odds}, the gain is in these ranges."
+    if said.flips_at is None:
+        return f"The verdict stays the same up to a Gamma of 20: if {odds}."
+    return f"From a Gamma of {said.flips_at:.3g} on the verdict may be another: if {odds}, because of what is hidden."
+
+
+def _estimates(found: Evaluation) -> list[str | Table | Note | Figure]:
+    def cells(name: str, row: Row) -> list[Any]:
+        return [name, row.value, *_ends(row.interval), float(row.gain.value), *_ends(row.gain_interval), row.refused]
+
+    table = [["what the logs earned", found.logs.value, *_ends(found.logs.interval), None, None, None, ""]]
+    table += [cells(f"{key}{' (decides)' if key == found.decides else ''}", row) for key, row in found.rows.items()]
+    parts: list[str | Table | Note | Figure] = [Table(_HEAD, table), _gains("Gains by estimator", found.rows)]
+    parts += [Note("bad" if one.refused else "doubtful", f"{one.family}: {one.message}") for one in found.findings]
+    facts = [[key, value] for key, value in found.facts.items() if value is not None]
+    parts.append(Table(["figure", "value"], facts))
+    for key, text in _BY_STEP.items():
+        if key in found.weights:
+            parts.append(lines(text, {key: (np.arange(found.horizon), found.weights[key])}, x="step"))
+    return parts
+
+
+def _gains(caption: str, rows: Mapping[str, Row | None]) -> Figure:
+    known = {key: row for key, row in rows.items() if row is not None and row.gain_interval is not None}
+    ends = [(key, _ends(row.gain_interval), float(row.gain.value)) for key, row in known.items()]
+    return intervals(caption, [(key, low, value, high) for key, (low, high), value in ends], zero=0.0, x="gain")
+
+
+def _ends(interval: Any) -> tuple[Any, Any]:
+    return (None, None) if interval is None else (float(interval.lower), float(interval.upper))
+
+
+def _row(row: Row, gain: bool = True) -> dict[str, Any]:
+    made: dict[str, Any] = {"value": _number(row.value), "interval": [_number(end) for end in _ends(row.interval)]}
+    if gain:
+        made |= {"gain": _number(row.gain.value), "gain_interval": [_number(end) for end in _ends(row.gain_interval)]}
+        made |= {"refused": row.refused}
+    return made
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _write(folder: str | Path, name: str, page: str, told: Mapping[str, Any]) -> None:
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"{place} cannot be made ({error.strerror}): give another --out") from error
+    atomic_write(place / f"{name}.json", (json.dumps(told, indent=1, allow_nan=False) + "\n").encode())
+    atomic_write(place / f"{name}.html", page.encode())

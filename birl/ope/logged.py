@@ -1,0 +1,273 @@
+"""A dataset as estimators read it: padded episodes, the propensities of their actions, and parts to fit models on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from birl.acting.built import BuiltPolicy
+from birl.algorithm.acts import Acts
+from birl.checks import check
+from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
+from birl.models import is_recurrent
+from birl.ope.diagnostics import calibration_error, unsupported_mass
+from birl.ope.estimators import folds
+from birl.ope.linear import estimated_propensities, features, fitted_q
+from birl.ope.weights import Trajectories, log_ratios, padded
+from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves, tree_map
+
+PARTS: Final = 3
+SAME: Final = 5e-7
+"""Logarithms of ratios that are nearer to 0 are 0: logs may hold float32."""
+SUPPORTED: Final = 1e-3
+"""The least propensity of an action that logs hold."""
+_AT_ONCE: Final = 20_000
+
+
+@runtime_checkable
+class TellsProbabilities(Protocol):
+    """A policy that can be evaluated: an algorithm, a policy of `birl.ope`, or an object of one's own."""
+
+    def action_probability(self, x: Any, action: Any = None) -> Any:
+        """Of actions ``[B, ...]`` for observations ``[B, ...]``: ``[B]``; of every choice ``[B, A]`` if ``None``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Logged:
+    """Logged episodes, cut at a horizon. N are the steps of all, one episode after the other.
+
+    Attributes:
+        observations: tree of arrays ``[N, ...]``.
+        action: ``[N]`` of one choice, else ``[N, A]``.
+        reward: ``[n, T]``.
+        mask: which steps happened, ``[n, T]``.
+        gamma: discount of a step.
+        choices: number of actions; 0 if they are no choice of one.
+        log_propensity: of the logged actions, ``[N]``; ``None`` if nothing is known of them.
+        propensities: of every action, ``[N, A]``, if known.
+        cluster: of each episode, ``[n]``, if known.
+        time: of each episode's first step, ``[n]``, if known.
+        facts: figures that do not depend on a policy, for `birl.ope.judge`.
+        x: features ``[N, D]``, if there are not too many.
+        part: of each episode, ``[n]``.
+        densities: whether propensities are densities.
+    """
+
+    observations: Tree
+    action: Array
+    reward: Array
+    mask: Array
+    gamma: float
+    choices: int
+    log_propensity: Array | None
+    propensities: Array | None
+    cluster: Array | None
+    time: Array | None
+    facts: dict[str, float | None]
+    x: Array | None
+    part: Array
+    densities: bool
+
+    def pad(self, steps: Array) -> Array:
+        """Of steps ``[N]`` the array ``[n, T]``, 0 after episodes' ends."""
+        out = np.zeros(self.mask.shape)
+        out[self.mask] = steps
+        return out
+
+    def seen_from(self, policy: Any) -> View:
+        """Ratios and values of a policy.
+
+        Raises:
+            ConfigError: if it tells no probabilities.
+            UnsupportedError: if it has a memory, or draws in a way that has no probabilities.
+        """
+        tells = log_probability_of(policy)
+        every = None
+        if self.choices:
+            every = np.exp(_in_parts(tells, self.observations))
+            _check_vector(every, self.choices)
+            target = np.log(np.maximum(every[np.arange(len(every)), self.action], 1e-300))
+            target = np.where(every[np.arange(len(every)), self.action] > 0, target, -np.inf)
+        else:
+            target = _in_parts(tells, self.observations, self.action)
+        ratio = q = v = v_logged = None
+        if self.log_propensity is not None:
+            ratio = self.pad(target - self.log_propensity)
+            log_ratios(self.pad(target), self.pad(self.log_propensity), self.mask, densities=self.densities)  # checks
+            ratio = np.where(np.abs(ratio) < SAME, 0.0, ratio)
+        if every is not None and self.x is not None:
+            step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
+            last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
+            columns = (self.reward, step, last)
+            part = np.repeat(self.part, self.mask.sum(1))
+            reward, at, ends = (column[self.mask] for column in columns)
+            all_q, value = fitted_q(self.x, self.action, reward, at, ends, every, part, self.gamma)
+            q, v = self.pad(all_q[np.arange(len(all_q)), self.action]), self.pad(value)
+            if self.propensities is not None:
+                v_logged = self.pad((self.propensities * all_q).sum(-1))
+        of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v)
+        facts: dict[str, float | None] = {}
+        if every is not None and self.propensities is not None:
+            everything = self.propensities > SUPPORTED
+            shape = (*self.mask.shape, self.choices)
+            target_, known = np.zeros(shape), np.ones(shape, bool)
+            target_[self.mask], known[self.mask] = every, everything
+            facts["unsupported"] = float(unsupported_mass(target_, known, self.mask))
+        return View(of, v_logged, facts)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Logs, seen from a policy.
+
+    Attributes:
+        of: what estimators take.
+        v_logged: mean of the model's values under the policy that logged, ``[n, T]``, if that is known.
+        facts: figures of the policy.
+    """
+
+    of: Trajectories
+    v_logged: Array | None
+    facts: dict[str, float | None]
+
+
+def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logged", seed: int = 0) -> Logged:
+    """Read a dataset; see `birl.ope.evaluate`.
+
+    Raises:
+        EmptyDataError: if there is no episode.
+        DataError: if propensities are not known for all steps.
+    """
+    check("gamma", gamma, float, low=0, high=1)
+    check("horizon", horizon, int, low=1, optional=True)
+    episodes = [each for each in dataset.episodes if len(each.rewards)]
+    if len(episodes) < 2:
+        raise EmptyDataError(f"there are {len(episodes)} episodes with steps; an evaluation needs 2, and 30 to answer")
+    cut = max(len(each.rewards) for each in episodes) if horizon is None else horizon
+    info = dataset.dataset_info
+    choices = int(info.action_size) if info.action_space is ActionSpace.DISCRETE else 0
+    reward, mask = padded([np.asarray(each.rewards, np.float64).reshape(-1)[:cut] for each in episodes])
+    rows = [tree_map(lambda leaf: leaf[:cut], each.observations) for each in episodes]
+    observations = tree_map(lambda *leaves: np.concatenate(leaves), *rows)
+    action = np.concatenate([each.actions[:cut] for each in episodes])
+    action = action[:, 0].astype(np.int64) if choices else action
+    cluster, time = _firsts(episodes, "cluster"), _firsts(episodes, "time")
+    groups = np.arange(len(episodes)) if cluster is None else cluster
+    part = folds(groups, min(PARTS, len(np.unique(groups))), seed) if len(np.unique(groups)) > 1 else groups * 0
+    x = features(observations)
+    facts: dict[str, float | None] = {"episodes": float(len(episodes))}
+    if cluster is not None:
+        facts["clusters"] = float(len(np.unique(cluster)))
+    censored = _column(episodes, "censored", None)
+    if censored is not None:
+        marked = [bool(np.any(each.extra["censored"])) and len(each.rewards) < cut for each in episodes]
+        facts["censored"] = float(np.mean(marked))
+    steps = np.repeat(part, mask.sum(1))
+    logged, vector = _propensities(behaviour, episodes, cut, observations, action, choices, x, steps)
+    if logged is None:
+        facts["no_propensities"] = 1.0
+    elif choices:
+        facts["certain"] = float(np.mean(logged > -1e-9))
+    if vector is not None and not _is(behaviour, "logged"):
+        facts["calibration_error"] = calibration_error(vector, action)
+    densities = info.action_space is not ActionSpace.DISCRETE
+    arrays = (observations, action, reward, mask, float(gamma), choices, logged, vector, cluster, time, facts, x)
+    return Logged(*arrays, part, densities)
+
+
+def log_probability_of(policy: Any) -> Callable[..., Array]:
+    """Log-probabilities of what a policy's `predict` does, which is what is exported, float64."""
+    if isinstance(policy, Acts):
+        member: Any
+        for _, member in getattr(policy, "members", lambda: [(1.0, policy)])():
+            acting: BuiltPolicy = member.acting
+            if is_recurrent(acting.nets):
+                raise UnsupportedError(
+                    f"{acting.name} is recurrent, and logs are read one step at a time: evaluate a policy that sees "
+                    "frames instead (FrameStackTransitionPicker)"
+                )
+        return lambda x, action=None: policy.action_log_probability(x, action, greedy=True)
+    if not isinstance(policy, TellsProbabilities):
+        raise ConfigError(
+            f"the policy is {policy!r:.80}; it must have action_probability(x, action=None), as algorithms and the "
+            "policies of birl.ope have it"
+        )
+
+    def tells(x: Tree, action: Array | None = None) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(np.asarray(policy.action_probability(x, action), np.float64)))
+
+    return tells
+
+
+def _propensities(
+    behaviour: Any, episodes: list[Any], cut: int, observations: Tree, action: Array, choices: int, x: Array | None,
+    part: Array,
+) -> tuple[Array | None, Array | None]:
+    """Log-propensities of the logged actions and the propensities of all, as far as known."""
+    if isinstance(behaviour, str) and behaviour not in ("logged", "estimated"):
+        raise ConfigError(f"behaviour is {behaviour!r:.60}; it must be 'logged', 'estimated' or a policy")
+    if _is(behaviour, "logged"):
+        logged, vector = _column(episodes, "log_propensity", cut), _column(episodes, "propensities", cut)
+        logged = None if logged is None else logged.reshape(-1).astype(np.float64)
+        return logged, None if vector is None or not choices else vector.astype(np.float64)
+    if not _is(behaviour, "estimated"):
+        tells = log_probability_of(behaviour)
+        if not choices:
+            return _in_parts(tells, observations, action), None
+        vector = np.exp(_in_parts(tells, observations))
+        _check_vector(vector, choices)
+    elif not choices or x is None:
+        raise UnsupportedError(
+            "propensities are estimated for one choice an observation of not too many numbers only: log them, or give "
+            "behaviour= the policy that acted"
+        )
+    else:
+        mask = observations.get(MASK) if isinstance(observations, dict) else None
+        vector = estimated_propensities(x, action, part, choices, None if mask is None else np.asarray(mask, bool))
+    taken = vector[np.arange(len(vector)), action]
+    if (taken <= 0).any():
+        step = int((taken <= 0).argmax())
+        raise DataError(f"the behaviour policy never takes the logged action of step {step}: it did not act there")
+    return np.log(taken), vector
+
+
+def _is(behaviour: Any, name: str) -> bool:
+    return isinstance(behaviour, str) and behaviour == name
+
+
+def _column(episodes: list[Any], name: str, cut: int | None) -> Array | None:
+    """An extra column of all steps; ``None`` if no episode has it."""
+    having = [name in (each.extra or {}) for each in episodes]
+    if not any(having):
+        return None
+    if not all(having):
+        raise DataError(f"episode {having.index(False)} has no {name}, others have: log it for all, or for none")
+    return np.concatenate([np.asarray(each.extra[name])[:cut] for each in episodes])
+
+
+def _firsts(episodes: list[Any], name: str) -> Array | None:
+    if _column(episodes, name, None) is None:
+        return None
+    return np.array([np.asarray(each.extra[name]).reshape(-1)[0] for each in episodes])
+
+
+def _in_parts(tells: Callable[..., Array], x: Tree, action: Array | None = None) -> Array:
+    found = []
+    for begin in range(0, len(next(tree_leaves(x))), _AT_ONCE):
+        own = slice(begin, begin + _AT_ONCE)
+        rows = tree_map(lambda leaf, own=own: leaf[own], x)
+        found.append(tells(rows) if action is None else tells(rows, action[own]))
+    return np.concatenate(found)
+
+
+def _check_vector(vector: Array, choices: int) -> None:
+    if vector.ndim != 2 or vector.shape[1] != choices:
+        raise ShapeError(f"action_probability(x) has the shape {vector.shape}; it must be [B, {choices}]: every action")
+    off = ~(np.abs(vector.sum(-1) - 1) < 1e-4)
+    if off.any():
+        row = int(off.argmax())
+        raise DataError(f"action_probability(x) sums to {vector[row].sum():.6g} at step {row}; it must be 1")

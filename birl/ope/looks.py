@@ -1,0 +1,100 @@
+"""A record beside a dataset of the questions that were asked of it: what certifies is looked at once.
+
+The record is written before an answer is, so that a killed process has looked; the same question may be asked again,
+since its answer is the same. Episodes are known by a digest of their contents: other data in the same place are new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from filelock import Timeout
+
+from birl.errors import CorruptFileError, DataError, WriteError
+from birl.files import atomic_write, parse_json
+from birl.files.locks import FolderLock
+
+SELECT: Final = "select"
+CERTIFY: Final = "certify"
+
+
+def record_of(dataset: str | Path) -> Path:
+    """Where the record of a folder of steps, or of a file, lies."""
+    path = Path(dataset)
+    return path / "looks.json" if path.is_dir() else path.with_name(f"{path.name}.looks.json")
+
+
+def question(**parts: Any) -> str:
+    """The digest of a question: JSON values by name."""
+    text = json.dumps(parts, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def look(dataset: str | Path, digest: str, purpose: str, asked: str, *, reuse: bool = False) -> bool:
+    """Note that a question is asked of a dataset, before it is answered.
+
+    To select by episodes as often as one likes is allowed, until they have certified. To certify by them is allowed
+    once: not after selecting by them, nor after another question.
+
+    Args:
+        dataset: folder or file.
+        digest: of its contents, from `birl.run.identity.digest`.
+        purpose: `SELECT` or `CERTIFY`.
+        asked: of `question`.
+        reuse: ask all the same.
+
+    Returns:
+        Whether this is a reuse, which `reuse` allowed.
+
+    Raises:
+        DataError: if it must not be asked.
+        FileError: if the record cannot be read or written.
+    """
+    file = record_of(dataset)
+    lock = FolderLock(file.parent, file.name, "two looks")
+    try:
+        locked = lock.acquire()
+    except Timeout as error:
+        raise DataError(f"{dataset} is being looked at by {lock.holder}: wait for it") from error
+    except OSError as error:
+        raise WriteError(f"{file} cannot be written, where looks are noted ({error}): copy the data") from error
+    try:
+        if locked:
+            lock.sign()
+        entries = _read(file)
+        used = [one for one in entries if one["digest"] == digest and _spends(one, purpose, asked)]
+        if used and not reuse:
+            when, what = used[0]["when"], "selected by" if used[0]["purpose"] == SELECT else "certified with"
+            raise DataError(
+                f"the episodes of {dataset} were already {what} at {when} ({file.name}): an answer by them now would "
+                "be too good. Log new episodes, or keep a part that nobody has looked at (birl data split); "
+                "--allow-reuse answers all the same, and says so"
+            )
+        now = {"digest": digest, "purpose": purpose, "question": asked}
+        if not any(all(one[key] == value for key, value in now.items()) for one in entries):
+            when = datetime.now(UTC).isoformat(" ", "seconds")
+            atomic_write(file, json.dumps([*entries, {**now, "when": when}], indent=1).encode())
+        return bool(used)
+    finally:
+        if locked:
+            lock.release()
+
+
+def _spends(entry: dict[str, str], purpose: str, asked: str) -> bool:
+    """Whether an earlier look forbids this one."""
+    return (CERTIFY in (entry["purpose"], purpose)) and (entry["purpose"], entry["question"]) != (purpose, asked)
+
+
+def _read(file: Path) -> list[dict[str, str]]:
+    if not file.exists():
+        return []
+    found = parse_json(file.read_bytes(), str(file))
+    keys = {"digest", "purpose", "question", "when"}
+    rows: list[Any] = found if isinstance(found, list) else [None]
+    if not all(isinstance(one, dict) and one.keys() == keys and set(map(type, one.values())) == {str} for one in rows):
+        raise CorruptFileError(f"{file} is no record of looks: restore it, or take episodes that nobody has looked at")
+    return rows

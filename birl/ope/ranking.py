@@ -1,0 +1,115 @@
+"""Which of several policies to try: ranks with the ranges that logs leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from birl.checks import check
+from birl.errors import ConfigError
+from birl.ope.evaluation import DECIDERS, Evaluation, judged
+from birl.ope.intervals import t_interval
+from birl.ope.logged import read
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Policies, the one first whose gain has the greatest lower bound; those that cannot be judged last.
+
+    Attributes:
+        evaluations: by name, in this order.
+        ranges: the best and the worst rank that each may have, from 1.
+        advice: which to try, in a sentence.
+    """
+
+    evaluations: Mapping[str, Evaluation]
+    ranges: Mapping[str, tuple[int, int]]
+    advice: str
+
+
+def rank(
+    policies: Mapping[str, Any],
+    dataset: Any,
+    *,
+    gamma: float = 0.99,
+    horizon: int | None = None,
+    behaviour: Any = "logged",
+    confidence: float = 0.95,
+    seen: Collection[str] = (),
+    seed: int = 0,
+) -> Ranking:
+    """Rank policies by the lower bound of their gain over the logs, with the ranks that each may have.
+
+    A policy is told from another if the interval of their paired difference leaves out 0, all pairs together with this
+    confidence (Bonferroni); its best rank is behind all that are better, its worst before all that are worse.
+
+    What is chosen by these episodes looks better on them than it is: certify it on others.
+
+    Args:
+        policies: by name, see `birl.ope.evaluate`.
+        dataset: see there, as ``gamma``, ``horizon``, ``behaviour``, ``confidence`` and ``seed``.
+        seen: names of policies that have learned from these episodes.
+
+    Raises:
+        ConfigError: if there is no policy.
+    """
+    if not policies:
+        raise ConfigError("there are no policies to rank: give one or more")
+    check("confidence", confidence, float, above=0, below=1)
+    logs = read(dataset, gamma, horizon, behaviour, seed)
+    how = behaviour if isinstance(behaviour, str) else "given"
+    found = {
+        name: judged(name, logs, logs.seen_from(policy), None, how, confidence, name in seen)
+        for name, policy in policies.items()
+    }
+    order = sorted(found, key=lambda name: -_lower(found[name]))
+    ranges = _ranges(found, confidence)
+    found, ranges = {name: found[name] for name in order}, {name: ranges[name] for name in order}
+    return Ranking(found, ranges, _advice(found, ranges))
+
+
+def _lower(of: Evaluation) -> float:
+    row = of.gain
+    return -np.inf if row is None or row.gain_interval is None else float(row.gain_interval.lower)
+
+
+def _ranges(found: Mapping[str, Evaluation], confidence: float) -> dict[str, tuple[int, int]]:
+    count = len(found)
+    sure = 1 - (1 - confidence) / max(count * (count - 1) // 2, 1)
+    better, worse = dict.fromkeys(found, 0), dict.fromkeys(found, 0)
+    names = list(found)
+    for index, name in enumerate(names):
+        for other in names[index + 1 :]:
+            apart = _apart(found[name], found[other], sure)
+            first, last = (name, other) if apart > 0 else (other, name)
+            better[last] += apart != 0
+            worse[first] += apart != 0
+    return {name: (1 + better[name], count - worse[name]) for name in names}
+
+
+def _apart(one: Evaluation, other: Evaluation, confidence: float) -> int:
+    """1 if the first policy is better, -1 if the second is, 0 if they are not told apart."""
+    both = [key for key in DECIDERS if all(key in each.rows and not each.rows[key].refused for each in (one, other))]
+    if not both:
+        return 0
+    interval = t_interval(one.rows[both[0]].gain - other.rows[both[0]].gain, confidence, one.clusters)
+    return int(interval.lower > 0) - int(interval.upper < 0)
+
+
+def _advice(found: Mapping[str, Evaluation], ranges: Mapping[str, tuple[int, int]]) -> str:
+    judgeable = [name for name in found if found[name].decides is not None]
+    if not judgeable:
+        return "None can be judged by these logs: look at what is refused, and log what is asked for there."
+    first = [name for name in judgeable if ranges[name][0] == 1]
+    above = [name for name in first if _lower(found[name]) > 0]
+    if len(first) == len(found) > 1:
+        said = f"None stands out: these logs do not tell the {len(found)} policies apart."
+    elif len(first) == 1:
+        said = f"{first[0]} stands out among those that can be judged: certify it."
+    else:
+        said = f"{len(first)} may be the best, {', '.join(first)}: certify these, or the one that is cheapest to run."
+    none = "" if above else " None of these is surely better than the logs."
+    return said + none

@@ -1,0 +1,165 @@
+"""``birl ope``: from a folder of logged episodes to a verdict with its exit status, a page and numbers."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import birl
+from birl.cli import main
+from birl.dataset import Episode, ReplayBuffer, create_infinite_replay_buffer
+from birl.ope.looks import record_of
+from birl.types import ActionSpace
+
+QUIET = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}
+
+
+def contexts(seed: int, n: int = 400, best: Any = None, storage: Any = "memory") -> ReplayBuffer:
+    """Two steps of a choice of three; the best pays 1 and is the sign of the state, or ``best``. Logged at random."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for _ in range(n):
+        x = rng.normal(size=(2, 2)).astype(np.float32)
+        action = rng.integers(3, size=(2, 1))
+        right = (x[:, :1] > 0).astype(int) if best is None else best
+        reward = (action == right) + 0.1 * rng.normal(size=(2, 1))
+        chances = np.full((2, 3), 1 / 3)
+        extra = {"log_propensity": np.log(chances[:, 0]), "propensities": chances}
+        episodes.append(Episode(x, action, reward.astype(np.float32), True, extra=extra))
+    kind: Any = {"action_space": ActionSpace.DISCRETE, "action_size": 3, "storage": storage}
+    return create_infinite_replay_buffer(episodes=episodes, **kind)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models that are good and bad, and episodes to select by and to certify with."""
+    folder = tmp_path_factory.mktemp("ope")
+    for name, best in {"good": None, "bad": 2}.items():
+        birl.seed(0)
+        own = contexts(0, best=best)
+        algo = birl.algos.DiscreteCQLConfig(learning_rate=1e-2, batch_size=64, gamma=0.0, alpha=0.0).create()
+        algo.fit(own, n_steps=150, n_steps_per_epoch=150, **QUIET)  # type: ignore[arg-type]
+        algo.save(folder / f"{name}.d3")
+    birl.ope.EpsilonGreedy(birl.load_learnable(folder / "good.d3"), 0.2).save(folder / "drawn.d3")  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture
+def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("good", "bad", "drawn"):
+        (tmp_path / f"{name}.d3").write_bytes((place / f"{name}.d3").read_bytes())
+    for name, seed in {"select": 1, "certify": 2}.items():
+        contexts(seed, storage=name).close()
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]:
+    status = main(["ope", *map(str, words)])
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    return status, said.out + said.err
+
+
+def test_from_logs_to_a_decision(here: Path, birl_: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = ["--epsilon", 0.2]
+    said = birl_("ope", "rank", "good.d3", "bad.d3", "--dataset", "select", "--out", "rank", *draw)
+    rows = [line.split() for line in said.splitlines()]
+    assert [row[:2] for row in rows[1:3]] == [["good.d3", "1"], ["bad.d3", "2"]]
+    assert "good.d3 stands out among those that can be judged: certify it." in said
+    ranked = json.loads(Path("rank/ranking.json").read_text())
+    assert [one["rank"] for one in ranked["policies"]] == [[1, 1], [2, 2]]
+    assert "Ranks of policies" in page("rank/ranking.html")
+
+    ask = ["report", "good.d3", "--dataset", "certify", *draw]
+    status, said = run(capsys, *ask, "--min-gain", 0.1, "--out", "ope")
+    assert status == 0 and said.startswith("good.d3: ship\n") and "all of it above 0.1" in said
+    assert "from a Gamma of" in said and "ope/report.html" in said
+    found = json.loads(Path("ope/report.json").read_text())["policies"][0]
+    assert found["verdict"] == "ship" and found["status"] == 0 and found["decides"] == "doubly_robust"
+    truth = 2 * (1 - 0.2 + 0.2 / 3) - 2 / 3  # of the policy that always knows, discounted by nearly 1
+    assert found["gain"][0] < 0.99 * truth and found["gain"][1] > 0.8 * truth
+    assert "good.d3: ship" in page("ope/report.html") and "Gamma" in page("ope/report.html")
+
+    assert run(capsys, *ask, "--min-gain", 0.1) == (0, said.partition("ope/report.html")[0])  # the same question again
+    status, said = run(capsys, *ask, "--min-gain", 0.2)
+    assert status == 1 and "were already certified with" in said and "--allow-reuse" in said
+    status, said = run(capsys, "report", "bad.d3", "--dataset", "select")
+    assert status == 1 and "were already selected by" in said
+    status, said = run(capsys, *ask, "--min-gain", 0.2, "--allow-reuse", "--out", "again")
+    assert status == 0 and "what is said of them is too good" in said
+    assert "what is said of them is too good" in page("again/report.html")
+    status, said = run(capsys, "rank", "bad.d3", "--dataset", "certify")
+    assert status == 1 and "were already certified with" in said
+
+
+def page(path: str) -> str:
+    text = Path(path).read_text(encoding="utf-8")
+    tree = ElementTree.fromstring(text)
+    assert not [node for node in tree.iter() if node.tag == "script"] and "http" not in text and len(text) < 1_000_000
+    return " ".join("".join(tree.itertext()).split())
+
+
+def test_every_verdict_has_its_status(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def ask(model: str, *words: Any, data: str = "certify") -> tuple[int, str]:
+        record_of(data).unlink(missing_ok=True)
+        status, said = run(capsys, "report", model, "--dataset", data, "--json", *words)
+        found = json.loads(said)["policies"]
+        return status, found[0]["verdict"] if len(found) == 1 else [one["verdict"] for one in found]
+
+    assert ask("good.d3", "--epsilon", 0.2) == (0, "ship")
+    assert ask("drawn.d3") == (0, "ship")
+    assert ask("good.d3", "--temperature", 0.5) == (0, "ship")
+    assert ask("bad.d3", "--epsilon", 0.2) == (3, "do_not_ship")
+    assert ask("drawn.d3", "--against", "drawn.d3") == (3, "do_not_ship")
+    assert ask("bad.d3", "--against", "good.d3", "--epsilon", 0.2) == (3, "do_not_ship")
+    assert ask("good.d3", "--epsilon", 0.2, "--min-gain", 1.07) == (4, "more_data")
+    contexts(3, 12).dump("few.h5")
+    assert ask("good.d3", "--epsilon", 0.2, data="few.h5") == (5, "cannot_tell")
+    status, both = ask("good.d3", "bad.d3", "--epsilon", 0.2)
+    assert (status, both) == (0, ["ship", "do_not_ship"])
+
+
+def test_a_policy_that_learned_from_these_episodes_is_refused(here: Path, birl_: Any, capsys: Any) -> None:
+    birl_(
+        "train", "DiscreteCQL", "--dataset", "certify", "--n-steps", 10, "--out", "run", "--set", "batch_size=8",
+    )
+    contexts(2, storage="copy").close()
+    for data in ("certify", "copy"):
+        status, said = run(capsys, "report", "run", "--dataset", data, "--epsilon", 0.3)
+        assert status == 5 and "have seen these episodes" in said and "hold out episodes" in said
+    status, said = run(capsys, "report", "run", "--dataset", "select", "--epsilon", 0.3)
+    assert status != 5 and "seen" not in said
+
+
+def test_hostile_names_are_escaped(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "<script>alert(1)<&'.d3"
+    (here / "drawn.d3").rename(here / name)
+    assert run(capsys, "report", name, "--dataset", "certify", "--out", "ope")[0] == 0
+    assert name in page("ope/report.html")
+    assert run(capsys, "rank", name, "--dataset", "select", "--out", "ope")[0] == 0
+    assert name in page("ope/ranking.html")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["good.d3", "--dataset", "none.h5"], "there is no none.h5"),
+        (["none.d3", "--dataset", "certify"], "there is no none.d3"),
+        (["good.d3", "good.d3", "--dataset", "certify"], "is given twice"),
+        (["good.d3", "--dataset", "certify", "--epsilon", 0.1, "--temperature", 1], "they make different policies"),
+        (["drawn.d3", "--dataset", "certify", "--epsilon", 0.1], "draws already: leave out --epsilon"),
+        (["good.d3", "--dataset", "certify", "--behaviour", "guessed"], "there is no guessed"),
+        (["few.h5", "--dataset", "certify"], "few.h5"),
+        (["good.d3", "--dataset", "certify", "--std", 0.1], "use EpsilonGreedy or Softmax"),
+    ],
+)
+def test_bad_input_looks_at_nothing(here: Path, birl_: Any, words: list[Any], message: str) -> None:
+    contexts(3, 12).dump("few.h5")
+    assert message in birl_("ope", "report", *words, status=1)
+    assert not list(here.rglob("*looks.json"))
