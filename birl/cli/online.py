@@ -148,7 +148,9 @@ def cluster_of(given: dict[str, Any], num_envs: int | None) -> Cluster | None:
             raise ConfigError(f"{flags(given)}: for collectors only; give --collectors N, too")
         return None
     address, order = given.get("address"), given.get("order")
-    ray = {} if address is None else {"transport": "ray", "address": None if address == _LOCAL else address}
+    ray: dict[str, Any] = {}
+    if address is not None:
+        ray = {"transport": "ray", "address": None if address == _LOCAL else address}
     return Cluster(given["collectors"], num_envs or 1, given.get("fragment"), order and str(order), **ray)
 
 

@@ -354,7 +354,7 @@ def train(
             options |= {"demonstrations": shown, "eval_env": eval_env, "eval_n_trials": n_trials}
             if cluster is not None:
                 options["cluster"] = cluster
-                env = partial(collector_environment, name=env_id, own=own, options=playing)
+                env = partial(collector_environment, name=str(env_id), own=own, options=playing)
             learner.fit_online(env, seed=seed, **options)
         elif several is None:
             learner.fit(source, evaluators=_evaluators(env, seed, n_trials, target_return), **options)

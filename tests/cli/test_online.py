@@ -726,7 +726,7 @@ def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--order", "turns", "--fragment", 5], "--order and --fragment: for collectors only; give --collectors N, too"),
+        (["--order", "turns", "--fragment", 5], "--order and --fragment: for collectors only; give --collectors N"),
         (["--address", "auto"], "--address: for collectors only"),
         (["--collectors", 2, "--workers", 2], "workers=2 and a cluster were given"),
     ],

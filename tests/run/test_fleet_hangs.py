@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run.fakes import Drift
-from run.test_fleet import run, sac, same
 
 import birl
 from birl.distributed.transport import Gone, Processes
 from birl.distributed.watch import START, Watch
 from birl.errors import ConfigError, WorkerError
+from run.fakes import Drift
+from run.test_fleet import run, sac, same
 
 
 class Fails(Drift):
@@ -81,7 +81,7 @@ def test_slow_workers_are_no_hung_ones() -> None:
     workers = Processes(Naps, step_timeout=4.0)
     workers.start(0, None)
     workers.send(0, (0.5, 10), None)  # longer than the limit, but always in another place
-    index, first = workers.wait()
+    first = workers.wait()[1]
     workers.send(0, (600.0, 1), None)
     with pytest.raises(Gone) as e:
         workers.wait()
