@@ -53,6 +53,36 @@ def test_collectors_survive_sigkill(tmp_path: Path, order: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
+class Naps(Dies):
+    """Hangs instead."""
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 3 and (left := sorted(Path(self.folder).iterdir())):
+            left[0].unlink()
+            time.sleep(600)
+        return Drift.step(self, action)
+
+
+def test_collectors_that_hang_are_made_anew(tmp_path: Path) -> None:
+    env = Naps(str(tmp_path))
+    expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=env)
+    (tmp_path / "once").touch()
+    assert same(run(birl.Cluster(2, 1, 4, transport="ray", step_timeout=8.0), sac, env=env), expected)
+    assert not list(tmp_path.iterdir())
+
+
+class Sticks(Drift):
+    def step(self, action: Any) -> Any:
+        time.sleep(600 if self.steps == 3 else 0)
+        return super().step(action)
+
+
+def test_what_hangs_again_is_named() -> None:
+    says = "collector 0 was ended twice because it did not move for 8 seconds, both times in environment 0 .* step 4"
+    with pytest.raises(WorkerError, match=says):
+        run(birl.Cluster(1, 1, 6, transport="ray", step_timeout=8.0), env=Sticks(end=0.0))
+
+
 class Breaks(Drift):
     def step(self, action: Any) -> Any:
         raise ZeroDivisionError("of the user")
@@ -80,6 +110,8 @@ def test_what_cannot_be_sent_is_told() -> None:
 
 class Echo:
     """Answers with what it is sent."""
+
+    place = "here"
 
     def __init__(self, given: Any) -> None:
         self.given = given
@@ -113,7 +145,7 @@ def test_a_killed_worker_is_gone_with_its_orders() -> None:
 def test_no_resources_are_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("birl.distributed.ray.PATIENCE", 3.0)
     with pytest.raises(WorkerError, match=r"found no place within 3 seconds: each asks for 1 CPU, of which Ray has 4"):
-        run(birl.Cluster(6, transport="ray"), dqn)
+        run(birl.Cluster(6, 1, 5, transport="ray"), dqn)
 
 
 def test_an_address_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
