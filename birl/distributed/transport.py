@@ -18,14 +18,11 @@ from birl.distributed.workers import Ended, Left, Owner, Worker, end, first_read
 
 
 class Work(Protocol):
-    """What a worker does.
-
-    Attributes:
-        place: where it is in its order, in words. Another thread reads it.
-    """
+    """What a worker does."""
 
     @property
-    def place(self) -> str: ...
+    def place(self) -> str:
+        """Where it is in its order, in words. Another thread reads it."""
 
     def __call__(self, order: Any, beside: Any, /) -> Any:
         """Carry out an order. Returns the answer."""

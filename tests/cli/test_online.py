@@ -312,8 +312,8 @@ def test_algorithms_that_replay_rollouts_take_a_buffer(
 ) -> None:
     made: list[Any] = []
 
-    def make(*given: Any) -> Any:
-        made.append(replay_buffer(*given))
+    def make(*given: Any, **options: Any) -> Any:
+        made.append(replay_buffer(*given, **options))
         return made[-1]
 
     monkeypatch.setattr(sys.modules["birl.cli.train"], "replay_buffer", make)

@@ -77,15 +77,16 @@ class Naps:
     def close(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_slow_workers_are_no_hung_ones() -> None:
-    workers = Processes(Naps, step_timeout=4.0)
+    workers = Processes(Naps, step_timeout=3.0)
     workers.start(0, None)
-    workers.send(0, (0.5, 10), None)  # longer than the limit, but always in another place
+    workers.send(0, (0.4, 10), None)  # longer than the limit, but always in another place
     first = workers.wait()[1]
     workers.send(0, (600.0, 1), None)
     with pytest.raises(Gone) as e:
         workers.wait()
-    assert (e.value.index, e.value.place, e.value.how) == (0, "0", "because it did not move for 4 seconds")
+    assert (e.value.index, e.value.place, e.value.how) == (0, "0", "because it did not move for 3 seconds")
     workers.start(0, None)
     workers.send(0, (0.0, 1), None)
     assert workers.wait()[1] != first  # another process
