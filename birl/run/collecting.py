@@ -7,15 +7,17 @@ had never been away.
 from __future__ import annotations
 
 import copy
+import platform
 import traceback
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from birl._version import __version__
 from birl.distributed.transport import Work
 from birl.envs import Step, Stepper, as_environment
-from birl.errors import BirlError, WorkerError
+from birl.errors import BirlError, ConfigError, WorkerError
 from birl.files.restore import damage_as_typed_errors
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
 from birl.run.collector import Collector
@@ -41,6 +43,7 @@ class Given(NamedTuple):
         random: state of the generator of random actions.
         seed: of all other randomness.
         state: to go on from; ``None`` to begin.
+        birl: version of whoever sends this.
     """
 
     collector: int
@@ -55,6 +58,7 @@ class Given(NamedTuple):
     random: Any
     seed: int
     state: State | None = None
+    birl: str = __version__
 
 
 class Order(NamedTuple):
@@ -180,9 +184,17 @@ class Collecting(Work):
 
     Args:
         given: what it is made of.
+
+    Raises:
+        ConfigError: if another version of birl has sent it.
     """
 
     def __init__(self, given: Given) -> None:
+        if given.birl != __version__:
+            raise ConfigError(
+                f"collector {given.collector} is on a machine ({platform.node()}) with birl {__version__}, and the run "
+                f"has birl {given.birl}: install the same version on all machines"
+            )
         self._given, self._order = given, Order(0, 0, 0, 0, 0, None)
         with randomness_kept(), root_kept():
             seed(given.seed)

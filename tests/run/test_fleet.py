@@ -473,6 +473,16 @@ def test_an_error_of_an_environment_names_it() -> None:
     assert "ZeroDivisionError: of the user" in str(e.value)
 
 
+def test_all_machines_need_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(given: Any) -> Any:
+        return Collecting(given._replace(birl="0.0.9"))
+
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(begin))
+    says = r"collector 0 is on a machine .* with birl .*, and the run has birl 0.0.9: install the same version"
+    with pytest.raises(ConfigError, match=says):
+        run(birl.Cluster(2, 1, 4))
+
+
 class Forgets(Drift):
     """Its seed does not tell where it begins."""
 
