@@ -78,7 +78,6 @@ def report(
         gamma=gamma, horizon=horizon, behaviour=_digest_of(behaviour), confidence=confidence, seed=seed, **drawn,
     )
     seen = _seen([*policies, *([] if against == "logs" else [against])], dataset, contents)
-    reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)
     found = {
         name: ope.evaluate(
             policy, data, gamma=gamma, horizon=horizon, against=versus, behaviour=acted, confidence=confidence,
@@ -87,6 +86,7 @@ def report(
         for name, policy in policies.items()
     }
     said = ope.verdicts(found, min_gain)
+    reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)  # before anybody sees an answer
     notes = [f"these episodes were looked at before: what is said of them is too good ({dataset})"] if reused else []
     if out is not None:
         write_report(out, found, said, notes)
@@ -122,10 +122,10 @@ def rank(
     acted = _behaviour(behaviour, device)
     data, contents = _data(dataset)
     seen = _seen(policies, dataset, contents)
-    reused = look(dataset, contents, SELECT, "", reuse=allow_reuse)
     found = ope.rank(
         policies, data, gamma=gamma, horizon=horizon, behaviour=acted, confidence=confidence, seen=seen, seed=seed
     )
+    reused = look(dataset, contents, SELECT, "", reuse=allow_reuse)  # before anybody sees an answer
     notes = [f"these episodes have certified before: choose by others ({dataset})"] if reused else []
     if out is not None:
         write_ranking(out, found, notes)
@@ -227,10 +227,11 @@ def _seen(names: Iterable[str], dataset: Path, contents: str) -> set[str]:
     found = set()
     for name in names:
         trained = settings_of(Path(name)).get("dataset")
-        if not isinstance(trained, str) or not Path(trained).exists():
+        if not isinstance(trained, str):
             continue
         place, own = Path(trained).resolve(), dataset.resolve()
-        if place == own or place in own.parents:  # the part of a whole that it learned from
+        nested = place == own or place in own.parents or own in place.parents  # one is a part of the other
+        if nested and place.exists():
             found.add(name)
             continue
         try:

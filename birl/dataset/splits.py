@@ -107,7 +107,7 @@ def _order(
             raise DataError("the steps have no times: name their column in the schema, or split by episode")
         return np.argsort(storage.take("extra.time", first), kind="stable"), None
     if by == "episode":
-        if cluster is not None:
+        if cluster is not None and len(np.unique(cluster)) < len(cluster):
             raise DataError(
                 "the episodes belong to clusters, which would be in several parts, so that one would know of another: "
                 "split by cluster, or leave cluster out of the schema if its episodes are independent"

@@ -113,7 +113,8 @@ def _sections(found: Evaluation, said: Verdict) -> list[Section]:
     against = "the logs" if found.against == "logs" else found.against
     asked = f"A gain over {against} of more than {said.min_gain:g} is asked for, with a confidence of"
     parts.append(f"{asked} {said.confidence:.4g}. {found.episodes} episodes, {found.steps} steps.")
-    parts.append("It holds if, what no log can show, " + "; ".join(said.assumptions) + ".")
+    head = "What must be true for it to hold, and no log can show"
+    parts.append(Table([head], [[text] for text in said.assumptions]))
     confounding: list[str | Table | Note | Figure] = []
     if said.ranges:
         confounding.append(_flip(said))

@@ -21,6 +21,8 @@ from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves, tree_map
 
 PARTS: Final = 3
 SAME: Final = 5e-7
+ROUNDED: Final = 2e-4  # where no ratio is further from 1, the policy is the logger, whose propensities were rounded
+_APART: Final = 0.02
 """Logarithms of ratios that are nearer to 0 are 0: logs may hold float32."""
 SUPPORTED: Final = 1e-3
 """The least propensity of an action that logs hold."""
@@ -97,7 +99,8 @@ class Logged:
         if self.log_propensity is not None:
             ratio = self.pad(target - self.log_propensity)
             log_ratios(self.pad(target), self.pad(self.log_propensity), self.mask, densities=self.densities)  # checks
-            ratio = np.where(np.abs(ratio) < SAME, 0.0, ratio)
+            same = SAME if (np.abs(ratio) >= ROUNDED).any() else ROUNDED
+            ratio = np.where(np.abs(ratio) < same, 0.0, ratio)
         if every is not None and self.x is not None:
             step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
             last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
@@ -213,7 +216,12 @@ def _propensities(
     if _is(behaviour, "logged"):
         logged, vector = _column(episodes, "log_propensity", cut), _column(episodes, "propensities", cut)
         logged = None if logged is None else logged.reshape(-1).astype(np.float64)
-        return logged, None if vector is None or not choices else vector.astype(np.float64)
+        vector = None if vector is None or not choices else vector.astype(np.float64)
+        if vector is not None:
+            _check_vector(vector, choices, "propensities", 1e-3)
+        if logged is not None and vector is not None:
+            _check_equal(logged, vector[np.arange(len(vector)), action])
+        return logged, vector
     if not _is(behaviour, "estimated"):
         tells = log_probability_of(behaviour)
         if not choices:
@@ -264,10 +272,24 @@ def _in_parts(tells: Callable[..., Array], x: Tree, action: Array | None = None)
     return np.concatenate(found)
 
 
-def _check_vector(vector: Array, choices: int) -> None:
+def _check_vector(vector: Array, choices: int, name: str = "action_probability(x)", most: float = 1e-4) -> None:
     if vector.ndim != 2 or vector.shape[1] != choices:
-        raise ShapeError(f"action_probability(x) has the shape {vector.shape}; it must be [B, {choices}]: every action")
-    off = ~(np.abs(vector.sum(-1) - 1) < 1e-4)
+        raise ShapeError(f"{name} has the shape {vector.shape}; it must be [B, {choices}]: every action")
+    if not (vector >= 0).all():
+        row, place = (int(k) for k in np.argwhere(~(vector >= 0))[0])
+        raise DataError(f"{name} is {vector[row, place]:.6g} at step {row} for action {place}; it must be 0 to 1")
+    off = ~(np.abs(vector.sum(-1) - 1) < most)
     if off.any():
         row = int(off.argmax())
-        raise DataError(f"action_probability(x) sums to {vector[row].sum():.6g} at step {row}; it must be 1")
+        raise DataError(f"{name} sums to {vector[row].sum():.6g} at step {row}; it must be 1")
+
+
+def _check_equal(logged: Array, taken: Array) -> None:
+    """Two columns say how probable logged actions were: both must say the same, up to what rounding leaves."""
+    off = ~(np.abs(np.exp(logged) - taken) <= _APART * taken)
+    if off.any():
+        row = int(off.argmax())
+        raise DataError(
+            f"log_propensity says that the action of step {row} had the probability {np.exp(logged[row]):.6g}, and "
+            f"propensities say {taken[row]:.6g}: one of them is wrong; leave it out"
+        )

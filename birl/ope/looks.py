@@ -20,6 +20,7 @@ from birl.files.locks import FolderLock
 
 SELECT: Final = "select"
 CERTIFY: Final = "certify"
+_DONE: Final = {SELECT: "chosen policies", CERTIFY: "answered another question"}
 
 
 def record_of(dataset: str | Path) -> Path:
@@ -66,16 +67,17 @@ def look(dataset: str | Path, digest: str, purpose: str, asked: str, *, reuse: b
         if locked:
             lock.sign()
         entries = _read(file)
-        used = [one for one in entries if one["digest"] == digest and _spends(one, purpose, asked)]
-        if used and not reuse:
-            when, what = used[0]["when"], "selected by" if used[0]["purpose"] == SELECT else "certified with"
-            raise DataError(
-                f"the episodes of {dataset} were already {what} at {when} ({file.name}): an answer by them now would "
-                "be too good. Log new episodes, or keep a part that nobody has looked at (birl data split); "
-                "--allow-reuse answers all the same, and says so"
-            )
         now = {"digest": digest, "purpose": purpose, "question": asked}
-        if not any(all(one[key] == value for key, value in now.items()) for one in entries):
+        same = [all(one[key] == value for key, value in now.items()) for one in entries]
+        before = entries[: same.index(True)] if purpose == CERTIFY and any(same) else entries
+        used = [one for one in before if one["digest"] == digest and _spends(one, purpose, asked)]
+        if used and not reuse:
+            raise DataError(
+                f"the episodes of {dataset} have {_DONE[used[0]['purpose']]}, at {used[0]['when']} ({file.name}): "
+                "another answer by them now would be too good. Ask that question again, log new episodes, or keep a "
+                "part that nobody has looked at (birl data split); --allow-reuse answers all the same, and says so"
+            )
+        if not any(same):
             when = datetime.now(UTC).isoformat(" ", "seconds")
             atomic_write(file, json.dumps([*entries, {**now, "when": when}], indent=1).encode())
         return bool(used)
@@ -92,6 +94,8 @@ def _spends(entry: dict[str, str], purpose: str, asked: str) -> bool:
 def _read(file: Path) -> list[dict[str, str]]:
     if not file.exists():
         return []
+    if not file.is_file():
+        raise CorruptFileError(f"{file} is no file: it must be the record of looks; take it away")
     found = parse_json(file.read_bytes(), str(file))
     keys = {"digest", "purpose", "question", "when"}
     rows: list[Any] = found if isinstance(found, list) else [None]

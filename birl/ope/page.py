@@ -26,7 +26,9 @@ LONGEST: Final = 300
 LARGEST: Final = 1_000_000
 """Bytes that a page may have."""
 
-_UNWRITABLE: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNWRITABLE: Final = re.compile(  # controls, and signs that turn the direction of text around
+    "[^\x20-\x7e\xa0-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 220, 64, 44, 12
 
 

@@ -105,7 +105,9 @@ def _advice(found: Mapping[str, Evaluation], ranges: Mapping[str, tuple[int, int
         return "None can be judged by these logs: look at what is refused, and log what is asked for there."
     first = [name for name in judgeable if ranges[name][0] == 1]
     above = [name for name in first if _lower(found[name]) > 0]
-    if len(first) == len(found) > 1:
+    if len(judgeable) == 1 < len(found):
+        said = f"{first[0]} is the only one that can be judged{': certify it' if above else ''}."
+    elif len(first) == len(found) > 1:
         said = f"None stands out: these logs do not tell the {len(found)} policies apart."
     elif len(first) == 1:
         said = f"{first[0]} stands out among those that can be judged: certify it."

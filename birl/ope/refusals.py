@@ -187,7 +187,10 @@ LIMITS = (
         "certain", WEIGHTED, 0.5, 0.95, "{} of the logged actions had the propensity 1",
         "log with a policy that tries every action, with a floor",
     ),
-    Limit("no_propensities", WEIGHTED, None, 0, "{} of the steps have no propensity", "log them, or estimate them"),
+    Limit(
+        "no_propensities", WEIGHTED, None, 0, "steps have no propensity (a share of {})",
+        "log them, or estimate them (behaviour='estimated', --behaviour estimated)",
+    ),
     Limit(
         "calibration_error", WEIGHTED, 0.02, 0.05, "estimated propensities are off by {} on average",
         "log propensities, or calibrate the model",

@@ -424,3 +424,35 @@ def test_verdicts_tell_the_gamma() -> None:
     lowers = [low for _, low, _ in said.ranges]
     assert lowers[0] == pytest.approx(said.lower) and lowers == sorted(lowers, reverse=True)
     assert all((low > 0) == (strength < said.flips_at) for strength, low, _ in said.ranges)
+
+
+def test_rounded_propensities_are_those_of_the_policy() -> None:
+    """Of a policy that acted, whose propensities were logged with four or six digits."""
+    rng = np.random.default_rng(0)
+    table = np.array([1 / 3, 2 / 3])
+    for digits in (4, 6):
+        episodes = []
+        for action in rng.choice(2, 400, p=table):
+            extra = {"log_propensity": np.log(table.round(digits)[[action]])}
+            x, reward = np.zeros((1, 1), np.float32), np.array([[1.0 - action]], np.float32)
+            episodes.append(Episode(x, np.array([[action]]), reward, True, extra=extra))
+        data = create_infinite_replay_buffer(episodes=episodes, action_space=ActionSpace.DISCRETE, action_size=2)
+        gain = evaluate(Told(table[None]), data).gain
+        assert gain is not None and gain.gain.value == 0 and not gain.gain.terms.any()
+
+
+@pytest.mark.parametrize(
+    ("vector", "says"),
+    [
+        ((0.01, 0.99), "log_propensity says that the action of step 0 had the probability 0.333333, and"),
+        ((1.0, 1.0), "propensities sums to 2 at step 0; it must be 1"),
+        ((1.5, -0.5), "propensities is -0.5 at step 0 for action 1"),
+    ],
+)
+def test_propensities_that_contradict_each_other_are_refused(vector: Any, says: str) -> None:
+    extra = {"log_propensity": np.log([1 / 3]), "propensities": np.array([vector])}
+    x, chosen, reward = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32)
+    episodes = [Episode(x, chosen, reward, True, extra=extra) for _ in range(3)]
+    data = create_infinite_replay_buffer(episodes=episodes, action_space=ActionSpace.DISCRETE, action_size=2)
+    with pytest.raises(DataError, match=says):
+        evaluate(Told(np.array([[0.5, 0.5]])), data)

@@ -48,7 +48,8 @@ def test_advice() -> None:
     one = rank({"best": Told(improved(2.0)), "bad": Told(improved(-2.0))}, data, gamma=0.95)
     assert one.advice == "best stands out among those that can be judged: certify it."
     poor = rank({"poor": Told(improved(-1.0)), "bad": Told(improved(-3.0))}, data, gamma=0.95)
-    assert poor.advice.startswith("poor stands out") and poor.advice.endswith("surely better than the logs.")
+    only = "poor is the only one that can be judged. None of these is surely better than the logs."
+    assert poor.evaluations["bad"].decides is None and poor.advice == only
     none = rank({"a": Told(POLICY)}, logs(12), gamma=0.95)
     assert none.advice.startswith("None can be judged") and none.ranges == {"a": (1, 1)}
     seen = rank({"a": Told(POLICY), "b": Told(LOGGER)}, data, gamma=0.95, seen={"a"})
@@ -68,12 +69,15 @@ def test_one_look_certifies(tmp_path: Path) -> None:
     kept = (tmp_path / "looks.json").read_bytes()
     assert not looks.look(tmp_path, "digest", looks.CERTIFY, first)  # after a kill: the same answer
     assert (tmp_path / "looks.json").read_bytes() == kept
-    with pytest.raises(DataError, match=r"already certified with at .* Log new episodes, .* --allow-reuse"):
+    with pytest.raises(DataError, match=r"answered another question, at .* log new episodes, .* --allow-reuse"):
         looks.look(tmp_path, "digest", looks.CERTIFY, second)
-    with pytest.raises(DataError, match="already certified"):
+    with pytest.raises(DataError, match="have answered another question"):
         looks.look(tmp_path, "digest", looks.SELECT, "")
     assert (tmp_path / "looks.json").read_bytes() == kept  # what was refused was not asked
     assert looks.look(tmp_path, "digest", looks.CERTIFY, second, reuse=True)
+    assert not looks.look(tmp_path, "digest", looks.CERTIFY, first)  # which was the first all the same
+    with pytest.raises(DataError, match="have answered another question"):
+        looks.look(tmp_path, "digest", looks.CERTIFY, second)
     assert not looks.look(tmp_path, "other episodes", looks.CERTIFY, second)
 
 
@@ -83,7 +87,7 @@ def test_what_chose_does_not_certify(tmp_path: Path) -> None:
     for _ in range(2):
         assert not looks.look(file, "digest", looks.SELECT, "")
     assert len(json.loads((tmp_path / "steps.h5.looks.json").read_text())) == 1
-    with pytest.raises(DataError, match="already selected by"):
+    with pytest.raises(DataError, match="have chosen policies"):
         looks.look(file, "digest", looks.CERTIFY, "q")
 
 
