@@ -10,11 +10,11 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 
 import numpy as np
@@ -121,14 +121,12 @@ class Tuning:
                             f"{self._folder(each.trial.number)}.log); the same command goes on when that is mended"
                         )
                 if not ended:
-                    time.sleep(_POLL)
-        except (KeyboardInterrupt, SystemExit):
-            note(f"stopping {len(running)} trials, which write checkpoints")
-            raise
+                    sleep(_POLL)
         finally:
             if running:
+                numbers = ", ".join(str(each.trial.number) for each in running)
+                note(f"stopping trials ({numbers}), which write checkpoints; the same command goes on in {self._out}")
                 _end(running)
-                note(f"stopped; give the same command again to go on in {self._out}")
 
     def _folder(self, number: int) -> Path:
         return self._out / f"trial_{number:04d}"
@@ -180,9 +178,9 @@ class Tuning:
             running.reported.add(step)
             running.trial.report(value, step)
             if not over and not running.pruned and running.trial.should_prune():
-                running.pruned = time.monotonic()
+                running.pruned = monotonic()
                 running.process.terminate()
-        if running.pruned and not over and time.monotonic() > running.pruned + _PATIENCE:
+        if running.pruned and not over and monotonic() > running.pruned + _PATIENCE:
             running.process.kill()
         return over
 
@@ -305,9 +303,9 @@ def _end(running: Sequence[_Running]) -> None:
     try:
         for each in running:
             each.process.terminate()
-        until = time.monotonic() + _PATIENCE
+        until = monotonic() + _PATIENCE
         for each in running:
-            each.process.wait(max(0.0, until - time.monotonic()))
+            each.process.wait(max(0.0, until - monotonic()))
     except subprocess.TimeoutExpired:
         note("trials that do not end are killed")
     finally:

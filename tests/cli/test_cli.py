@@ -35,7 +35,7 @@ ONLINE = ["train", "dqn", "--env-id", "CartPole-v1", "--n-steps", "200", "--set"
 ONE_SEED = "EDAC differentiates through gradients"
 
 COMMANDS = ["train", "evaluate", "collect", "stats", "plot", "plot-all", "record", "play", "export", "convert", "algos"]
-COMMANDS += ["install", "data", "ope"]
+COMMANDS += ["install", "data", "ope", "tune"]
 
 
 def tensors(model: Path) -> dict[str, Any]:
