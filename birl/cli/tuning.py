@@ -173,11 +173,11 @@ class Tuning:
         """Report new evaluations of a trial, prune it if it is bad, and say whether its process has ended."""
         over = running.process.poll() is not None  # first: what it wrote last is then read
         for step, value in self._evaluations(running.trial.number):
-            if step in running.reported:
+            if step in running.reported or running.pruned:  # what comes after depends on when the process ends
                 continue
             running.reported.add(step)
             running.trial.report(value, step)
-            if not over and not running.pruned and running.trial.should_prune():
+            if running.trial.should_prune():
                 running.pruned = monotonic()
                 running.process.terminate()
         if running.pruned and not over and monotonic() > running.pruned + _PATIENCE:
@@ -187,11 +187,13 @@ class Tuning:
     def _tell(self, running: _Running) -> bool:
         """Tell Optuna how a trial ended; returns whether it was a success."""
         number, state = running.trial.number, self._optuna.trial.TrialState
-        scores = [value for _, value in self._evaluations(number)]
+        found = dict(self._evaluations(number))
         if running.pruned:
             self._study.tell(number, state=state.PRUNED)
-            note(f"trial {number} pruned at step {max(running.reported)}: {scores[-1]:.5g}")
+            step = max(running.reported)
+            note(f"trial {number} pruned at step {step}: {found[step]:.5g}")
             return True
+        scores = list(found.values())
         score = _score(scores)
         status = running.process.returncode
         if status == 0 and math.isfinite(score):
@@ -275,11 +277,15 @@ class Tuning:
         axes[0].set(xlabel="trial")
         for search, place in zip(self._searches, axes[1:], strict=False):
             place.set(xlabel=search.name)
-            if search.log:
-                place.set_xscale("log")
             if search.choices:
                 place.set_xticks(range(len(search.choices)), search.choices)
                 place.set_xlim(-0.5, len(search.choices) - 0.5)
+            elif search.log:
+                place.set_xscale("log")
+                place.set_xlim(search.low / 1.2, search.high * 1.2)
+            else:
+                margin = 0.04 * (search.high - search.low)
+                place.set_xlim(search.low - margin, search.high + margin)
         for place in axes[: len(self._searches) + 1]:
             place.grid(alpha=0.3)
         for place in axes[len(self._searches) + 1 :]:
