@@ -187,13 +187,11 @@ class Tuning:
     def _tell(self, running: _Running) -> bool:
         """Tell Optuna how a trial ended; returns whether it was a success."""
         number, state = running.trial.number, self._optuna.trial.TrialState
-        found = dict(self._evaluations(number))
         if running.pruned:
-            self._study.tell(number, state=state.PRUNED)
-            step = max(running.reported)
-            note(f"trial {number} pruned at step {step}: {found[step]:.5g}")
+            told = self._study.tell(number, state=state.PRUNED)
+            note(f"trial {number} pruned at step {told.last_step}: {told.intermediate_values[told.last_step]:.5g}")
             return True
-        scores = list(found.values())
+        scores = [value for _, value in self._evaluations(number)]
         score = _score(scores)
         status = running.process.returncode
         if status == 0 and math.isfinite(score):
