@@ -28,6 +28,7 @@ from birl.cli.plot_all import plot_all
 from birl.cli.record import record
 from birl.cli.stats import stats
 from birl.cli.train import train
+from birl.cli.tune import COMMAND, tune
 from birl.config import hyperparameters
 from birl.errors import BirlError
 from birl.run.signals import handled_by
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 _COMMANDS: dict[Callable[..., None], str] = {
     train: "Train from logged data or in an environment.",
+    tune: "Search for settings by many runs.",
     evaluate: "Returns of a trained policy.",
     collect: "Episodes of a trained policy as a dataset.",
     stats: "Statistics of a metric, a run or a dataset.",
@@ -56,7 +58,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
     install: "Install optional packages.",
 }
 for _command, _summary in _COMMANDS.items():
-    app.command(short_help=_summary)(_command)
+    app.command(short_help=_summary, **(COMMAND if _command is tune else {}))(_command)
 app.add_typer(data, name="data", short_help="Logs as episodes: schema, import, report, split.")
 app.add_typer(ope, name="ope", short_help="From logs to a decision: report, rank.")
 
@@ -146,7 +148,7 @@ def _field(error: Exception, words: Sequence[str]) -> str:
     option = str(getattr(error, "option_name", ""))
     name = option.lstrip("-").replace("-", "_")
     configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
-    if words[0] != "train" or not any(name in hyperparameters(each) for each in configs):
+    if words[0] not in ("train", "tune") or not any(name in hyperparameters(each) for each in configs):
         return ""
     place = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
     value = words[place].partition("=")[2] or "".join(words[place + 1 : place + 2]) or "…"

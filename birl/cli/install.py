@@ -26,6 +26,7 @@ EXTRAS = {
     "ray": "Collectors on several machines (Ray).",
     "sql": "Logs by SQL (duckdb).",
     "tensorboard": "Logging to TensorBoard.",
+    "tune": "Search for settings (Optuna).",
     "video": "Videos (birl record).",
     "wandb": "Logging to Weights & Biases.",
 }

@@ -235,7 +235,7 @@ def train(
         raise ConfigError("--stop-at is about returns in an environment: give --env-id, too")
     if action_mask and env_id is None:
         raise ConfigError("--action-mask is about an environment: give --env-id, too, or leave it out")
-    _check_source(algorithm, dataset, demonstrations)
+    check_source(algorithm, dataset, demonstrations)
     unused = {**learning, **given(random_steps=random_steps), **drawing}
     unused |= {} if algorithm.learns_from.explored else explored
     replays = algorithm.learns_from.replays
@@ -434,7 +434,7 @@ def _check(
             stepper.step(stepper.actions.sample(stepper.n, generator))
 
 
-def _check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None, shown: str | None) -> None:
+def check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None, shown: str | None) -> None:
     """Reject algorithms that cannot learn from this source."""
     name = algorithm.__name__
     if not algorithm.learns_from.loops:

@@ -34,8 +34,8 @@ OFFLINE = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 
 ONLINE = ["train", "dqn", "--env-id", "CartPole-v1", "--n-steps", "200", "--set", "batch_size=8"]
 ONE_SEED = "EDAC differentiates through gradients"
 
-COMMANDS = ["train", "evaluate", "collect", "stats", "plot", "plot-all", "record", "play", "export", "convert", "algos"]
-COMMANDS += ["install", "data", "ope"]
+COMMANDS = ["train", "tune", "evaluate", "collect", "stats", "plot", "plot-all", "record", "play", "export", "convert"]
+COMMANDS += ["algos", "install", "data", "ope"]
 
 
 def tensors(model: Path) -> dict[str, Any]:
