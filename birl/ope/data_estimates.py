@@ -17,7 +17,7 @@ from birl.ope.data_models import auc, cross_fitted, nearest, ridge, softmax, som
 from birl.ope.data_pass import Seen
 from birl.ope.diagnostics import calibration_error
 from birl.ope.estimators import Estimate
-from birl.ope.intervals import Interval, t_interval, t_quantile
+from birl.ope.intervals import t_interval, t_quantile
 from birl.ope.page import Table, intervals, lines
 from birl.types import Array
 
@@ -143,15 +143,7 @@ def _excess(of: Behaviour) -> float | None:
     """By how much a model foretells logged actions better than their propensities: the lower end of its interval."""
     if of.logged is None or of.log_model is None:
         return None
-    return max(0.0, float(_mean_of_groups(of.log_model - of.logged, of.groups).lower))
-
-
-def _mean_of_groups(values: Array, groups: Array) -> Interval:
-    """That of `t_interval` with clusters, from sums of groups, of which there may be many."""
-    _, place = np.unique(groups, return_inverse=True)
-    mean = values.mean()
-    apart = np.bincount(place, values - mean)
-    return t_interval(Estimate(mean + apart * len(apart) / len(values)))
+    return max(0.0, float(t_interval(Estimate(of.log_model - of.logged), clusters=of.groups).lower))
 
 
 def _by_chance(said: Array) -> float:
@@ -236,7 +228,7 @@ def _lowered(
 
     Not as a share of the error itself: where the world is almost certain, that is the error of a small model.
     """
-    gain = _mean_of_groups(without - with_, groups)
+    gain = t_interval(Estimate(without - with_), clusters=groups)
     share = float((without - with_).mean()) / blind
     rows.append([name, float(without.mean()), float(with_.mean()), blind, share])
     return share if gain.lower > 0 else 0.0
@@ -301,7 +293,7 @@ def power(seen: Seen, of: Behaviour, gamma: float) -> Check:
     units = len(terms) if clusters is None else len(np.unique(clusters))
     if units < 2:
         return Check("Power", about + " One unit has no spread.", {}, {"half-width": None})
-    found = _mean_of_groups(terms, np.arange(len(terms)) if clusters is None else clusters)
+    found = t_interval(Estimate(terms), clusters=clusters)
     half, mean = float(found.upper - found.lower) / 2, float(terms.mean())
     rows: list[list[object]] = [["as logged", float(units), half]]
     ends = [("as logged", float(found.lower), mean, float(found.upper))]

@@ -60,7 +60,9 @@ def t_interval(estimate: Estimate, confidence: float = 0.95, clusters: Array | N
         names, of = np.unique(np.asarray(clusters), return_inverse=True)
         if of.shape != (n,):
             raise ShapeError(f"clusters has the shape {np.shape(clusters)}; there are {n} episodes")
-        apart = apart @ (of[:, None] == np.arange(len(names))).astype(np.float64)
+        order = np.argsort(of, kind="stable")  # sums of runs: no matrix of episodes by clusters
+        begins = np.searchsorted(of[order], np.arange(len(names)))
+        apart = np.add.reduceat(apart[..., order], begins, axis=-1)
     count = apart.shape[-1]
     if count < 2:
         kind = "episode" if clusters is None else "cluster"

@@ -97,8 +97,8 @@ class Logged:
             target = _in_parts(tells, self.observations, self.action)
         ratio = q = v = v_logged = None
         if self.log_propensity is not None:
-            ratio = self.pad(target - self.log_propensity)
-            log_ratios(self.pad(target), self.pad(self.log_propensity), self.mask, densities=self.densities)  # checks
+            logged = self.pad(self.log_propensity)
+            ratio = log_ratios(self.pad(target), logged, self.mask, densities=self.densities)
             same = SAME if (np.abs(ratio) >= ROUNDED).any() else ROUNDED
             ratio = np.where(np.abs(ratio) < same, 0.0, ratio)
         if every is not None and self.x is not None:
