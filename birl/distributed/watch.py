@@ -34,13 +34,12 @@ class Watch:
     def __init__(self, step_timeout: float) -> None:
         self._limits = {True: step_timeout, False: max(START, step_timeout)}
         self.slice = min(1.0, step_timeout / 4)
-        self._places: dict[int, Any] = {}
-        self._begun: dict[int, bool] = {}
+        self._places: dict[int, Any] = {}  # None before the first sign
         self._quiet: dict[int, float] = {}
 
     def start(self, index: int) -> None:
         """A worker begins anew."""
-        self._places[index], self._begun[index], self._quiet[index] = None, False, 0.0
+        self._places[index], self._quiet[index] = None, 0.0
 
     def __contains__(self, index: int) -> bool:
         """Whether it has ever begun."""
@@ -48,7 +47,7 @@ class Watch:
 
     def begun(self, index: int) -> bool:
         """Whether a worker has given a sign since its beginning."""
-        return self._begun[index]
+        return self._places[index] is not None
 
     def moved(self, index: int) -> None:
         """A worker was sent an order, or has answered one."""
@@ -56,16 +55,16 @@ class Watch:
 
     def saw(self, index: int, place: Any) -> None:
         """A worker has told its place."""
-        if not self._begun[index] or place != self._places[index]:
-            self._places[index], self._begun[index], self._quiet[index] = place, True, 0.0
+        if place != self._places[index]:
+            self._places[index], self._quiet[index] = place, 0.0
 
     def waited(self, index: int, seconds: float) -> bool:
         """Somebody waited for a worker. Returns whether it counts as hung."""
         self._quiet[index] += min(seconds, self.slice)  # more than that was not waiting
-        return self._quiet[index] > self._limits[self._begun[index]]
+        return self._quiet[index] > self._limits[self.begun(index)]
 
     def verdict(self, index: int) -> tuple[str, Any]:
         """Of a worker that hung: how it was ended, and its place, ``"its beginning"`` if it has none yet."""
-        begun = self._begun[index]
+        begun = self.begun(index)
         how = f"because it did not {'move' if begun else 'begin'} for {self._limits[begun]:g} seconds"
         return how, self._places[index] if begun else "its beginning"
