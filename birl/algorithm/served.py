@@ -107,7 +107,7 @@ def schema_of(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord
 def _tensor(each: Any) -> dict[str, Any]:
     """Name, dtype and shape of an input or output; ``None`` for a dimension of any size."""
     shape = [size if isinstance(size, int) else None for size in each.shape]
-    return {"name": each.name, "dtype": _DTYPES[each.type], "shape": shape}
+    return {"name": each.name, "dtype": _DTYPES.get(each.type, each.type), "shape": shape}
 
 
 def _leaves(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
