@@ -23,6 +23,7 @@ from birl.algorithm.learns import Learns
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
+from birl.dataset.log_record import LogRecord, joined
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
 from birl.errors import ConfigError, NotBuiltError
@@ -180,6 +181,11 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
         return self.actions if self._learner is None else self.spec.actions.kind
 
     @property
+    def logs(self) -> LogRecord | None:
+        """The logs that it has learned from, if datasets told of any."""
+        return None if self._learner is None else self._learner.logs
+
+    @property
     def is_recurrent(self) -> bool:
         """Whether a network is recurrent, so that training needs sequences."""
         return self.learner.recurrent
@@ -220,9 +226,13 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes, or check them against the networks if built.
 
-        Fits scalers that are not fitted yet.
+        Fits scalers that are not fitted yet. A dataset of logs (`birl.dataset.from_table`) tells what its columns mean,
+        which goes into files; later ones must have the same.
         """
+        building.check_source("build_with_dataset", dataset)
+        logs = joined(self.logs, dataset.logs, f"this {type(self).__name__}", "the dataset")
         self._build_or_check(building.fit_to_dataset(self.definition(), self.config, dataset), building.check_dataset)
+        self.learner.logs = logs
 
     def build_with_env(self, env: Any) -> None:
         """Build for an environment's spaces, or check them against the networks if built.

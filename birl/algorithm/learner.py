@@ -18,6 +18,7 @@ from birl.algorithm.apart import check_apart
 from birl.algorithm.batches import hand_back
 from birl.algorithm.retuning import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
+from birl.dataset.log_record import LogRecord
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
@@ -184,6 +185,7 @@ class Learner:
         shared: says who else learns with it at the moment; empty if nobody does.
         memory: values that the experience keeps between draws.
         running: the scalers that move with what is seen in environments, by name.
+        logs: those that it learned from, if datasets knew them.
     """
 
     def __init__(
@@ -217,6 +219,7 @@ class Learner:
                 "layers would change between the two: leave noisy out of the encoder of its policy"
             )
         self.memory: dict[str, Any] = {}
+        self.logs: LogRecord | None = None
         self.returns = self._new_returns()
         self.transition_picker: Any = None
         self.shared = ""
@@ -486,6 +489,8 @@ def described(learner: Learner) -> dict[str, Any]:
         data["choices"] = choices
     if retuned := learner.tuning.described():
         data["retuned"] = retuned
+    if learner.logs is not None:
+        data["logs"] = learner.logs.described()
     return data if learner.evaluated is None else {**data, "policy": described(learner.evaluated)}
 
 

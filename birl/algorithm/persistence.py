@@ -19,6 +19,7 @@ from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner, described, policy_state
 from birl.checks import check
 from birl.config import AlgorithmConfig, read_json_config
+from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError, CorruptFileError, ForeignFileError, UnsupportedError
 from birl.files import load_archive, save_archive
 from birl.files.budget import MAX_NETWORK_ARRAYS
@@ -124,6 +125,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
         raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
     with contextlib.nullcontext() if state is None else parameters_follow():
         algorithm.create_impl(spec.observations, spec.actions)
+    algorithm.learner.logs = LogRecord.restored(data["logs"]) if "logs" in data else None
     return algorithm
 
 

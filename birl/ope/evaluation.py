@@ -20,7 +20,7 @@ from birl.ope.estimators import (
     weighted_doubly_robust,
 )
 from birl.ope.intervals import Interval, t_interval
-from birl.ope.logged import Logged, View, read
+from birl.ope.logged import Logged, View, check_columns, read
 from birl.ope.refusals import FAMILIES, Finding, allowed, judge, model_facts, weight_facts
 from birl.ope.sensitivity import Confounded
 from birl.ope.weights import Trajectories
@@ -145,6 +145,7 @@ def evaluate(
             probabilities or with a memory. Logs that cannot carry an answer are no error: see `Evaluation.findings`.
     """
     check("confidence", confidence, float, above=0, below=1)
+    check_columns({name: policy, against_name: against}, dataset)
     logs = read(dataset, gamma, horizon, behaviour, seed)
     how = behaviour if isinstance(behaviour, str) else "given"
     versus = None if isinstance(against, str) and against == "logs" else (against_name, logs.seen_from(against))

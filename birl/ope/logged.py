@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -11,6 +11,7 @@ import numpy as np
 from birl.acting.built import BuiltPolicy
 from birl.algorithm.acts import Acts
 from birl.checks import check
+from birl.dataset.log_record import check_same_columns
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
 from birl.ope.diagnostics import calibration_error, unsupported_mass
@@ -179,6 +180,13 @@ def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logg
     densities = info.action_space is not ActionSpace.DISCRETE
     arrays = (observations, action, reward, mask, float(gamma), choices, logged, vector, cluster, time, facts, x)
     return Logged(*arrays, part, densities)
+
+
+def check_columns(policies: Mapping[str, Any], dataset: Any) -> None:
+    """Raise `ConfigError` if a policy has learned from logs whose columns became other numbers than the dataset's."""
+    for name, policy in policies.items():
+        if isinstance(policy, Acts):
+            check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
 
 
 def log_probability_of(policy: Any) -> Callable[..., Array]:
