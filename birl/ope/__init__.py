@@ -39,6 +39,7 @@ from birl.ope.intervals import (
 from birl.ope.magic import magic
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
 from birl.ope.ranking import Ranking, rank
+from birl.ope.refits import Refits, fqe_refits, linear_refits, resamples, return_refits
 from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
 from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.weights import (
@@ -77,6 +78,7 @@ __all__ = [
     "Limit",
     "Mixture",
     "Ranking",
+    "Refits",
     "Row",
     "Sampled",
     "Softmax",
@@ -95,6 +97,7 @@ __all__ = [
     "doubly_robust",
     "evaluate",
     "folds",
+    "fqe_refits",
     "hcope_bound",
     "hoeffding_interval",
     "holm",
@@ -102,6 +105,7 @@ __all__ = [
     "judge",
     "kappa",
     "kernel_log_density",
+    "linear_refits",
     "load_policy",
     "log_ratios",
     "magic",
@@ -115,7 +119,9 @@ __all__ = [
     "rank",
     "refit_interval",
     "report_data",
+    "resamples",
     "return_quantile",
+    "return_refits",
     "shrink_ratios",
     "switch_ratios",
     "t_interval",
