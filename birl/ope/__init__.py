@@ -16,6 +16,7 @@ from birl.ope.estimators import (
     Estimate,
     bias_bound,
     direct_method,
+    double_reinforcement_learning,
     doubly_robust,
     folds,
     importance_sampling,
@@ -37,6 +38,8 @@ from birl.ope.intervals import (
     t_quantile,
 )
 from birl.ope.magic import magic
+from birl.ope.marginal import marginal_ratios
+from birl.ope.mrdr import more_robust_q
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
 from birl.ope.ranking import Ranking, rank
 from birl.ope.refits import Refits, fqe_refits, linear_refits, resamples, return_refits
@@ -94,6 +97,7 @@ __all__ = [
     "decide",
     "diagnose",
     "direct_method",
+    "double_reinforcement_learning",
     "doubly_robust",
     "evaluate",
     "folds",
@@ -109,8 +113,10 @@ __all__ = [
     "load_policy",
     "log_ratios",
     "magic",
+    "marginal_ratios",
     "mixture_log_ratios",
     "model_facts",
+    "more_robust_q",
     "on_policy",
     "p_value",
     "padded",

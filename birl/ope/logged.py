@@ -16,6 +16,7 @@ from birl.models import is_recurrent
 from birl.ope.diagnostics import calibration_error, unsupported_mass
 from birl.ope.estimators import folds
 from birl.ope.linear import WIDEST, Steps, estimated_propensities, features, fitted_q
+from birl.ope.marginal import marginal_ratios
 from birl.ope.weights import Trajectories, log_ratios, padded
 from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves, tree_map
 
@@ -26,6 +27,8 @@ _APART: Final = 0.02
 """Logarithms of ratios that are nearer to 0 are 0: logs may hold float32."""
 SUPPORTED: Final = 1e-3
 """The least propensity of an action that logs hold."""
+MARGINAL: Final = 100
+"""Features that ratios of visits may have."""
 _AT_ONCE: Final = 20_000
 
 
@@ -114,18 +117,20 @@ class Logged:
             target = np.where(every[np.arange(len(every)), self.action] > 0, target, -np.inf)
         else:
             target = _in_parts(log_probability_of(policy), self.observations, self.action)
-        ratio = q = v = v_logged = None
+        ratio = q = v = z = v_logged = None
         if self.log_propensity is not None:
             logged = self.pad(self.log_propensity)
             ratio = log_ratios(self.pad(target), logged, self.mask, densities=self.densities)
             same = SAME if (np.abs(ratio) >= ROUNDED).any() else ROUNDED
             ratio = np.where(np.abs(ratio) < same, 0.0, ratio)
         if every is not None and self.x is not None:
-            all_q, value = fitted_q(self.steps(), every, np.repeat(self.part, self.mask.sum(1)))
+            steps, part = self.steps(), np.repeat(self.part, self.mask.sum(1))
+            all_q, value = fitted_q(steps, every, part)
+            z = None if steps.x.shape[1] > MARGINAL else self.pad(marginal_ratios(steps, every, part))
             q, v = self.pad(all_q[np.arange(len(all_q)), self.action]), self.pad(value)
             if self.propensities is not None:
                 v_logged = self.pad((self.propensities * all_q).sum(-1))
-        of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v)
+        of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v, z)
         facts: dict[str, float | None] = {}
         if every is not None and self.propensities is not None:
             everything = self.propensities > SUPPORTED
