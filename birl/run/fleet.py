@@ -13,25 +13,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final, Self
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 
 from birl.checks import check
 from birl.distributed.ray import Remote
 from birl.distributed.transport import Gone, Inline, Processes, Transport
-from birl.distributed.workers import check_given
-from birl.envs import Step
-from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
+from birl.errors import CorruptFileError, WorkerError
 from birl.logging import LOG
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import Cluster
 from birl.run.collecting import Collecting, Fragment, Given, Order
-from birl.run.player import Choice, Measure, Player, check_lanes, explorers_for, spread, unmeasured
-from birl.run.protocols import Environment, ExplorerProtocol, Trainable
-from birl.types import Array, State, Tree, tree_map
+from birl.run.fragments import Store
+from birl.run.player import Measure, Player, unmeasured
+from birl.run.protocols import Trainable
+from birl.types import Array, State
 
 TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
     "inline": lambda cluster: Inline(Collecting),
@@ -61,10 +58,6 @@ class _Place:
         self.fragments: deque[Fragment] = deque()
         self.begun, self.deaths = False, 0
         self.hung: Any = None
-
-
-Store = Callable[[Player, list[tuple[Any, Fragment]], int | None], None]
-"""Stores fragments, each of the lanes ``[k]`` or of all (``None``): ``(player, fragments, most)``."""
 
 
 class Fleet:
@@ -347,153 +340,6 @@ class Fleet:
                 )
             orders.append(order)
         return orders
-
-
-_ADVICE: Final = (
-    "give a name, such as 'CartPole-v1', or a function of the environment's number, in a module that can be imported"
-)
-
-# -- what fleets are made of -------------------------------------------------------------------------------------------
-
-
-def begin_fleet(
-    algorithm: Any,
-    env: Environment,
-    player: Player,
-    cluster: Cluster,
-    explorer: ExplorerProtocol | None,
-    generators: list[tuple[np.random.Generator, np.random.Generator]],
-    n_steps: int,
-    *,
-    observed: Tree,
-    calls: int,
-    random_steps: int = 0,
-    rollouts: bool = False,
-) -> Fleet:
-    """The collectors of a run, of which none has begun.
-
-    Args:
-        algorithm: built.
-        env: what collectors make their environments of; see `birl.run.collecting.environment`.
-        player: of all environments.
-        cluster: how steps are made.
-        explorer: one for all collectors, or a list with one for each.
-        generators: of resets and of random actions, for each collector; see `generators_for`.
-        n_steps: of the run.
-        observed: what is read of observations.
-        calls: steps of each environment in a fragment.
-        random_steps: number of uniformly random steps at the start.
-        rollouts: whether rollouts are learned from.
-    """
-    sent = cluster.transport == "processes"
-    n, each = cluster.environments, explorers_for(explorer, cluster.collectors, "collectors", sent=sent)
-    if sent and not isinstance(env, str):
-        check_given("env", env, _ADVICE)
-    config = algorithm.config
-    config = replace(config, compile_graph=False) if config.compile_graph is True else config
-    parts = (type(algorithm), config, algorithm.spec.observations, algorithm.spec.actions)
-    given = []
-    for i, (resets, random) in enumerate(generators):
-        own = each[i]
-        if cluster.collectors > 1 and hasattr(own, "renewed"):
-            own = own.renewed()
-        made = Given(
-            i,
-            parts,
-            env,
-            range(i * n, (i + 1) * n),
-            observed,
-            own,
-            random_steps,
-            rollouts,
-            [source.bit_generator.state for source in (resets, *resets.spawn(n - 1))],
-            random.bit_generator.state,
-            int(random.spawn(1)[0].integers(2**32)),
-        )
-        given.append(made)
-    return Fleet(algorithm, player, cluster, given, calls, n_steps, join if rollouts else append_by_lane)
-
-
-def generators_for(base: np.random.Generator, n: int) -> list[tuple[np.random.Generator, np.random.Generator]]:
-    """Generators of resets and of random actions for ``n`` collectors; the first has those of a run without one."""
-    return [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
-
-
-def first_environment(env: Any) -> Any:
-    """The environment, or its name, that tells a run its spaces. Collectors do not step it: each has its own."""
-    return env(0) if callable(env) and not hasattr(env, "step") else env
-
-
-def check_cluster(env: Environment, buffer: Any, overlap: bool, cluster: Cluster) -> None:
-    """Raise an error if a run cannot have collectors.
-
-    Raises:
-        ConfigError: if the environment is a vector environment, or steps are to overlap with updates.
-        ShapeError: if the buffer has not one lane for each environment.
-    """
-    if isinstance(env, VectorEnv):
-        raise ConfigError(
-            f"a {type(env).__name__} was given with cluster=…; give a plain environment, of which each collector steps "
-            "as many as birl.Cluster(environments=…) says"
-        )
-    if overlap:
-        raise ConfigError("overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out")
-    check_lanes(getattr(buffer, "storage", None), cluster.lanes)
-
-
-def check_rollouts(algorithm: Any, cluster: Cluster) -> None:
-    """Raise an error if collectors cannot make the rollouts of an algorithm.
-
-    Raises:
-        ConfigError: if they would act on older weights.
-        UnsupportedError: if rollouts are of whole episodes, or scalers move within them.
-    """
-    name = type(algorithm).__name__
-    if cluster.order != "together":
-        raise ConfigError(
-            f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
-            "order='together'"
-        )
-    if not hasattr(algorithm.config, "rollout_length"):
-        raise UnsupportedError(
-            f"{name} learns from whole episodes, of which nobody knows the length when steps are ordered: leave "
-            "cluster out, or use an algorithm with a rollout_length, such as PPO or A2C"
-        )
-    if algorithm.learner.units_move:
-        raise UnsupportedError(
-            f"the observation_scaler of this {name} moves from step to step of a rollout, which collectors make apart: "
-            "fit it to data or bounds, or leave cluster out"
-        )
-
-
-def append_by_lane(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
-    """Store fragments one after another, each row by row."""
-    for lanes, fragment in fragments:
-        for t in range(len(fragment.rows["valid"])):
-            player.take(*_parts(_at(fragment.rows, t)), most, lanes)
-
-
-def join(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
-    """Store fragments side by side, as rows of all environments; those of which there is no row are not valid."""
-    for t in range(max(len(fragment.rows["valid"]) for _, fragment in fragments)):
-        whole: Tree = None
-        for lanes, fragment in fragments:
-            if t < len(fragment.rows["valid"]):
-                row = _at(fragment.rows, t)
-                if whole is None:
-                    whole = row if lanes is None else spread(row, lanes, player.n)
-                else:
-                    tree_map(lambda out, part, lanes=lanes: out.__setitem__(lanes, part), whole, row)
-        player.take(*_parts(whole), None if most is None else most - player.pending)
-
-
-def _at(rows: dict[str, Tree], t: int) -> Any:
-    return tree_map(lambda column: column[t], rows)
-
-
-def _parts(row: dict[str, Any]) -> tuple[Choice, Step]:
-    choice = Choice(**{name: row[name] for name in Choice._fields})
-    return choice, Step(**{name: row[name] for name in Step._fields[:-1]}, returns={})
 
 
 def _range(numbers: range) -> str:

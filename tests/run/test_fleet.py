@@ -34,7 +34,7 @@ from birl.files import load_archive, save_archive
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.preprocessing import RunningObservationScaler, RunningRewardScaler
-from birl.run import fleet
+from birl.run import fleet, fleet_parts
 from birl.run.collecting import Collecting
 from birl.run.identity import digest
 from birl.run.on_policy import on_policy_fitter
@@ -125,7 +125,7 @@ def unruly(monkeypatch: pytest.MonkeyPatch, seed: int = 0, loss: float = 0.0) ->
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectors are in this process, unless a test says otherwise."""
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setattr(fleet, "check_given", lambda *given: None)
+    monkeypatch.setattr(fleet_parts, "check_given", lambda *given: None)
 
 
 # -- one collector -----------------------------------------------------------------------------------------------------
