@@ -23,7 +23,7 @@ from birl.distributed.transport import Gone, Inline, Processes, Transport
 from birl.errors import CorruptFileError, WorkerError
 from birl.logging import LOG
 from birl.run.checkpoint import random_state, set_random_state
-from birl.run.cluster import Cluster
+from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_for
 from birl.run.collecting import Collecting, Fragment, Given, Order
 from birl.run.fragments import Store
 from birl.run.player import Measure, Player, unmeasured
@@ -33,8 +33,13 @@ from birl.types import Array, State
 TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
     "inline": lambda cluster: Inline(Collecting),
     "processes": lambda cluster: Processes(Collecting, cluster.step_timeout),
-    "ray": lambda cluster: Remote(Collecting, cluster.address, cluster.step_timeout, cluster.patience),
+    "ray": lambda cluster: Remote(
+        Collecting, cluster.address, cluster.step_timeout, cluster.patience, cluster.asked
+    ),
 }
+
+
+_STEPS: Final = ("ordered", "dropped", "missed", "restarts", "errors")
 
 
 class _Place:
@@ -68,14 +73,16 @@ class Fleet:
         player: of all environments; it stores and learns.
         cluster: how steps are made.
         given: what each collector is made of.
-        calls: steps of each environment in a fragment.
+        calls: steps of each environment in a fragment; 0 if that is to be measured.
         n_steps: of the run.
         store: puts fragments into the player.
 
     Attributes:
         cut: length of the run, in steps, for whose end an order was cut short or not given; 0 if none was.
         restarts: how many collectors were made anew.
-        ordered, dropped: steps, since the beginning of the run; those that are ordered anew count again.
+        ordered, dropped, missed: steps, since the beginning of the run; those that are ordered anew count again. Missed
+            are those that were ordered and not made, because an episode ended or an environment failed.
+        errors: how often an environment failed and was made anew.
         report: called with metrics of each fragment.
     """
 
@@ -103,7 +110,7 @@ class Fleet:
         self._newest: tuple[Any, int] = (None, -1)
         self._came: deque[_Place] = deque()  # places in the order in which their fragments came
         self._number = self._learned = 0
-        self.ordered = self.dropped = self.restarts = 0
+        self.ordered = self.dropped = self.missed = self.restarts = self.errors = 0
         self.cut = 0
         self.report: Callable[[Mapping[str, float]], None] = lambda metrics: None
 
@@ -140,14 +147,15 @@ class Fleet:
                     self._order(place)
 
     def _order(self, place: _Place) -> None:
-        n = self._cluster.environments
-        left = self._n_steps - (self.ordered - self.dropped)
-        calls = min(self._calls, -(-left // n))
-        self.cut = self._n_steps if calls < self._calls else self.cut
+        n, before = self._cluster.environments, self.ordered - self.dropped - self.missed
+        wanted = self._calls or FIRST_FRAGMENT
+        wanted = wanted if self.player.room is None else min(wanted, self.player.room)
+        calls = min(wanted, -(-(self._n_steps - before) // n))
+        self.cut = self._n_steps if calls < wanted else self.cut
         if calls <= 0:
             return
         shared = random_state() if self._shares else None
-        order = Order(self._number, calls, self.ordered - self.dropped, self._learned, self._version(), shared)
+        order = Order(self._number, calls, before, self._learned, self._version(), shared)
         if not place.begun:
             self._begin(place)
         place.orders.append(order)
@@ -244,28 +252,46 @@ class Fleet:
             place.state = fragment.state
             if self._shares:
                 set_random_state(fragment.state["random"])
-            if fragment.lost:
-                LOG.warning(
-                    "collector %d was made anew, but its environments %s do not repeat what they did, given the same "
-                    "seeds and actions: their running episodes were cut, and new ones began",
-                    *(place.given.collector, _range(place.given.numbers)),
-                )
-                self.player.close_episodes(place.lanes)
-            lag = self._learned - order.learned
+            self._hear_of(place, fragment)
+            steps, lag = int(fragment.rows["valid"].sum()), self._learned - order.learned
+            self.missed += order.calls * self._cluster.environments - steps
             if self._cluster.max_lag is not None and lag > self._cluster.max_lag:
-                self.dropped += order.calls * self._cluster.environments
+                self.dropped += steps
                 self.player.close_episodes(place.lanes)
                 continue
             taken.append((place.lanes, fragment))
-            more = {"collector_restarts": self.restarts, "dropped_steps": self.dropped}
-            self.report({"lag": float(lag), **{name: float(n) for name, n in more.items() if n}})
+            counts = {"collector_restarts": self.restarts, "environment_errors": self.errors}
+            counts |= {"dropped_steps": self.dropped, "fragment": self._calls if self._cluster.fragment == AUTO else 0}
+            self.report({"lag": float(lag), **{name: float(n) for name, n in counts.items() if n}})
         if taken:
             self._store(self.player, taken, most)
+            if not self._calls:
+                self._measure(max(fragment.seconds for _, fragment in taken))
         self._learned += len(taken)
         named = {order.version for place in self._places for order in place.orders} | {self._newest[1]}
         self._weights = {number: weights for number, weights in self._weights.items() if number in named}
         self._sent = {number: sent for number, sent in self._sent.items() if number in named}
         return [float(value) for _, fragment in taken for value in fragment.returns]
+
+    def _hear_of(self, place: _Place, fragment: Fragment) -> None:
+        """End the episodes that a fragment does not go on with, and warn of what went wrong."""
+        if fragment.lost:
+            LOG.warning(
+                "collector %d was made anew, but its environments %s do not repeat what they did, given the same "
+                "seeds and actions: their running episodes were cut, and new ones began",
+                *(place.given.collector, _range(place.given.numbers)),
+            )
+            self.player.close_episodes(place.lanes)
+        elif len(fragment.cut):
+            self.player.close_episodes(fragment.cut if place.lanes is None else place.lanes[fragment.cut])
+        self.errors += len(fragment.failures)
+        for words in fragment.failures:
+            LOG.warning("%s; its episode was truncated, and the environment made anew", words)
+
+    def _measure(self, seconds: float) -> None:
+        """Set the length of the fragments that are ordered from now on."""
+        self._calls = fragment_for(seconds)
+        LOG.info("fragment=%d: a step takes %.3g ms", self._calls, 1000 * seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -286,8 +312,8 @@ class Fleet:
         named = {order.version for place in self._places for order in place.orders}
         return {
             "player": self.player.get_state(),
-            "counts": {name: getattr(self, f"_{name}") for name in ("number", "learned")},
-            "steps": {name: getattr(self, name) for name in ("ordered", "dropped", "restarts")},
+            "counts": {name: getattr(self, f"_{name}") for name in ("number", "learned", "calls")},
+            "steps": {name: getattr(self, name) for name in _STEPS},
             "version": self._newest[1],
             "cut": self.cut,
             "collectors": {
@@ -315,7 +341,8 @@ class Fleet:
         finally:
             own.set_weights(before)
         saved = {place: state["collectors"][str(place.given.collector)] for place in self._places}
-        orders = {place: self._saved_orders(each["orders"], state["weights"]) for place, each in saved.items()}
+        most = max(counts.get("_calls", self._calls), FIRST_FRAGMENT)
+        orders = {place: self._saved_orders(each["orders"], state["weights"], most) for place, each in saved.items()}
         cut = check("cut", state["cut"], int, low=0, error=CorruptFileError)
         version = check("version", state["version"], int, low=-1, error=CorruptFileError)
         self.player.set_state(state["player"])
@@ -326,14 +353,14 @@ class Fleet:
         self.cut, self._newest = cut, (None, version)
         self._weights = {int(key): weights for key, weights in state["weights"].items()}
 
-    def _saved_orders(self, saved: State, weights: State) -> deque[Order]:
+    def _saved_orders(self, saved: State, weights: State, most: int) -> deque[Order]:
         """The open orders of a checkpoint."""
         orders: deque[Order] = deque()
         for i in range(len(saved)):
             order = Order(**saved[str(i)])
             for name in ("number", "first_step", "learned", "version"):
                 check(name, getattr(order, name), int, low=0, error=CorruptFileError)
-            check("calls", order.calls, int, low=1, high=self._calls, error=CorruptFileError)
+            check("calls", order.calls, int, low=1, high=most, error=CorruptFileError)
             if str(order.version) not in weights:
                 raise CorruptFileError(
                     f"the checkpoint has an order with weights {order.version}, which it does not hold: use a copy"

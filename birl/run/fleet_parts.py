@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from birl.distributed.workers import check_given
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError
 from birl.run.cluster import Cluster
 from birl.run.collecting import Given
 from birl.run.fleet import Fleet
@@ -48,7 +48,7 @@ def begin_fleet(
         generators: of resets and of random actions, for each collector; see `generators_for`.
         n_steps: of the run.
         observed: what is read of observations.
-        calls: steps of each environment in a fragment.
+        calls: steps of each environment in a fragment; 0 if that is to be measured.
         random_steps: number of uniformly random steps at the start.
         rollouts: whether rollouts are learned from.
     """
@@ -76,6 +76,7 @@ def begin_fleet(
             [source.bit_generator.state for source in (resets, *resets.spawn(n - 1))],
             random.bit_generator.state,
             int(random.spawn(1)[0].integers(2**32)),
+            cluster.restarts if cluster.on_error == "restart" else None,
         )
         given.append(made)
     return Fleet(algorithm, player, cluster, given, calls, n_steps, join if rollouts else append_by_lane)
@@ -113,21 +114,10 @@ def check_rollouts(algorithm: Any, cluster: Cluster) -> None:
 
     Raises:
         ConfigError: if they would act on older weights.
-        UnsupportedError: if rollouts are of whole episodes, or scalers move within them.
     """
     name = type(algorithm).__name__
     if cluster.order != "together":
         raise ConfigError(
             f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
             "order='together'"
-        )
-    if not hasattr(algorithm.config, "rollout_length"):
-        raise UnsupportedError(
-            f"{name} learns from whole episodes, of which nobody knows the length when steps are ordered: leave "
-            "cluster out, or use an algorithm with a rollout_length, such as PPO or A2C"
-        )
-    if algorithm.learner.units_move:
-        raise UnsupportedError(
-            f"the observation_scaler of this {name} moves from step to step of a rollout, which collectors make apart: "
-            "fit it to data or bounds, or leave cluster out"
         )

@@ -21,18 +21,23 @@ def append_by_lane(player: Player, fragments: list[tuple[Array | None, Fragment]
             player.take(*_parts(_at(fragment.rows, t)), most, lanes)
 
 
-def join(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
-    """Store fragments side by side, as rows of all environments; those of which there is no row are not valid."""
-    for t in range(max(len(fragment.rows["valid"]) for _, fragment in fragments)):
-        whole: Tree = None
-        for lanes, fragment in fragments:
-            if t < len(fragment.rows["valid"]):
-                row = _at(fragment.rows, t)
+def join(player: Any, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
+    """Store fragments side by side, as rows of all environments.
+
+    A fragment that is shorter than others goes on with its last row, which is not valid there.
+    """
+    with player.chosen_at_once():
+        for t in range(max(len(fragment.rows["valid"]) for _, fragment in fragments)):
+            whole: Tree = None
+            for lanes, fragment in fragments:
+                last = len(fragment.rows["valid"]) - 1
+                row = _at(fragment.rows, min(t, last))
+                row["valid"] = row["valid"] & (t <= last)
                 if whole is None:
                     whole = row if lanes is None else spread(row, lanes, player.n)
                 else:
                     tree_map(lambda out, part, lanes=lanes: out.__setitem__(lanes, part), whole, row)
-        player.take(*_parts(whole), None if most is None else most - player.pending)
+            player.take(*_parts(whole), None if most is None else most - player.pending)
 
 
 def _at(rows: dict[str, Tree], t: int) -> Any:

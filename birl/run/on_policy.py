@@ -71,7 +71,7 @@ def on_policy_fitter(
     else:
         player = RolloutPlayer(algorithm, example(seen, env, cluster.lanes), single_spaces(env)[1], own, beside)
         generators = [(resets, resets.spawn(1)[0]), *generators_for(resets, cluster.collectors)[1:]]
-        calls = cluster.calls(algorithm.config.rollout_length)  # type: ignore[attr-defined]
+        calls = cluster.calls(getattr(algorithm.config, "rollout_length", None), algorithm.learner.units_move)
         parts = (algorithm, sent, player, cluster, explorer, generators, n_steps)
         collector = begin_fleet(*parts, observed=seen, calls=calls, rollouts=True)
     evaluators = online_evaluators(given)
@@ -94,4 +94,4 @@ def on_policy_fitter(
 
     with collector:
         yield from session.epochs(step)
-    beside.close(player.n)
+    beside.close(range(player.n))

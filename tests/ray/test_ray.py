@@ -144,7 +144,7 @@ def test_a_killed_worker_is_gone_with_its_orders() -> None:
 
 def test_no_resources_are_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("birl.distributed.ray.PATIENCE", 3.0)
-    with pytest.raises(WorkerError, match=r"found no place within 3 seconds: each asks for 1 CPU, of which Ray has 4"):
+    with pytest.raises(WorkerError, match=r"found no place within 3 seconds: each asks for CPU 1; Ray has CPU 4, of which CPU 0 free"):
         run(birl.Cluster(6, 1, 5, transport="ray"), dqn)
 
 

@@ -23,13 +23,12 @@ from birl.algos import (
     Explorer,
     NormalNoise,
     PPOConfig,
-    REINFORCEConfig,
     SACConfig,
     TD3Config,
 )
 from birl.dataset import create_fifo_replay_buffer
 from birl.distributed.transport import Gone, Inline
-from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, UnsupportedError, WorkerError
+from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, WorkerError
 from birl.files import load_archive, save_archive
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
@@ -385,10 +384,6 @@ def test_rollouts_that_collectors_cannot_make() -> None:
         rolled(birl.Cluster(2, order="turns"))
     with pytest.raises(ConfigError, match="it must divide the rollout_length, which is 10"):
         rolled(birl.Cluster(2, fragment=4))
-    with pytest.raises(UnsupportedError, match="REINFORCE learns from whole episodes"):
-        rolled(birl.Cluster(2), lambda: REINFORCEConfig().create())
-    with pytest.raises(UnsupportedError, match="observation_scaler of this PPO moves"):
-        rolled(birl.Cluster(2), fields={"observation_scaler": RunningObservationScaler()})
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
