@@ -96,6 +96,7 @@ class Fragment(NamedTuple):
         cut: environments (their numbers here) whose episodes that were under way before end there.
         failures: what went wrong in environments that were made anew.
         seconds: median of what a call took.
+        idle: seconds without an order before this one.
         state: of the collector, after it.
     """
 
@@ -106,6 +107,7 @@ class Fragment(NamedTuple):
     cut: Array
     failures: list[str]
     seconds: float
+    idle: float
     state: State
 
 
@@ -166,6 +168,7 @@ class Collecting(Work):
             seed(given.seed)
             self._begin(given)
             self._random = random_state() if given.state is None else given.state["random"]
+        self._done = time.perf_counter()
 
     def _begin(self, given: Given) -> None:
         kind, config, observations, actions = given.algorithm
@@ -201,6 +204,7 @@ class Collecting(Work):
             BirlError: of birl, as it is.
         """
         player, self._order, self._told = self._player, order, _Told([], [], [], [])
+        idle = time.perf_counter() - self._done
         try:
             with randomness_kept():
                 set_random_state(self._random if order.random is None else order.random)
@@ -226,7 +230,8 @@ class Collecting(Work):
         told = self._told
         cut, seconds = np.array(told.cut, np.int64), float(np.median(told.seconds))
         returns = np.array(told.returns, np.float64)
-        return Fragment(order.number, rows, returns, lost, cut, told.failures, seconds, state)
+        self._done = time.perf_counter()
+        return Fragment(order.number, rows, returns, lost, cut, told.failures, seconds, idle, state)
 
     def _make_a_step(self, step: int) -> None:
         """Make a step everywhere. What fails ends its episode before it."""

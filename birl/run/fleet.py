@@ -200,8 +200,8 @@ class Fleet:
         if self._cluster.order == "turns":
             waited_for = [min(waited_for, key=lambda place: place.orders[0].number)]
         first = self._cluster.order == "arrival"
-        while not self._came if first else any(not place.fragments for place in waited_for):
-            with measure("waiting"):
+        with measure("waiting"):
+            while not self._came if first else any(not place.fragments for place in waited_for):
                 self._listen()
         return [self._came[0]] if first else waited_for
 
@@ -262,7 +262,8 @@ class Fleet:
             taken.append((place.lanes, fragment))
             counts = {"collector_restarts": self.restarts, "environment_errors": self.errors}
             counts |= {"dropped_steps": self.dropped, "fragment": self._calls if self._cluster.fragment == AUTO else 0}
-            self.report({"lag": float(lag), **{name: float(n) for name, n in counts.items() if n}})
+            told = {name: float(count) for name, count in counts.items() if count}
+            self.report({"lag": float(lag), "time_idle": fragment.idle, **told})
         if taken:
             self._store(self.player, taken, most)
             if not self._calls:

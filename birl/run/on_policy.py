@@ -11,7 +11,7 @@ from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.fleet_parts import begin_fleet, check_cluster, check_rollouts, first_environment, generators_for
 from birl.run.identity import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import check_parts, example, observed
+from birl.run.player import check_parts, example, observed, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.replaying import explorer_settings
 from birl.run.rollouts import RolloutPlayer, begin_rollouts
@@ -84,9 +84,11 @@ def on_policy_fitter(
     if player.cut and session.left:
         session.differs("its last rollout was cut short by the end of the run")
 
+    measure = unmeasured if cluster is None else session.time
+
     def step() -> None:
         with session.time("step"):
-            for value in collector.count(session.step, session.left):
+            for value in collector.count(session.step, session.left, measure):
                 session.averages.add({"rollout_return": value})
             for lesson in player.lessons(session.step + 1, session.left == 1, session.time):
                 session.learn(lesson)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray
+from left_behind import MARK, begun_here
 from run.fakes import Drift
 from run.test_fleet import dqn, run, sac, same
 
@@ -165,3 +166,9 @@ def test_an_address_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ray, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("no cluster")))
     with pytest.raises(ConfigError, match="Cluster.address is '10.0.0.9:6379', and Ray cannot be reached there"):
         run(birl.Cluster(1, transport="ray", address="10.0.0.9:6379"))
+
+
+def test_processes_of_ray_are_found() -> None:
+    """So that what `conftest.py` asserts in the end can fail."""
+    found = " ".join(begun_here(os.environ[MARK]).values())
+    assert "raylet" in found and "gcs_server" in found
