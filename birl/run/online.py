@@ -10,7 +10,7 @@ from birl.envs import Stepper, reset_generator, single_spaces
 from birl.errors import ConfigError
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.fleet import begin_fleet, check_cluster, first_environment, generators_for
+from birl.run.fleet_parts import begin_fleet, check_cluster, first_environment, generators_for
 from birl.run.identity import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.player import ReplayPlayer, check_parts, example, observed

@@ -202,6 +202,11 @@ class Player:
         self.pending = 0
         self.cut = False
 
+    @property
+    def room(self) -> int | None:
+        """Number of rows that it stores before it learns; ``None`` if that does not depend on their number."""
+        return None
+
     def choose(self, observation: Tree, is_first: Array, reward: Array, step: int) -> Array:
         """Choose actions. `store` takes the step that they lead to.
 
