@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm.adding import fill_networks, made_networks, with_addons
-from birl.algorithm.apart import check_apart
+from birl.algorithm.apart import check_apart, check_together
 from birl.algorithm.batches import hand_back
 from birl.algorithm.retuning import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
@@ -339,6 +339,10 @@ class Learner:
     def check_apart(self, count: int) -> None:
         """See `birl.algorithm.apart.check_apart`."""
         check_apart(self, count)
+
+    def check_together(self) -> None:
+        """See `birl.algorithm.apart.check_together`."""
+        check_together(self)
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from datetime import timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-import torch.distributed as dist
+import torch.distributed
 from torch import Tensor
+
+_dist: Any = torch.distributed  # its types tell only a part of it
 
 GRACE: Final = 6.0
 """Seconds that the others wait for one of them."""
@@ -57,7 +59,7 @@ class Store:
 
     def __init__(self, host: str) -> None:
         self._host, self._number = host, 0
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self._store = _dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
     def next(self, size: int, grace: float) -> Meeting:
         """Where a new group meets."""
@@ -83,13 +85,13 @@ class Gloo(Group):
     """
 
     def __init__(self, meeting: Meeting, number: int) -> None:
-        options, self._size = dist.ProcessGroupGloo._Options(), meeting.size
+        options, self._size = _dist.ProcessGroupGloo._Options(), meeting.size
         options._timeout = timedelta(seconds=meeting.grace)
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(meeting.host, meeting.port))]
+        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=_own_address(meeting.host, meeting.port))]
         try:
-            store = dist.TCPStore(meeting.host, meeting.port, timeout=options._timeout, wait_for_workers=False)
-            own = dist.PrefixStore(str(meeting.number), store)
-            self._group = dist.ProcessGroupGloo(own, number, meeting.size, options)
+            store = _dist.TCPStore(meeting.host, meeting.port, timeout=options._timeout, wait_for_workers=False)
+            own = _dist.PrefixStore(str(meeting.number), store)
+            self._group = _dist.ProcessGroupGloo(own, number, meeting.size, options)
         except RuntimeError as error:
             raise Broken(str(error)) from error
 

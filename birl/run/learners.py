@@ -25,10 +25,8 @@ from birl.distributed.group import GRACE, Broken, Group, Store
 from birl.distributed.ray import Remote
 from birl.distributed.rounds import Rounds
 from birl.distributed.transport import Gone, Processes, Transport
-from birl.engine.remote import check_gradient_steps
-from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
+from birl.errors import CorruptFileError, UnsupportedError, WorkerError
 from birl.logging import LOG
-from birl.models.networks import normalises_by_batch
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import Cluster
 from birl.run.learning import Adopt, Given, Learning, Update, digest_of
@@ -241,39 +239,9 @@ class Learners:
 
 
 def check_learners(algorithm: Any, buffer: Any) -> None:
-    """Raise an error if several learners cannot learn with a built algorithm, from such a buffer.
-
-    Raises:
-        UnsupportedError: if gradients of its minibatches do not add up to that of the joined one, or if something
-            would be each learner's own.
-        ConfigError: if it is to be compiled.
-    """
-    learner, config = algorithm.learner, algorithm.config
-    check_gradient_steps(algorithm.engine, learner.name)
-    whole = [step.name for step in algorithm.engine.gradient_steps if not step.splits]
-    if whole:
-        raise UnsupportedError(
-            f"the loss of {learner.name}'s step {', '.join(whole)} is not a mean over its minibatch, so gradients of "
-            "several learners cannot be averaged: leave learners out"
-        )
-    if normalises_by_batch(algorithm.nets):
-        raise UnsupportedError(
-            f"networks of {learner.name} are normalised by minibatches, which differ between learners: leave "
-            "use_batch_norm or BatchRenormEncoderFactory out, or learners"
-        )
-    if learner.running:
-        raise UnsupportedError(
-            f"{', '.join(learner.running)} moves with what is seen, which is not the same for each learner: fit it to "
-            "data or bounds, or leave learners out"
-        )
-    if getattr(config, "reset_interval", None) is not None:
-        raise UnsupportedError(
-            f"reset_interval={config.reset_interval} was given with several learners, which would draw new networks of "
-            "their own: leave it out, or learners"
-        )
-    if config.compile_graph is True:
-        raise ConfigError("compile_graph=True was given with several learners, which compile nothing: leave it out")
-    sources = getattr(getattr(buffer, "reader", None), "sources", ())
+    """Raise `UnsupportedError` if several learners cannot learn with a built algorithm, from such a buffer."""
+    algorithm.learner.check_together()
+    sources = list(getattr(getattr(buffer, "reader", None), "sources", ()))
     if len(sources) != 1 or not isinstance(sources[0].sampler, Uniform):
         raise UnsupportedError(
             "several learners draw uniformly from the steps of their own collectors: give one buffer without "
