@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm.adding import fill_networks, made_networks, with_addons
-from birl.algorithm.apart import check_apart
+from birl.algorithm.apart import check_apart, check_begun, check_together
 from birl.algorithm.batches import hand_back
 from birl.algorithm.evaluated import Evaluated, same_networks
 from birl.algorithm.retuning import Change, Tuning
@@ -344,11 +344,15 @@ class Learner:
         """See `birl.algorithm.apart.check_apart`."""
         check_apart(self, count)
 
+    def check_together(self) -> None:
+        """See `birl.algorithm.apart.check_together`."""
+        check_together(self)
+
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
-        together = together and self._reset_interval is None
+        together = together and self.reset_interval is None
         return UPDATES_AT_ONCE if together else 1
 
     def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
@@ -365,12 +369,13 @@ class Learner:
             )
 
     @property
-    def _reset_interval(self) -> int | None:
+    def reset_interval(self) -> int | None:
+        """Updates between two resets of the networks; ``None`` if there are none."""
         return getattr(self.config, "reset_interval", None)
 
     def _reset_if_due(self, before: int) -> None:
         """Reset the networks if that is due after one of the updates that came after number ``before``."""
-        interval = self._reset_interval
+        interval = self.reset_interval
         if interval is not None and self.engine.grad_step // interval > before // interval:
             reset(self.engine, self.tuning.new_networks().to(self.device), self.config.reset_share)
 
@@ -421,16 +426,7 @@ class Learner:
         self.check_sampler(source)
         self.transition_picker = getattr(source, "transition_picker", None)
         self.experience.check_run(self, source, count)
-        if self._reset_interval is not None and self.engine.reduce is not None:
-            raise UnsupportedError(
-                f"reset_interval={self._reset_interval} was given to several processes, which would draw new networks "
-                "of their own: leave it out, or learn in one process"
-            )
-        if growing and self.returns is not None and "reward_scaler" in self.running:
-            raise UnsupportedError(
-                f"{self.name} learns from sums of scaled rewards, which it keeps: they would not follow a running "
-                "reward_scaler in an environment. Use MultiplyRewardScaler, or none"
-            )
+        check_begun(self, growing)
         updates = self.experience.updates(self.config, count, lanes)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # modes are part of what is compiled

@@ -72,6 +72,11 @@ class Remote(Transport):
                 "start --head`, give the address that this prints, or leave address out for a Ray of this machine"
             ) from error
 
+    @property
+    def host(self) -> str:
+        """Address of this machine, as workers know it."""
+        return str(self._ray.util.get_node_ip_address())
+
     def start(self, index: int, given: Any) -> None:
         self._unplaced[index] = self._patience if index in self._watch else PATIENCE
         self._forget(index)

@@ -44,9 +44,14 @@ class Cluster:
             ``"turns"``.
         in_flight: fragments that each collector has been ordered to make and that are not stored yet. By default 1 with
             ``"together"``, which takes no other number, else 2: one is made while the other travels.
+        learners: number of learners, the run's own process included. Each learns from the steps of its own share of the
+            collectors, of which there must be as many for each; updates average their gradients, so that one is that of
+            ``learners`` minibatches of ``batch_size`` steps joined, and all have the same parameters, bit for bit. One
+            that is lost is made anew, and nothing is lost with it.
         max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
             were learned from between its order and its arrival; by default none is.
-        restarts: how often in a row a collector may be lost before it has sent anything, until the run ends.
+        restarts: how often in a row a collector may be lost before it has sent anything, or learners without an update
+            between them, until the run ends.
         step_timeout: seconds after which a collector that stays in one step is ended and made anew. One that hangs in
             the same step again ends the run. ``transport="inline"`` waits for ever.
         patience: with ``"ray"``: seconds in which a collector that was lost, with its machine maybe, must find a place.
@@ -72,6 +77,7 @@ class Cluster:
     order: str | None = None
     in_flight: int | None = None
     max_lag: int | None = None
+    learners: int = 1
     restarts: int = 10
     step_timeout: float = 60.0
     patience: float = 300.0
@@ -84,6 +90,11 @@ class Cluster:
         for name in (field.name for field in fields(self)):
             object.__setattr__(self, name, _ALLOWED[name].check(f"Cluster.{name}", getattr(self, name)))
         self._check_of_ray()
+        if self.collectors % self.learners:
+            raise ConfigError(
+                f"Cluster.learners is {self.learners}, with {self.collectors} collectors; every learner must have as "
+                f"many of its own: give collectors={-(-self.collectors // self.learners) * self.learners}"
+            )
         if self.order == "together" and self.in_flight not in (None, 1):
             raise ConfigError(
                 f"Cluster.in_flight is {self.in_flight}; with order='together' it must be 1, as all wait for the "
@@ -152,7 +163,8 @@ class Cluster:
     def settings(self) -> dict[str, Any]:
         """What a run and its resumption must share."""
         names = ("collectors", "environments", "fragment", "order", "in_flight", "max_lag")
-        return {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in names}
+        return settings if self.learners == 1 else {**settings, "learners": self.learners}
 
 
 def fragment_for(seconds: float) -> int:
@@ -161,7 +173,7 @@ def fragment_for(seconds: float) -> int:
 
 
 _ALLOWED: Final = {
-    **dict.fromkeys(("collectors", "environments"), Allowed(int, low=1)),
+    **dict.fromkeys(("collectors", "environments", "learners"), Allowed(int, low=1)),
     "fragment": Allowed(int, low=1, choices=(AUTO,), optional=True),
     "in_flight": Allowed(int, low=1, optional=True),
     "order": Allowed(str, choices=ORDERS, optional=True),

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator, single_spaces
+from birl.errors import UnsupportedError
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.fleet_parts import begin_fleet, check_cluster, check_rollouts, first_environment, generators_for
@@ -58,6 +59,11 @@ def on_policy_fitter(
     if cluster is not None:
         check_cluster(env, buffer, False, cluster)
         check_rollouts(algorithm, cluster)
+        if cluster.learners > 1:
+            raise UnsupportedError(
+                f"Cluster.learners is {cluster.learners}, but {type(algorithm).__name__} learns from rollouts, which "
+                "several learners cannot divide: leave learners out, or use an algorithm that replays, such as SAC"
+            )
     kept, shown = given["checkpoint"] is not None, given["demonstrations"]
     beside = begin_rollouts(algorithm, env, n_steps, buffer, shown, replays=replays, digested=kept, **lanes)
     resets = reset_generator(env, given["seed"])

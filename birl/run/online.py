@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Generator
+from functools import partial
 from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator, single_spaces
@@ -12,6 +14,7 @@ from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
 from birl.run.fleet_parts import begin_fleet, check_cluster, first_environment, generators_for
 from birl.run.identity import environment_settings, run_settings
+from birl.run.learners import Learners
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.player import ReplayPlayer, check_parts, example, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
@@ -75,7 +78,11 @@ def online_fitter(
             UserWarning,
             stacklevel=2,
         )
-    schedule = begun_schedule(algorithm, buffer, given, n_steps)
+    learners = None if cluster is None or cluster.learners == 1 else Learners(algorithm, buffer, cluster)
+    if learners is None:
+        schedule = begun_schedule(algorithm, buffer, given, n_steps)
+    else:
+        schedule = begun_schedule(algorithm, learners.source, given, 0, learners)  # nothing is compiled
     settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
     generators = generators_for(reset_generator(env, seed), 1 if cluster is None else cluster.collectors)
     seen = observed(algorithm, env, buffer)
@@ -106,6 +113,7 @@ def online_fitter(
         collector = begin_fleet(*parts, observed=seen, calls=cluster.calls(), random_steps=given["random_steps"])
     evaluators = online_evaluators(given)
     kept = {"buffer": buffer, "sampler": SamplerPart(schedule.source), "collector": collector}
+    kept |= {} if learners is None else {"learners": learners}
     name = f"{type(algorithm).__name__}_online"
     session = Session(algorithm, name, n_steps, kept, settings, evaluators, buffer, given)
     if cluster is not None:
@@ -116,9 +124,12 @@ def online_fitter(
             for value in collector.count(session.step, measure=session.time):
                 session.averages.add({"rollout_return": value})
             for drawn in player.lessons(session.step + 1, measure=session.time):
-                session.learn(drawn)
+                if learners is None:
+                    session.learn(drawn)
+                else:
+                    learners.update(partial(session.learn, drawn))
         session.tick()
 
-    with collector:
+    with learners or contextlib.nullcontext(), collector:
         yield from session.epochs(step)
     player.close_episodes()
