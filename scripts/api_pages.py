@@ -62,7 +62,7 @@ def _described(value: Any) -> bool:
 def _page(module_name: str, module: Any, homes: dict[int, tuple[str, str]]) -> str:
     links = {name: f"{home}.md#{home}.{name}" for home, name in homes.values()}
     links |= {n: f"{homes[id(v)][0]}.md#{'.'.join(homes[id(v)])}" for n, v in vars(module).items() if id(v) in homes}
-    parts = [f"# {module_name}", _text(module.__doc__ or "", links)]
+    parts = [f"# {module_name}", text_of(module.__doc__ or "", links)]
     for name in sorted(module.__all__, key=str.lower):
         value = getattr(module, name)
         anchor = f"{module_name}.{name}"
@@ -86,7 +86,7 @@ def _class(name: str, cls: type[Any], links: dict[str, str]) -> list[str]:
     configuration = issubclass(cls, AlgorithmConfig)
     if not (configuration or issubclass(cls, enum.Enum | BaseException) or inspect.isabstract(cls)):
         parts.append(_signature(name, cls))
-    parts.append(_text(cls.__doc__ or "", links))
+    parts.append(text_of(cls.__doc__ or "", links))
     if (PAGES / f"{name}.md").exists() and cls.__module__.startswith(("birl.algos", "birl.ope")):
         parts.append(f"More, with its scores: [{name}](../algorithms/{name}.md).")
     if configuration and dataclasses.is_dataclass(cls):
@@ -100,7 +100,7 @@ def _class(name: str, cls: type[Any], links: dict[str, str]) -> list[str]:
             continue
         parts.append(f"### {name}.{each} {{#{cls.__module__}.{name}.{each}}}")
         parts += [] if isinstance(value, property) else [_signature(each, function)]
-        parts.append(_text(function.__doc__, links))
+        parts.append(text_of(function.__doc__, links))
     return parts
 
 
@@ -115,7 +115,7 @@ def _default(value: Any) -> str:
 
 
 def _function(name: str, function: Any, links: dict[str, str]) -> list[str]:
-    return [_signature(name, function), _text(function.__doc__ or "", links)]
+    return [_signature(name, function), text_of(function.__doc__ or "", links)]
 
 
 def _signature(name: str, what: Any) -> str:
@@ -151,7 +151,7 @@ def _summary(module: Any) -> str:
     return " ".join((module.__doc__ or "").split("\n\n")[0].split())
 
 
-def _text(docstring: str, links: dict[str, str]) -> str:
+def text_of(docstring: str, links: dict[str, str]) -> str:
     """A docstring as markdown: sections become lists, literal blocks code, names links."""
     lines, found = inspect.cleandoc(docstring).splitlines(), []
     place = 0

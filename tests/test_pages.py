@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 from birl.cli.common import algorithm_classes
+from birl.ope.estimators import ESTIMATORS
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def generator():
-    path = ROOT / "scripts" / "make_algorithm_pages.py"
-    spec = importlib.util.spec_from_file_location("make_algorithm_pages", path)
+def generator(name: str = "make_algorithm_pages"):
+    path = ROOT / "scripts" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,6 +28,16 @@ def test_algorithm_pages_are_up_to_date():
     module = generator()
     written = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "algorithms").glob("*.md")}
     assert written == module.pages(), "run scripts/make_algorithm_pages.py"
+
+
+def test_every_estimator_has_its_page():
+    module = generator("make_estimator_pages")
+    found = module.estimators()
+    assert {*ESTIMATORS, "magic", "return_quantile", "conditional_value_at_risk"} <= found.keys() == module.FAILS.keys()
+    written = {file.name: file.read_text(encoding="utf-8") for file in module.PAGES.glob("*.md")}
+    assert written == module.pages(), "run scripts/make_estimator_pages.py"
+    assert "**Needs** propensities and a model." in written["doubly_robust.md"]
+    assert "| `ess` | … episodes are effective | below 50 | below 20 |" in written["README.md"]
 
 
 def test_the_index_names_all_algorithms():

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from birl.acting.built import BuiltPolicy
 from birl.algorithm import persistence
+from birl.algorithm.served import write_schema
+from birl.dataset.log_record import LogRecord
+from birl.errors import ConfigError
+from birl.spaces import Spec
 from birl.types import Array, Tree
 
 
@@ -18,6 +23,20 @@ class Acts:
     def acting(self) -> BuiltPolicy:
         """The policy that it acts by, with networks and units."""
         raise NotImplementedError
+
+    @property
+    def spec(self) -> Spec:
+        """Its observations and actions."""
+        return self.acting.spec
+
+    @property
+    def logs(self) -> LogRecord | None:
+        """The logs that it has learned from, if datasets told of any."""
+        raise NotImplementedError
+
+    def told(self) -> dict[str, Any]:
+        """What it does, in JSON form, for programs that serve it: ``type``, ``draws`` and the rest."""
+        return {"type": type(self).__name__, "draws": False}
 
     def predict(self, x: Tree) -> Array:
         """Greedy actions.
@@ -79,3 +98,28 @@ class Acts:
         the entry ``states`` of the file's metadata has their names and sizes.
         """
         persistence.save_policy(self.acting, fname)
+
+    def export(self, fname: str | Path, logs: LogRecord | None = None, **options: Any) -> Path:
+        """Export as ONNX (`save_policy`), and write ``<name>.schema.json`` beside it: what it takes and gives.
+
+        The schema has the columns of observations in their order, with what each becomes, categories and missing
+        values included; the column of masks, the actions, what the policy draws, names, dtypes and shapes of inputs and
+        outputs, and the digest of the ONNX file. See `birl.algorithm.served`.
+
+        Args:
+            fname: path that ends with ``.onnx``.
+            logs: whose columns it reads (`ReplayBuffer.logs`); by default those that it learned from. Of data that were
+                no logs columns have numbers.
+            **options: passed to `save_policy`.
+
+        Returns:
+            Where the schema lies.
+
+        Raises:
+            ConfigError: for another suffix, or if the policy does not read such logs.
+        """
+        file = Path(fname)
+        if file.suffix != ".onnx":
+            raise ConfigError(f"{str(fname)!r:.200} does not end with .onnx, which the schema is for: use save_policy")
+        self.save_policy(file, **options)
+        return write_schema(file, self.spec, self.told(), self.logs if logs is None else logs)

@@ -18,11 +18,13 @@ from birl.acting.policy import Policy
 from birl.algorithm import building, environments, persistence, transfer
 from birl.algorithm.acts import Acts
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
-from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
+from birl.algorithm.evaluated import Evaluated
+from birl.algorithm.learner import KNOWN, Definition, Experience, Learner
 from birl.algorithm.learns import Learns
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
+from birl.dataset.log_record import LogRecord, joined
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
 from birl.errors import ConfigError, NotBuiltError
@@ -180,6 +182,11 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
         return self.actions if self._learner is None else self.spec.actions.kind
 
     @property
+    def logs(self) -> LogRecord | None:
+        """The logs that it has learned from, if datasets told of any."""
+        return None if self._learner is None else self._learner.logs
+
+    @property
     def is_recurrent(self) -> bool:
         """Whether a network is recurrent, so that training needs sequences."""
         return self.learner.recurrent
@@ -212,7 +219,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
             building.warn_of_new_networks(self._learner)
         self._learner = self._build(spec)
 
-    def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
+    def _build(self, spec: Spec, evaluated: Evaluated | None = None) -> Learner:
         self._config = self.config
         building.check_scalers(self.config, spec)
         return Learner(self.definition(), self.config, spec, self.torch_device, evaluated)
@@ -220,9 +227,13 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes, or check them against the networks if built.
 
-        Fits scalers that are not fitted yet.
+        Fits scalers that are not fitted yet. A dataset of logs (`birl.dataset.from_table`) tells what its columns mean,
+        which goes into files; later ones must have the same.
         """
+        building.check_source("build_with_dataset", dataset)
+        logs = joined(self.logs, dataset.logs, f"this {type(self).__name__}", "the dataset")
         self._build_or_check(building.fit_to_dataset(self.definition(), self.config, dataset), building.check_dataset)
+        self.learner.logs = logs
 
     def build_with_env(self, env: Any) -> None:
         """Build for an environment's spaces, or check them against the networks if built.
@@ -422,7 +433,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
 
     def describe(self) -> dict[str, Any]:
         """Configuration and shapes in JSON form, as in ``params.json`` and model files."""
-        return described(self.learner)
+        return self.learner.describe()
 
     def save(self, fname: str | Path | BinaryIO) -> None:
         """Write configuration, networks, optimisers and step counter to one file; see `load_learnable`.

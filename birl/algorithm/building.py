@@ -219,7 +219,6 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
     Returns:
         The dataset's shapes.
     """
-    check_source("build_with_dataset", dataset)
     spec = dataset_spec(dataset, config.observation_keys)
     check_actions(kind, spec.actions, "the dataset")
     check_picker(dataset, config)

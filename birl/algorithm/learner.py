@@ -16,8 +16,10 @@ from birl.acting.policy import Policy
 from birl.algorithm.adding import fill_networks, made_networks, with_addons
 from birl.algorithm.apart import check_apart
 from birl.algorithm.batches import hand_back
+from birl.algorithm.evaluated import Evaluated, same_networks
 from birl.algorithm.retuning import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
+from birl.dataset.log_record import LogRecord
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
@@ -171,7 +173,7 @@ class Learner:
         config: configuration with fitted scalers.
         spec: shapes that the networks are built for.
         device: device of the networks.
-        evaluated: the learner whose policy this one evaluates; ``None`` for most algorithms.
+        evaluated: the policy that it evaluates; ``None`` for most algorithms.
 
     Attributes:
         nets: the networks.
@@ -184,6 +186,7 @@ class Learner:
         shared: says who else learns with it at the moment; empty if nobody does.
         memory: values that the experience keeps between draws.
         running: the scalers that move with what is seen in environments, by name.
+        logs: those that it learned from, if datasets knew them.
     """
 
     def __init__(
@@ -192,7 +195,7 @@ class Learner:
         config: Any,
         spec: Spec,
         device: torch.device,
-        evaluated: Learner | None = None,
+        evaluated: Evaluated | None = None,
     ) -> None:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
@@ -217,6 +220,7 @@ class Learner:
                 "layers would change between the two: leave noisy out of the encoder of its policy"
             )
         self.memory: dict[str, Any] = {}
+        self.logs: LogRecord | None = None
         self.returns = self._new_returns()
         self.transition_picker: Any = None
         self.shared = ""
@@ -438,12 +442,12 @@ class Learner:
     def get_state(self) -> State:
         """Everything that training reads or writes. Raises `NonFiniteError` if a parameter is not finite."""
         self.engine.check_finite()
-        scalers = {name: getattr(self.config, name) for name in SCALERS}
-        fitted = {name: scaler.get_state() for name, scaler in scalers.items() if scaler is not None}
+        scalers = ((name, getattr(self.config, name)) for name in SCALERS)
+        fitted = {name: scaler.get_state() for name, scaler in scalers if scaler is not None}
         state: State = {"engine": self.engine.get_state(), "scalers": fitted, "compiled": self.compiled}
         state["retuned"] = self.tuning.described()
         if self.evaluated is not None:  # so that a run cannot continue with another policy
-            state["policy"] = {**policy_state(self.evaluated), "description": described(self.evaluated)}
+            state["policy"] = {**self.evaluated.policy_state(), "description": self.evaluated.describe()}
         return state
 
     def set_state(self, state: State) -> None:
@@ -453,9 +457,8 @@ class Learner:
             ResumeError: if another policy was evaluated.
         """
         if self.evaluated is not None:
-            saved, own = state["policy"], policy_state(self.evaluated)["nets"]
-            same = saved["description"] == described(self.evaluated) and saved["nets"].keys() == own.keys()
-            if not (same and all(torch.equal(own[name], x.to(own[name].device)) for name, x in saved["nets"].items())):
+            saved, own = {**state["policy"]}, self.evaluated
+            if saved.pop("description") != own.describe() or not same_networks(saved, own.policy_state()):
                 raise ResumeError(
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
                     "folder to start anew"
@@ -472,24 +475,24 @@ class Learner:
                 raise CorruptFileError(f"the state has parameters of {name!r:.80}; scalers are {', '.join(SCALERS)}")
             getattr(self.config, name).set_state(params)
 
+    def policies(self) -> list[tuple[float, BuiltPolicy]]:
+        """See `Evaluated`."""
+        return [(1.0, self.policy)]
 
-def described(learner: Learner) -> dict[str, Any]:
-    """Configuration and shapes in JSON form, with those of the learner whose policy is evaluated."""
-    data = {
-        "observation_shape": learner.spec.data_shape,
-        "action_size": learner.spec.actions.told,
-        "discrete_action": learner.spec.actions.discrete,
-        "config": learner.config.serialize(),
-    }
-    choices = choices_in(learner.spec.observations)
-    if any(choices):
-        data["choices"] = choices
-    if retuned := learner.tuning.described():
-        data["retuned"] = retuned
-    return data if learner.evaluated is None else {**data, "policy": described(learner.evaluated)}
+    def describe(self) -> dict[str, Any]:
+        """Configuration and shapes in JSON form, with those of the policy that is evaluated."""
+        spec = self.spec
+        data = {"observation_shape": spec.data_shape, "action_size": spec.actions.told}
+        data |= {"discrete_action": spec.actions.discrete, "config": self.config.serialize()}
+        if any(choices := choices_in(spec.observations)):
+            data["choices"] = choices
+        if retuned := self.tuning.described():
+            data["retuned"] = retuned
+        if self.logs is not None:
+            data["logs"] = self.logs.described()
+        return data if self.evaluated is None else {**data, "policy": self.evaluated.describe()}
 
-
-def policy_state(learner: Learner) -> State:
-    """The networks of a learner that is evaluated."""
-    nets = {name: tensor.detach().clone() for name, tensor in learner.nets.state_dict().items()}
-    return {"grad_step": learner.engine.grad_step, "nets": nets}
+    def policy_state(self) -> State:
+        """See `Evaluated`."""
+        nets = {name: tensor.detach().clone() for name, tensor in self.nets.state_dict().items()}
+        return {"grad_step": self.engine.grad_step, "nets": nets}

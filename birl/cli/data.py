@@ -9,9 +9,10 @@ import typer
 
 from birl.cli.common import load_dataset, note, print_table
 from birl.dataset import LogSchema, write_parquet
-from birl.dataset.log_files import IMPORT, import_files
+from birl.dataset.log_files import import_files
 from birl.dataset.log_proposal import propose
 from birl.dataset.log_query import Query
+from birl.dataset.log_record import IMPORT
 from birl.dataset.splits import split as split_folder
 from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError, CorruptFileError

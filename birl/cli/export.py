@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from birl.cli.common import load_model
-from birl.cli.options import Best, Import
-from birl.errors import ConfigError
+from birl.cli.common import import_own, note
+from birl.cli.options import Best, Import, Share, Std, Temperature
+from birl.cli.policies import load_acting
+from birl.dataset.log_record import LogRecord, check_same_columns, record_in
+from birl.errors import ConfigError, ForeignFileError
+from birl.ope import DrawnPolicy
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of a run (newest model).")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Model file, saved policy, or the folder of a run (newest model).")
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .onnx, .pt (TorchScript) or .pt2.")],
     best: Best = False,
+    epsilon: Share = None,
+    temperature: Temperature = None,
+    std: Std = None,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Imported logs whose columns the policy reads, if its model does not say it itself."
+        ),
+    ] = None,
     batched: Annotated[
         bool,
         typer.Option(
@@ -24,11 +38,36 @@ def export(
     ] = False,
     own: Import = None,
 ) -> None:
-    """Export the greedy policy with its scalers, and check the file against the policy."""
-    source, algorithm = load_model(model, "cpu", own, best)
-    if batched and not algorithm.learns_from.contexts:
+    """Export a policy with its scalers, and check the file against the policy.
+
+    Beside an ONNX file lies OUT.schema.json: columns, encodings, actions, and what the policy draws.
+    """
+    if own is not None:
+        import_own(own)
+    drawn = {"epsilon": epsilon, "temperature": temperature, "std": std}
+    source, policy = load_acting(model, "cpu", drawn, own, best)
+    if batched and (isinstance(policy, DrawnPolicy) or not policy.learns_from.contexts):
         raise ConfigError(
             f"--batched: {source} is no sequence model; it takes any number of observations: leave it out"
         )
-    algorithm.save_policy(out, **({"batched": True} if batched else {}))
-    print(f"{out}: the greedy policy of {source}, checked against it")
+    options: dict[str, Any] = {"batched": True} if batched else {}
+    logs = None if dataset is None else _logs(dataset, policy, source)
+    what = "policy that draws" if isinstance(policy, DrawnPolicy) else "greedy policy"
+    if out.suffix != ".onnx":
+        if dataset is not None:
+            raise ConfigError(f"--dataset: its columns go into the schema of an .onnx file, and {out} is none")
+        policy.save_policy(out, **options)
+        print(f"{out}: the {what} of {source}, checked against it")
+        return
+    schema = policy.export(out, logs, **options)
+    print(f"{out}: the {what} of {source}, checked against it; {schema}: what it takes and gives")
+    if logs is None and policy.logs is None:
+        note(f"{source} names no logs that it learned from: columns have numbers; --dataset DIR names such logs")
+
+
+def _logs(dataset: Path, policy: Any, source: Path) -> LogRecord:
+    found = record_in(dataset)
+    if found is None:
+        raise ForeignFileError(f"{dataset} has no import.json: give a folder that `birl data import` or `split` wrote")
+    check_same_columns(policy.logs, found, str(source), str(dataset))
+    return found

@@ -7,6 +7,7 @@ from typing import Any
 
 from birl.algorithm import Algorithm
 from birl.cli.common import load_model
+from birl.dataset.log_record import joined
 from birl.errors import ConfigError, CorruptFileError
 
 
@@ -45,3 +46,4 @@ def begin_with(learner: Any, begun: Any, source: Any, env: Any) -> None:
     else:
         learner.build_with_env(env)
     learner.engine.load_networks(begun.engine.get_state()["nets"])
+    learner.learner.logs = joined(begun.logs, learner.logs, "the model", "the dataset")

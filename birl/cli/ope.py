@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from birl import ope
-from birl.cli.common import import_own, load_dataset, load_model, newest_model, note, print_table
+from birl.cli.common import import_own, load_dataset, newest_model, note, print_table
 from birl.cli.folder import settings_of
-from birl.cli.options import Device, Import
-from birl.errors import BirlError, ConfigError, FileError, ForeignFileError
+from birl.cli.options import Device, Import, Share, Std, Temperature
+from birl.cli.policies import load_acting
+from birl.errors import BirlError, ConfigError, FileError
 from birl.ope.decision_page import as_json, write_ranking, write_report
 from birl.ope.looks import CERTIFY, SELECT, look, question
 from birl.ope.page import plain
@@ -36,9 +37,6 @@ Behaviour = Annotated[
     str, typer.Option(metavar="logged|estimated|MODEL", help="Where propensities come from, or the policy that acted.")
 ]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of two-sided intervals.")]
-Share = Annotated[float | None, typer.Option(min=0, max=1, help="Evaluate EpsilonGreedy: share of random choices.")]
-Temperature = Annotated[float | None, typer.Option(help="Evaluate Softmax of action-values or logits.")]
-Std = Annotated[float | None, typer.Option(help="Evaluate greedy quantities with Gaussian noise of this size.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Reuse = Annotated[bool, typer.Option("--allow-reuse", help="Answer by episodes that were looked at; the page says so.")]
 Seed = Annotated[int, typer.Option(min=0, help="Fixes the parts of episodes that models are fitted on.")]
@@ -70,14 +68,14 @@ def report(
     """
     drawn = {"epsilon": epsilon, "temperature": temperature, "std": std}
     policies = _policies(models, device, own, drawn)
-    versus = against if against == "logs" else _policy(Path(against), device, drawn)
+    versus = against if against == "logs" else load_acting(Path(against), device, drawn)[1]
     acted = _behaviour(behaviour, device)
     data, contents = _data(dataset)
     asked = question(
         policies=sorted(_digest_of(str(path)) for path in models), against=_digest_of(against), min_gain=min_gain,
         gamma=gamma, horizon=horizon, behaviour=_digest_of(behaviour), confidence=confidence, seed=seed, **drawn,
     )
-    seen = _seen([*policies, *([] if against == "logs" else [against])], dataset, contents)
+    seen = _seen({**policies, **({} if against == "logs" else {against: versus})}, dataset, data, contents)
     found = {
         name: ope.evaluate(
             policy, data, gamma=gamma, horizon=horizon, against=versus, behaviour=acted, confidence=confidence,
@@ -121,7 +119,7 @@ def rank(
     policies = _policies(models, device, own, {"epsilon": epsilon, "temperature": temperature, "std": std})
     acted = _behaviour(behaviour, device)
     data, contents = _data(dataset)
-    seen = _seen(policies, dataset, contents)
+    seen = _seen(policies, dataset, data, contents)
     found = ope.rank(
         policies, data, gamma=gamma, horizon=horizon, behaviour=acted, confidence=confidence, seen=seen, seed=seed
     )
@@ -174,35 +172,14 @@ def _policies(models: list[Path], device: str, own: str | None, drawn: dict[str,
     names = [str(path) for path in models]
     if len(set(names)) < len(names):
         raise ConfigError(f"{next(name for name in names if names.count(name) > 1)} is given twice: leave one out")
-    return {str(path): _policy(path, device, drawn) for path in models}
-
-
-def _policy(path: Path, device: str, drawn: dict[str, float | None]) -> Any:
-    """A saved policy, or the greedy one of a model, or what the options make of it."""
-    given = {name: value for name, value in drawn.items() if value is not None}
-    if len(given) > 1:
-        raise ConfigError(f"give one of {' and '.join(f'--{name}' for name in given)}: they make different policies")
-    if path.is_file():
-        try:
-            policy = ope.load_policy(path, device)
-        except ForeignFileError:
-            pass  # a model, or nothing of birl's, which is said below
-        else:
-            if given:
-                raise ConfigError(f"{path} is a policy that draws already: leave out --{next(iter(given))}")
-            return policy
-    _, algorithm = load_model(path, device)
-    kinds: dict[str, Any] = {"epsilon": ope.EpsilonGreedy, "temperature": ope.Softmax, "std": ope.Gaussian}
-    for name, value in given.items():
-        return kinds[name](algorithm, value)
-    return algorithm
+    return {str(path): load_acting(path, device, drawn)[1] for path in models}
 
 
 def _behaviour(name: str, device: str) -> Any:
     """A word, or the policy that acted: of an algorithm what it sampled."""
     if name in ("logged", "estimated"):
         return name
-    policy = _policy(Path(name), device, {})
+    _, policy = load_acting(Path(name), device, {})
     return policy if isinstance(policy, ope.DrawnPolicy) else ope.Sampled(policy)
 
 
@@ -222,10 +199,13 @@ def _digest_of(name: str) -> str:
     return name if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _seen(names: Iterable[str], dataset: Path, contents: str) -> set[str]:
-    """Names of policies whose run learned from these episodes, as far as its folder says."""
+def _seen(policies: Mapping[str, Any], dataset: Path, data: Any, contents: str) -> set[str]:
+    """Names of policies that learned from these episodes, as far as they say it, or the folders of their runs."""
     found = set()
-    for name in names:
+    for name, policy in policies.items():
+        if policy.logs is not None and data.logs is not None and policy.logs.shares(data.logs):
+            found.add(name)
+            continue
         trained = settings_of(Path(name)).get("dataset")
         if not isinstance(trained, str):
             continue

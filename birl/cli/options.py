@@ -23,6 +23,9 @@ Import = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
+Share = Annotated[float | None, typer.Option("--epsilon", min=0, max=1, help="EpsilonGreedy: share of random choices.")]
+Temperature = Annotated[float | None, typer.Option(help="Softmax of action-values or logits.")]
+Std = Annotated[float | None, typer.Option(help="Greedy quantities with Gaussian noise of this size.")]
 Epsilon = Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")]
 TargetReturn = Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")]
 EpisodeSeed = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import EpisodeList, action_bounds
 from birl.dataset.hdf5 import dump
+from birl.dataset.log_record import LogRecord, joined
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import Reader
 from birl.dataset.return_to_go import DiscountedReturns
@@ -151,6 +152,12 @@ class ReplayBufferBase(ABC):
     def step_count(self) -> int:
         """Number of steps."""
         return sum(int(storage.steps.sum()) for storage in self.reader.storages)
+
+    @property
+    def logs(self) -> LogRecord | None:
+        """The logs that it was made of, if all of it was."""
+        found = [storage.logs for storage in self.reader.storages]
+        return None if None in found else reduce(partial(joined, who="one part", what="another part"), found)
 
     @property
     @abstractmethod

@@ -14,6 +14,7 @@ from birl.checks import check
 from birl.dataset.arrays import FolderPlace
 from birl.dataset.episode import DatasetInfo, Signature
 from birl.dataset.journal import LANE_ARRAYS, MOST, Journal, read_journal
+from birl.dataset.log_record import record_in
 from birl.dataset.sampling import Sampler
 from birl.dataset.storage import FINAL, FIRST, HEAD, NO_TRANSITION, Storage
 from birl.errors import (
@@ -375,6 +376,7 @@ def open_folder(folder: Path) -> Storage:
                 f"{folder} is damaged ({type(error).__name__}: {error!s:.200}): restore the folder from a copy"
             ) from error
         if again is None or record is None or again.sequence == record.sequence:
+            storage.logs = record_in(folder)
             return storage
     raise WriteError(f"{folder} is being written all the time: open it when its writer rests, or give that no limit")
 

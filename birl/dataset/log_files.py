@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from birl._version import __version__
 from birl.dataset.log_columns import Column, batches_of, check_columns, rows_at_once
+from birl.dataset.log_record import IMPORT, SCHEMA
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.tables import Importer
@@ -36,7 +37,6 @@ from birl.errors import (
 from birl.files import atomic_write
 from birl.files.strict_json import dump_json
 
-IMPORT, SCHEMA = "import.json", "schema.toml"
 _BLOCK: Final = 2**23  # bytes of text that are parsed at once
 _BUFFER: Final = 2**20  # bytes of each column that are read at once; else a row group is read whole
 _FORMATS: Final = {

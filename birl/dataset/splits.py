@@ -15,7 +15,8 @@ from birl.checks import check
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episodes import EpisodeTable, episode_table
 from birl.dataset.log_columns import rows_at_once
-from birl.dataset.log_files import IMPORT, SCHEMA, new_place, write_notes
+from birl.dataset.log_files import new_place, write_notes
+from birl.dataset.log_record import IMPORT, SCHEMA, digest_of
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import FINAL, Storage
 from birl.errors import ConfigError, DataError, ForeignFileError
@@ -50,7 +51,7 @@ def split(
     """
     check("by", by, str, choices=WAYS)
     _check_shares(shares)
-    notes, schema = _notes(Path(folder))
+    notes, schema, whole = _notes(Path(folder))
     data = ReplayBuffer.open(folder)
     storage, table = data.storage, episode_table(data.storage)
     first = storage.rows(table.lane, table.start)
@@ -65,7 +66,7 @@ def split(
         found[name] = {"episodes": len(episodes), "steps": int(table.length[episodes].sum())}
         if cluster is not None:
             found[name]["clusters"] = len(np.unique(cluster[episodes]))
-        told = {"name": name, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
+        told = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
         with tempfile.TemporaryDirectory(prefix=".split-", dir=places[name].parent) as work:
             _copy(data, table, np.sort(episodes), Path(work) / "data")
             write_notes(Path(work) / "data", {**notes, "part": told}, schema)
@@ -86,16 +87,17 @@ def _check_shares(shares: Mapping[str, float]) -> None:
         raise ConfigError(f"the shares {dict(shares)!s:.200} sum to {total:.6g}; it must be at most 1")
 
 
-def _notes(folder: Path) -> tuple[dict[str, Any], str]:
-    """What an import wrote beside the steps."""
+def _notes(folder: Path) -> tuple[dict[str, Any], str, str]:
+    """What an import wrote beside the steps: its notes, the schema, and the digest of the notes."""
     try:
-        notes = parse_json((folder / IMPORT).read_bytes(), str(folder / IMPORT))
+        data = (folder / IMPORT).read_bytes()
+        notes = parse_json(data, str(folder / IMPORT))
         schema = (folder / SCHEMA).read_text(encoding="utf-8")
     except OSError as error:
         raise ForeignFileError(f"{folder} has no {IMPORT}: give a folder that `birl data import` wrote") from error
     if not isinstance(notes, dict) or "part" in notes:
         raise DataError(f"{folder} is a part of a split itself: split the whole, so that no part knows another")
-    return notes, schema
+    return notes, schema, digest_of(data)
 
 
 def _order(

@@ -22,6 +22,7 @@ from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import DatasetInfo
 from birl.dataset.journal import Journal
+from birl.dataset.log_record import LogRecord
 from birl.observations import Choices
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
@@ -67,6 +68,7 @@ class Storage:
         self.place: Place = MemoryPlace() if place is None else place
         self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
         self.info, self.whole = info, whole
+        self.logs: LogRecord | None = None
         self.leaves: dict[str, Leaf] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
         self.observation_names: Tree = self._name("observation", info.observation_signature.tree)
         kinds = zip(tree_leaves(self.observation_names), tree_leaves(info.observations), strict=True)

@@ -23,6 +23,7 @@ from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import Signature
 from birl.dataset.incoming import row_flags, step_columns
 from birl.dataset.log_columns import Column, check_rows, rows_at_once, tables_of
+from birl.dataset.log_record import LogRecord
 from birl.dataset.log_rows import RowEncoder
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.replay_buffer import Place, ReplayBuffer
@@ -165,6 +166,7 @@ class Importer:
         self.counts |= {"rows_out": len(order), "episodes": int(ends.sum()), "terminated": int(terminal.sum())}
         self.counts["clusters"] = len(np.unique(rows["extra.cluster"][order])) if "extra.cluster" in rows else 0
         buffer.flush()
+        buffer.storage.logs = LogRecord(self.schema, tuple(self.encoder.observation_names))
         return buffer
 
     def _buffer(self, rows: Mapping[str, Array], room: int) -> ReplayBuffer:

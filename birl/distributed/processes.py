@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # its default arguments keep a group that is there when it is first imported
 from torch import Tensor, nn
 
 from birl.errors import ConfigError

@@ -16,6 +16,7 @@ from birl.ope.estimators import (
     Estimate,
     bias_bound,
     direct_method,
+    double_reinforcement_learning,
     doubly_robust,
     folds,
     importance_sampling,
@@ -37,8 +38,11 @@ from birl.ope.intervals import (
     t_quantile,
 )
 from birl.ope.magic import magic
+from birl.ope.marginal import marginal_ratios
+from birl.ope.mrdr import more_robust_q
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
 from birl.ope.ranking import Ranking, rank
+from birl.ope.refits import Refits, fqe_refits, linear_refits, resamples, return_refits
 from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
 from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.weights import (
@@ -77,6 +81,7 @@ __all__ = [
     "Limit",
     "Mixture",
     "Ranking",
+    "Refits",
     "Row",
     "Sampled",
     "Softmax",
@@ -92,9 +97,11 @@ __all__ = [
     "decide",
     "diagnose",
     "direct_method",
+    "double_reinforcement_learning",
     "doubly_robust",
     "evaluate",
     "folds",
+    "fqe_refits",
     "hcope_bound",
     "hoeffding_interval",
     "holm",
@@ -102,11 +109,14 @@ __all__ = [
     "judge",
     "kappa",
     "kernel_log_density",
+    "linear_refits",
     "load_policy",
     "log_ratios",
     "magic",
+    "marginal_ratios",
     "mixture_log_ratios",
     "model_facts",
+    "more_robust_q",
     "on_policy",
     "p_value",
     "padded",
@@ -115,7 +125,9 @@ __all__ = [
     "rank",
     "refit_interval",
     "report_data",
+    "resamples",
     "return_quantile",
+    "return_refits",
     "shrink_ratios",
     "switch_ratios",
     "t_interval",

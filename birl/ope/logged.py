@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -11,11 +11,13 @@ import numpy as np
 from birl.acting.built import BuiltPolicy
 from birl.algorithm.acts import Acts
 from birl.checks import check
+from birl.dataset.log_record import check_same_columns
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
 from birl.ope.diagnostics import calibration_error, unsupported_mass
 from birl.ope.estimators import folds
-from birl.ope.linear import estimated_propensities, features, fitted_q
+from birl.ope.linear import WIDEST, Steps, estimated_propensities, features, fitted_q
+from birl.ope.marginal import marginal_ratios
 from birl.ope.weights import Trajectories, log_ratios, padded
 from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves, tree_map
 
@@ -26,6 +28,8 @@ _APART: Final = 0.02
 """Logarithms of ratios that are nearer to 0 are 0: logs may hold float32."""
 SUPPORTED: Final = 1e-3
 """The least propensity of an action that logs hold."""
+MARGINAL: Final = 100
+"""Features that ratios of visits may have."""
 _AT_ONCE: Final = 20_000
 
 
@@ -79,6 +83,27 @@ class Logged:
         out[self.mask] = steps
         return out
 
+    def steps(self) -> Steps:
+        """The steps as linear models read them.
+
+        Raises:
+            UnsupportedError: if there is no such model.
+        """
+        if self.x is None or not self.choices:
+            raise UnsupportedError(
+                f"linear models are of one choice an observation of at most {WIDEST} features: use birl.ope.FQE"
+            )
+        step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
+        last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
+        reward, at, ends = (column[self.mask] for column in (self.reward, step, last))
+        return Steps(self.x, self.action, reward, at, ends, self.gamma)
+
+    def probabilities(self, policy: Any) -> Array:
+        """Of all choices at each step, ``[N, A]``."""
+        every = np.exp(_in_parts(log_probability_of(policy), self.observations))
+        _check_vector(every, self.choices)
+        return every
+
     def seen_from(self, policy: Any) -> View:
         """Ratios and values of a policy.
 
@@ -86,32 +111,27 @@ class Logged:
             ConfigError: if it tells no probabilities.
             UnsupportedError: if it has a memory, or draws in a way that has no probabilities.
         """
-        tells = log_probability_of(policy)
         every = None
         if self.choices:
-            every = np.exp(_in_parts(tells, self.observations))
-            _check_vector(every, self.choices)
+            every = self.probabilities(policy)
             target = np.log(np.maximum(every[np.arange(len(every)), self.action], 1e-300))
             target = np.where(every[np.arange(len(every)), self.action] > 0, target, -np.inf)
         else:
-            target = _in_parts(tells, self.observations, self.action)
-        ratio = q = v = v_logged = None
+            target = _in_parts(log_probability_of(policy), self.observations, self.action)
+        ratio = q = v = z = v_logged = None
         if self.log_propensity is not None:
             logged = self.pad(self.log_propensity)
             ratio = log_ratios(self.pad(target), logged, self.mask, densities=self.densities)
             same = SAME if (np.abs(ratio) >= ROUNDED).any() else ROUNDED
             ratio = np.where(np.abs(ratio) < same, 0.0, ratio)
         if every is not None and self.x is not None:
-            step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
-            last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
-            columns = (self.reward, step, last)
-            part = np.repeat(self.part, self.mask.sum(1))
-            reward, at, ends = (column[self.mask] for column in columns)
-            all_q, value = fitted_q(self.x, self.action, reward, at, ends, every, part, self.gamma)
+            steps, part = self.steps(), np.repeat(self.part, self.mask.sum(1))
+            all_q, value = fitted_q(steps, every, part)
+            z = None if steps.x.shape[1] > MARGINAL else self.pad(marginal_ratios(steps, every, part))
             q, v = self.pad(all_q[np.arange(len(all_q)), self.action]), self.pad(value)
             if self.propensities is not None:
                 v_logged = self.pad((self.propensities * all_q).sum(-1))
-        of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v)
+        of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v, z)
         facts: dict[str, float | None] = {}
         if every is not None and self.propensities is not None:
             everything = self.propensities > SUPPORTED
@@ -179,6 +199,13 @@ def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logg
     densities = info.action_space is not ActionSpace.DISCRETE
     arrays = (observations, action, reward, mask, float(gamma), choices, logged, vector, cluster, time, facts, x)
     return Logged(*arrays, part, densities)
+
+
+def check_columns(policies: Mapping[str, Any], dataset: Any) -> None:
+    """Raise `ConfigError` if a policy has learned from logs whose columns became other numbers than the dataset's."""
+    for name, policy in policies.items():
+        if isinstance(policy, Acts):
+            check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
 
 
 def log_probability_of(policy: Any) -> Callable[..., Array]:

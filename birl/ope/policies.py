@@ -26,9 +26,9 @@ from birl.acting.policy import DistributionFunction
 from birl.actions import Actions, Continuous
 from birl.algorithm import Algorithm
 from birl.algorithm.acts import Acts
-from birl.algorithm.learner import described, policy_state
 from birl.algorithm.persistence import example_of, saved_policy
 from birl.checks import check
+from birl.dataset.log_record import LogRecord, joined
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError
 from birl.files import load_archive, save_archive
 from birl.files.restore import damage_as_typed_errors
@@ -46,8 +46,6 @@ class DrawnPolicy(Acts, ABC):
     `predict` and `sample_action` both draw, from torch's generator (`birl.seed`): there is no other policy inside. It
     reads the networks of its algorithms, and changes as they learn.
     """
-
-    spec: Spec
 
     @abstractmethod
     def module(self) -> DrawnModule | MixedModule:
@@ -88,12 +86,23 @@ class DrawnPolicy(Acts, ABC):
 
     def save(self, fname: File) -> None:
         """Write the policy with the networks of its algorithms to one file; see `load_policy`."""
-        members = self.members()
-        data = [{"weight": weight, "policy": member.describe()} for weight, member in members]
-        for _, member in members:
+        for _, member in self.members():
             member.algo.engine.check_finite()
-        state = {str(index): policy_state(member.algo.learner) for index, (_, member) in enumerate(members)}
-        save_archive(fname, "policy", {"members": data, "birl": __version__}, state)
+        save_archive(fname, "policy", {**self.describe(), "birl": __version__}, self.policy_state())
+
+    recurrent: ClassVar[bool] = False
+
+    def policies(self) -> list[tuple[float, BuiltPolicy]]:
+        """See `birl.algorithm.evaluated.Evaluated`."""
+        return [(weight, member.acting) for weight, member in self.members()]
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, in JSON form."""
+        return {"members": [{"weight": weight, "policy": member.described()} for weight, member in self.members()]}
+
+    def policy_state(self) -> State:
+        """The networks of its algorithms."""
+        return {str(index): member.algo.learner.policy_state() for index, (_, member) in enumerate(self.members())}
 
 
 class _Actor:
@@ -130,7 +139,7 @@ class _OfOne(DrawnPolicy):
                 f"{name} takes one observation at a time, but {built.name} is recurrent: give frames instead "
                 "(FrameStackTransitionPicker)"
             )
-        self.algo, self.spec = algo, built.spec
+        self.algo = algo
         own = self._policy(built)
         sample = _sampled(own)
         clipped = built.policy.clipped or isinstance(self, Gaussian)
@@ -159,10 +168,21 @@ class _OfOne(DrawnPolicy):
         """See `DrawnPolicy.members`."""
         return [(1.0, self)]
 
-    def describe(self) -> dict[str, Any]:
+    @property
+    def logs(self) -> LogRecord | None:
+        """See `Algorithm.logs`."""
+        return self.algo.logs
+
+    def told(self) -> dict[str, Any]:
+        """See `Acts.told`."""
+        return {"type": type(self).__name__, "draws": True, **self._given(), "of": type(self.algo).__name__}
+
+    def _given(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.fields}
+
+    def described(self) -> dict[str, Any]:
         """What it is, in JSON form."""
-        given = {name: getattr(self, name) for name in self.fields}
-        return {"type": type(self).__name__, "params": given, "algorithm": described(self.algo.learner)}
+        return {"type": type(self).__name__, "params": self._given(), "algorithm": self.algo.learner.describe()}
 
 
 class Sampled(_OfOne):
@@ -317,10 +337,22 @@ class Mixture(DrawnPolicy):
             each = policy if isinstance(policy, DrawnPolicy) else Sampled(policy)
             self._members += [(weight * own, member) for own, member in each.members()]
         specs = [member.spec for _, member in self._members]
-        self.spec = specs[0]
         for spec in specs:
             if spec != specs[0]:
                 raise ConfigError(f"the policies of a mixture are for {specs[0]} and for {spec}: they must be the same")
+        self._logs: LogRecord | None = None
+        for index, (_, member) in enumerate(self._members):
+            self._logs = joined(self._logs, member.logs, "a policy of the mixture", f"policy {index}")
+
+    @property
+    def spec(self) -> Spec:
+        """Observations and actions of all its policies."""
+        return self._members[0][1].spec
+
+    @property
+    def logs(self) -> LogRecord | None:
+        """The logs that its policies have learned from, if datasets told of any."""
+        return self._logs
 
     @property
     def acting(self) -> BuiltPolicy:
@@ -334,6 +366,11 @@ class Mixture(DrawnPolicy):
     def members(self) -> list[tuple[float, _OfOne]]:
         """See `DrawnPolicy.members`."""
         return self._members
+
+    def told(self) -> dict[str, Any]:
+        """See `Acts.told`."""
+        members = [{"weight": weight, **member.told()} for weight, member in self._members]
+        return {"type": type(self).__name__, "draws": True, "members": members}
 
     def predict(self, x: Tree) -> Array:
         """Actions that are drawn; see `Algorithm.predict`."""
@@ -359,17 +396,22 @@ def load_policy(fname: File, device: bool | int | str | None = False) -> DrawnPo
     """
     data, state = load_archive(fname, "policy")
     with damage_as_typed_errors(fname):
-        loaded: list[tuple[float, _OfOne]] = []
-        for index, each in enumerate(data["members"]):
-            given = each["policy"]
-            kind = _KINDS.get(given["type"])
-            if kind is None or set(given["params"]) != set(kind.fields):
-                raise CorruptFileError(f"it describes no policy of this version: {given['type']!r:.80}")
-            algo = saved_policy(given["algorithm"], state[str(index)], device)
-            loaded.append((each["weight"], kind(algo, **given["params"])))
-        if len(loaded) == 1:
-            return loaded[0][1]
-        return Mixture([policy for _, policy in loaded], [weight for weight, _ in loaded])
+        return restored(data, state, device)
+
+
+def restored(data: dict[str, Any], state: State, device: bool | int | str | None) -> DrawnPolicy:
+    """The policy of which there are the results of `DrawnPolicy.describe` and `DrawnPolicy.policy_state`."""
+    loaded: list[tuple[float, _OfOne]] = []
+    for index, each in enumerate(data["members"]):
+        given = each["policy"]
+        kind = _KINDS.get(given["type"])
+        if kind is None or set(given["params"]) != set(kind.fields):
+            raise CorruptFileError(f"it describes no policy of this version: {given['type']!r:.80}")
+        algo = saved_policy(given["algorithm"], state[str(index)], device)
+        loaded.append((each["weight"], kind(algo, **given["params"])))
+    if len(loaded) == 1:
+        return loaded[0][1]
+    return Mixture([policy for _, policy in loaded], [weight for weight, _ in loaded])
 
 
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Sampled, EpsilonGreedy, Softmax, Gaussian)}

@@ -12,7 +12,7 @@ from birl.checks import check
 from birl.errors import ConfigError
 from birl.ope.evaluation import DECIDERS, Evaluation, judged
 from birl.ope.intervals import t_interval
-from birl.ope.logged import read
+from birl.ope.logged import check_columns, read
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,7 @@ def rank(
     if not policies:
         raise ConfigError("there are no policies to rank: give one or more")
     check("confidence", confidence, float, above=0, below=1)
+    check_columns(policies, dataset)
     logs = read(dataset, gamma, horizon, behaviour, seed)
     how = behaviour if isinstance(behaviour, str) else "given"
     found = {

@@ -24,9 +24,10 @@ FAMILIES = {
     "robust": ("doubly_robust", "weighted_doubly_robust", "magic"),
     "model": ("direct_method",),
     "kernel": ("kernel",),
+    "marginal": ("double_reinforcement_learning",),
     "data": (),  # what is wrong with logs, whatever is made of them
 }
-ALL = ("weights", "robust", "model", "kernel")
+ALL = ("weights", "robust", "model", "kernel", "marginal")
 WEIGHTED = ("weights", "robust", "kernel")
 
 

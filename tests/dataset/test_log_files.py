@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -231,7 +232,8 @@ def test_parts_share_no_episode_and_lose_none(
                 np.testing.assert_array_equal(extra[key], values)
         clusters.append(members(tmp_path / "parts" / name, "cluster"))
         notes = json.loads((tmp_path / "parts" / name / "import.json").read_text())
-        assert notes["part"] == {"name": name, "by": by, "seed": 3, "shares": shares, **found[name]}
+        digest = hashlib.sha256((data / "import.json").read_bytes()).hexdigest()
+        assert notes["part"] == {"name": name, "of": digest, "by": by, "seed": 3, "shares": shares, **found[name]}
     assert seen == whole.keys()
     assert (not set.intersection(*clusters)) or by == "time"
     if by == "time":
