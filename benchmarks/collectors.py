@@ -1,6 +1,6 @@
 """What collectors reach: efficiency, exact counts, equal bits after delays and kills, memory.
 
-``python benchmarks/collectors.py --transport processes`` measures and writes ``results/collectors.md`` and ``.csv``;
+``python -m benchmarks.collectors --transport processes`` measures and writes ``results/collectors.md`` and ``.csv``;
 ``--only efficiency memory`` some parts, ``--quick`` each for a short time, to see that it works. ``--transport ray``
 needs Ray, which is started on this machine. Measure on a quiet machine: efficiency is a matter of the clock.
 
@@ -12,12 +12,10 @@ of as many threads that only sleep, measured right afterwards. *Memory*: private
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import hashlib
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -28,59 +26,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
 
 import birl
+from benchmarks.peers_ray.task import COUNTS, KILLS, Task, counted
 from birl.dataset import create_fifo_replay_buffer
 from birl.models import VectorEncoderFactory
 from birl.run.identity import digest
 
-__all__ = ["Row", "Task", "counts", "trained"]
+__all__ = ["Row", "counts", "trained"]
 
 STEP, FRAGMENT = 0.01, 50
-_COUNTED, _UPDATES = 307, 307 // 4 - 1  # updates after 8, 12, … steps: a minibatch has 8
-_PIDS, _KILLS = "BIRL_BENCHMARK_PIDS", "BIRL_BENCHMARK_KILLS"
-
-
-class Task(gymnasium.Env):  # type: ignore[type-arg]
-    """A random walk whose steps take time. It notes its process, and kills it where a file in a folder asks for that.
-
-    Args:
-        seconds: that a step sleeps.
-        delay: longest further time, drawn by the clock, so that no seed repeats it.
-    """
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, seconds: float = 0.0, delay: float = 0.0) -> None:
-        self._seconds, self._delay, self._noted = seconds, delay, False
-        self._clock = random.Random(time.time_ns())
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self._state, self._steps = self.np_random.normal(size=4).astype(np.float32), 0
-        return self._state.copy(), {}
-
-    def step(self, action: Any) -> Any:
-        if not self._noted and _PIDS in os.environ:
-            (Path(os.environ[_PIDS]) / str(os.getpid())).touch()
-            self._noted = True
-        if _KILLS in os.environ and self._clock.random() < 0.05:
-            _kill_if_asked(Path(os.environ[_KILLS]))
-        time.sleep(self._seconds + self._clock.random() * self._delay)
-        self._steps += 1
-        self._state = (self._state + 0.1 * self.np_random.normal(size=4)).astype(np.float32)
-        reward = float(self._state[0] * (2 * int(action) - 1))
-        return self._state.copy(), reward, bool(self.np_random.random() < 0.01), self._steps >= 200, {}
-
-
-def _kill_if_asked(folder: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # there is none, or another collector took it
-        min(folder.iterdir(), default=folder / "none").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
+_COUNTED, _START, _UPDATES = 307, 20, 307 // 4 - 20 // 4  # updates after 24, 28, … steps
 
 
 class Row(NamedTuple):
@@ -106,7 +64,7 @@ def trained(
     buffer = create_fifo_replay_buffer(max(n_steps + 1000, 100_000) if learns else 1000, env=env, lanes=cluster.lanes)
     explorer = options.pop("explorer", None) or birl.algos.ConstantEpsilonGreedy(0.3)
     quiet = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False, "seed": 0}
-    start = 0 if learns else n_steps
+    start = _START if learns else n_steps
     given = {"n_steps_per_epoch": n_steps, "update_interval": 4, "update_start_step": start, **quiet, **options}
     dqn.fit_online(env, buffer, explorer, n_steps, cluster=cluster, **given)
     return dqn, buffer
@@ -205,11 +163,11 @@ def kills(transport: str, quick: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         for i in range(number):
             (Path(folder) / f"{i:03}").touch()
-        os.environ[_KILLS] = folder
+        os.environ[KILLS] = folder
         try:
             same = bits(trained(cluster, Task(), n_steps)) == expected
         finally:
-            del os.environ[_KILLS]
+            del os.environ[KILLS]
         done = number - len(list(Path(folder).iterdir()))
     yield Row("kills", f"{done} collectors killed by SIGKILL", "equal" if same else "other bits", "equal")
 
@@ -219,7 +177,7 @@ def driver(transport: str, quick: bool) -> Iterator[Row]:
     expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), 2000))
     clock, killed, said = random.Random(0), 0, ""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--run-in", folder, "--transport", transport]
+        command = [sys.executable, "-m", "benchmarks.collectors", "--run-in", folder, "--transport", transport]
         while not said:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             if killed < (2 if quick else 10):
@@ -238,17 +196,17 @@ def memory(transport: str, quick: bool) -> Iterator[Row]:
     """Private memory of a collector, and whether it grows."""
     n_fragments, sizes = (400 if quick else 100_000), list[tuple[float, float]]()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ[_PIDS] = folder
+        os.environ[COUNTS] = folder
 
         def look(algo: Any, epoch: int, step: int) -> None:
             if step in (n_fragments // 10, n_fragments - 4):
-                found = [_private(int(path.name)) for path in Path(folder).iterdir()]
+                found = [_private(pid) for pid in counted(Path(folder))]
                 sizes.append((statistics.mean(found), max(found)))
 
         try:
             trained(birl.Cluster(2, 1, 1, transport=transport), Task(), n_fragments, learns=False, callback=look)
         finally:
-            del os.environ[_PIDS]
+            del os.environ[COUNTS]
     yield Row("memory", "a collector, private, MB", f"{sizes[-1][0]:.0f} (largest {sizes[-1][1]:.0f})", "<= 200")
     grown = sizes[-1][0] - sizes[0][0]
     yield Row("memory", f"growth from fragment {n_fragments // 10} to {n_fragments}, MB", f"{grown:+.1f}", "0")

@@ -216,7 +216,7 @@ class Collecting(Work):
                         break
                 self._random = random_state()
         except BirlError as error:
-            error.add_note(f"This was in {self.place}.")
+            error.add_note(f"This was in {self.place}, {self._actions}.")
             raise
         except Exception as error:
             raise WorkerError(
