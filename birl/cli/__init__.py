@@ -31,6 +31,7 @@ from birl.cli.train import train
 from birl.cli.tune import COMMAND, tune
 from birl.config import hyperparameters
 from birl.errors import BirlError
+from birl.ope.page import printable
 from birl.run.signals import handled_by
 
 __all__ = ["main"]
@@ -103,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         usage = hasattr(error, "format_message")  # every error of typer about the command line has it
-        print(f"birl: {_given(error, words)}{_field(error, words) or _one_line(error, usage)}", file=sys.stderr)
+        said = f"{_given(error, words)}{_field(error, words) or _one_line(error, usage)}"
+        print(f"birl: {printable(said)}", file=sys.stderr)
         return 2 if usage else 1
 
 

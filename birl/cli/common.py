@@ -19,6 +19,7 @@ from birl.algorithm.elsewhere import called_here
 from birl.config import AlgorithmConfig
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError
+from birl.ope.page import printable
 
 _MODEL = re.compile(r"model_(\d+)\.d3")
 BEST_MODEL = "model_best.d3"
@@ -26,7 +27,7 @@ BEST_MODEL = "model_best.d3"
 
 def note(text: str) -> None:
     """Print a message to standard error; standard output is for results."""
-    tqdm.write(text, file=sys.stderr)  # above the progress bar, if there is one
+    tqdm.write("\n".join(map(printable, text.split("\n"))), file=sys.stderr)  # above the progress bar, if there is one
 
 
 def print_table(rows: Sequence[Sequence[str]], right: bool = False, below: Sequence[str] = ()) -> None:

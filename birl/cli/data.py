@@ -18,6 +18,7 @@ from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError, CorruptFileError
 from birl.files import parse_json
 from birl.ope import report_data
+from birl.ope.page import printable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -84,8 +85,8 @@ def export(
 @app.command(short_help="Say what episodes are fit for.")
 def report(
     data: Annotated[str, typer.Argument(metavar="DATA", help="Folder of steps, .h5 file or name of a dataset.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Page to write (.html).")] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="The same as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE|DIR", help="Page to write; report.html in DIR.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE|DIR", help="The same as JSON.")] = None,
     beside: Annotated[
         list[str] | None, typer.Option(metavar="DATA", help="Another part of the same logs. May be given repeatedly.")
     ] = None,
@@ -107,12 +108,12 @@ def report(
         seed=seed,
     )
     if out is not None or json is not None:
-        found.save(html=out, json=json)
+        found.save(html=_in_folder(out, "report.html"), json=_in_folder(json, "report.json"))
     said = found.messages().values()
     size = {name: value for check in found.checks[:1] for name, value in {**check.facts, **check.numbers}.items()}
     print(f"{data}: {size['episodes']} episodes, {size['steps']} steps; {len(said)} doubts")
     for refused, message in said:
-        print(f"{'refused' if refused else 'doubtful'}: {message}")
+        print(f"{'refused' if refused else 'doubtful'}: {printable(message)}")
     for one in found.advice:
         print(f"advice: {one.looks}: {one.advice} ({one.source})")
 
@@ -130,6 +131,11 @@ def split(
     columns = list(next(iter(found.values())))
     rows = [[str(Path(data if out is None else out) / name), *map(str, each.values())] for name, each in found.items()]
     print_table([["PART", *map(str.upper, columns)], *rows], right=True)
+
+
+def _in_folder(path: Path | None, name: str) -> Path | None:
+    """A file as it is given, or the one of this name in a folder."""
+    return path / name if path is not None and path.is_dir() else path
 
 
 def _notes(data: str) -> dict[str, Any]:

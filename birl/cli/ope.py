@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,16 +84,17 @@ def report(
         for name, policy in policies.items()
     }
     said = ope.verdicts(found, min_gain)
+    if all(one.decides is None and one.facts.get("no_propensities") for one in found.values()):  # whatever the policy
+        note(f"no estimate is shown, and no look at {dataset} is spent")
+        _say(found, said, None, as_json_, estimates=False)
+        raise typer.Exit(_status(said))
     reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)  # before anybody sees an answer
     notes = [f"these episodes were looked at before: what is said of them is too good ({dataset})"] if reused else []
     if out is not None:
         write_report(out, found, said, notes)
     for text in notes:
         note(text)
-    if as_json_:
-        print(json.dumps({"notes": notes, "policies": [as_json(found[name], said[name]) for name in found]}))
-    else:
-        _tell(said, out)
+    _say(found, said, out, as_json_, notes)
     raise typer.Exit(_status(said))
 
 
@@ -149,7 +150,16 @@ def rank(
     print(plain(found.advice))
 
 
-def _tell(said: dict[str, ope.Verdict], out: Path | None) -> None:
+def _say(
+    found: dict[str, ope.Evaluation], said: dict[str, ope.Verdict], out: Path | None, as_json_: bool,
+    notes: Sequence[str] = (), estimates: bool = True,
+) -> None:
+    if as_json_:
+        hidden = () if estimates else ("estimates",)
+        told = [as_json(found[name], said[name]) for name in found]
+        kept = [{key: value for key, value in one.items() if key not in hidden} for one in told]
+        print(json.dumps({"notes": list(notes), "policies": kept}))
+        return
     for name, one in said.items():
         print(f"{plain(name)}: {one.verdict}")
         for text in (*one.reasons, *one.remedies):

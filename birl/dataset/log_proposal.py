@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -137,22 +138,30 @@ def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:
         "# Read each line: what is wrong here is wrong in every result.",
         "",
     ]
+    maybe = {role: [] if found[role] else _candidates(role, profiles, used, rows) for role in _CONTENTS}
     for role in ("episode", "time", "terminated", "truncated", "logger", "cluster"):
-        lines += _line(role, role, found[role], profiles, role == "episode")
+        lines += _line(role, role, found[role], profiles, role == "episode", maybe.get(role, []))
     if not found["terminated"]:
-        lines.append('# No column looks like the ends of the task. If it never ends: unmarked = "truncated".')
+        lines.append('# No column is called like the ends of the task. If it never ends: unmarked = "truncated".')
         lines.append('# If the last step of every episode is its end: unmarked = "terminated".')
     else:
         lines.append('# unmarked = "truncated"   # where the log or a limit cut episodes, which then have no mark')
     lines.append("")
-    observed = [name for name in profiles if name not in used]
-    for name in observed:
-        lines += _observation(name, profiles[name], rows)
-    lines += ["[action]", *_line("action", "column", found["action"], profiles, True)]
+    for name in (name for name in profiles if name not in used):
+        roles = [word for role, word in (("terminated", "end"), ("action", "action")) if name in maybe[role]]
+        proposed = _observation(name, profiles[name], rows)
+        if roles:  # what is known only after an action must not become an observation by oversight
+            what = " or the ".join(roles)
+            reason = f"# {_comment(name)} may be the {what}; it is an observation only if it was known before"
+            proposed = [reason, *(line if line.startswith("#") or not line else f"# {line}" for line in proposed)]
+        lines += proposed
+    lines += ["[action]", *_line("action", "column", found["action"], profiles, True, maybe["action"])]
     if len(found["action"]) == 1:
         lines += _action(profiles[found["action"][0]])
     lines += _line("mask", "mask", found["mask"], profiles, False)
-    lines += ["", "[reward]", *_line("reward", "column", found["reward"], profiles, True)]
+    lines += ["", "[reward]", *_line("reward", "column", found["reward"], profiles, True, maybe["reward"])]
+    if not found["reward"]:
+        lines.append("# The column of the reward is no observation: take it out above.")
     lines.append("# lower = 0.0   # the least that it can be, which some estimates need")
     lines.append("")
     if len(found["propensity"]) == 1:
@@ -171,14 +180,32 @@ def _comment(value: Any) -> str:
     return toml(str(value))[1:-1]
 
 
-def _line(role: str, key: str, names: list[str], profiles: dict[str, Profile], needed: bool) -> list[str]:
+_CONTENTS: Final[dict[str, Callable[[Profile, int], bool]]] = {
+    "episode": lambda one, rows: one.kind in ("text", "whole numbers") and _LISTED < len(one.values) < rows,
+    "terminated": lambda one, rows: one.kind in ("true/false", "whole numbers") and {*one.values} == {0, 1},
+    "action": lambda one, rows: one.kind in ("text", "whole numbers") and 1 < len(one.values) <= min(_LISTED, rows / 2),
+    "reward": lambda one, rows: one.kind == "numbers" and one.low != one.high,
+}
+"""What columns of a role hold, of those that every log has. Said where no name tells it."""
+
+
+def _candidates(role: str, profiles: dict[str, Profile], used: set[str], rows: int) -> list[str]:
+    """Columns whose contents could have a role."""
+    fits = _CONTENTS[role]
+    return [name for name, one in profiles.items() if name not in used and not one.width and fits(one, rows)]
+
+
+def _line(
+    role: str, key: str, names: list[str], profiles: dict[str, Profile], needed: bool, maybe: Sequence[str] = ()
+) -> list[str]:
     """The line of a role: chosen if one column could have it, listed if several, said if there is none."""
     if len(names) == 1:
         return [f"{key} = {toml(names[0])}   # its name; {_comment(profiles[names[0]])}"]
     if names:
         lines = [f"# {key} = {toml(name)}   # {_comment(profiles[name])}" for name in names]
         return [f"# {len(names)} columns could be the {role}; take one:", *lines]
-    return [f"# {key} = …   # needed: no column looks like the {role}"] if needed else []
+    lines = [f"# {key} = …   # needed: no column is called like the {role}"] if needed else []
+    return lines + [f"# {key} = {toml(name)}   # it may be: {_comment(profiles[name])}" for name in maybe]
 
 
 def _observation(name: str, profile: Profile, rows: int) -> list[str]:

@@ -50,6 +50,8 @@ _DENSITIES: Final = ("density", "log_density")
 _MAX_VALUES: Final = 1000
 _MAX_BYTES: Final = 2**24
 _SCALAR: Final = (str, int, bool)
+_ACTED: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity")
+"""Roles of columns that are no observation besides: what follows from the action is not known before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,9 +283,10 @@ class LogSchema:
             )
         seen: set[str] = set()
         for role, name in self.roles():
-            if role in ("observation", "action") and name in seen:
-                raise ConfigError(f"{role}: the column {name!r:.60} is named twice: leave one out")
-            seen |= {name} if role in ("observation", "action", "reward") else set()
+            if role in _ACTED and name in seen:
+                what = "named twice" if role in ("observation", "action") else "an observation or action, too"
+                raise ConfigError(f"{role}: the column {name!r:.60} is {what}: leave one out")
+            seen |= {name} if role in ("observation", "action") else set()
 
     def roles(self) -> Iterator[tuple[str, str]]:
         """Roles and the columns that have them."""
@@ -334,18 +337,28 @@ class LogSchema:
             given: dict[str, Any] = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError(f"this is no TOML ({error}): strings stand in quotes, tables in [brackets]") from error
+        wrong: list[str] = []
+
+        def made(kind: type[Any], part: Any, name: str) -> Any:
+            try:
+                return _made(kind, part, name)
+            except ConfigError as error:
+                wrong.append(str(error))
+                return None
+
         parts = {"action": ActionColumns, "reward": RewardColumn, "propensity": PropensityColumn}
-        for name, kind in parts.items():
-            if name in given:
-                given[name] = _made(kind, given[name], name)
+        given |= {name: made(kind, given[name], name) for name, kind in parts.items() if name in given}
         if isinstance(given.get("episode"), Mapping):
-            given["episode"] = _made(Cut, given["episode"], "episode")
+            given["episode"] = made(Cut, given["episode"], "episode")
         observations = given.get("observation", [])
         if not isinstance(observations, list):
-            raise ConfigError("observation is one table; it must be a list of them: write [[observation]]")
+            wrong.append("observation is one table; it must be a list of them: write [[observation]]")
+            observations = []
         if hasattr(given.get("censored_after"), "isoformat"):  # TOML has dates
             given["censored_after"] = given["censored_after"].isoformat()
-        given["observation"] = tuple(_made(ObservationColumn, each, "observation") for each in observations)
+        given["observation"] = tuple(made(ObservationColumn, each, "observation") for each in observations)
+        if wrong:
+            raise ConfigError("; ".join([*wrong, *_lacking(cls, given, "the schema")]))
         return _made(cls, given, "the schema")
 
     def text(self) -> str:
@@ -378,15 +391,21 @@ def _given(part: Any) -> dict[str, Any]:
 def _made(kind: type[T], given: Any, name: str) -> T:
     """A dataclass of this kind from a TOML table."""
     check(name, given, Mapping, ": write a table of name = value")  # type: ignore[type-abstract]
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key in given:
-        if key not in fields:
-            hint = did_you_mean(key, fields)
-            raise ConfigError(f"{name} has no field {key!r:.60}{hint}; there are: {', '.join(fields)}")
-    for key, field in fields.items():
-        if field.default is dataclasses.MISSING and key not in given:
-            raise ConfigError(f"{name} has no {key}: give {key} = …")
+    if wrong := _lacking(kind, given, name):
+        raise ConfigError("; ".join(wrong))
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+
+
+def _lacking(kind: type[Any], given: Mapping[str, Any], name: str) -> list[str]:
+    """What a table has that it must not have, and has not that it must."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    wrong = [
+        f"{name} has no field {key!r:.60}{did_you_mean(key, fields)}; there are: {', '.join(fields)}"
+        for key in given
+        if key not in fields
+    ]
+    needed = [key for key, field in fields.items() if field.default is dataclasses.MISSING and key not in given]
+    return wrong + [f"{name} has no {key}: give {key} = …" for key in needed]
 
 
 def _name(what: str, value: Any) -> str:

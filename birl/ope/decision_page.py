@@ -16,10 +16,13 @@ from birl.ope.decisions import Verdict
 from birl.ope.evaluation import Evaluation, Row
 from birl.ope.page import Figure, Note, Section, Table, intervals, lines, render_page
 from birl.ope.ranking import Ranking
+from birl.ope.refusals import LIMITS
 
 _WORDS: Final = {"ship": "ship", "do_not_ship": "do not ship", "more_data": "more data", "cannot_tell": "cannot tell"}
 _MARKS: Final[Mapping[str, Any]] = {**dict.fromkeys(_WORDS, "doubtful"), "ship": "good", "do_not_ship": "bad"}
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1, if all is right)"}
+MEANINGS: Final = {limit.fact: limit.meaning.format("…") for limit in reversed(LIMITS)}
+"""What each figure says, in the words of the table of limits."""
 _HEAD: Final = ("estimator", "value", "from", "to", "gain", "from", "to", "refused")
 
 
@@ -146,8 +149,8 @@ def _estimates(found: Evaluation) -> list[str | Table | Note | Figure]:
     table += [cells(f"{key}{' (decides)' if key == found.decides else ''}", row) for key, row in found.rows.items()]
     parts: list[str | Table | Note | Figure] = [Table(_HEAD, table), _gains("Gains by estimator", found.rows)]
     parts += [Note("bad" if one.refused else "doubtful", f"{one.family}: {one.message}") for one in found.findings]
-    facts = [[key, value] for key, value in found.facts.items() if value is not None]
-    parts.append(Table(["figure", "value"], facts))
+    facts = [[key, value, MEANINGS[key]] for key, value in found.facts.items() if value is not None]
+    parts.append(Table(["figure", "value", "what it says"], facts))
     for key, text in _BY_STEP.items():
         if key in found.weights:
             parts.append(lines(text, {key: (np.arange(found.horizon), found.weights[key])}, x="step"))

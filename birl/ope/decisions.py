@@ -109,7 +109,7 @@ def verdict(found: Evaluation, min_gain: float = 0.0, confidence: float | None =
         remedies.append("evaluate on logs of one regime, and on newer ones")
     elif word == "more_data":
         near = "no number of episodes can be said: the estimate lies at the limit itself"
-        remedies.append(near if times is None else f"log about {max(times, 1.1):.2g} times as many episodes")
+        remedies.append(near if times is None else f"log about {_rounded(max(times, 1.1))} times as many episodes")
     if word == "ship":
         remedies.append("ship behind a guarded online test, which also sees what logs cannot")
     doubts = [f"doubtful: {one.message}" for one in found.findings if not one.refused and _about(one.family, found)]
@@ -165,6 +165,13 @@ def holm(p_values: Sequence[float], error: float) -> list[float]:
         stopped = stopped or p_values[k] >= errors[k]
         divisor -= not stopped
     return errors
+
+
+def _rounded(times: float) -> str:
+    """A number as people write it: two digits."""
+    if times >= 1e6:
+        return "more than a million"
+    return f"{times:.2g}" if times < 10 else f"{float(f'{times:.2g}'):,.0f}"
 
 
 def _unique(texts: Sequence[str]) -> tuple[str, ...]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from filelock import Timeout
 
+from birl.dataset.log_record import record_in
 from birl.errors import CorruptFileError, DataError, WriteError
 from birl.files import atomic_write, parse_json
 from birl.files.locks import FolderLock
@@ -39,7 +41,8 @@ def look(dataset: str | Path, digest: str, purpose: str, asked: str, *, reuse: b
     """Note that a question is asked of a dataset, before it is answered.
 
     To select by episodes as often as one likes is allowed, until they have certified. To certify by them is allowed
-    once: not after selecting by them, nor after another question.
+    once: not after selecting by them, nor after another question. Looks at the whole that a part was split from, and at
+    other parts with some of its episodes, count as long as they lie in the same folder or above or below it.
 
     Args:
         dataset: folder or file.
@@ -69,11 +72,15 @@ def look(dataset: str | Path, digest: str, purpose: str, asked: str, *, reuse: b
         entries = _read(file)
         now = {"digest": digest, "purpose": purpose, "question": asked}
         same = [all(one[key] == value for key, value in now.items()) for one in entries]
-        before = entries[: same.index(True)] if purpose == CERTIFY and any(same) else entries
-        used = [one for one in before if one["digest"] == digest and _spends(one, purpose, asked)]
+        again = purpose == CERTIFY and any(same)
+        before = entries[: same.index(True)] if again else entries
+        used = [(file, one) for one in before if one["digest"] == digest and _spends(one, purpose, asked)]
+        since = entries[same.index(True)]["when"] if again else None
+        used += [(place, one) for place, one in _beside(Path(dataset), since) if _spends(one, purpose, asked)]
         if used and not reuse:
+            place, first = used[0]
             raise DataError(
-                f"the episodes of {dataset} have {_DONE[used[0]['purpose']]}, at {used[0]['when']} ({file.name}): "
+                f"the episodes of {dataset} have {_DONE[first['purpose']]}, at {first['when']} ({place}): "
                 "another answer by them now would be too good. Ask that question again, log new episodes, or keep a "
                 "part that nobody has looked at (birl data split); --allow-reuse answers all the same, and says so"
             )
@@ -86,6 +93,23 @@ def look(dataset: str | Path, digest: str, purpose: str, asked: str, *, reuse: b
             lock.release()
 
 
+def _beside(folder: Path, since: str | None) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Looks at folders in or around this one that hold some of the same episodes, before ``since`` if that is given.
+
+    The whole that it is a part of, its parts, and parts of other splits of the same whole; see `LogRecord.shares`.
+    """
+    own = record_in(folder) if folder.is_dir() else None
+    if own is None:
+        return
+    around = folder.resolve()
+    for place in (around.parent, *sorted(around.parent.iterdir()), *sorted(around.iterdir())):
+        if place != around and place.is_dir() and record_of(place).is_file():
+            other = record_in(place)
+            if other is not None and own.shares(other):
+                rows = _read(record_of(place))
+                yield from ((record_of(place), one) for one in rows if since is None or one["when"] < since)
+
+
 def _spends(entry: dict[str, str], purpose: str, asked: str) -> bool:
     """Whether an earlier look forbids this one."""
     return (CERTIFY in (entry["purpose"], purpose)) and (entry["purpose"], entry["question"]) != (purpose, asked)
@@ -96,9 +120,14 @@ def _read(file: Path) -> list[dict[str, str]]:
         return []
     if not file.is_file():
         raise CorruptFileError(f"{file} is no file: it must be the record of looks; take it away")
-    found = parse_json(file.read_bytes(), str(file))
+    remedy = "restore it, or take episodes that nobody has looked at"
+    try:
+        found = parse_json(file.read_bytes(), str(file))
+    except CorruptFileError as error:
+        what = f"{file}, where looks at these episodes are noted, is damaged"
+        raise CorruptFileError(f"{what} ({error}): {remedy}") from error
     keys = {"digest", "purpose", "question", "when"}
     rows: list[Any] = found if isinstance(found, list) else [None]
     if not all(isinstance(one, dict) and one.keys() == keys and set(map(type, one.values())) == {str} for one in rows):
-        raise CorruptFileError(f"{file} is no record of looks: restore it, or take episodes that nobody has looked at")
+        raise CorruptFileError(f"{file} is no record of looks: {remedy}")
     return rows

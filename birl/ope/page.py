@@ -127,14 +127,20 @@ def word(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        text = f"{value:.4g}"
+        return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e15 else text
     return plain(str(value))
 
 
 def plain(text: str) -> str:
     """Text without signs that cannot be written, cut if it is long."""
-    text = _UNWRITABLE.sub("\ufffd", text[: LONGEST + 1])
+    text = printable(text[: LONGEST + 1])
     return text if len(text) <= LONGEST else text[:LONGEST] + "…"
+
+
+def printable(text: str) -> str:
+    """Text without signs that change a terminal, or turn the direction of what stands around them."""
+    return _UNWRITABLE.sub("\ufffd", text)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

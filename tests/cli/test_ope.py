@@ -137,6 +137,29 @@ def test_a_policy_that_learned_from_these_episodes_is_refused(here: Path, birl_:
     assert status != 5 and "seen" not in said
 
 
+def test_logs_without_propensities_spend_no_look(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kind: Any = {"action_space": ActionSpace.DISCRETE, "action_size": 3, "storage": "plain"}
+    bare = [Episode(e.observations, e.actions, e.rewards, e.terminated) for e in ReplayBuffer.open("certify").episodes]
+    create_infinite_replay_buffer(episodes=bare, **kind).close()
+    ask = ["report", "good.d3", "--dataset", "plain", "--epsilon", 0.2]
+    status, said = run(capsys, *ask, "--out", "ope")
+    assert status == 5 and "cannot_tell" in said and "no look at plain is spent" in said
+    assert "--behaviour estimated" in said and not record_of("plain").exists() and not Path("ope").exists()
+    status, said = run(capsys, *ask, "--json")
+    (told,) = json.loads(said.splitlines()[0])["policies"]  # below it the note
+    assert status == 5 and told["verdict"] == "cannot_tell" and "estimates" not in told
+    status, said = run(capsys, *ask, "--behaviour", "estimated")
+    assert status == 0 and record_of("plain").exists()
+
+
+def test_figures_are_explained_and_signs_are_harmless(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "report", "drawn.d3", "--dataset", "certify", "--out", "ope")[0] == 0
+    text = page("ope/report.html")
+    assert "pareto_k" in text and "the weights' tail has the shape …" in text and "… episodes are effective" in text
+    status, said = run(capsys, "report", "no\x1b[31m\u202e.d3", "--dataset", "certify")
+    assert status == 1 and "there is no no" in said and "\x1b" not in said and "\u202e" not in said
+
+
 def test_hostile_names_are_escaped(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "<script>alert(1)<&'.d3"
     (here / "drawn.d3").rename(here / name)

@@ -295,6 +295,34 @@ def test_a_proposal_can_be_imported(tmp_path: Path) -> None:
     assert import_files([file], own, tmp_path / "data")["rows_out"] == 1000
 
 
+def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> None:
+    """Names that say nothing: contents tell candidates, and ends and actions are not proposed as observations."""
+    names = {"trip": "who", "done": "over", "act": "did", "reward": "cash"}
+    rows = table().rename_columns([names.get(name, name) for name in table().column_names])
+    text = propose([write(rows, tmp_path / "log.parquet")])
+    lines = text.splitlines()
+    for role, name in {"episode": "who", "terminated": "over", "column": "did"}.items():
+        assert any(line.startswith(f'# {role} = "{name}"   # it may be: ') for line in lines), (role, text)
+    assert any(line.startswith('# column = "cash"   # it may be: numbers') for line in lines)
+    assert "# over may be the end or the action; it is an observation only if it was known before" in lines
+    assert "# did may be the action; it is an observation only if it was known before" in lines
+    assert not [line for line in lines if line.startswith(('column = "over"', 'column = "did"'))]
+    with pytest.raises(ConfigError, match="action has no kind.*reward has no column.*the schema has no episode"):
+        LogSchema.parse(text)  # all that is missing, at once
+
+
+@pytest.mark.parametrize("role", ["reward", "terminated", "propensity"])
+def test_what_follows_from_the_action_is_no_observation(role: str) -> None:
+    text = (
+        'episode = "e"\nterminated = "end"\n[[observation]]\ncolumn = "NAME"\n[action]\ncolumn = "a"\n'
+        'kind = "discrete"\nsize = 2\n[reward]\ncolumn = "r"\n[propensity]\ncolumn = "p"\nkind = "probability"'
+    )
+    name = {"reward": "r", "terminated": "end", "propensity": "p"}[role]
+    with pytest.raises(ConfigError, match=f"{role}: the column '{name}' is an observation or action, too"):
+        LogSchema.parse(text.replace("NAME", name))
+    LogSchema.parse(text.replace("NAME", "x"))
+
+
 def test_of_two_candidates_none_is_chosen(tmp_path: Path) -> None:
     rows = table().append_column("rewards", pyarrow.array([1.0] * 1000))
     rows = rows.append_column("<script>\n", pyarrow.array(range(1000)))

@@ -156,6 +156,16 @@ def test_how_many_more_episodes() -> None:
             decide(*ends, 0.0)
 
 
+def test_numbers_of_episodes_are_written_as_people_do() -> None:
+    found = evaluate(Told(POLICY), logs(), gamma=0.95)
+    assert found.decides == "doubly_robust"
+    gain = float(found.rows["doubly_robust"].gain.value)
+    half = float(found.rows["doubly_robust"].gain_interval.upper) - gain  # type: ignore[union-attr]
+    for times, said in {3.456: "3.5", 43.21: "43", 43210.0: "43,000", 4e5: "400,000"}.items():
+        told = verdict(found, gain - half / times**0.5)
+        assert told.remedies == (f"log about {said} times as many episodes",), times
+
+
 def test_statuses_are_four() -> None:
     assert STATUS == {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5}
 

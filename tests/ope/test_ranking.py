@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from birl.dataset import LogSchema
+from birl.dataset.log_files import import_files
+from birl.dataset.splits import split
 from birl.errors import ConfigError, CorruptFileError, DataError
 from birl.ope import looks, rank
 from tests.ope.test_decisions import LOGGER, POLICY, WORLD, Told, improved, logs
@@ -97,8 +100,33 @@ BAD = ["[", "{}", "[1]", '[{"digest": "a"}]', '[{"digest":1,"purpose":"","questi
 @pytest.mark.parametrize("text", BAD)
 def test_a_record_that_is_none_is_no_free_look(tmp_path: Path, text: str) -> None:
     (tmp_path / "looks.json").write_text(text)
-    with pytest.raises(CorruptFileError, match=r"looks\.json"):
+    with pytest.raises(CorruptFileError, match=r"looks\.json.*: restore it, or take episodes that nobody has"):
         looks.look(tmp_path, "digest", looks.CERTIFY, "q")
+
+
+def test_looks_at_a_whole_are_looks_at_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"e": n, "x": 0.1 * n, "a": n % 2, "r": 1.0} for n in range(130)]
+    Path("log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    schema = LogSchema.parse(
+        'episode = "e"\nunmarked = "terminated"\n[[observation]]\ncolumn = "x"\n[action]\ncolumn = "a"\n'
+        'kind = "discrete"\nsize = 2\n[reward]\ncolumn = "r"'
+    )
+    import_files(["log.jsonl"], schema, "data")
+    split("data", "episode", {"select": 0.5, "certify": 0.5})
+    split("data", "episode", {"again": 0.4}, seed=7)
+    assert not looks.look("data/select", "s", looks.SELECT, "")
+    assert not looks.look("data/certify", "c", looks.CERTIFY, "q")  # parts of one split share nothing
+    for other in ("data", "data/again"):
+        with pytest.raises(DataError, match=r"have answered another question, at .*certify/looks\.json"):
+            looks.look(other, "w", looks.SELECT, "")
+    assert not looks.look("data/certify", "c", looks.CERTIFY, "q")
+    Path("data/certify/looks.json").unlink()
+    Path("data/select/looks.json").unlink()
+    assert not looks.look("data", "w", looks.SELECT, "")
+    with pytest.raises(DataError, match=r"have chosen policies, at .*data/looks\.json"):
+        looks.look("data/certify", "c", looks.CERTIFY, "q")
+    assert looks.look("data/certify", "c", looks.CERTIFY, "q", reuse=True)
 
 
 def _ask(folder: Path, asked: str, out: Any) -> None:

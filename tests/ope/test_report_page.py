@@ -51,6 +51,10 @@ def test_words() -> None:
     cells = [1234567, 0.123456, None, math.nan, math.inf, True, "a", np.float64(2.0)]
     assert [page.word(cell) for cell in cells] == ["1,234,567", "0.1235", "–", "–", "inf", "yes", "a", "2"]
     assert page.word("a" * 301) == "a" * 300 + "…"
+    assert [page.word(each) for each in (12345.6, -1234567.0, 9999.4, 1e300, 0.00001)] == [
+        "12,350", "-1,235,000", "9999", "1e+300", "1e-05",
+    ]  # fmt: skip
+    assert page.printable("a\x1b[31m\u202eb" * 200) == "a\ufffd[31m\ufffdb" * 200  # not cut
 
 
 def shapes(figure: Figure, element: str, kind: str) -> list[dict[str, object]]:
