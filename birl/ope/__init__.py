@@ -9,6 +9,7 @@ from birl.ope.diagnostics import (
     diagnose,
     kappa,
     pareto_k,
+    tail_weight,
     unsupported_mass,
 )
 from birl.ope.distribution import conditional_value_at_risk, return_quantile
@@ -43,7 +44,18 @@ from birl.ope.mrdr import more_robust_q
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
 from birl.ope.ranking import Ranking, rank
 from birl.ope.refits import Refits, fqe_refits, linear_refits, resamples, return_refits
-from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
+from birl.ope.refusals import (
+    CAPPED,
+    FACTS,
+    LIMITS,
+    Finding,
+    Limit,
+    allowed,
+    judge,
+    model_facts,
+    tail_facts,
+    weight_facts,
+)
 from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.weights import (
     Trajectories,
@@ -58,6 +70,7 @@ from birl.ope.weights import (
 )
 
 __all__ = [
+    "CAPPED",
     "DECIDERS",
     "FACTS",
     "FQE",
@@ -132,6 +145,8 @@ __all__ = [
     "switch_ratios",
     "t_interval",
     "t_quantile",
+    "tail_facts",
+    "tail_weight",
     "temper_ratios",
     "unsupported_mass",
     "verdict",

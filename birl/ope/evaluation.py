@@ -19,7 +19,7 @@ from birl.ope.estimators import (
 )
 from birl.ope.intervals import Interval, t_interval
 from birl.ope.logged import Logged, View, check_columns, read
-from birl.ope.refusals import FAMILIES, Finding, allowed, judge, model_facts, weight_facts
+from birl.ope.refusals import FAMILIES, Finding, allowed, judge, model_facts, tail_facts, weight_facts
 from birl.ope.sensitivity import Confounded
 from birl.ope.weights import Trajectories
 from birl.types import Array
@@ -185,6 +185,10 @@ def judged(
         rows[key] = Row(float(estimate.value), whole, gain, sure, refused)
     findings += tuple(Finding("weights", True, "estimator", np.nan, f"{key}: {why}") for key, why in broken.items())
     decides = next((key for key in DECIDERS if key in rows and not rows[key].refused), None)
+    if decides is not None:
+        tails = tail_facts(rows[decides].gain, logs.cluster)
+        facts |= tails
+        findings += judge(tails)
     earned = on_policy(view.of)
     own = Row(float(earned.value), t_interval(earned, confidence, logs.cluster), earned, None)
     drift, drifts = _drift(logs, None if decides is None else rows[decides].gain)
