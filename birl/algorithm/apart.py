@@ -22,11 +22,16 @@ def check_apart(learner: Any, count: int) -> None:
     _check_own(learner, "worker")
 
 
-def check_together(learner: Any) -> None:
-    """Raise `UnsupportedError` if several learners cannot make one update, of a minibatch of each."""
+def check_together(learner: Any, averaged: bool) -> None:
+    """Raise `UnsupportedError` if several learners cannot learn one set of parameters.
+
+    Args:
+        learner: one of them.
+        averaged: whether their gradients are averaged, and not applied one after another.
+    """
     check_gradient_steps(learner.engine, learner.name)
     whole = [step.name for step in learner.engine.gradient_steps if not step.splits]
-    if whole:
+    if whole and averaged:
         raise UnsupportedError(
             f"the loss of {learner.name}'s step {', '.join(whole)} is no mean over its minibatch, so gradients of "
             "several learners cannot be averaged: leave learners out"

@@ -329,11 +329,12 @@ class Learner:
         (found,) = self.compute_gradients(drawn).values()
         return found
 
-    def move(self, gradients: Gradients, loss: float, metrics: Mapping[str, float]) -> dict[str, Tensor]:
-        """One update by what another process has found. Returns the metrics."""
-        there = {name: torch.tensor(value) for name, value in metrics.items()}
-        found = Found(gradients, Loss(torch.tensor(loss), there))
-        return self.apply_gradients({step.name: found for step in self.engine.gradient_steps})
+    def move(self, found: Mapping[str, tuple[Gradients, float, Mapping[str, float]]]) -> dict[str, Tensor]:
+        """One update by what another process has found: gradients, loss and metrics by step. Returns the metrics."""
+        steps = {}
+        for name, (gradients, loss, metrics) in found.items():
+            steps[name] = Found(gradients, Loss(torch.tensor(loss), {k: torch.tensor(x) for k, x in metrics.items()}))
+        return self.apply_gradients(steps)
 
     @property
     def moved(self) -> dict[str, Tensor]:
@@ -344,9 +345,9 @@ class Learner:
         """See `birl.algorithm.apart.check_apart`."""
         check_apart(self, count)
 
-    def check_together(self) -> None:
+    def check_together(self, averaged: bool = True) -> None:
         """See `birl.algorithm.apart.check_together`."""
-        check_together(self)
+        check_together(self, averaged)
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""

@@ -48,6 +48,10 @@ class Cluster:
             collectors, of which there must be as many for each; updates average their gradients, so that one is that of
             ``learners`` minibatches of ``batch_size`` steps joined, and all have the same parameters, bit for bit. One
             that is lost is made anew, and nothing is lost with it.
+        gradients: of several learners. ``"together"``: averaged, as said. ``"pushed"``: each of the others finds
+            gradients by itself, and the run's own process, which has no collectors then, moves the parameters by them
+            one after another, by number, each ``learners - 2`` updates after its parameters (the metric
+            ``gradient_lag``). An update is of one minibatch; nobody waits for all.
         max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
             were learned from between its order and its arrival; by default none is.
         restarts: how often in a row a collector may be lost before it has sent anything, or learners without an update
@@ -78,6 +82,7 @@ class Cluster:
     in_flight: int | None = None
     max_lag: int | None = None
     learners: int = 1
+    gradients: str = "together"
     restarts: int = 10
     step_timeout: float = 60.0
     patience: float = 300.0
@@ -90,11 +95,7 @@ class Cluster:
         for name in (field.name for field in fields(self)):
             object.__setattr__(self, name, _ALLOWED[name].check(f"Cluster.{name}", getattr(self, name)))
         self._check_of_ray()
-        if self.collectors % self.learners:
-            raise ConfigError(
-                f"Cluster.learners is {self.learners}, with {self.collectors} collectors; every learner must have as "
-                f"many of its own: give collectors={-(-self.collectors // self.learners) * self.learners}"
-            )
+        self._check_learners()
         if self.order == "together" and self.in_flight not in (None, 1):
             raise ConfigError(
                 f"Cluster.in_flight is {self.in_flight}; with order='together' it must be 1, as all wait for the "
@@ -125,6 +126,21 @@ class Cluster:
         """``resources`` with their default, in Ray's names."""
         names = {"num_cpus": "CPU", "num_gpus": "GPU"}
         return {names.get(name, name): float(n) for name, n in {"num_cpus": 1.0, **(self.resources or {})}.items()}
+
+    def _check_learners(self) -> None:
+        pushed = self.gradients == "pushed"
+        if pushed and self.learners == 1:
+            raise ConfigError(
+                "Cluster.gradients is 'pushed', but Cluster.learners is 1, and nobody pushes any: give learners=2, the "
+                "run's own process and one more, or leave gradients out"
+            )
+        own = self.learners - pushed
+        if self.collectors % own:
+            raise ConfigError(
+                f"Cluster.learners is {self.learners}, with {self.collectors} collectors; every learner"
+                f"{' but the first' * pushed} must have as many of its own: give collectors="
+                f"{-(-self.collectors // own) * own}"
+            )
 
     def taking(self, order: str) -> Cluster:
         """This one, with an order if it has none."""
@@ -164,7 +180,7 @@ class Cluster:
         """What a run and its resumption must share."""
         names = ("collectors", "environments", "fragment", "order", "in_flight", "max_lag")
         settings = {name: getattr(self, name) for name in names}
-        return settings if self.learners == 1 else {**settings, "learners": self.learners}
+        return settings if self.learners == 1 else {**settings, "learners": self.learners, "gradients": self.gradients}
 
 
 def fragment_for(seconds: float) -> int:
@@ -177,6 +193,7 @@ _ALLOWED: Final = {
     "fragment": Allowed(int, low=1, choices=(AUTO,), optional=True),
     "in_flight": Allowed(int, low=1, optional=True),
     "order": Allowed(str, choices=ORDERS, optional=True),
+    "gradients": Allowed(str, choices=("together", "pushed")),
     "max_lag": Allowed(int, low=0, optional=True),
     "restarts": Allowed(int, low=0),
     **dict.fromkeys(("step_timeout", "patience"), Allowed(float, above=0)),

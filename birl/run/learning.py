@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from birl._version import __version__
 from birl.dataset import DatasetInfo
@@ -26,6 +26,7 @@ from birl.distributed.transport import Work
 from birl.errors import ConfigError
 from birl.run.checkpoint import randomness_kept
 from birl.seeding import root_kept, seed
+from birl.types import Array, Loss
 
 
 class Given(NamedTuple):
@@ -70,16 +71,44 @@ class Update(NamedTuple):
     digested: bool
 
 
+class Find(NamedTuple):
+    """Find the gradients of an update, at the parameters that are sent beside this.
+
+    Attributes:
+        number: of the update, from 1.
+        changes: see `Update`.
+    """
+
+    number: int
+    changes: list[Changes]
+
+
+class Lesson(NamedTuple):
+    """What a step of an update found.
+
+    Attributes:
+        gradients: by parameter name.
+        loss: its value.
+        metrics: of the loss.
+    """
+
+    gradients: dict[str, Array]
+    loss: float
+    metrics: dict[str, float]
+
+
 class Done(NamedTuple):
     """An order was carried out.
 
     Attributes:
         whole: whether nobody of the group was lost meanwhile. If somebody was, the state is of no use any more.
         digest: of the parameters, if it was asked for.
+        lessons: of the steps that are due, by name, if they were asked for.
     """
 
     whole: bool = True
     digest: str = ""
+    lessons: dict[str, Lesson] | None = None
 
 
 class Learning(Work):
@@ -116,13 +145,16 @@ class Learning(Work):
         self._algorithm.learner.begin_run(self._reader, 0, growing=True)
 
     def __call__(self, order: Any, state: Any) -> Done:
-        """Carry out an order: `Adopt`, `Changes`, `Meeting` or `Update`."""
+        """Carry out an order: `Adopt`, `Changes`, `Meeting`, `Update` or `Find`."""
         self._place = f"{type(order).__name__} {getattr(order, 'number', '')} of learner {self._given.learner}"
         if isinstance(order, Adopt):
             self.close()
             self._algorithm.learner.set_state(state)
         elif isinstance(order, Changes):
             self._lanes.follow(order)
+        elif isinstance(order, Find):
+            with randomness_kept():
+                return self._find(order, state)
         else:
             try:
                 return self._meet(order) if isinstance(order, Meeting) else self._update(order)
@@ -149,6 +181,16 @@ class Learning(Work):
         learner.learn(learner.draw(self._reader))
         return Done(digest=digest_of(self._algorithm.nets) if order.digested else "")
 
+    def _find(self, order: Find, parameters: dict[str, Array]) -> Done:
+        for changes in order.changes:
+            self._lanes.follow(changes)
+        algorithm, learner = self._algorithm, self._algorithm.learner
+        algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
+        algorithm.set_grad_step(order.number - 1)
+        self._draw_anew(order.number)
+        found = learner.compute_gradients(learner.draw(self._reader))
+        return Done(lessons={name: _lesson(*each) for name, each in found.items()})
+
     def _draw_anew(self, number: int) -> None:
         """Begin the random numbers of an update."""
         own = np.random.SeedSequence([self._given.seed, self._given.learner, number])
@@ -163,6 +205,11 @@ class Learning(Work):
         if self._group is not None:
             self._group.close()
         self._group = None
+
+
+def _lesson(gradients: dict[str, Tensor], loss: Loss) -> Lesson:
+    metrics = {name: value.item() for name, value in loss.metrics.items()}
+    return Lesson({name: value.cpu().numpy() for name, value in gradients.items()}, loss.value.item(), metrics)
 
 
 def digest_of(nets: nn.Module) -> str:

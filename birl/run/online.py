@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Generator
-from functools import partial
 from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator, single_spaces
@@ -16,8 +15,10 @@ from birl.run.fleet_parts import begin_fleet, check_cluster, first_environment, 
 from birl.run.identity import environment_settings, run_settings
 from birl.run.learners import Learners
 from birl.run.options import OnlineOptions, checked_online_options
+from birl.run.others import Others
 from birl.run.player import ReplayPlayer, check_parts, example, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
+from birl.run.pushed import Pushed
 from birl.run.replaying import begun_schedule, buffer_settings, default_buffer, replay_settings
 from birl.run.session import SamplerPart, Session
 
@@ -78,7 +79,10 @@ def online_fitter(
             UserWarning,
             stacklevel=2,
         )
-    learners = None if cluster is None or cluster.learners == 1 else Learners(algorithm, buffer, cluster)
+    learners: Others | None = None
+    if cluster is not None and cluster.learners > 1:
+        kind = Pushed if cluster.gradients == "pushed" else Learners
+        learners = kind(algorithm, buffer, cluster)
     if learners is None:
         schedule = begun_schedule(algorithm, buffer, given, n_steps)
     else:
@@ -127,7 +131,7 @@ def online_fitter(
                 if learners is None:
                     session.learn(drawn)
                 else:
-                    learners.update(partial(session.learn, drawn))
+                    learners.learn(session, drawn)
         session.tick()
 
     with learners or contextlib.nullcontext(), collector:

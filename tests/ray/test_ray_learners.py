@@ -15,7 +15,7 @@ from run.test_fleet import run, sac, same
 
 import birl
 from birl.distributed.group import Gloo
-from birl.run import learners
+from birl.run import learners, others
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,7 +36,7 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
     expected = run(cluster(transport="inline"), sac)
     made: list[Any] = []
     times: list[float] = []
-    mean, begin, lose = Gloo.mean, learners.TRANSPORTS["ray"], learners.Learners._lose
+    mean, begin, lose = Gloo.mean, others.TRANSPORTS["ray"], learners.Learners._lose
 
     def meant(group: Any, value: Any) -> Any:
         times.append(time.monotonic())
@@ -50,7 +50,7 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Gloo, "mean", meant)
     monkeypatch.setattr(learners.Learners, "_lose", lost)
-    monkeypatch.setitem(learners.TRANSPORTS, "ray", lambda *given: made.append(begin(*given)) or made[-1])
+    monkeypatch.setitem(others.TRANSPORTS, "ray", lambda *given: made.append(begin(*given)) or made[-1])
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(transport="ray"), sac), expected)
     assert made[1] < 15

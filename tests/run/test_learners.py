@@ -31,7 +31,7 @@ from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerE
 from birl.files import load_archive, save_archive
 from birl.models import distributions
 from birl.preprocessing import RunningRewardScaler
-from birl.run import fleet, learners
+from birl.run import fleet, learners, others
 from birl.run.collecting import Collecting
 from birl.run.learning import Learning
 from run.fakes import Drift
@@ -46,7 +46,7 @@ def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process, unless a test says otherwise, and are compared after every update."""
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setitem(learners.TRANSPORTS, "processes", lambda cluster, grace: Rounds(Learning))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Rounds(Learning))
     monkeypatch.setattr(learners, "CHECK_INTERVAL", 1)
     monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
 
@@ -187,7 +187,7 @@ def test_lost_learners_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch
         made.append(Unruly({1, 8, 9, 12}, {1, 2, 5, 11, 12, 30}))
         return made[-1]
 
-    monkeypatch.setitem(learners.TRANSPORTS, "processes", transport)
+    monkeypatch.setitem(others.TRANSPORTS, "processes", transport)
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(3), make), expected)
     assert not made[0].left["mean"] and not made[0].left["answer"]
@@ -196,7 +196,7 @@ def test_lost_learners_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch
 
 def test_learners_that_are_lost_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     always = set(range(1, 1000))
-    monkeypatch.setitem(learners.TRANSPORTS, "processes", lambda cluster, grace: Unruly(always, set()))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Unruly(always, set()))
     with pytest.raises(WorkerError, match="learners were ended 4 times in a row .learner 1 last, by SIGKILL. without"):
         run(cluster(restarts=3))
 
@@ -225,11 +225,11 @@ class Real:
                 self.pauses.append(time.monotonic() - self.begin)
                 raise
 
-        monkeypatch.setitem(learners.TRANSPORTS, "processes", made)
+        monkeypatch.setitem(others.TRANSPORTS, "processes", made)
         monkeypatch.setattr(Gloo, "mean", meant)
 
 
-_real = learners.TRANSPORTS["processes"]
+_real = others.TRANSPORTS["processes"]
 
 
 @pytest.mark.slow
@@ -271,8 +271,8 @@ if __name__ == "__main__":
             print(*(worker.number for worker in made[0]._workers.values()), flush=True)
 
     made = []
-    begin = test_learners.learners.TRANSPORTS["processes"]
-    test_learners.learners.TRANSPORTS["processes"] = lambda *given: made.append(begin(*given)) or made[-1]
+    begin = test_learners.others.TRANSPORTS["processes"]
+    test_learners.others.TRANSPORTS["processes"] = lambda *given: made.append(begin(*given)) or made[-1]
     test_learners.fleet.TRANSPORTS["processes"] = lambda given: test_learners.Inline(test_learners.Collecting)
     run(test_learners.cluster(collectors=2), sac, n_steps=10**6, callback=tell)
 """
