@@ -38,6 +38,7 @@ from birl.run.identity import digest
 __all__ = ["Row", "counts", "trained"]
 
 STEP, FRAGMENT = 0.01, 50
+_DRIVEN = 4000  # steps of the run whose learner is killed
 _COUNTED, _START, _UPDATES = 307, 20, 307 // 4 - 20 // 4  # updates after 24, 28, … steps
 
 
@@ -174,7 +175,7 @@ def kills(transport: str, quick: bool) -> Iterator[Row]:
 
 def driver(transport: str, quick: bool) -> Iterator[Row]:
     """Equal bits after the learner was killed and begun again by the same command."""
-    expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), 2000))
+    expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), _DRIVEN))
     clock, killed, said = random.Random(0), 0, ""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.collectors", "--run-in", folder, "--transport", transport]
@@ -249,7 +250,7 @@ def main() -> None:
     if given.run_in is not None:
         cluster = birl.Cluster(2, 1, 5, "turns", transport=given.transport)
         kept = {"checkpoint": given.run_in, "n_steps_per_epoch": 50}
-        print(bits(trained(cluster, Task(0.002), 2000, **kept)))
+        print(bits(trained(cluster, Task(STEP), _DRIVEN, **kept)))
         return
     rows: list[Row] = []
     for name in given.only:

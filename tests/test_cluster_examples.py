@@ -105,6 +105,7 @@ def test_runs_are_kept() -> None:
     ):
         out = Path("/home/ray") / given["out"]  # the image's working folder
         assert any(Path(mount) in out.parents for mount in mounts)
+    assert COMPOSE["services"]["learner"]["volumes"][0].split(":")[0] in COMPOSE["volumes"]
     volume = SPEC["headGroupSpec"]["template"]["spec"]["volumes"][0]
     assert volume["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
 
