@@ -17,8 +17,8 @@ test: $(VENV)/.dev  ## all tests but the slow ones
 test-slow: $(VENV)/.dev  ## learning runs of minutes
 	$(BIN)/python -m pytest -n 2 -q -m slow
 
-test-ray: $(VENV)/.ray  ## collectors that Ray places, in one cluster on this machine
-	PYTHONPATH=tests:tests/ray $(BIN)/python -m pytest -q tests/ray
+test-ray: $(VENV)/.ray  ## collectors that Ray places, in one cluster on this machine; fails if a process is left
+	PYTHONPATH=tests:tests/ray $(BIN)/python -m pytest -q -s tests/ray
 
 lint: $(VENV)/.dev  ## style, types, layers
 	$(BIN)/ruff check .

@@ -40,6 +40,8 @@ FAILS: Final = {
     "mended by the model; with both wrong nothing holds. With a model that has seen the episode it is too narrow.",
     "weighted_doubly_robust": "As doubly robust. Its interval covers two or three points too few at 20 to 40 effective "
     "episodes.",
+    "double_reinforcement_learning": "Observations are not the whole state, or no linear ratios of visits are right; "
+    "no figure shows either. It is a second opinion, never the verdict.",
     "magic": "The model is wrong by less than the spread of the weighted estimates: then the blend follows it, and an "
     "interval is that of a value which may be biased. It does not decide.",
     "return_quantile": "Few episodes are effective: a quantile near 0 or 1 rests on a handful of them, and needs far "
@@ -122,13 +124,14 @@ def _first(one: Callable[..., Any]) -> str:
 def _needs(name: str, one: Callable[..., Any]) -> str:
     """What it cannot do without: found by leaving it out."""
     steps = np.ones((3, 2))
-    whole = ope.Trajectories(steps, steps > 0, 1.0, 0 * steps, steps, steps)
+    whole = ope.Trajectories(steps, steps > 0, 1.0, 0 * steps, steps, steps, z=steps)
     call = partial(one, **_TO_CALL.get(name, {}))
     call(whole)
     needed = []
     for words, without in {
         "propensities": {"log_ratio": None},
         "a model": {"q": None, "v": None},
+        "ratios of visits": {"z": None},
     }.items():
         try:
             call(replace(whole, **without))

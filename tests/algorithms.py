@@ -7,9 +7,11 @@ which fill a configuration as far as it has them, and a row says only what diffe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import pytest
 
 from birl import algos
 from birl.models import (
@@ -114,6 +116,8 @@ class Run:
     name: str
     config: Any
     variant: Any
+    slow: bool
+    """Whether it belongs to the slow tier."""
 
     @property
     def discrete(self) -> bool:
@@ -136,12 +140,26 @@ def fill(config: type, encoder: EncoderFactory, *fields: Fields) -> Any:
     return config(**given)
 
 
+WHOLE = ("DQN", "SAC", "PPO")
+"""Algorithms whose variants stand for those of all others, which the slow tier has."""
+
+
 def _runs(suite: str, encoder: EncoderFactory, *fields: Fields) -> tuple[Run, ...]:
     return tuple(
-        Run(f"{row.name} {each.label}".rstrip(), fill(row.config, encoder, *fields, each.fields), each)
+        Run(
+            f"{row.name} {each.label}".rstrip(),
+            fill(row.config, encoder, *fields, each.fields),
+            each,
+            each.slow if isinstance(each, Chain) else place > 0 and row.name not in WHOLE,
+        )
         for row in ROWS
-        for each in getattr(row, suite)
+        for place, each in enumerate(getattr(row, suite))
     )
+
+
+def tiers(runs: Iterable[Run]) -> list[Any]:
+    """Runs as pytest's parameters, marked by their tier."""
+    return [pytest.param(run, marks=[pytest.mark.slow] if run.slow else [], id=run.name) for run in runs]
 
 
 WINDOWS: dict[str, Any] = {"num_layers": 1, "attn_dropout": 0.0, "resid_dropout": 0.0, "embed_dropout": 0.0}

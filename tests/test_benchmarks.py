@@ -8,6 +8,7 @@ import dataclasses
 import io
 import itertools
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -18,11 +19,14 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
 
+import birl
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import cliff_walk, imitation, learning, policies, rainbow, scores
+from benchmarks import cliff_walk, collectors, imitation, learning, policies, rainbow, scores
 from benchmarks import values as value_scores
 from benchmarks.__main__ import chosen, measure_row, wanted_rows
+from benchmarks.peers_ray import task
 from benchmarks.report import (
     Comparison,
     Measurement,
@@ -466,3 +470,20 @@ class Booleans(Vectors):
         observation, info = super().reset(**options)
         observation[4, 5, 2] = True
         return observation, info
+
+
+def test_the_task_of_collectors_counts_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(task.COUNTS, str(tmp_path))
+    for steps in (3, 4):
+        env = task.Task()
+        env.reset(seed=0)
+        for _ in range(steps):
+            observation, *_ = env.step(1)
+            assert env.observation_space.contains(observation)
+    assert task.counted(tmp_path) == {os.getpid(): 7}
+
+
+def test_runs_of_the_task_are_compared_by_all_their_bits() -> None:
+    cluster = birl.Cluster(2, 1, 5, "turns", transport="inline")
+    found = [collectors.bits(collectors.trained(cluster, task.Task(), steps)) for steps in (60, 60, 61)]
+    assert found[0] == found[1] != found[2]

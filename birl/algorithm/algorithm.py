@@ -18,7 +18,8 @@ from birl.acting.policy import Policy
 from birl.algorithm import building, environments, persistence, transfer
 from birl.algorithm.acts import Acts
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
-from birl.algorithm.learner import KNOWN, Definition, Experience, Learner, described
+from birl.algorithm.evaluated import Evaluated
+from birl.algorithm.learner import KNOWN, Definition, Experience, Learner
 from birl.algorithm.learns import Learns
 from birl.checks import check
 from birl.config import AlgorithmConfig
@@ -218,7 +219,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
             building.warn_of_new_networks(self._learner)
         self._learner = self._build(spec)
 
-    def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
+    def _build(self, spec: Spec, evaluated: Evaluated | None = None) -> Learner:
         self._config = self.config
         building.check_scalers(self.config, spec)
         return Learner(self.definition(), self.config, spec, self.torch_device, evaluated)
@@ -432,7 +433,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
 
     def describe(self) -> dict[str, Any]:
         """Configuration and shapes in JSON form, as in ``params.json`` and model files."""
-        return described(self.learner)
+        return self.learner.describe()
 
     def save(self, fname: str | Path | BinaryIO) -> None:
         """Write configuration, networks, optimisers and step counter to one file; see `load_learnable`.

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from birl.acting.built import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm.adding import fill_networks, made_networks, with_addons
-from birl.algorithm.apart import check_apart
+from birl.algorithm.apart import check_apart, check_begun, check_together
 from birl.algorithm.batches import hand_back
+from birl.algorithm.evaluated import Evaluated, same_networks
 from birl.algorithm.retuning import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
 from birl.dataset.log_record import LogRecord
@@ -172,7 +173,7 @@ class Learner:
         config: configuration with fitted scalers.
         spec: shapes that the networks are built for.
         device: device of the networks.
-        evaluated: the learner whose policy this one evaluates; ``None`` for most algorithms.
+        evaluated: the policy that it evaluates; ``None`` for most algorithms.
 
     Attributes:
         nets: the networks.
@@ -194,7 +195,7 @@ class Learner:
         config: Any,
         spec: Spec,
         device: torch.device,
-        evaluated: Learner | None = None,
+        evaluated: Evaluated | None = None,
     ) -> None:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
@@ -328,11 +329,12 @@ class Learner:
         (found,) = self.compute_gradients(drawn).values()
         return found
 
-    def move(self, gradients: Gradients, loss: float, metrics: Mapping[str, float]) -> dict[str, Tensor]:
-        """One update by what another process has found. Returns the metrics."""
-        there = {name: torch.tensor(value) for name, value in metrics.items()}
-        found = Found(gradients, Loss(torch.tensor(loss), there))
-        return self.apply_gradients({step.name: found for step in self.engine.gradient_steps})
+    def move(self, found: Mapping[str, tuple[Gradients, float, Mapping[str, float]]]) -> dict[str, Tensor]:
+        """One update by what another process has found: gradients, loss and metrics by step. Returns the metrics."""
+        steps = {}
+        for name, (gradients, loss, metrics) in found.items():
+            steps[name] = Found(gradients, Loss(torch.tensor(loss), {k: torch.tensor(x) for k, x in metrics.items()}))
+        return self.apply_gradients(steps)
 
     @property
     def moved(self) -> dict[str, Tensor]:
@@ -343,11 +345,15 @@ class Learner:
         """See `birl.algorithm.apart.check_apart`."""
         check_apart(self, count)
 
+    def check_together(self, averaged: bool = True) -> None:
+        """See `birl.algorithm.apart.check_together`."""
+        check_together(self, averaged)
+
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
-        together = together and self._reset_interval is None
+        together = together and self.reset_interval is None
         return UPDATES_AT_ONCE if together else 1
 
     def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
@@ -364,12 +370,13 @@ class Learner:
             )
 
     @property
-    def _reset_interval(self) -> int | None:
+    def reset_interval(self) -> int | None:
+        """Updates between two resets of the networks; ``None`` if there are none."""
         return getattr(self.config, "reset_interval", None)
 
     def _reset_if_due(self, before: int) -> None:
         """Reset the networks if that is due after one of the updates that came after number ``before``."""
-        interval = self._reset_interval
+        interval = self.reset_interval
         if interval is not None and self.engine.grad_step // interval > before // interval:
             reset(self.engine, self.tuning.new_networks().to(self.device), self.config.reset_share)
 
@@ -420,16 +427,7 @@ class Learner:
         self.check_sampler(source)
         self.transition_picker = getattr(source, "transition_picker", None)
         self.experience.check_run(self, source, count)
-        if self._reset_interval is not None and self.engine.reduce is not None:
-            raise UnsupportedError(
-                f"reset_interval={self._reset_interval} was given to several processes, which would draw new networks "
-                "of their own: leave it out, or learn in one process"
-            )
-        if growing and self.returns is not None and "reward_scaler" in self.running:
-            raise UnsupportedError(
-                f"{self.name} learns from sums of scaled rewards, which it keeps: they would not follow a running "
-                "reward_scaler in an environment. Use MultiplyRewardScaler, or none"
-            )
+        check_begun(self, growing)
         updates = self.experience.updates(self.config, count, lanes)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # modes are part of what is compiled
@@ -441,12 +439,12 @@ class Learner:
     def get_state(self) -> State:
         """Everything that training reads or writes. Raises `NonFiniteError` if a parameter is not finite."""
         self.engine.check_finite()
-        scalers = {name: getattr(self.config, name) for name in SCALERS}
-        fitted = {name: scaler.get_state() for name, scaler in scalers.items() if scaler is not None}
+        scalers = ((name, getattr(self.config, name)) for name in SCALERS)
+        fitted = {name: scaler.get_state() for name, scaler in scalers if scaler is not None}
         state: State = {"engine": self.engine.get_state(), "scalers": fitted, "compiled": self.compiled}
         state["retuned"] = self.tuning.described()
         if self.evaluated is not None:  # so that a run cannot continue with another policy
-            state["policy"] = {**policy_state(self.evaluated), "description": described(self.evaluated)}
+            state["policy"] = {**self.evaluated.policy_state(), "description": self.evaluated.describe()}
         return state
 
     def set_state(self, state: State) -> None:
@@ -456,9 +454,8 @@ class Learner:
             ResumeError: if another policy was evaluated.
         """
         if self.evaluated is not None:
-            saved, own = state["policy"], policy_state(self.evaluated)["nets"]
-            same = saved["description"] == described(self.evaluated) and saved["nets"].keys() == own.keys()
-            if not (same and all(torch.equal(own[name], x.to(own[name].device)) for name, x in saved["nets"].items())):
+            saved, own = {**state["policy"]}, self.evaluated
+            if saved.pop("description") != own.describe() or not same_networks(saved, own.policy_state()):
                 raise ResumeError(
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
                     "folder to start anew"
@@ -475,26 +472,24 @@ class Learner:
                 raise CorruptFileError(f"the state has parameters of {name!r:.80}; scalers are {', '.join(SCALERS)}")
             getattr(self.config, name).set_state(params)
 
+    def policies(self) -> list[tuple[float, BuiltPolicy]]:
+        """See `Evaluated`."""
+        return [(1.0, self.policy)]
 
-def described(learner: Learner) -> dict[str, Any]:
-    """Configuration and shapes in JSON form, with those of the learner whose policy is evaluated."""
-    data = {
-        "observation_shape": learner.spec.data_shape,
-        "action_size": learner.spec.actions.told,
-        "discrete_action": learner.spec.actions.discrete,
-        "config": learner.config.serialize(),
-    }
-    choices = choices_in(learner.spec.observations)
-    if any(choices):
-        data["choices"] = choices
-    if retuned := learner.tuning.described():
-        data["retuned"] = retuned
-    if learner.logs is not None:
-        data["logs"] = learner.logs.described()
-    return data if learner.evaluated is None else {**data, "policy": described(learner.evaluated)}
+    def describe(self) -> dict[str, Any]:
+        """Configuration and shapes in JSON form, with those of the policy that is evaluated."""
+        spec = self.spec
+        data = {"observation_shape": spec.data_shape, "action_size": spec.actions.told}
+        data |= {"discrete_action": spec.actions.discrete, "config": self.config.serialize()}
+        if any(choices := choices_in(spec.observations)):
+            data["choices"] = choices
+        if retuned := self.tuning.described():
+            data["retuned"] = retuned
+        if self.logs is not None:
+            data["logs"] = self.logs.described()
+        return data if self.evaluated is None else {**data, "policy": self.evaluated.describe()}
 
-
-def policy_state(learner: Learner) -> State:
-    """The networks of a learner that is evaluated."""
-    nets = {name: tensor.detach().clone() for name, tensor in learner.nets.state_dict().items()}
-    return {"grad_step": learner.engine.grad_step, "nets": nets}
+    def policy_state(self) -> State:
+        """See `Evaluated`."""
+        nets = {name: tensor.detach().clone() for name, tensor in self.nets.state_dict().items()}
+        return {"grad_step": self.engine.grad_step, "nets": nets}

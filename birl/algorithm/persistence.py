@@ -16,7 +16,7 @@ from birl.acting.built import BuiltPolicy
 from birl.acting.export import PolicyModule, export_policy
 from birl.algorithm.adding import made_networks, parameters_follow
 from birl.algorithm.building import checked_spec
-from birl.algorithm.learner import Learner, described, policy_state
+from birl.algorithm.learner import Learner
 from birl.checks import check
 from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset.log_record import LogRecord
@@ -37,8 +37,8 @@ def save(learner: Learner, fname: File) -> None:
     learner.engine.check_finite()
     state = learner.engine.get_state()
     if learner.evaluated is not None:
-        state["policy"] = policy_state(learner.evaluated)
-    save_archive(fname, "model", {**described(learner), "birl": __version__}, state)
+        state["policy"] = learner.evaluated.policy_state()
+    save_archive(fname, "model", {**learner.describe(), "birl": __version__}, state)
 
 
 def save_model(learner: Learner, fname: File) -> None:
@@ -106,10 +106,10 @@ def load_learnable(fname: File, device: bool | int | str | None = False, enable_
 
 
 def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State | None = None) -> Any:
-    """An algorithm with new networks, from the result of `described`.
+    """An algorithm with new networks, from the result of `Learner.describe`.
 
     Args:
-        data: result of `described`.
+        data: result of `Learner.describe`.
         device: see `AlgorithmConfig.create`.
         state: engine state to check against ``data``; the caller loads it. Only the evaluated policy is loaded here.
     """
@@ -130,7 +130,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
 
 
 def read_description(data: dict[str, Any]) -> tuple[AlgorithmConfig, Spec]:
-    """The configuration and the shapes in the result of `described`."""
+    """The configuration and the shapes in the result of `Learner.describe`."""
     config = AlgorithmConfig.deserialize(_as_it_was(data["config"]))
     kind: type[Any] = config.algorithm
     observations = with_choices(data["observation_shape"], data.get("choices"))
@@ -145,18 +145,18 @@ def _as_it_was(config: Any) -> Any:
 
 
 def _evaluated(kind: type[Any], data: dict[str, Any], device: Any, state: State | None) -> Any:
-    """The algorithm whose policy a saved evaluation evaluates.
+    """What a saved evaluation evaluates.
 
     Raises:
         UnsupportedError: if there is none: ``params.json`` only describes it.
     """
     if state is None:
         raise UnsupportedError(f"{kind.__name__} needs its policy: load_learnable(...) a model that the run saved")
-    return saved_policy(data["policy"], state["policy"], device)
+    return kind.saved_policy(data["policy"], state["policy"], device)
 
 
 def saved_policy(data: dict[str, Any], state: State, device: bool | int | str | None) -> Any:
-    """The algorithm of which there is a description and a `policy_state`: it acts, and has new optimisers."""
+    """The algorithm of which there is a description and a `Learner.policy_state`: it acts, and has new optimisers."""
     policy = rebuild(data, device, state)
     policy.engine.load_networks(state["nets"])
     policy.engine.grad_step = state["grad_step"]

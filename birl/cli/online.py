@@ -74,6 +74,13 @@ class Order(StrEnum):
     ARRIVAL = "arrival"
 
 
+class ErrorAction(StrEnum):
+    """What follows the error of an environment; see `birl.Cluster`."""
+
+    STOP = "stop"
+    RESTART = "restart"
+
+
 class HindsightGoals(StrEnum):
     """Where the goals of `birl.dataset.HindsightSampler` come from."""
 
@@ -148,10 +155,10 @@ def cluster_of(given: dict[str, Any], num_envs: int | None) -> Cluster | None:
             raise ConfigError(f"{flags(given)}: for collectors only; give --collectors N, too")
         return None
     address, order = given.get("address"), given.get("order")
-    ray: dict[str, Any] = {}
+    more: dict[str, Any] = {"on_error": str(given["on_error"])} if "on_error" in given else {}
     if address is not None:
-        ray = {"transport": "ray", "address": None if address == _LOCAL else address}
-    return Cluster(given["collectors"], num_envs or 1, given.get("fragment"), order and str(order), **ray)
+        more |= {"transport": "ray", "address": None if address == _LOCAL else address}
+    return Cluster(given["collectors"], num_envs or 1, given.get("fragment"), order and str(order), **more)
 
 
 def with_defaults(

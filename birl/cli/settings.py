@@ -84,15 +84,10 @@ def _kind(owner: type[Any], field: str) -> type[Serializable] | None:
     return None
 
 
-def seeds_of(words: str, seed: int, env_id: str | None) -> list[int]:
+def seeds_of(words: str, seed: int) -> list[int]:
     """The seeds that ``--seeds`` asks for."""
     if seed:
         raise ConfigError(f"--seed {seed} and --seeds {words} are both given: leave one out")
-    if env_id is not None:
-        raise ConfigError(
-            f"--seeds trains from logged data (--dataset) only: to train in {env_id}, start a run for each seed "
-            "(--seed)"
-        )
     try:
         numbers = [int(word) for word in words.split(",")]
         if len(numbers) > 1 or numbers[0] <= _MOST_SEEDS:

@@ -33,7 +33,9 @@ from birl.cli.online import (
     with_defaults,
 )
 from birl.cli.options import Device, Import, TargetReturn
+from birl.cli.processes import words_of
 from birl.cli.settings import configure, seeds_of
+from birl.cli.sweep import train_seeds
 from birl.cli.train_options import (
     ActionMasked,
     Address,
@@ -64,6 +66,7 @@ from birl.cli.train_options import (
     NoiseTheta,
     NumEnvs,
     NUpdates,
+    OnError,
     Prioritized,
     PriorityAlpha,
     PriorityBeta,
@@ -95,6 +98,7 @@ _EVALUATION = {name: name for name in ("eval_epsilon", "eval_statistics", "worke
 
 
 def train(
+    context: typer.Context,
     algo: Annotated[
         str, typer.Argument(metavar="ALGO", help="Name of an algorithm (see `birl algos`), or module:Class of yours.")
     ],
@@ -117,8 +121,12 @@ def train(
         str | None,
         typer.Option(
             metavar="N|S1,S2,…",
-            help="Train N seeds (0, 1, …), or the listed ones, at once: each as if alone, in DIR/seed_<seed>.",
+            help="Train N seeds (0, 1, …), or the listed ones, each as if alone, in DIR/seed_<seed>: from logged data "
+            "all at once, in environments each in a process, see --jobs.",
         ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Online, of --seeds: runs at once; each has --collectors of its own.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -173,6 +181,7 @@ def train(
     collectors: Collectors = None,
     order: CollectorOrder = None,
     fragment: FragmentLength = None,
+    on_error: OnError = None,
     address: Address = None,
     atari: AtariGame = False,
     recipe: RecipeName = None,
@@ -190,6 +199,13 @@ def train(
     if own is not None:
         import_own(own)
     algorithm = algorithm_class(algo)
+    several = None if seeds is None else seeds_of(seeds, seed)
+    if jobs is not None and (several is None or dataset is not None):
+        raise ConfigError("--jobs: for --seeds in environments only; leave it out")
+    if several is not None and dataset is None:
+        place = _default_folder(algorithm, str(env_id), None) if out is None else out
+        train_seeds(words_of(context, ("seeds", "seed", "out", "jobs")), several, place, jobs or 1)
+        return
     made = None if recipe is None else _recipe(algorithm, recipe, dataset, init_from)
     published = {} if made is None else made.options
     if explorer is not None or epsilon is not None:  # another one than the recipe's
@@ -220,13 +236,13 @@ def train(
     n_steps, num_envs = n_steps or fixed["n_steps"], num_envs or fixed["num_envs"]
     n_trials, n_steps_per_epoch = n_trials or fixed["n_trials"], n_steps_per_epoch or fixed["n_steps_per_epoch"]
     frame_stack, atari, multi_step = online.get("frame_stack"), online.get("atari", False), drawing.get("multi_step")
-    cluster = cluster_of(given(collectors=collectors, order=order, fragment=fragment, address=address), num_envs)
+    of_cluster = given(order=order, fragment=fragment, on_error=on_error, address=address)
+    cluster = cluster_of(given(collectors=collectors) | of_cluster, num_envs)
     online |= given(collectors=collectors, order=order, fragment=fragment)
     online_only = [*([] if num_envs is None else ["num_envs"]), *online]
     if dataset is not None and online_only:
         raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
     logging = _logging(logging_steps, log_gradients, seeds)
-    several = None if seeds is None else seeds_of(seeds, seed, env_id if dataset is None else None)
     ends = {"stop_at": stop_at, "keep_models": keep_models}
     ends = {name: value for name, value in ends.items() if value is not None}
     if ends and seeds is not None:

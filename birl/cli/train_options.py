@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from birl.cli.online import BUFFER_SIZE, ExplorerName, HindsightGoals, Order
+from birl.cli.online import BUFFER_SIZE, ErrorAction, ExplorerName, HindsightGoals, Order
+from birl.run.cluster import AUTO
+
+
+def _fragment(word: str) -> int | str:
+    """A number of steps, or ``auto``."""
+    return word if word == AUTO else int(word)
+
 
 EpochLength = Annotated[
     int | None, typer.Option(min=1, help="Steps between evaluations and models; by default a tenth, at most 10000.")
@@ -177,9 +184,19 @@ CollectorOrder = Annotated[
     ),
 ]
 FragmentLength = Annotated[
-    int | None,
+    str | None,
     typer.Option(
-        "--fragment", min=1, help="Of --collectors: steps that each environment makes at once.  [default: 50]"
+        "--fragment",
+        metavar="STEPS|auto",
+        parser=_fragment,
+        help="Of --collectors: steps that each environment makes at once; auto measures how many.  [default: 50]",
+    ),
+]
+OnError = Annotated[
+    ErrorAction | None,
+    typer.Option(
+        "--on-error",
+        help="Of --collectors: an environment that raises an error ends the run, or is made anew.  [default: stop]",
     ),
 ]
 Address = Annotated[

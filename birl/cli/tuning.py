@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 import re
 import shlex
-import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
@@ -20,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from birl.cli.common import BEST_MODEL, newest_model, note, print_table
+from birl.cli.processes import PATIENCE, Process, begin, end, last_line
 from birl.errors import BirlError, CorruptFileError, MissingExtraError, require
 from birl.files import atomic_write
 from birl.run.lock import only_run
 
 _STUDY, _JOURNAL = "birl", "study.journal"
 _POLL: Final = 0.5
-_PATIENCE: Final = 60.0
 _FAILURES: Final = 3
 _LAST: Final = 3
 _STATES = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "running"}
@@ -43,7 +41,7 @@ class _Running:
     """
 
     trial: Any
-    process: subprocess.Popen[bytes]
+    process: Process
     reported: set[int] = field(default_factory=set)
     pruned: float = 0
 
@@ -116,9 +114,10 @@ class Tuning:
                 for each in ended:
                     failed = 0 if self._tell(each) else failed + 1
                     if failed >= _FAILURES and not self._any_success():
+                        folder = self._folder(each.trial.number)
                         raise BirlError(
-                            f"{failed} trials failed and none succeeded: {self._last_line(each.trial.number)} (see "
-                            f"{self._folder(each.trial.number)}.log); the same command goes on when that is mended"
+                            f"{failed} trials failed and none succeeded: {last_line(folder)} (see {folder}.log); the "
+                            "same command goes on when that is mended"
                         )
                 if not ended:
                     sleep(_POLL)
@@ -126,7 +125,7 @@ class Tuning:
             if running:
                 numbers = ", ".join(str(each.trial.number) for each in running)
                 note(f"stopping trials ({numbers}), which write checkpoints; the same command goes on in {self._out}")
-                _end(running)
+                end([each.process for each in running])
 
     def _folder(self, number: int) -> Path:
         return self._out / f"trial_{number:04d}"
@@ -156,16 +155,7 @@ class Tuning:
         values = {each.name: each.suggest(trial) for each in self._searches}
         shown = " ".join(f"{name}={_short(value)}" for name, value in values.items())
         note(f"trial {number}: {shown}{'' if new else ', going on'} -> {self._folder(number)}")
-        threads = {} if jobs == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-        with open(f"{self._folder(number)}.log", "ab") as log:
-            process = subprocess.Popen(
-                self._command(number, values),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env={**threads, **os.environ},
-                start_new_session=True,  # Ctrl-C in the terminal is for this process, which then ends the trials
-            )
+        process = begin(self._command(number, values), self._folder(number), jobs)
         known = self._study.get_trials(deepcopy=False)[number].intermediate_values
         return _Running(trial, process, set(known))
 
@@ -180,7 +170,7 @@ class Tuning:
             if running.trial.should_prune():
                 running.pruned = monotonic()
                 running.process.terminate()
-        if running.pruned and not over and monotonic() > running.pruned + _PATIENCE:
+        if running.pruned and not over and monotonic() > running.pruned + PATIENCE:
             running.process.kill()
         return over
 
@@ -199,7 +189,7 @@ class Tuning:
             note(f"trial {number} done: {score:.5g} (best {self._study.best_value:.5g})")
             return True
         self._study.tell(number, state=state.FAIL)
-        why = f"(exit status {status}): {self._last_line(number)}"
+        why = f"(exit status {status}): {last_line(self._folder(number))}"
         if status == 0:
             why = f": its score is {score}" if scores else f": it has no {self._metric}, give a larger --n-steps"
         note(f"trial {number} failed {why}".replace(" :", ":"))
@@ -207,11 +197,6 @@ class Tuning:
 
     def _any_success(self) -> bool:
         return any(each.state.name in ("COMPLETE", "PRUNED") for each in self._study.get_trials(deepcopy=False))
-
-    def _last_line(self, number: int) -> str:
-        text = Path(f"{self._folder(number)}.log").read_text(encoding="utf-8", errors="replace")
-        lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
-        return lines[-1] if lines else "nothing on standard error"
 
     def _evaluations(self, number: int) -> list[tuple[int, float]]:
         """Steps and scores that a trial has written; a line that is being written is left for the next time."""
@@ -300,23 +285,6 @@ def _mend(file: Path) -> None:
     if file.is_file() and not (there := file.read_bytes()).endswith(b"\n"):
         with open(file, "r+b") as stream:
             stream.truncate(there.rfind(b"\n") + 1)
-
-
-def _end(running: Sequence[_Running]) -> None:
-    """End processes, which write their checkpoints; those that do not within a minute, or after Ctrl-C, are killed."""
-    try:
-        for each in running:
-            each.process.terminate()
-        until = monotonic() + _PATIENCE
-        for each in running:
-            each.process.wait(max(0.0, until - monotonic()))
-    except subprocess.TimeoutExpired:
-        note("trials that do not end are killed")
-    finally:
-        for each in running:
-            if each.process.poll() is None:
-                each.process.kill()
-                each.process.wait()
 
 
 def _score(values: Sequence[float]) -> float:

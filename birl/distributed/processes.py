@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # its default arguments keep a group that is there when it is first imported
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
@@ -49,22 +50,29 @@ def destroy_process_group() -> None:
     dist.destroy_process_group()
 
 
+def mean_of_all(value: Tensor) -> Tensor:
+    """The mean over the processes of the default process group. ``value`` is overwritten."""
+    dist.all_reduce(value)
+    return value.div_(dist.get_world_size())
+
+
 class AverageGradients:
     """The ``reduce`` of an engine: mean of gradients, and of the networks' buffers, over all processes.
 
     Args:
-        nets: networks whose buffers (such as running means of batch norm) are averaged, too.
+        nets: networks whose buffers (such as running means of batch norm) are averaged, too; ``None`` for no buffers.
+        mean: the mean of a tensor ``[n]`` over all processes, which may overwrite it.
     """
 
-    def __init__(self, nets: nn.Module) -> None:
-        self._buffers = [buffer for buffer in nets.buffers() if buffer.is_floating_point()]
+    def __init__(self, nets: nn.Module | None, mean: Callable[[Tensor], Tensor] = mean_of_all) -> None:
+        buffers = [] if nets is None else nets.buffers()
+        self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
+        self._mean = mean
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gradients by parameter name, averaged: one message for all."""
         tensors = [*gradients.values(), *self._buffers]
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-        dist.all_reduce(flat)
-        flat /= dist.get_world_size()
+        flat = self._mean(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]))
         parts = flat.split([tensor.numel() for tensor in tensors])
         means = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
         with torch.no_grad():

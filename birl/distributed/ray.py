@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final
 
 from birl.distributed.transport import Begin, Gone, Transport
@@ -28,6 +29,7 @@ class Remote(Transport):
         address: of a running cluster; ``None`` for this process's own Ray, which is started if there is none.
         step_timeout: seconds that a worker may stay in one place.
         patience: seconds in which a new place must be found for a worker that was lost.
+        asked: what each worker is given, by Ray's names: ``CPU``, ``GPU``, ``memory``, and a cluster's own.
 
     Raises:
         MissingExtraError: if Ray is not installed.
@@ -35,14 +37,23 @@ class Remote(Transport):
     """
 
     def __init__(
-        self, begin: Begin, address: str | None = None, step_timeout: float = 60.0, patience: float = 300.0
+        self,
+        begin: Begin,
+        address: str | None = None,
+        step_timeout: float = 60.0,
+        patience: float = 300.0,
+        asked: Mapping[str, float] | None = None,
     ) -> None:
         self._ray: Any = require("ray", "ray")
         self._begin, self._own = begin, not self._ray.is_initialized()
         self._watch, self._patience = Watch(step_timeout), patience
         if self._own:
             self._init(address)
-        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"signs": 1}}
+        self._asked = {name: amount for name, amount in (asked or {"CPU": 1.0}).items() if amount}
+        own = dict(self._asked)
+        options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"signs": 1}}
+        options |= {"num_cpus": own.pop("CPU", 0), "num_gpus": own.pop("GPU", 0), "memory": own.pop("memory", None)}
+        options["resources"] = own
         self._kind = self._ray.remote(**options)(_Actor)
         self._actors: dict[int, Any] = {}
         self._places: dict[int, Any] = {}  # that are kept for one actor each
@@ -61,10 +72,15 @@ class Remote(Transport):
                 "start --head`, give the address that this prints, or leave address out for a Ray of this machine"
             ) from error
 
+    @property
+    def host(self) -> str:
+        """Address of this machine, as workers know it."""
+        return str(self._ray.util.get_node_ip_address())
+
     def start(self, index: int, given: Any) -> None:
         self._unplaced[index] = self._patience if index in self._watch else PATIENCE
         self._forget(index)
-        place = self._places[index] = self._ray.util.placement_group([{"CPU": 1}])
+        place = self._places[index] = self._ray.util.placement_group([self._asked])
         scheduling = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(place)
         try:
             actor = self._kind.options(scheduling_strategy=scheduling).remote(self._begin, given)
@@ -116,7 +132,7 @@ class Remote(Transport):
                 self._signs[index] = self._actors[index].sign.options(concurrency_group="signs").remote()
 
     def _wait_for_places(self) -> None:
-        """Wait until there is a CPU for each of those that have been started.
+        """Wait until there is a place for each of those that have been started.
 
         Raises:
             WorkerError: if there is none in time.
@@ -125,11 +141,12 @@ class Remote(Transport):
             index = min(self._unplaced)
             seconds = self._unplaced[index]
             if not self._places[index].wait(seconds):
-                free, there = self._ray.available_resources(), self._ray.cluster_resources()
+                there, free = self._ray.cluster_resources(), self._ray.available_resources()
+                has, left = ({name: found.get(name, 0.0) for name in self._asked} for found in (there, free))
                 raise WorkerError(
-                    f"workers {sorted(self._unplaced)} found no place within {seconds:g} seconds: each asks for 1 CPU, "
-                    f"of which Ray has {there.get('CPU', 0):.0f} and {free.get('CPU', 0):.0f} are free. Give fewer "
-                    "collectors, or add machines"
+                    f"workers {sorted(self._unplaced)} found no place within {seconds:g} seconds: each asks for "
+                    f"{_amounts(self._asked)}; Ray has {_amounts(has)}, of which {_amounts(left)} free. Give fewer "
+                    "collectors, ask for less of what is missing, or add machines"
                 )
             del self._unplaced[index]
 
@@ -158,6 +175,10 @@ class Remote(Transport):
         if index in self._actors:
             self._ray.kill(self._actors.pop(index), no_restart=True)
             self._ray.util.remove_placement_group(self._places.pop(index))
+
+
+def _amounts(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items())
 
 
 class _Actor:

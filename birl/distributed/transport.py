@@ -9,12 +9,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
 from birl.distributed.watch import Alive, Watch
 from birl.distributed.workers import Ended, Left, Owner, Worker, end, first_ready
+from birl.errors import BirlError
+
+_GRACE: Final = 2.0  # seconds in which a worker reads what was sent to it, when there is no more work
 
 
 class Work(Protocol):
@@ -73,23 +76,53 @@ class Transport(Protocol):
         """End all workers."""
 
 
+class _Mail:
+    """Sends messages to a worker in a thread of its own: nobody waits for one that was stopped and does not read."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._messages = worker, queue.SimpleQueue[Any]()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+        self._thread.start()
+
+    def send(self, message: Any) -> None:
+        """Send a message after those before."""
+        self._messages.put(message)
+
+    def _send(self) -> None:
+        with contextlib.suppress(Ended, BirlError):  # whoever waits for its answers is told
+            while (message := self._messages.get()) is not None:
+                self._worker.send(message)
+
+    def end(self, timeout: float | None = None) -> bool:
+        """Send no more. Returns whether all was sent, or the worker is gone, within ``timeout`` seconds."""
+        self._messages.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+
 class Processes(Transport):
     """Workers in processes of this machine, one each.
 
     Args:
         begin: makes the work of a worker.
         step_timeout: seconds that a worker may stay in one place.
+
+    Attributes:
+        host: address of this machine, as workers know it.
     """
+
+    host = "127.0.0.1"
 
     def __init__(self, begin: Begin, step_timeout: float) -> None:
         self._begin, self._watch = begin, Watch(step_timeout)
         self._workers: dict[int, Worker] = {}
+        self._mail: dict[int, _Mail] = {}
         self._open: dict[int, int] = {}  # number of answers that are still to come
-        self._gone: dict[int, Ended] = {}  # noticed, and not told yet
 
     def start(self, index: int, given: Any) -> None:
         self._forget(index)
         self._workers[index] = Worker(_work, (self._begin, given, self._watch.slice))
+        self._mail[index] = _Mail(self._workers[index])
         self._watch.start(index)
         self._open[index] = 0
 
@@ -100,10 +133,7 @@ class Processes(Transport):
         if self._open[index] == 0:
             self._watch.moved(index)
         self._open[index] += 1
-        try:
-            self._workers[index].send((order, beside))
-        except Ended as error:
-            self._gone[index] = error
+        self._mail[index].send((order, beside))
 
     def wait(self) -> tuple[int, Any]:
         while True:
@@ -119,10 +149,8 @@ class Processes(Transport):
     def _hear(self) -> tuple[int | None, Any]:
         """The next message of anybody; none of nobody after a while."""
         by_worker = {self._workers[index]: index for index, count in self._open.items() if count}
-        index: int | None = next(iter(self._gone), None)
+        index: int | None = None
         try:
-            if index is not None:
-                raise self._gone[index]
             begin = time.monotonic()
             worker = first_ready(by_worker, self._watch.slice)
             self._end_hung(by_worker, time.monotonic() - begin)
@@ -140,14 +168,19 @@ class Processes(Transport):
                 raise Gone(index, *self._watch.verdict(index))
 
     def close(self) -> None:
+        for index in [index for index, mail in self._mail.items() if not mail.end(_GRACE)]:
+            self._forget(index)
         end(self._workers.values())
         self._workers.clear()
+        self._mail.clear()
 
     def _forget(self, index: int) -> None:
-        self._gone.pop(index, None)
         self._open.pop(index, None)
         if index in self._workers:
-            self._workers.pop(index).kill()
+            worker = self._workers.pop(index)
+            worker.end_now()
+            self._mail.pop(index).end()  # before the connection is closed, which it uses
+            worker.kill()
 
 
 def _work(owner: Owner, given: tuple[Begin, Any, float]) -> None:

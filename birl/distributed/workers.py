@@ -130,10 +130,14 @@ class Worker:
             )
         raise Ended("somehow" if code is None else f"by {_name_of(-code)}" if code < 0 else f"with status {code}")
 
-    def kill(self) -> None:
-        """End it at once."""
+    def end_now(self) -> None:
+        """End it at once, and leave the connection open for those who use it."""
         self._process.kill()
         self._process.join()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.end_now()
         self.connection.close()
 
 

@@ -417,6 +417,8 @@ def _flags(name: str, given: Any, n: int) -> Array:
 def _dead_worker(env: Any) -> str | None:
     """Which process of a vector environment has ended, and how; ``None`` if none has. Ends the others."""
     processes = getattr(env, "processes", ())
+    if not processes:
+        return None
     dead = multiprocessing.connection.wait([each.sentinel for each in processes], timeout=5)
     for index, each in enumerate(processes):
         if each.sentinel in dead:

@@ -137,9 +137,14 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
 
 
 class AverageValueEstimationEvaluator(OverTransitions):
-    r"""Mean value of the greedy policy, :math:`E_D[Q(s_t, \pi(s_t))]`: far too large if values are overestimated."""
+    r"""Mean value of the greedy policy, :math:`E_D[Q(s_t, \pi(s_t))]`: far too large if values are overestimated.
+
+    An evaluation (`birl.ope.FQE`) has the expectation over the policy's actions instead.
+    """
 
     def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+        if (expected := getattr(algo, "policy_value", None)) is not None:
+            return np.asarray(expected(batch.observations))
         value: Array = algo.predict_value(batch.observations, algo.predict(batch.observations))
         return value
 

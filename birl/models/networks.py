@@ -175,7 +175,13 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-_MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, BatchRenorm)
+_MOVED_BY_BATCHES = (nn.modules.batchnorm._NormBase, BatchRenorm)
+_MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, *_MOVED_BY_BATCHES)
+
+
+def normalises_by_batch(nets: nn.Module) -> bool:
+    """Whether a layer has running statistics of minibatches, such as batch norm."""
+    return any(isinstance(module, _MOVED_BY_BATCHES) for module in nets.modules())
 
 
 def _flatten(x: Tensor, rank: int) -> Tensor:

@@ -9,6 +9,7 @@ from birl.ope.diagnostics import (
     diagnose,
     kappa,
     pareto_k,
+    tail_weight,
     unsupported_mass,
 )
 from birl.ope.distribution import conditional_value_at_risk, return_quantile
@@ -16,6 +17,7 @@ from birl.ope.estimators import (
     Estimate,
     bias_bound,
     direct_method,
+    double_reinforcement_learning,
     doubly_robust,
     folds,
     importance_sampling,
@@ -37,9 +39,23 @@ from birl.ope.intervals import (
     t_quantile,
 )
 from birl.ope.magic import magic
+from birl.ope.marginal import marginal_ratios
+from birl.ope.mrdr import more_robust_q
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
 from birl.ope.ranking import Ranking, rank
-from birl.ope.refusals import FACTS, LIMITS, Finding, Limit, allowed, judge, model_facts, weight_facts
+from birl.ope.refits import Refits, fqe_refits, linear_refits, resamples, return_refits
+from birl.ope.refusals import (
+    CAPPED,
+    FACTS,
+    LIMITS,
+    Finding,
+    Limit,
+    allowed,
+    judge,
+    model_facts,
+    tail_facts,
+    weight_facts,
+)
 from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.weights import (
     Trajectories,
@@ -54,6 +70,7 @@ from birl.ope.weights import (
 )
 
 __all__ = [
+    "CAPPED",
     "DECIDERS",
     "FACTS",
     "FQE",
@@ -77,6 +94,7 @@ __all__ = [
     "Limit",
     "Mixture",
     "Ranking",
+    "Refits",
     "Row",
     "Sampled",
     "Softmax",
@@ -92,9 +110,11 @@ __all__ = [
     "decide",
     "diagnose",
     "direct_method",
+    "double_reinforcement_learning",
     "doubly_robust",
     "evaluate",
     "folds",
+    "fqe_refits",
     "hcope_bound",
     "hoeffding_interval",
     "holm",
@@ -102,11 +122,14 @@ __all__ = [
     "judge",
     "kappa",
     "kernel_log_density",
+    "linear_refits",
     "load_policy",
     "log_ratios",
     "magic",
+    "marginal_ratios",
     "mixture_log_ratios",
     "model_facts",
+    "more_robust_q",
     "on_policy",
     "p_value",
     "padded",
@@ -115,11 +138,15 @@ __all__ = [
     "rank",
     "refit_interval",
     "report_data",
+    "resamples",
     "return_quantile",
+    "return_refits",
     "shrink_ratios",
     "switch_ratios",
     "t_interval",
     "t_quantile",
+    "tail_facts",
+    "tail_weight",
     "temper_ratios",
     "unsupported_mass",
     "verdict",

@@ -18,14 +18,13 @@ from birl.dataset.episodes import episode_table
 from birl.dataset.log_columns import rows_at_once
 from birl.dataset.storage import TERMINATED, TRUNCATED, Storage
 from birl.errors import EmptyDataError
+from birl.ope.data_sums import PARTS, ChoiceCounts, ColumnSums, Repeats, RewardSums, Steps, Times
 from birl.types import MASK, Array, tree_leaves
 
 MOST_STEPS: Final = 50_000
 MOST_NUMBERS: Final = 2**24
 MOST_COLUMNS: Final = 512
 """Of wider observations so many numbers, evenly spread, are looked at."""
-_SKETCH: Final = 2**16
-_PARTS: Final = 8  # of an octave of time, in which gaps are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +93,7 @@ class Seen:
         if self.gaps is None or not self.gaps.sum():
             return None
         half = int(np.searchsorted(self.gaps.cumsum(), self.gaps.sum() / 2))
-        return float(self.gaps[half + 1 + math.ceil(_PARTS * math.log2(medians)) :].sum() / self.gaps.sum())
+        return float(self.gaps[half + 1 + math.ceil(PARTS * math.log2(medians)) :].sum() / self.gaps.sum())
 
 
 def look(dataset: Any, *, gamma: float = 0.99, names: Sequence[str] | None = None, seed: int = 0) -> Seen:
@@ -168,89 +167,53 @@ class _Pass:
 
     def run(self) -> Seen:
         """The pass."""
-        total, episodes, wide = int(self.ends[-1]), len(self.length), len(self.names)
-        extras = list(self.storage.extra_names)
-        by: dict[str, Array] = {name: np.zeros(episodes) for name in ("return", "discounted")}
-        digest, offset = np.zeros(episodes, np.uint64), np.zeros(wide)
-        sums, squares, bad = np.zeros(wide), np.zeros(wide), np.zeros(wide, np.int64)
-        low, high = np.full(wide, np.inf), np.full(wide, -np.inf)
-        counts = dict.fromkeys(("repeated", "zero_rewards", "backwards"), 0)
-        money = {"low": np.inf, "high": -np.inf, "sum": 0.0, "square": 0.0, "all": 0.0, "last": 0.0}
-        size, first = (self.actions.size, self.actions.start) if isinstance(self.actions, Discrete) else (None, 0)
-        taken = None if size is None else np.zeros(size, np.int64)
-        possible = None if size is None or self.mask is None else np.zeros(size, np.int64)
-        gaps = np.zeros(_PARTS * 256, np.int64) if "extra.time" in extras else None
-        sketch = {name: np.zeros(0, np.uint64) for name in ("observations", "pairs")}
+        total, extras = int(self.ends[-1]), list(self.storage.extra_names)
+        columns, rewards = ColumnSums(len(self.names)), RewardSums(self.length, self.gamma)
+        same, times = Repeats(len(self.length)), Times() if "extra.time" in extras else None
+        choices = ChoiceCounts(self.actions, self.mask is not None) if isinstance(self.actions, Discrete) else None
         kept: dict[str, list[Array]] = {}
-        last: tuple[int, Any, float] = (-1, np.uint64(0), 0.0)  # episode, hash and time of the step before
         for begin in range(0, total, self.chunk):
-            index = np.arange(begin, min(begin + self.chunk, total))
-            episode = np.searchsorted(self.ends, index, side="right")
-            step = index - (self.ends - self.length)[episode]
-            rows = self.storage.rows(self.lane[episode], self.start[episode] + step)
-            raw = [self._take(name, rows) for name in self.leaves]
-            action, reward = self._take("action", rows), self._take("reward", rows).astype(np.float64)[:, 0]
-            beside = {name: self._take(name, rows) for name in extras}
-            x = self._flat(raw)
-            # columns, around their first values, so that squares of far ones keep their digits
-            finite = np.isfinite(x)
-            if begin == 0 and len(x):
-                offset = np.where(finite[0], x[0], 0).astype(np.float64)
-            clean = np.where(finite, x - offset, 0.0)
-            sums, squares, bad = sums + clean.sum(0), squares + (clean**2).sum(0), bad + (~finite).sum(0)
-            low = np.minimum(low, np.where(finite, x, np.inf).min(0))
-            high = np.maximum(high, np.where(finite, x, -np.inf).max(0))
-            # rewards and returns
-            place = episode - episode[0]
-            by["return"][episode[0] : episode[-1] + 1] += np.bincount(place, reward)
-            by["discounted"][episode[0] : episode[-1] + 1] += np.bincount(place, reward * self.gamma**step)
-            size_of = np.abs(reward)
-            for name, value in (("sum", reward), ("square", reward**2), ("all", size_of)):
-                money[name] += float(value.sum())
-            money["last"] += float(size_of[step == self.length[episode] - 1].sum())
-            money["low"], money["high"] = min(money["low"], reward.min()), max(money["high"], reward.max())
-            counts["zero_rewards"] += int((reward == 0).sum())
-            # what is the same
-            of_state = _hash(raw)
-            of_pair = _hash([of_state, action])
-            of_step = _hash([of_pair, reward])
-            of_row = _hash([of_step, *beside.values(), step])
-            with np.errstate(over="ignore"):
-                np.add.at(digest, episode, of_row)
-            sketch["observations"] = _smallest(sketch["observations"], of_state)
-            sketch["pairs"] = _smallest(sketch["pairs"], of_pair)
-            same = np.append(last[0], episode[:-1]) == episode
-            counts["repeated"] += int((same & (np.append(last[1], of_step[:-1]) == of_step)).sum())
-            time = beside["extra.time"].reshape(-1).astype(np.float64) if gaps is not None else np.zeros(len(index))
-            if gaps is not None:
-                apart = (time - np.append(last[2], time[:-1]))[same]
-                counts["backwards"] += int((apart <= 0).sum())
-                bins = np.floor(_PARTS * (np.log2(apart[apart > 0]) + 128)).clip(0, len(gaps) - 1).astype(int)
-                gaps += np.bincount(bins, minlength=len(gaps))
-            last = (int(episode[-1]), of_step[-1], float(time[-1]))
-            if taken is not None:
-                taken += np.bincount(action.reshape(-1).astype(int) - first, minlength=len(taken))
-            masks = None if self.mask is None else self._take(self.mask, rows).reshape(len(rows), -1) != 0
-            if possible is not None and masks is not None:
-                possible += masks.sum(0)
-            here = step < self.kept[episode]
-            found = {"observation": x, "action": action, "reward": reward, "episode": episode, "step": step, **beside}
-            for name, values in (found if masks is None else {**found, MASK: masks}).items():
+            steps = self._steps(np.arange(begin, min(begin + self.chunk, total)), extras)
+            columns.add(steps.x)
+            rewards.add(steps)
+            same.add(steps)
+            if times is not None:
+                times.add(steps)
+            if choices is not None:
+                choices.add(steps)
+            here = steps.step < self.kept[steps.episode]
+            found = {"observation": steps.x, "action": steps.action, "reward": steps.reward}
+            found |= {"episode": steps.episode, "step": steps.step, **steps.extra}
+            for name, values in (found if steps.mask is None else {**found, MASK: steps.mask}).items():
                 kept.setdefault(name, []).append(values[here])
-        n = np.maximum(total - bad, 1)
-        spread = np.sqrt(np.maximum(squares / n - (sums / n) ** 2, 0))
-        columns = {"mean": offset + sums / n, "std": spread, "low": low, "high": high, "not_finite": bad}
-        mean = money["sum"] / total
-        told = {"mean": mean, "std": math.sqrt(max(money["square"] / total - mean**2, 0.0))}
-        told |= {"low": float(money["low"]), "high": float(money["high"])}
-        told["last"] = money["last"] / money["all"] if money["all"] else 0.0
-        by |= {"length": self.length, "digest": digest, **self._ends(extras)}
-        unique = {name: _distinct(values) for name, values in sketch.items()}
-        counts["steps"] = total
-        sample = self._sample({name: np.concatenate(values) for name, values in kept.items()})
+        by = {"length": self.length, **rewards.by_episode, "digest": same.digest, **self._ends(extras)}
+        counts = {"steps": total, "repeated": same.repeated, "zero_rewards": rewards.zeros}
+        counts["backwards"] = 0 if times is None else times.backwards
         return Seen(
-            self.names, self.width, self.actions, by, columns, counts, told, taken, possible, gaps, unique, sample
+            names=self.names,
+            width=self.width,
+            actions=self.actions,
+            episodes=by,
+            columns=columns.told(total),
+            counts=counts,
+            reward=rewards.told(total),
+            taken=None if choices is None else choices.taken,
+            possible=None if choices is None else choices.possible,
+            gaps=None if times is None else times.gaps,
+            unique=same.unique(),
+            sample=self._sample({name: np.concatenate(values) for name, values in kept.items()}),
         )
+
+    def _steps(self, index: Array, extras: list[str]) -> Steps:
+        """Steps by their places in the order of episodes."""
+        episode = np.searchsorted(self.ends, index, side="right")
+        step = index - (self.ends - self.length)[episode]
+        rows = self.storage.rows(self.lane[episode], self.start[episode] + step)
+        raw = [self._take(name, rows) for name in self.leaves]
+        action, reward = self._take("action", rows), self._take("reward", rows).astype(np.float64)[:, 0]
+        beside = {name: self._take(name, rows) for name in extras}
+        mask = None if self.mask is None else self._take(self.mask, rows).reshape(len(rows), -1) != 0
+        return Steps(episode, step, raw, self._flat(raw), action, reward, beside, mask)
 
     def _take(self, name: str, rows: Array) -> Array:
         place = self.storage.place
@@ -280,35 +243,3 @@ class _Pass:
         beside = {name.removeprefix("extra."): v for name, v in kept.items() if name.startswith("extra.")}
         x = np.nan_to_num(kept["observation"], nan=0.0, posinf=0.0, neginf=0.0)
         return Sample(x, action, kept["reward"], kept["episode"], kept["step"], beside, kept.get(MASK))
-
-
-def _hash(columns: Sequence[Array]) -> Array:
-    """A number for each row, ``[n]``, the same for rows with the same bytes."""
-    found = np.zeros(len(columns[0]), np.uint64)
-    with np.errstate(over="ignore"):
-        for column in columns:
-            flat = np.ascontiguousarray(column.reshape(len(column), -1))
-            data = flat.view(np.uint8).reshape(len(flat), -1)
-            data = np.pad(data, ((0, 0), (0, -data.shape[1] % 8)))
-            words = data.view(np.uint64)
-            odd = np.random.default_rng(words.shape[1]).integers(0, 2**63, words.shape[1], np.uint64) * np.uint64(2) + 1
-            found = _mixed(found * np.uint64(0x9E3779B97F4A7C15) + (_mixed(words) * odd).sum(1, dtype=np.uint64))
-    return found
-
-
-def _mixed(x: Array) -> Array:
-    """Bits of uint64 spread over all others (Steele et al. 2014, SplitMix)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
-
-
-def _smallest(known: Array, new: Array) -> Array:
-    """The smallest different hashes, from which their number follows (Bar-Yossef et al. 2002, k minimum values)."""
-    return np.unique(np.concatenate([known, new]))[:_SKETCH]
-
-
-def _distinct(smallest: Array) -> float:
-    if len(smallest) < _SKETCH:
-        return float(len(smallest))
-    return float((_SKETCH - 1) / (float(smallest[-1]) / 2.0**64))

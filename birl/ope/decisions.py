@@ -14,7 +14,7 @@ from birl.errors import ConfigError
 from birl.ope.estimators import Estimate
 from birl.ope.evaluation import Evaluation
 from birl.ope.intervals import t_interval, t_quantile, t_tail
-from birl.ope.refusals import FAMILIES
+from birl.ope.refusals import CAPPED, FAMILIES, LIMITS
 
 STATUS: Final = {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5}
 """Exit status of each verdict."""
@@ -28,7 +28,7 @@ class Verdict:
 
     Attributes:
         verdict: ``"ship"``: the gain is above ``min_gain``; ``"do_not_ship"``: it is not; ``"more_data"``: the logs
-            leave both open; ``"cannot_tell"``: the logs cannot carry an answer.
+            leave both open, or few episodes decide it; ``"cannot_tell"``: the logs cannot carry an answer.
         reasons: why, in words.
         remedies: what would help.
         assumptions: what must be true for it to hold, which the logs cannot show.
@@ -101,6 +101,9 @@ def verdict(found: Evaluation, min_gain: float = 0.0, confidence: float | None =
     interval = t_interval(row.gain, confidence, found.clusters)
     lower, upper = float(interval.lower), float(interval.upper)
     word, times = decide(lower, upper, asked, found.drifts)
+    tail = next((one for one in found.findings if one.fact == CAPPED.get(word)), None)
+    if tail is not None:  # as many times as the tail needs to be safe
+        word, times = "more_data", (tail.value / next(each.warn or 1 for each in LIMITS if each.fact == tail.fact)) ** 2
     reasons = [_reason(word, lower, upper, asked, found)]
     remedies = []
     if word == "more_data" and found.drifts:

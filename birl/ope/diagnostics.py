@@ -124,6 +124,26 @@ def kappa(of: Trajectories) -> Array:
         return np.where(seen > 0, of.gamma**2 * (scaled * goes_on).sum((-1, -2)) / seen, 0.0)
 
 
+def tail_weight(terms: Array, clusters: Array | None = None) -> float:
+    """Skewness of terms over the root of their number, from -1 to 1: how far a t interval is pushed to one side.
+
+    To first order the ends of the interval have errors that are proportional to it (Johnson 1978, Journal of the
+    American Statistical Association 73). k equal terms far out among many make it ``1 / sqrt(k)``, so that 0.2 is
+    Cochran's rule of 25 times the squared skewness. 0 if terms are all equal. What was never logged is not seen.
+
+    Args:
+        terms: of an estimate, ``[n]``.
+        clusters: the cluster of each episode, ``[n]``; terms of one are summed up.
+    """
+    apart = terms - terms.mean()
+    if clusters is not None:
+        apart = np.bincount(np.unique(clusters, return_inverse=True)[1], apart)
+    spread = (apart**2).mean()
+    if spread <= 1e-24 * max(1.0, float((terms**2).mean())):
+        return 0.0
+    return float((apart**3).mean() / spread**1.5 / np.sqrt(apart.size))
+
+
 def unsupported_mass(target: Array, supported: Array, mask: Array) -> Array:
     """Share of the policy's probability on actions that the logs do not hold near the state, ``[...]``.
 

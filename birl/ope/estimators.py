@@ -130,6 +130,17 @@ def weighted_doubly_robust(of: Trajectories) -> Estimate:
     return Estimate((of.discount * terms).sum(-1))
 
 
+def double_reinforcement_learning(of: Trajectories) -> Estimate:
+    """``V(s_0) + sum_t gamma^t z_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))`` with ratios z of visits.
+
+    Kallus and Uehara 2020, arXiv:1908.08526: doubly robust without products of ratios. It is right if the ratios or the
+    model are; both must not have seen the episode. A second opinion, which never decides: see `birl.ope.marginal`.
+    """
+    q, v, z = given("q", of.q), given("v", of.v), given("z", of.z)
+    after = np.concatenate([v[..., 1:], np.zeros_like(v[..., :1])], -1)
+    return Estimate(v[..., 0] + (of.discount * z * (of.reward + of.gamma * after - q)).sum(-1))
+
+
 ESTIMATORS: dict[str, Callable[[Trajectories], Estimate]] = {
     "on_policy": on_policy,
     "direct_method": direct_method,
@@ -139,6 +150,7 @@ ESTIMATORS: dict[str, Callable[[Trajectories], Estimate]] = {
     "weighted_per_decision": weighted_per_decision,
     "doubly_robust": doubly_robust,
     "weighted_doubly_robust": weighted_doubly_robust,
+    "double_reinforcement_learning": double_reinforcement_learning,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -15,23 +15,27 @@ from birl.ope.estimators import (
     ESTIMATORS,
     Estimate,
     direct_method,
-    doubly_robust,
     on_policy,
-    weighted_doubly_robust,
 )
 from birl.ope.intervals import Interval, t_interval
 from birl.ope.logged import Logged, View, check_columns, read
-from birl.ope.refusals import FAMILIES, Finding, allowed, judge, model_facts, weight_facts
+from birl.ope.refusals import FAMILIES, Finding, allowed, judge, model_facts, tail_facts, weight_facts
 from birl.ope.sensitivity import Confounded
 from birl.ope.weights import Trajectories
 from birl.types import Array
 
 DECIDERS: Final = ("doubly_robust", "weighted_per_decision", "per_decision")
 """Which estimator decides: the first that is not refused, whatever it says."""
-_ROBUST: Final[dict[str, Callable[[Trajectories], Estimate]]] = {
-    "doubly_robust": doubly_robust, "weighted_doubly_robust": weighted_doubly_robust,
-}
+_ROBUST: Final = ("doubly_robust", "weighted_doubly_robust")
 _DRIFT: Final = 0.99
+_MODEL: Final = ("q", "v")
+_NEEDS: Final = {
+    "on_policy": (), "direct_method": _MODEL, "double_reinforcement_learning": (*_MODEL, "z"),
+    **dict.fromkeys(_ROBUST, ("log_ratio", *_MODEL)),
+}
+"""What estimators need of logs; those that are not here need ratios."""
+_PAIRED: Final = (*_ROBUST, "double_reinforcement_learning")
+"""Estimators with a model, to whose gain over the logs the same model belongs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +185,10 @@ def judged(
         rows[key] = Row(float(estimate.value), whole, gain, sure, refused)
     findings += tuple(Finding("weights", True, "estimator", np.nan, f"{key}: {why}") for key, why in broken.items())
     decides = next((key for key in DECIDERS if key in rows and not rows[key].refused), None)
+    if decides is not None:
+        tails = tail_facts(rows[decides].gain, logs.cluster)
+        facts |= tails
+        findings += judge(tails)
     earned = on_policy(view.of)
     own = Row(float(earned.value), t_interval(earned, confidence, logs.cluster), earned, None)
     drift, drifts = _drift(logs, None if decides is None else rows[decides].gain)
@@ -203,12 +211,10 @@ def judged(
 
 def _estimates(of: Trajectories) -> tuple[dict[str, Estimate], dict[str, str]]:
     """Estimates by all estimators that have what they need, and why others of these failed."""
-    needs_model = {*_ROBUST, "direct_method"}
     found: dict[str, Estimate] = {}
     broken: dict[str, str] = {}
     for key, estimator in ESTIMATORS.items():
-        weights, model = key not in ("on_policy", "direct_method"), key in needs_model
-        if key == "on_policy" or (weights and of.log_ratio is None) or (model and of.q is None):
+        if key == "on_policy" or any(getattr(of, name) is None for name in _NEEDS.get(key, ("log_ratio",))):
             continue
         try:
             found[key] = estimator(of)
@@ -223,7 +229,7 @@ def _baseline(logs: Logged, view: View, estimates: Mapping[str, Estimate]) -> di
         return dict(estimates)  # as far as the logs tell, it is the policy that acted: the gain is exactly 0
     plain = on_policy(view.of)
     robust = plain if view.v_logged is None else on_policy(view.of, view.v_logged)
-    return {key: robust if key in _ROBUST else plain for key in estimates}
+    return {key: robust if key in _PAIRED else plain for key in estimates}
 
 
 def _facts(logs: Logged, view: View, estimates: Mapping[str, Estimate], seen: bool) -> dict[str, float | None]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import warnings
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar, cast, final
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from birl.acting.built import BuiltPolicy
 from birl.algorithm import (
@@ -28,22 +24,22 @@ from birl.algorithm import (
     Policy,
     SharedFields,
     Spec,
-    Transitions,
     ValueConfig,
     config,
     field,
     q_action,
     q_value,
 )
-from birl.algorithm.batches import to_batch
 from birl.algorithm.building import check_actions
-from birl.dataset.episodes import farthest_end
-from birl.dataset.storage import TERMINATED
-from birl.errors import ConfigError, ShapeError, ShortRunWarning, UnsupportedError
+from birl.algorithm.evaluated import Evaluated
+from birl.algorithm.persistence import saved_policy
+from birl.errors import ConfigError, ShapeError
 from birl.losses import td_loss
-from birl.models import ContinuousQFunction, DiscreteQFunction
-
-POLICY_ACTION = "policy_action"
+from birl.models import ContinuousQFunction, DiscreteQFunction, MeanQFunctionFactory
+from birl.models.value_distributions import MeanReturns, Returns
+from birl.ope.policies import DrawnPolicy, restored
+from birl.ope.policy_actions import POLICY_ACTION, POLICY_SHARE, TIMES, WithPolicyActions, choices_of
+from birl.types import Array, State, Tree, weighted_mean
 
 ConfigT = TypeVar("ConfigT", bound="FQEConfig")
 
@@ -56,10 +52,11 @@ class FQEConfig(ValueConfig):
     The mean of ``Q(s, pi(s))`` over initial states, `birl.metrics.InitialStateValueEstimationEvaluator`, estimates what
     the policy earns, and ranks policies (Paine et al. 2020, arXiv:2007.09055).
 
-    The policy is given to `FQE` as an algorithm. It sees raw observations through its own scalers, and its actions come
-    back in the environment's units; the scalers of this configuration are those of the Q-functions. It is evaluated as
-    it is deployed, by its greedy actions. With ``n_action_samples`` of 1 or more the stochastic policy is evaluated:
-    the next value is the mean over that many sampled actions.
+    The policy is given to `FQE` as an algorithm or as one that draws (`birl.ope.EpsilonGreedy` and its kind). It sees
+    raw observations through its own scalers, and its actions come back in the environment's units; the scalers of this
+    configuration are those of the Q-functions. It is evaluated as it is deployed: an algorithm by its greedy actions,
+    or, with ``n_action_samples`` of 1 or more, as the stochastic policy; one that draws by its draws. The next value is
+    the expectation over the probabilities of one choice, where they are known, and else the mean over that many draws.
 
     Every copy of the target network carries rewards one step further back. ``gamma`` counts about ``1 / (1 - gamma)``
     steps: an evaluation makes so many copies at least, better three times as many (there is a warning if it does not).
@@ -67,6 +64,9 @@ class FQEConfig(ValueConfig):
     Use single steps: in n-step returns all actions but the first are the data's, not the policy's. The mean and the C51
     head learn expectations; the quantile Huber loss of the other heads does so only approximately. With C51, estimates
     stay within ``v_min`` and ``v_max`` even for policies far from the data.
+
+    With ``resample_episodes`` the ``n_critics`` Q-functions are as many evaluations in one run, each of episodes of its
+    own (Hao et al. 2021, arXiv:2102.03607): `birl.ope.fqe_refits` makes an interval of them.
 
     Logs ``loss``.
 
@@ -86,6 +86,19 @@ class FQEConfig(ValueConfig):
     n_action_samples: int = field(
         0, "Number of actions drawn from the policy at each next observation, or 0 for its greedy action.", low=0
     )
+    resample_episodes: bool = field(
+        False,
+        "Whether each Q-function is fitted on episodes drawn with replacement, with its own targets, for an interval.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        form = self.q_func_factory
+        if self.resample_episodes and (not isinstance(form, MeanQFunctionFactory) or form.share_encoder):
+            raise ConfigError(
+                f"resample_episodes fits Q-functions that share nothing, of expectations, but q_func_factory is "
+                f"{form}: leave it out"
+            )
 
     def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
         """Always raises: an evaluation also needs a policy.
@@ -121,9 +134,10 @@ def continuous_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
     """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
     with torch.no_grad():
         action = batch.extra[POLICY_ACTION].movedim(-2, 0)  # [K, ..., A]: K actions for each state
-        next_returns = nets.critic_target(batch.next_inputs, action).average().average()  # over members, over actions
+        every = nets.critic_target(batch.next_inputs, action)  # [N, K, ...]
+        next_returns = MeanReturns(every.mean().mean(1)) if cfg.resample_episodes else every.average().average()
         target = next_returns.backup(batch.reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+    return _regression(nets, batch, target, cfg)
 
 
 def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
@@ -131,81 +145,19 @@ def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
     if isinstance(nets.critic, ContinuousQFunction):
         return continuous_loss(nets, batch, cfg)
     with torch.no_grad():
-        action = batch.extra[POLICY_ACTION].unsqueeze(-1)  # [..., K, 1]
-        every = torch.arange(nets.critic.spec.actions.size, device=action.device)
-        share = (action == every).to(batch.reward.dtype).mean(-2)
-        next_returns = nets.critic_target(batch.next_inputs).average().mix(share)
+        every = nets.critic_target(batch.next_inputs)  # [N, ..., A]
+        next_returns = (every if cfg.resample_episodes else every.average()).mix(batch.extra[POLICY_SHARE])
         target = next_returns.backup(batch.reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+    return _regression(nets, batch, target, cfg)
 
 
-@dataclass(frozen=True)
-class WithPolicyActions(Transitions):
-    """Transitions with the evaluated policy's actions at next observations.
-
-    Recurrent states in the data belong to the networks that collected them, so all networks here start from zeros and
-    are warmed up by ``burn_in``.
-    """
-
-    single_seed: str = "prepares its minibatches with its networks, which seeds do not share"
-
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
-        """``extra`` holds the policy's actions ``[..., K, *shape]``."""
-        if getattr(drawn, "rows", None) is not None:
-            raise UnsupportedError(
-                f"{learner.name} estimates what a policy is worth over the data, in which each step counts alike; a "
-                "prioritised sampler draws some more often than others: make the dataset without sampler="
-            )
-        batch = to_batch(drawn, learner.units, learner.config.gamma)
-        batch = replace(batch, state=None, extra={POLICY_ACTION: _policy_action(learner, drawn, batch.is_first)})
-        burn_in = getattr(drawn, "burn_in", 0)
-        if learner.engine.recurrent or burn_in == 0:
-            return learner.engine.burn_in(batch, burn_in)
-        return batch.map(lambda x: x[burn_in:])
-
-    def check_run(self, learner: Learner, source: Any, count: int) -> None:
-        """Warn if there are fewer copies of the target than steps that count, or if no number would do."""
-        gamma, interval = learner.config.gamma, learner.config.target_update_interval
-        copies = (learner.engine.grad_step + count) // interval
-        reader = getattr(source, "reader", source)
-        steps = min(getattr(each.picker, "n_steps", 1) for each in reader.sources)  # back, with each copy
-        ends = max(farthest_end(storage) for storage in reader.storages)
-        horizon = min(ends, np.inf if gamma == 1 else 1 / (1 - gamma))
-        if gamma == 1 and not any((storage.flags & TERMINATED).any() for storage in reader.storages):
-            warnings.warn(
-                f"gamma is 1 and no episode of the data terminates, so that values have no end and the estimate of "
-                f"{learner.name} only grows with the number of updates: take gamma < 1, or mark where the task ended "
-                "as terminals",
-                stacklevel=6,
-            )
-        if steps * copies < horizon < np.inf and horizon > 1:
-            back = "one step" if steps == 1 else f"{steps} steps"
-            warnings.warn(
-                f"n_steps={count} and target_update_interval={interval} make {copies} copies of "
-                f"{learner.name}'s target. Each carries rewards {back} further back, so that later ones do not "
-                f"reach the estimate, though {round(horizon)} steps count with gamma={gamma:g}: make "
-                f"n_steps={math.ceil(round(3 * horizon / steps, 3)) * interval}, or copy more often",
-                ShortRunWarning,
-                stacklevel=6,
-            )
-
-
-@torch.no_grad()
-def _policy_action(learner: Learner, minibatch: Any, is_first: Tensor | None) -> Tensor:
-    """Actions of the policy at next observations, in the units of the Q-functions."""
-    assert learner.evaluated is not None
-    policy, count, own = learner.evaluated.policy, learner.config.n_action_samples, learner.spec.actions
-    inputs = Inputs(policy.units.observation(minibatch.next_observations))
-    if is_first is not None:
-        before = policy.units.observation(minibatch.observations)
-        inputs = Inputs(before, None, is_first, following=inputs.observation)
-    policy.set_mode(True)
-    actions = []
-    for _ in range(max(count, 1)):
-        action = policy.function(greedy=not count)(policy.nets, inputs)
-        action = policy.environment_tensor(action)
-        actions.append(learner.units.action(action if own.shape else action.unsqueeze(-1)))
-    return torch.stack(actions, -1 - len(own.shape))
+def _regression(nets: FQENets, batch: Batch, target: Returns, cfg: FQEConfig) -> Loss:
+    """The squared error; of members with their own targets ``[N, ...]``, of a step as often as they count it."""
+    prediction = nets.critic(batch.inputs, batch.action)
+    if not cfg.resample_episodes:
+        return td_loss(prediction, target, batch)
+    error = prediction.td_loss(target) * batch.extra[TIMES].movedim(-1, 0)
+    return Loss(weighted_mean(error, batch.weight).sum())
 
 
 class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
@@ -227,7 +179,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
 
     def __init__(
         self,
-        algo: Algorithm[Any, Any] | None = None,
+        algo: Algorithm[Any, Any] | DrawnPolicy | None = None,
         config: FQEConfig | None = None,
         device: bool | int | str | None = False,
         **fields: Any,
@@ -237,7 +189,8 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
             _needs_a_policy(name, self.config_class.__name__)
         if isinstance(algo, FQEConfig):
             raise ConfigError(f"{name} takes the algorithm first: {name}(algo, config)")
-        if not isinstance(algo, Algorithm) or algo.evaluates or algo.acts.aims:
+        drawn = isinstance(algo, DrawnPolicy)
+        if not drawn and (not isinstance(algo, Algorithm) or algo.evaluates or algo.acts.aims):
             raise ConfigError(
                 f"{name} evaluates the policy of an algorithm that acts on observations, not {type(algo).__name__}"
             )
@@ -246,16 +199,17 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
             config = cast(FQEConfig, self.config_class(**own))
         super().__init__(cast(Any, config), device, **fields)
         check_actions(self.definition(), algo.spec.actions, f"the policy of {type(algo).__name__}")
-        if algo.torch_device != self.torch_device:
+        algos = [member.algo for _, member in algo.members()] if isinstance(algo, DrawnPolicy) else [algo]
+        if other := [each.torch_device for each in algos if each.torch_device != self.torch_device]:
             raise ConfigError(
-                f"the policy is on {algo.torch_device}, {name} on {self.torch_device}: give both the same device "
+                f"the policy is on {other[0]}, {name} on {self.torch_device}: give both the same device "
                 "(load_learnable(file, device=...) moves a saved policy)"
             )
         self._algo = algo
 
     @property
-    def algo(self) -> Algorithm[Any, Any]:
-        """The algorithm whose policy is evaluated."""
+    def algo(self) -> Algorithm[Any, Any] | DrawnPolicy:
+        """The algorithm whose policy is evaluated, or the policy."""
         return self._algo
 
     @property
@@ -264,11 +218,61 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         policy = self._algo.acting
         return policy.sampling() if self.config.n_action_samples else policy
 
+    def predict(self, x: Tree) -> Array:
+        """Actions of the evaluated policy; see `Algorithm.predict`."""
+        return self._algo.predict(x) if isinstance(self._algo, DrawnPolicy) else super().predict(x)
+
+    def sample_action(self, x: Tree) -> Array:
+        """Actions of the evaluated policy; see `Algorithm.sample_action`."""
+        return self._algo.predict(x) if isinstance(self._algo, DrawnPolicy) else super().sample_action(x)
+
+    def action_log_probability(self, x: Tree, action: Array | None = None, *, greedy: bool = False) -> Array:
+        """Of the evaluated policy; see `Algorithm.action_log_probability`."""
+        if isinstance(self._algo, DrawnPolicy):
+            return self._algo.action_log_probability(x, action, greedy=greedy)
+        return super().action_log_probability(x, action, greedy=greedy)
+
+    def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> Any:
+        """Acts in environments as the evaluated policy; see `Algorithm.actor`."""
+        return self._algo.actor() if isinstance(self._algo, DrawnPolicy) else super().actor(
+            greedy=greedy, n=n, values=values
+        )
+
+    def member_values(self, x: Tree) -> Array:
+        """What the policy earns from observations ``[B, *shape]`` on by each Q-function, float32 ``[n_critics, B]``.
+
+        The expectation of Q over the policy's actions: over probabilities of one choice, else over ``n_action_samples``
+        draws. Recurrent networks see each observation as the start of an episode.
+        """
+        learner = self.learner
+        x = learner.policy.checked(x, chooses=True)
+        choices = choices_of(learner, lambda policy: Inputs(policy.units.observation(x)))
+        learner.set_mode(acting=True)
+        with torch.no_grad():
+            inputs = Inputs(learner.units.observation(x))
+            if choices.action is None:
+                values = (learner.nets.critic(inputs).mean() * choices.share).sum(-1)
+            else:
+                actions = choices.action.movedim(-1 - len(learner.spec.actions.shape), 0)
+                values = learner.nets.critic(inputs, actions).mean().mean(1)
+        found: Array = values.cpu().numpy()
+        return found
+
+    def policy_value(self, x: Tree) -> Array:
+        """What the policy earns from observations ``[B, *shape]`` on, ``[B]``: the mean of `member_values`."""
+        found: Array = self.member_values(x).mean(0)
+        return found
+
     def save_policy(self, fname: str | Path) -> None:
-        """Export the policy's greedy actions. See `Algorithm.save_policy`."""
+        """Export the evaluated policy: of an algorithm its greedy actions. See `Algorithm.save_policy`."""
         self._algo.save_policy(fname)
 
-    def _build(self, spec: Spec, evaluated: Learner | None = None) -> Learner:
+    @staticmethod
+    def saved_policy(data: dict[str, Any], state: State, device: bool | int | str | None) -> Any:
+        """What an evaluation in a file evaluates: an algorithm, or a policy that draws."""
+        return (restored if "members" in data else saved_policy)(data, state, device)
+
+    def _build(self, spec: Spec, evaluated: Evaluated | None = None) -> Learner:
         """Build the Q-functions with all actions of the policy, including those that are not in the data."""
         own = self._algo.spec
         if not own.takes(spec):
@@ -276,7 +280,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
                 f"{type(self).__name__} is to be built for {spec}, but the policy of {type(self._algo).__name__} was "
                 f"built for {own}"
             )
-        return super()._build(own, self._algo.learner)
+        return super()._build(own, self._algo if isinstance(self._algo, DrawnPolicy) else self._algo.learner)
 
 
 def _needs_a_policy(name: str, config_name: str) -> NoReturn:

@@ -6,6 +6,8 @@ are as good as their features: a linear model that is wrong costs `birl.ope.doub
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -36,54 +38,90 @@ def features(observations: Tree) -> Array | None:
     return x if x.shape[1] <= WIDEST else None
 
 
-def fitted_q(
-    x: Array, action: Array, reward: Array, step: Array, last: Array, target: Array, part: Array, gamma: float
-) -> tuple[Array, Array]:
-    """Fitted Q evaluation, linear and cross-fitted: ``Q_k(s, a) = E[r + gamma V_{k-1}(s')]`` for k steps to go.
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Logged steps as models read them, episode after episode.
 
-    Le et al. 2019, arXiv:1903.08738, algorithm 3, with ridge regressions for each action. A step t of a log of up to H
-    steps has ``H - t`` to go. Values are kept within what rewards allow, so that nothing diverges.
-
-    Args:
-        x: features ``[N, D]`` of steps, episode after episode.
-        action: their actions ``[N]``.
-        reward: their rewards ``[N]``.
+    Attributes:
+        x: features ``[N, D]``.
+        action: ``[N]``.
+        reward: ``[N]``.
         step: which step of its episode each is, ``[N]``.
         last: whether an episode ends with it, ``[N]``.
-        target: the policy's probabilities ``[N, A]``.
-        part: the part of each step's episode, ``[N]``; it is valued by the model of all other parts.
         gamma: discount.
+    """
+
+    x: Array
+    action: Array
+    reward: Array
+    step: Array
+    last: Array
+    gamma: float
+
+
+def fitted_q(of: Steps, target: Array, part: Array) -> tuple[Array, Array]:
+    """Fitted Q evaluation, cross-fitted: a step is valued by the model of all parts but its own. See `weighted_q`.
+
+    Args:
+        of: logged steps.
+        target: the policy's probabilities ``[N, A]``.
+        part: the part of each step's episode, ``[N]``.
 
     Returns:
         ``Q(s, .)`` ``[N, A]`` and ``V(s)`` ``[N]``.
     """
-    horizon, count = int(step.max()) + 1, target.shape[1]
-    q = np.zeros(target.shape)
-    low, high = min(reward.min(), 0.0), max(reward.max(), 0.0)
-    for own in np.unique(part):
-        value, most = np.zeros(len(x)), 0.0
-        for k in range(1, horizon + 1):
-            if k <= 2:  # with more than one step to go, those at the horizon do not show what follows
-                kept = (part != own) & ((k == 1) | (step < horizon - 1))
-                rows = [np.flatnonzero(kept & (action == a)) for a in range(count)]
-                fits = [_solver(x[r]) for r in rows]
-            after = np.where(last, 0.0, np.append(value[1:], 0.0))
-            goal, most = reward + gamma * after, 1.0 + gamma * most
-            every = x @ np.stack([fit @ goal[r] for fit, r in zip(fits, rows, strict=True)], -1)
-            every = np.clip(every, low * most, high * most)
-            new = (target * every).sum(-1)
-            settled = np.abs(new - value).max() <= 1e-9 * max(1.0, np.abs(new).max())
-            value = new
-            now = (part == own) & ((step <= horizon - k) if settled else (step == horizon - k))
-            q[now] = every[now]
-            if settled:
-                break
+    names, own = np.unique(part, return_inverse=True)
+    q = weighted_q(of, target, (own != np.arange(len(names))[:, None]).astype(np.float64))[own, np.arange(len(own))]
     return q, (target * q).sum(-1)
 
 
-def _solver(x: Array) -> Array:
-    """The matrix ``[D, N]`` that makes coefficients of goals."""
-    return np.linalg.solve(x.T @ x + _RIDGE * (len(x) + 1) * np.eye(x.shape[1]), x.T)
+def weighted_q(of: Steps, target: Array, weight: Array) -> Array:
+    """Fitted Q evaluation, linear, once for each row of weights: ``Q_k(s, a) = E[r + gamma V_{k-1}(s')]``.
+
+    Le et al. 2019, arXiv:1903.08738, algorithm 3, with ridge regressions for each action and k steps to go. A step t of
+    a log of up to H steps has ``H - t`` to go. Values are kept within what rewards allow, so that nothing diverges.
+
+    Args:
+        of: logged steps.
+        target: the policy's probabilities ``[N, A]``.
+        weight: how much a step counts in each of B regressions, at least 0, ``[B, N]``.
+
+    Returns:
+        ``Q(s, .)`` ``[B, N, A]``.
+    """
+    horizon, count, size = int(of.step.max()) + 1, target.shape[1], len(weight)
+    q = np.zeros((size, *target.shape))
+    low, high = min(of.reward.min(), 0.0), max(of.reward.max(), 0.0)
+    value, most = np.zeros((size, len(of.x))), 0.0
+    rows = [np.flatnonzero(of.action == a) for a in range(count)]
+    for k in range(1, horizon + 1):
+        if k <= 2:  # with more than one step to go, those at the horizon do not show what follows
+            counts = weight * ((k == 1) | (of.step < horizon - 1))
+            fits = [_solver(of.x[r], counts[:, r]) for r in rows]
+        after = np.where(of.last, 0.0, np.append(value[:, 1:], np.zeros((size, 1)), 1))
+        goal, most = of.reward + of.gamma * after, 1.0 + of.gamma * most
+        coefficients = np.stack([fit(goal[:, r]) for fit, r in zip(fits, rows, strict=True)], -1)  # [B, D, A]
+        every = np.clip(of.x @ coefficients, low * most, high * most)
+        new = (target * every).sum(-1)
+        settled = np.abs(new - value).max() <= 1e-9 * max(1.0, np.abs(new).max())
+        value = new
+        now = of.step <= horizon - k if settled else of.step == horizon - k
+        q[:, now] = every[:, now]
+        if settled:
+            break
+    return q
+
+
+def _solver(x: Array, weight: Array) -> Callable[[Array], Array]:
+    """Ridge regressions ``[B, N] -> [B, D]`` of rows that count ``weight`` ``[B, N]``."""
+    gram = np.stack([x.T @ (own[:, None] * x) for own in weight])
+    gram += (_RIDGE * (weight.sum(-1) + 1))[:, None, None] * np.eye(x.shape[1])
+    inverse = np.linalg.inv(gram)
+
+    def solve(goal: Array) -> Array:
+        return np.asarray((inverse @ ((weight * goal) @ x)[..., None])[..., 0])
+
+    return solve
 
 
 def estimated_propensities(x: Array, action: Array, part: Array, count: int, allowed: Array | None = None) -> Array:

@@ -16,7 +16,8 @@ from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, Unsu
 from birl.models import is_recurrent
 from birl.ope.diagnostics import calibration_error, unsupported_mass
 from birl.ope.estimators import folds
-from birl.ope.linear import estimated_propensities, features, fitted_q
+from birl.ope.linear import WIDEST, Steps, estimated_propensities, features, fitted_q
+from birl.ope.marginal import marginal_ratios
 from birl.ope.weights import Trajectories, log_ratios, padded
 from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves, tree_map
 
@@ -27,6 +28,8 @@ _APART: Final = 0.02
 """Logarithms of ratios that are nearer to 0 are 0: logs may hold float32."""
 SUPPORTED: Final = 1e-3
 """The least propensity of an action that logs hold."""
+MARGINAL: Final = 100
+"""Features that ratios of visits may have."""
 _AT_ONCE: Final = 20_000
 
 
@@ -80,6 +83,27 @@ class Logged:
         out[self.mask] = steps
         return out
 
+    def steps(self) -> Steps:
+        """The steps as linear models read them.
+
+        Raises:
+            UnsupportedError: if there is no such model.
+        """
+        if self.x is None or not self.choices:
+            raise UnsupportedError(
+                f"linear models are of one choice an observation of at most {WIDEST} features: use birl.ope.FQE"
+            )
+        step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
+        last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
+        reward, at, ends = (column[self.mask] for column in (self.reward, step, last))
+        return Steps(self.x, self.action, reward, at, ends, self.gamma)
+
+    def probabilities(self, policy: Any) -> Array:
+        """Of all choices at each step, ``[N, A]``."""
+        every = np.exp(_in_parts(log_probability_of(policy), self.observations))
+        _check_vector(every, self.choices)
+        return every
+
     def seen_from(self, policy: Any) -> View:
         """Ratios and values of a policy.
 
@@ -87,32 +111,27 @@ class Logged:
             ConfigError: if it tells no probabilities.
             UnsupportedError: if it has a memory, or draws in a way that has no probabilities.
         """
-        tells = log_probability_of(policy)
         every = None
         if self.choices:
-            every = np.exp(_in_parts(tells, self.observations))
-            _check_vector(every, self.choices)
+            every = self.probabilities(policy)
             target = np.log(np.maximum(every[np.arange(len(every)), self.action], 1e-300))
             target = np.where(every[np.arange(len(every)), self.action] > 0, target, -np.inf)
         else:
-            target = _in_parts(tells, self.observations, self.action)
-        ratio = q = v = v_logged = None
+            target = _in_parts(log_probability_of(policy), self.observations, self.action)
+        ratio = q = v = z = v_logged = None
         if self.log_propensity is not None:
             logged = self.pad(self.log_propensity)
             ratio = log_ratios(self.pad(target), logged, self.mask, densities=self.densities)
             same = SAME if (np.abs(ratio) >= ROUNDED).any() else ROUNDED
             ratio = np.where(np.abs(ratio) < same, 0.0, ratio)
         if every is not None and self.x is not None:
-            step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
-            last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
-            columns = (self.reward, step, last)
-            part = np.repeat(self.part, self.mask.sum(1))
-            reward, at, ends = (column[self.mask] for column in columns)
-            all_q, value = fitted_q(self.x, self.action, reward, at, ends, every, part, self.gamma)
+            steps, part = self.steps(), np.repeat(self.part, self.mask.sum(1))
+            all_q, value = fitted_q(steps, every, part)
+            z = None if steps.x.shape[1] > MARGINAL else self.pad(marginal_ratios(steps, every, part))
             q, v = self.pad(all_q[np.arange(len(all_q)), self.action]), self.pad(value)
             if self.propensities is not None:
                 v_logged = self.pad((self.propensities * all_q).sum(-1))
-        of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v)
+        of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v, z)
         facts: dict[str, float | None] = {}
         if every is not None and self.propensities is not None:
             everything = self.propensities > SUPPORTED

@@ -26,7 +26,6 @@ from birl.acting.policy import DistributionFunction
 from birl.actions import Actions, Continuous
 from birl.algorithm import Algorithm
 from birl.algorithm.acts import Acts
-from birl.algorithm.learner import described, policy_state
 from birl.algorithm.persistence import example_of, saved_policy
 from birl.checks import check
 from birl.dataset.log_record import LogRecord, joined
@@ -87,12 +86,23 @@ class DrawnPolicy(Acts, ABC):
 
     def save(self, fname: File) -> None:
         """Write the policy with the networks of its algorithms to one file; see `load_policy`."""
-        members = self.members()
-        data = [{"weight": weight, "policy": member.describe()} for weight, member in members]
-        for _, member in members:
+        for _, member in self.members():
             member.algo.engine.check_finite()
-        state = {str(index): policy_state(member.algo.learner) for index, (_, member) in enumerate(members)}
-        save_archive(fname, "policy", {"members": data, "birl": __version__}, state)
+        save_archive(fname, "policy", {**self.describe(), "birl": __version__}, self.policy_state())
+
+    recurrent: ClassVar[bool] = False
+
+    def policies(self) -> list[tuple[float, BuiltPolicy]]:
+        """See `birl.algorithm.evaluated.Evaluated`."""
+        return [(weight, member.acting) for weight, member in self.members()]
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, in JSON form."""
+        return {"members": [{"weight": weight, "policy": member.described()} for weight, member in self.members()]}
+
+    def policy_state(self) -> State:
+        """The networks of its algorithms."""
+        return {str(index): member.algo.learner.policy_state() for index, (_, member) in enumerate(self.members())}
 
 
 class _Actor:
@@ -170,9 +180,9 @@ class _OfOne(DrawnPolicy):
     def _given(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.fields}
 
-    def describe(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """What it is, in JSON form."""
-        return {"type": type(self).__name__, "params": self._given(), "algorithm": described(self.algo.learner)}
+        return {"type": type(self).__name__, "params": self._given(), "algorithm": self.algo.learner.describe()}
 
 
 class Sampled(_OfOne):
@@ -386,17 +396,22 @@ def load_policy(fname: File, device: bool | int | str | None = False) -> DrawnPo
     """
     data, state = load_archive(fname, "policy")
     with damage_as_typed_errors(fname):
-        loaded: list[tuple[float, _OfOne]] = []
-        for index, each in enumerate(data["members"]):
-            given = each["policy"]
-            kind = _KINDS.get(given["type"])
-            if kind is None or set(given["params"]) != set(kind.fields):
-                raise CorruptFileError(f"it describes no policy of this version: {given['type']!r:.80}")
-            algo = saved_policy(given["algorithm"], state[str(index)], device)
-            loaded.append((each["weight"], kind(algo, **given["params"])))
-        if len(loaded) == 1:
-            return loaded[0][1]
-        return Mixture([policy for _, policy in loaded], [weight for weight, _ in loaded])
+        return restored(data, state, device)
+
+
+def restored(data: dict[str, Any], state: State, device: bool | int | str | None) -> DrawnPolicy:
+    """The policy of which there are the results of `DrawnPolicy.describe` and `DrawnPolicy.policy_state`."""
+    loaded: list[tuple[float, _OfOne]] = []
+    for index, each in enumerate(data["members"]):
+        given = each["policy"]
+        kind = _KINDS.get(given["type"])
+        if kind is None or set(given["params"]) != set(kind.fields):
+            raise CorruptFileError(f"it describes no policy of this version: {given['type']!r:.80}")
+        algo = saved_policy(given["algorithm"], state[str(index)], device)
+        loaded.append((each["weight"], kind(algo, **given["params"])))
+    if len(loaded) == 1:
+        return loaded[0][1]
+    return Mixture([policy for _, policy in loaded], [weight for weight, _ in loaded])
 
 
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Sampled, EpsilonGreedy, Softmax, Gaussian)}

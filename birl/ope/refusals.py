@@ -15,18 +15,20 @@ import numpy as np
 
 from birl.dataset.splits import LEAST_EPISODES
 from birl.errors import ConfigError, did_you_mean
-from birl.ope.diagnostics import Diagnostics
+from birl.ope.diagnostics import Diagnostics, tail_weight
 from birl.ope.estimators import Estimate
 from birl.ope.intervals import t_interval
+from birl.types import Array
 
 FAMILIES = {
     "weights": ("importance_sampling", "weighted_importance_sampling", "per_decision", "weighted_per_decision"),
     "robust": ("doubly_robust", "weighted_doubly_robust", "magic"),
     "model": ("direct_method",),
     "kernel": ("kernel",),
+    "marginal": ("double_reinforcement_learning",),
     "data": (),  # what is wrong with logs, whatever is made of them
 }
-ALL = ("weights", "robust", "model", "kernel")
+ALL = ("weights", "robust", "model", "kernel", "marginal")
 WEIGHTED = ("weights", "robust", "kernel")
 
 
@@ -78,6 +80,7 @@ class Finding:
 
 _NEARER = "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"
 _LOG_MORE = "log more episodes, or more users"
+_TAIL = "an interval of so few is too narrow on that side: log more episodes, or look at betting_bound"
 
 _ON = ("data",)
 _LEAK = "is it known before the action is chosen? Leave it out if not"
@@ -212,8 +215,16 @@ LIMITS = (
         "bellman_residual", ("robust", "model"), 0.1, 0.5, "the held-out Bellman residual is {} of the rewards' spread",
         "fit the model longer, or give it more history",
     ),
+    Limit(
+        "left_tail", ("weights", "robust"), 0.25, None, "few episodes with great losses decide (a tail of {})", _TAIL
+    ),
+    Limit(
+        "right_tail", ("weights", "robust"), 0.25, None, "few episodes with great gains decide (a tail of {})", _TAIL
+    ),
     *_DATA_LIMITS,
 )
+CAPPED = {"ship": "left_tail", "do_not_ship": "right_tail"}
+"""Doubts that leave of a verdict no more than ``more_data``: the tail is behind the end that decided."""
 FACTS = tuple(dict.fromkeys(limit.fact for limit in LIMITS))
 
 
@@ -259,6 +270,12 @@ def model_facts(robust: Estimate, model: Estimate, ess: float) -> dict[str, floa
     """
     differs = not t_interval(robust - model, 0.99).holds(0.0)
     return {"model_differs": float(differs), "ess_where_model_differs": ess if differs else None}
+
+
+def tail_facts(gain: Estimate, clusters: Array | None = None) -> dict[str, float | None]:
+    """The facts of the tails of a gain that decides; see `tail_weight`."""
+    tail = tail_weight(gain.terms, clusters)
+    return {"left_tail": max(-tail, 0.0), "right_tail": max(tail, 0.0)}
 
 
 def weight_facts(found: Diagnostics) -> dict[str, float | None]:

@@ -33,6 +33,7 @@ class Trajectories:
             the logged action. Needed by all estimators with weights.
         q: ``Q(s_t, a_t)`` of the logged actions. Needed by estimators with a model.
         v: ``V(s_t)``, the mean of ``Q(s_t, .)`` under the policy.
+        z: ratios ``z_t(s_t, a_t)`` of visits, of `birl.ope.marginal_ratios`. Needed by `double_reinforcement_learning`.
 
     What the arrays hold after an episode's end is of no matter: it is set to 0.
 
@@ -48,6 +49,7 @@ class Trajectories:
     log_ratio: Array | None = None
     q: Array | None = None
     v: Array | None = None
+    z: Array | None = None
 
     def __post_init__(self) -> None:
         mask = np.asarray(self.mask, bool)
@@ -60,7 +62,7 @@ class Trajectories:
             raise ShapeError(f"the mask has a hole at step {hole}; steps of an episode follow each other")
         object.__setattr__(self, "gamma", check("gamma", self.gamma, float, low=0, high=1, error=DataError))
         object.__setattr__(self, "mask", mask)
-        for name in ("reward", "q", "v", "log_ratio"):
+        for name in ("reward", "q", "v", "z", "log_ratio"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _steps(name, value, mask, lowest_is_allowed=name == "log_ratio"))
 
@@ -117,7 +119,7 @@ class Trajectories:
     def until(self, horizon: int) -> Trajectories:
         """The first ``horizon`` steps of every episode."""
         check("horizon", horizon, int, low=1, error=DataError)
-        names = ("reward", "mask", "log_ratio", "q", "v")
+        names = ("reward", "mask", "log_ratio", "q", "v", "z")
         cut = {name: value[..., :horizon] for name in names if (value := getattr(self, name)) is not None}
         return replace(self, **cut)
 

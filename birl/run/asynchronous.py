@@ -262,9 +262,9 @@ class Crew:
         if not self._lessons:
             return {}
         lesson = self._lessons[0][1]
-        metrics = self._algorithm.learner.move(
-            {name: torch.from_numpy(value) for name, value in lesson.gradients.items()}, lesson.loss, lesson.metrics
-        )
+        (step,) = self._algorithm.engine.gradient_steps
+        gradients = {name: torch.from_numpy(value) for name, value in lesson.gradients.items()}
+        metrics = self._algorithm.learner.move({step.name: (gradients, lesson.loss, lesson.metrics)})
         del self._lessons[0]
         return metrics if self.replaced == 0 else {**metrics, "workers_replaced": float(self.replaced)}
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from birl.checks import Allowed
+from birl.checks import Allowed, check
 from birl.errors import ConfigError
 
 ORDERS: Final = ("together", "turns", "arrival")
+AUTO: Final = "auto"
 DEFAULT_FRAGMENT: Final = 50
 DEFAULT_IN_FLIGHT: Final = 2
+FIRST_FRAGMENT: Final = 20
+"""Steps of a fragment as long as it is not known how long one takes."""
+
+_SECONDS: Final = 0.1  # that a fragment should last: 50 times what Ray needs for a call
+_LONGEST: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,10 @@ class Cluster:
         collectors: number of collectors.
         environments: number of environments that each of them steps, one after another.
         fragment: steps of each environment that a collector makes at once: the unit in which work is ordered, sent and
-            stored. By default 50; where rollouts are learned from, their length, which it must divide.
+            stored. By default 50; where rollouts are learned from, their length, which it must divide (with a running
+            observation scaler, the largest divisor that is not above 50). ``"auto"``: as many as take 0.1 seconds, at
+            least 1 and at most 1000, which the first fragments, of 20 steps, tell; the number is the metric
+            ``fragment`` and a part of checkpoints, so that a resumed run keeps it. Rollouts keep their default.
         order: in which order fragments are taken. ``"together"``: one of every collector, stored by number, then the
             updates that are due: actions are always those of the newest weights. ``"turns"``: one after another by
             number, each followed by its updates, while the others act. Both make a run a function of its seed, whatever
@@ -33,17 +44,32 @@ class Cluster:
             ``"turns"``.
         in_flight: fragments that each collector has been ordered to make and that are not stored yet. By default 1 with
             ``"together"``, which takes no other number, else 2: one is made while the other travels.
+        learners: number of learners, the run's own process included. Each learns from the steps of its own share of the
+            collectors, of which there must be as many for each; updates average their gradients, so that one is that of
+            ``learners`` minibatches of ``batch_size`` steps joined, and all have the same parameters, bit for bit. One
+            that is lost is made anew, and nothing is lost with it.
+        gradients: of several learners. ``"together"``: averaged, as said. ``"pushed"``: each of the others finds
+            gradients by itself, and the run's own process, which has no collectors then, moves the parameters by them
+            one after another, by number, each ``learners - 2`` updates after its parameters (the metric
+            ``gradient_lag``). An update is of one minibatch; nobody waits for all.
         max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
             were learned from between its order and its arrival; by default none is.
-        restarts: how often in a row a collector may be lost before it has sent anything, until the run ends.
+        restarts: how often in a row a collector may be lost before it has sent anything, or learners without an update
+            between them, until the run ends.
         step_timeout: seconds after which a collector that stays in one step is ended and made anew. One that hangs in
             the same step again ends the run. ``transport="inline"`` waits for ever.
         patience: with ``"ray"``: seconds in which a collector that was lost, with its machine maybe, must find a place.
+        on_error: what happens if an environment raises an error. ``"stop"``: the run ends with it, and names the seed
+            and the actions that led there. ``"restart"``: the episode ends before the step that failed, as truncated,
+            and goes on in an environment that is made anew; the metric ``environment_errors`` counts. One that fails
+            more than ``restarts`` times without a step in between ends the run.
         transport: where collectors are. ``"processes"``: in processes of this machine. ``"ray"``: where Ray places them
-            (extra ``ray``), on one machine or many; each takes a CPU. ``"inline"``: in the run's own process, one after
+            (extra ``ray``), on one machine or many. ``"inline"``: in the run's own process, one after
             another, for tests and for debugging. Results are the same everywhere.
         address: with ``"ray"``: of a running cluster, or ``"auto"``; by default Ray is started on this machine, unless
             the program has started it.
+        resources: with ``"ray"``: what each collector is given: ``num_cpus`` (by default 1), ``num_gpus``, ``memory``
+            in bytes, and the cluster's own by their names: ``{"num_cpus": 2, "simulator": 1}``.
 
     Raises:
         ConfigError: if a field cannot be.
@@ -51,20 +77,25 @@ class Cluster:
 
     collectors: int = 1
     environments: int = 1
-    fragment: int | None = None
+    fragment: int | str | None = None
     order: str | None = None
     in_flight: int | None = None
     max_lag: int | None = None
+    learners: int = 1
+    gradients: str = "together"
     restarts: int = 10
     step_timeout: float = 60.0
     patience: float = 300.0
+    on_error: str = "stop"
     transport: str = "processes"
     address: str | None = None
+    resources: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
             object.__setattr__(self, name, _ALLOWED[name].check(f"Cluster.{name}", getattr(self, name)))
-        self._check_address()
+        self._check_of_ray()
+        self._check_learners()
         if self.order == "together" and self.in_flight not in (None, 1):
             raise ConfigError(
                 f"Cluster.in_flight is {self.in_flight}; with order='together' it must be 1, as all wait for the "
@@ -76,11 +107,39 @@ class Cluster:
                 "lag of the others is fixed, 0 or collectors * in_flight - 1"
             )
 
-    def _check_address(self) -> None:
-        if self.address is not None and self.transport != "ray":
+    def _check_of_ray(self) -> None:
+        for name in ("address", "resources"):
+            value = getattr(self, name)
+            if value is not None and self.transport != "ray":
+                raise ConfigError(
+                    f"Cluster.{name} is {value!r}, but collectors are {self.transport!r}: give transport='ray', or "
+                    f"leave {name} out"
+                )
+        given = self.resources or {}
+        for name, amount in given.items():
+            check(f"Cluster.resources[{name!r:.40}]", amount, float, low=0)
+        if not sum(self.asked.values()):
+            raise ConfigError("Cluster.resources asks for nothing, so no place can be kept: give num_cpus above 0")
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """``resources`` with their default, in Ray's names."""
+        names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+        return {names.get(name, name): float(n) for name, n in {"num_cpus": 1.0, **(self.resources or {})}.items()}
+
+    def _check_learners(self) -> None:
+        pushed = self.gradients == "pushed"
+        if pushed and self.learners == 1:
             raise ConfigError(
-                f"Cluster.address is {self.address!r}, but collectors are {self.transport!r}: give transport='ray', or "
-                "leave address out"
+                "Cluster.gradients is 'pushed', but Cluster.learners is 1, and nobody pushes any: give learners=2, the "
+                "run's own process and one more, or leave gradients out"
+            )
+        own = self.learners - pushed
+        if self.collectors % own:
+            raise ConfigError(
+                f"Cluster.learners is {self.learners}, with {self.collectors} collectors; every learner"
+                f"{' but the first' * pushed} must have as many of its own: give collectors="
+                f"{-(-self.collectors // own) * own}"
             )
 
     def taking(self, order: str) -> Cluster:
@@ -97,37 +156,49 @@ class Cluster:
         """Number of environments in all."""
         return self.collectors * self.environments
 
-    def calls(self, rollout_length: int | None = None) -> int:
-        """``fragment`` with its default.
+    def calls(self, rollout_length: int | None = None, moving: bool = False) -> int:
+        """``fragment`` with its default; 0 if it is to be measured.
 
         Args:
             rollout_length: of an algorithm that learns from rollouts.
+            moving: whether an observation scaler moves with their steps.
 
         Raises:
             ConfigError: if it does not divide them.
         """
+        own = None if self.fragment == AUTO else int(self.fragment or 0) or None
         if rollout_length is None:
-            return self.fragment or DEFAULT_FRAGMENT
-        if self.fragment is not None and rollout_length % self.fragment:
+            return 0 if self.fragment == AUTO else own or DEFAULT_FRAGMENT
+        if own is not None and rollout_length % own:
             raise ConfigError(
-                f"Cluster.fragment is {self.fragment}; it must divide the rollout_length, which is {rollout_length}: "
-                "leave it out"
+                f"Cluster.fragment is {own}; it must divide the rollout_length, which is {rollout_length}: leave it out"
             )
-        return self.fragment or rollout_length
+        most = min(rollout_length, DEFAULT_FRAGMENT) if moving else rollout_length
+        return own or next(n for n in range(most, 0, -1) if rollout_length % n == 0)
 
     def settings(self) -> dict[str, Any]:
         """What a run and its resumption must share."""
         names = ("collectors", "environments", "fragment", "order", "in_flight", "max_lag")
-        return {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in names}
+        return settings if self.learners == 1 else {**settings, "learners": self.learners, "gradients": self.gradients}
+
+
+def fragment_for(seconds: float) -> int:
+    """The length of fragments whose steps take so long."""
+    return max(1, min(_LONGEST, math.ceil(_SECONDS / max(seconds, 1e-9))))
 
 
 _ALLOWED: Final = {
-    **dict.fromkeys(("collectors", "environments"), Allowed(int, low=1)),
-    **dict.fromkeys(("fragment", "in_flight"), Allowed(int, low=1, optional=True)),
+    **dict.fromkeys(("collectors", "environments", "learners"), Allowed(int, low=1)),
+    "fragment": Allowed(int, low=1, choices=(AUTO,), optional=True),
+    "in_flight": Allowed(int, low=1, optional=True),
     "order": Allowed(str, choices=ORDERS, optional=True),
+    "gradients": Allowed(str, choices=("together", "pushed")),
     "max_lag": Allowed(int, low=0, optional=True),
     "restarts": Allowed(int, low=0),
     **dict.fromkeys(("step_timeout", "patience"), Allowed(float, above=0)),
     "transport": Allowed(str, choices=("inline", "processes", "ray")),
+    "on_error": Allowed(str, choices=("stop", "restart")),
     "address": Allowed(str, optional=True),
+    "resources": Allowed(dict, optional=True),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import platform
+import time
 import traceback
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from birl.distributed.transport import Work
 from birl.envs import Step, Stepper, as_environment
 from birl.errors import BirlError, ConfigError, WorkerError
 from birl.files.restore import damage_as_typed_errors
+from birl.run.abreast import Abreast, actions_of_episode
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
 from birl.run.collector import Collector
 from birl.run.player import Choice, Player, ReplayPlayer
@@ -42,6 +44,7 @@ class Given(NamedTuple):
         resets: states of the generators of each environment's resets.
         random: state of the generator of random actions.
         seed: of all other randomness.
+        failures: how often in a row an environment may fail and is made anew; ``None`` if none may.
         state: to go on from; ``None`` to begin.
         birl: version of whoever sends this.
     """
@@ -57,6 +60,7 @@ class Given(NamedTuple):
     resets: list[Any]
     random: Any
     seed: int
+    failures: int | None = None
     state: State | None = None
     birl: str = __version__
 
@@ -89,6 +93,10 @@ class Fragment(NamedTuple):
         rows: columns ``[calls, environments, …]`` of `Choice` and `Step`.
         returns: of the episodes that have ended.
         lost: whether episodes that were under way before could not be continued.
+        cut: environments (their numbers here) whose episodes that were under way before end there.
+        failures: what went wrong in environments that were made anew.
+        seconds: median of what a call took.
+        idle: seconds without an order before this one.
         state: of the collector, after it.
     """
 
@@ -96,61 +104,11 @@ class Fragment(NamedTuple):
     rows: dict[str, Tree]
     returns: Array
     lost: bool
+    cut: Array
+    failures: list[str]
+    seconds: float
+    idle: float
     state: State
-
-
-class Abreast:
-    """Plain environments side by side, each with a stepper of its own, as one stepper of all.
-
-    So the state of each is a function of its running episode alone; that of a vector environment, which resets itself,
-    would be one of all steps.
-
-    Args:
-        steppers: of one environment each, with the same spaces.
-
-    Attributes:
-        at: which of them was stepped last.
-    """
-
-    def __init__(self, steppers: list[Stepper]) -> None:
-        self.steppers, self.n, self.at = steppers, len(steppers), 0
-        self.action_space = steppers[0].action_space
-        self._look()
-
-    def _look(self) -> None:
-        self.observation: Tree = joined([each.observation for each in self.steppers])
-        self.is_first: Array = joined([each.is_first for each in self.steppers])
-        self.reward: Array = joined([each.reward for each in self.steppers])
-
-    def step(self, action: Array) -> Step:
-        """See `Stepper.step`."""
-        steps = []
-        for i, stepper in enumerate(self.steppers):
-            self.at = i
-            steps.append(stepper.step(action[i : i + 1]))
-        self._look()
-        columns = {name: joined([getattr(each, name) for each in steps]) for name in Step._fields[:-1]}
-        return Step(**columns, returns={i: each.returns[0] for i, each in enumerate(steps) if each.returns})
-
-    @property
-    def lost(self) -> bool:
-        """Whether one could not be restored."""
-        return any(each.lost for each in self.steppers)
-
-    def get_state(self) -> State:
-        """State of each."""
-        return {str(i): each.get_state() for i, each in enumerate(self.steppers)}
-
-    def set_state(self, state: State) -> None:
-        """Inverse of `get_state`."""
-        for i, each in enumerate(self.steppers):
-            each.set_state(state[str(i)])
-        self._look()
-
-
-def joined(trees: list[Tree]) -> Any:
-    """Trees of arrays ``[k, …]`` as one."""
-    return tree_map(lambda *parts: np.concatenate(parts), *trees)
 
 
 class _Noting(Player):
@@ -169,6 +127,15 @@ class _Noting(Player):
     def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
         super().close_episodes(lanes)
         self.lost = True
+
+
+class _Told(NamedTuple):
+    """What a fragment tells beside its rows."""
+
+    returns: list[float]
+    cut: list[int]
+    failures: list[str]
+    seconds: list[float]
 
 
 class _NotingReplay(_Noting, ReplayPlayer): ...
@@ -196,18 +163,26 @@ class Collecting(Work):
                 f"has birl {given.birl}: install the same version on all machines"
             )
         self._given, self._order = given, Order(0, 0, 0, 0, 0, None)
+        self._told = _Told([], [], [], [])
         with randomness_kept(), root_kept():
             seed(given.seed)
             self._begin(given)
             self._random = random_state() if given.state is None else given.state["random"]
+        self._done = time.perf_counter()
 
     def _begin(self, given: Given) -> None:
         kind, config, observations, actions = given.algorithm
         self._algorithm = kind(config)
         self._algorithm.create_impl(observations, actions)
-        self._envs = [environment(given.env, number) for number in given.numbers]
-        pairs = zip(self._envs, given.resets, strict=True)
-        self._stepper = Abreast([Stepper(env, generator(state), observations=given.observed) for env, state in pairs])
+        self._whole = given.rollouts and not hasattr(config, "rollout_length")
+        resets = [generator(state) for state in given.resets]
+        self._stepper = Abreast(
+            lambda i: environment(given.env, given.numbers[i]),
+            lambda i, env: Stepper(env, resets[i], observations=given.observed),
+            len(given.numbers),
+            given.failures,
+            self._whole,
+        )
         seen = self._algorithm, self._stepper.observation, self._stepper.action_space
         self._player: Any
         if given.rollouts:
@@ -228,26 +203,52 @@ class Collecting(Work):
             WorkerError: if the environment, or another part of the user's, raises an error.
             BirlError: of birl, as it is.
         """
-        player, returns, self._order = self._player, list[float](), order
+        player, self._order, self._told = self._player, order, _Told([], [], [], [])
+        idle = time.perf_counter() - self._done
         try:
             with randomness_kept():
                 set_random_state(self._random if order.random is None else order.random)
                 self._algorithm.learner.policy.set_weights(weights)
-                for made in range(order.calls * self._stepper.n):
-                    returns += self._collector.count(order.first_step + made)
+                self._stepper.wake()
+                for call in range(order.calls):
+                    self._make_a_step(order.first_step + call * self._stepper.n)
+                    if self._stepper.rests:
+                        break
                 self._random = random_state()
         except BirlError as error:
-            error.add_note(f"This was in {self.place}.")
+            error.add_note(f"This was in {self.place}, {self._actions}.")
             raise
         except Exception as error:
             raise WorkerError(
-                f"{self.place}, has failed, and with it the run; with this seed and these actions it would fail "
-                f"again, so mend the environment. Its error:\n{''.join(traceback.format_exception(error))}"
+                f"{self.place}, has failed, and with it the run, {self._actions}; with this seed and these actions it "
+                "would fail again, so mend the environment, or let birl.Cluster(on_error='restart') make it anew. Its "
+                f"error:\n{''.join(traceback.format_exception(error))}"
             ) from error
         rows = tree_map(lambda *leaves: np.stack(leaves), *player.rows)
-        lost, player.lost, player.rows = player.lost, False, []
+        lost, player.lost, player.rows, player.pending = player.lost, False, [], 0
         state = {"collector": self._collector.get_state(), "random": self._random}
-        return Fragment(order.number, rows, np.array(returns, np.float64), lost, state)
+        told = self._told
+        cut, seconds = np.array(told.cut, np.int64), float(np.median(told.seconds))
+        returns = np.array(told.returns, np.float64)
+        self._done = time.perf_counter()
+        return Fragment(order.number, rows, returns, lost, cut, told.failures, seconds, idle, state)
+
+    def _make_a_step(self, step: int) -> None:
+        """Make a step everywhere. What fails ends its episode before it."""
+        told, rows, begin = self._told, self._player.rows, time.perf_counter()
+        told.returns.extend(self._collector.interact(step).returns.values())
+        told.seconds.append(time.perf_counter() - begin)
+        for at, words in self._stepper.failed:
+            told.failures.append(f"environment {self._given.numbers[at]} of collector {self._given.collector}, {words}")
+            if len(rows) == 1:
+                told.cut.append(at)
+            else:
+                before = rows[-2]
+                before["truncated"][at] |= before["valid"][at] & ~before["terminated"][at]
+
+    @property
+    def _actions(self) -> str:
+        return actions_of_episode(self._stepper.steppers[self._stepper.at])
 
     @property
     def place(self) -> str:
@@ -260,8 +261,7 @@ class Collecting(Work):
 
     def close(self) -> None:
         """Close its environments."""
-        for env in self._envs:
-            env.close()
+        self._stepper.close()
 
 
 def environment(env: Any, number: int) -> Any:

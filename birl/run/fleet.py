@@ -13,31 +13,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final, Self
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 
 from birl.checks import check
 from birl.distributed.ray import Remote
 from birl.distributed.transport import Gone, Inline, Processes, Transport
-from birl.distributed.workers import check_given
-from birl.envs import Step
-from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
+from birl.errors import CorruptFileError, WorkerError
 from birl.logging import LOG
 from birl.run.checkpoint import random_state, set_random_state
-from birl.run.cluster import Cluster
+from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_for
 from birl.run.collecting import Collecting, Fragment, Given, Order
-from birl.run.player import Choice, Measure, Player, check_lanes, explorers_for, spread, unmeasured
-from birl.run.protocols import Environment, ExplorerProtocol, Trainable
-from birl.types import Array, State, Tree, tree_map
+from birl.run.fragments import Store
+from birl.run.player import Measure, Player, unmeasured
+from birl.run.protocols import Trainable
+from birl.types import Array, State
 
 TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
     "inline": lambda cluster: Inline(Collecting),
     "processes": lambda cluster: Processes(Collecting, cluster.step_timeout),
-    "ray": lambda cluster: Remote(Collecting, cluster.address, cluster.step_timeout, cluster.patience),
+    "ray": lambda cluster: Remote(
+        Collecting, cluster.address, cluster.step_timeout, cluster.patience, cluster.asked
+    ),
 }
+
+
+_STEPS: Final = ("ordered", "dropped", "missed", "restarts", "errors")
 
 
 class _Place:
@@ -63,10 +65,6 @@ class _Place:
         self.hung: Any = None
 
 
-Store = Callable[[Player, list[tuple[Any, Fragment]], int | None], None]
-"""Stores fragments, each of the lanes ``[k]`` or of all (``None``): ``(player, fragments, most)``."""
-
-
 class Fleet:
     """The collectors of a run. A part of checkpoints.
 
@@ -75,14 +73,16 @@ class Fleet:
         player: of all environments; it stores and learns.
         cluster: how steps are made.
         given: what each collector is made of.
-        calls: steps of each environment in a fragment.
+        calls: steps of each environment in a fragment; 0 if that is to be measured.
         n_steps: of the run.
         store: puts fragments into the player.
 
     Attributes:
         cut: length of the run, in steps, for whose end an order was cut short or not given; 0 if none was.
         restarts: how many collectors were made anew.
-        ordered, dropped: steps, since the beginning of the run; those that are ordered anew count again.
+        ordered, dropped, missed: steps, since the beginning of the run; those that are ordered anew count again. Missed
+            are those that were ordered and not made, because an episode ended or an environment failed.
+        errors: how often an environment failed and was made anew.
         report: called with metrics of each fragment.
     """
 
@@ -110,7 +110,7 @@ class Fleet:
         self._newest: tuple[Any, int] = (None, -1)
         self._came: deque[_Place] = deque()  # places in the order in which their fragments came
         self._number = self._learned = 0
-        self.ordered = self.dropped = self.restarts = 0
+        self.ordered = self.dropped = self.missed = self.restarts = self.errors = 0
         self.cut = 0
         self.report: Callable[[Mapping[str, float]], None] = lambda metrics: None
 
@@ -147,14 +147,15 @@ class Fleet:
                     self._order(place)
 
     def _order(self, place: _Place) -> None:
-        n = self._cluster.environments
-        left = self._n_steps - (self.ordered - self.dropped)
-        calls = min(self._calls, -(-left // n))
-        self.cut = self._n_steps if calls < self._calls else self.cut
+        n, before = self._cluster.environments, self.ordered - self.dropped - self.missed
+        wanted = self._calls or FIRST_FRAGMENT
+        wanted = wanted if self.player.room is None else min(wanted, self.player.room)
+        calls = min(wanted, -(-(self._n_steps - before) // n))
+        self.cut = self._n_steps if calls < wanted else self.cut
         if calls <= 0:
             return
         shared = random_state() if self._shares else None
-        order = Order(self._number, calls, self.ordered - self.dropped, self._learned, self._version(), shared)
+        order = Order(self._number, calls, before, self._learned, self._version(), shared)
         if not place.begun:
             self._begin(place)
         place.orders.append(order)
@@ -199,8 +200,8 @@ class Fleet:
         if self._cluster.order == "turns":
             waited_for = [min(waited_for, key=lambda place: place.orders[0].number)]
         first = self._cluster.order == "arrival"
-        while not self._came if first else any(not place.fragments for place in waited_for):
-            with measure("waiting"):
+        with measure("waiting"):
+            while not self._came if first else any(not place.fragments for place in waited_for):
                 self._listen()
         return [self._came[0]] if first else waited_for
 
@@ -251,28 +252,47 @@ class Fleet:
             place.state = fragment.state
             if self._shares:
                 set_random_state(fragment.state["random"])
-            if fragment.lost:
-                LOG.warning(
-                    "collector %d was made anew, but its environments %s do not repeat what they did, given the same "
-                    "seeds and actions: their running episodes were cut, and new ones began",
-                    *(place.given.collector, _range(place.given.numbers)),
-                )
-                self.player.close_episodes(place.lanes)
-            lag = self._learned - order.learned
+            self._hear_of(place, fragment)
+            steps, lag = int(fragment.rows["valid"].sum()), self._learned - order.learned
+            self.missed += order.calls * self._cluster.environments - steps
             if self._cluster.max_lag is not None and lag > self._cluster.max_lag:
-                self.dropped += order.calls * self._cluster.environments
+                self.dropped += steps
                 self.player.close_episodes(place.lanes)
                 continue
             taken.append((place.lanes, fragment))
-            more = {"collector_restarts": self.restarts, "dropped_steps": self.dropped}
-            self.report({"lag": float(lag), **{name: float(n) for name, n in more.items() if n}})
+            counts = {"collector_restarts": self.restarts, "environment_errors": self.errors}
+            counts |= {"dropped_steps": self.dropped, "fragment": self._calls if self._cluster.fragment == AUTO else 0}
+            told = {name: float(count) for name, count in counts.items() if count}
+            self.report({"lag": float(lag), "time_idle": fragment.idle, **told})
         if taken:
             self._store(self.player, taken, most)
+            if not self._calls:
+                self._measure(max(fragment.seconds for _, fragment in taken))
         self._learned += len(taken)
         named = {order.version for place in self._places for order in place.orders} | {self._newest[1]}
         self._weights = {number: weights for number, weights in self._weights.items() if number in named}
         self._sent = {number: sent for number, sent in self._sent.items() if number in named}
         return [float(value) for _, fragment in taken for value in fragment.returns]
+
+    def _hear_of(self, place: _Place, fragment: Fragment) -> None:
+        """End the episodes that a fragment does not go on with, and warn of what went wrong."""
+        if fragment.lost:
+            LOG.warning(
+                "collector %d was made anew, but its environments %s do not repeat what they did, given the same "
+                "seeds and actions: their running episodes were cut, and new ones began",
+                *(place.given.collector, _range(place.given.numbers)),
+            )
+            self.player.close_episodes(place.lanes)
+        elif len(fragment.cut):
+            self.player.close_episodes(fragment.cut if place.lanes is None else place.lanes[fragment.cut])
+        self.errors += len(fragment.failures)
+        for words in fragment.failures:
+            LOG.warning("%s; its episode was truncated, and the environment made anew", words)
+
+    def _measure(self, seconds: float) -> None:
+        """Set the length of the fragments that are ordered from now on."""
+        self._calls = fragment_for(seconds)
+        LOG.info("fragment=%d: a step takes %.3g ms", self._calls, 1000 * seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -293,8 +313,8 @@ class Fleet:
         named = {order.version for place in self._places for order in place.orders}
         return {
             "player": self.player.get_state(),
-            "counts": {name: getattr(self, f"_{name}") for name in ("number", "learned")},
-            "steps": {name: getattr(self, name) for name in ("ordered", "dropped", "restarts")},
+            "counts": {name: getattr(self, f"_{name}") for name in ("number", "learned", "calls")},
+            "steps": {name: getattr(self, name) for name in _STEPS},
             "version": self._newest[1],
             "cut": self.cut,
             "collectors": {
@@ -322,7 +342,8 @@ class Fleet:
         finally:
             own.set_weights(before)
         saved = {place: state["collectors"][str(place.given.collector)] for place in self._places}
-        orders = {place: self._saved_orders(each["orders"], state["weights"]) for place, each in saved.items()}
+        most = max(counts.get("_calls", self._calls), FIRST_FRAGMENT)
+        orders = {place: self._saved_orders(each["orders"], state["weights"], most) for place, each in saved.items()}
         cut = check("cut", state["cut"], int, low=0, error=CorruptFileError)
         version = check("version", state["version"], int, low=-1, error=CorruptFileError)
         self.player.set_state(state["player"])
@@ -333,167 +354,20 @@ class Fleet:
         self.cut, self._newest = cut, (None, version)
         self._weights = {int(key): weights for key, weights in state["weights"].items()}
 
-    def _saved_orders(self, saved: State, weights: State) -> deque[Order]:
+    def _saved_orders(self, saved: State, weights: State, most: int) -> deque[Order]:
         """The open orders of a checkpoint."""
         orders: deque[Order] = deque()
         for i in range(len(saved)):
             order = Order(**saved[str(i)])
             for name in ("number", "first_step", "learned", "version"):
                 check(name, getattr(order, name), int, low=0, error=CorruptFileError)
-            check("calls", order.calls, int, low=1, high=self._calls, error=CorruptFileError)
+            check("calls", order.calls, int, low=1, high=most, error=CorruptFileError)
             if str(order.version) not in weights:
                 raise CorruptFileError(
                     f"the checkpoint has an order with weights {order.version}, which it does not hold: use a copy"
                 )
             orders.append(order)
         return orders
-
-
-_ADVICE: Final = (
-    "give a name, such as 'CartPole-v1', or a function of the environment's number, in a module that can be imported"
-)
-
-# -- what fleets are made of -------------------------------------------------------------------------------------------
-
-
-def begin_fleet(
-    algorithm: Any,
-    env: Environment,
-    player: Player,
-    cluster: Cluster,
-    explorer: ExplorerProtocol | None,
-    generators: list[tuple[np.random.Generator, np.random.Generator]],
-    n_steps: int,
-    *,
-    observed: Tree,
-    calls: int,
-    random_steps: int = 0,
-    rollouts: bool = False,
-) -> Fleet:
-    """The collectors of a run, of which none has begun.
-
-    Args:
-        algorithm: built.
-        env: what collectors make their environments of; see `birl.run.collecting.environment`.
-        player: of all environments.
-        cluster: how steps are made.
-        explorer: one for all collectors, or a list with one for each.
-        generators: of resets and of random actions, for each collector; see `generators_for`.
-        n_steps: of the run.
-        observed: what is read of observations.
-        calls: steps of each environment in a fragment.
-        random_steps: number of uniformly random steps at the start.
-        rollouts: whether rollouts are learned from.
-    """
-    sent = cluster.transport == "processes"
-    n, each = cluster.environments, explorers_for(explorer, cluster.collectors, "collectors", sent=sent)
-    if sent and not isinstance(env, str):
-        check_given("env", env, _ADVICE)
-    config = algorithm.config
-    config = replace(config, compile_graph=False) if config.compile_graph is True else config
-    parts = (type(algorithm), config, algorithm.spec.observations, algorithm.spec.actions)
-    given = []
-    for i, (resets, random) in enumerate(generators):
-        own = each[i]
-        if cluster.collectors > 1 and hasattr(own, "renewed"):
-            own = own.renewed()
-        made = Given(
-            i,
-            parts,
-            env,
-            range(i * n, (i + 1) * n),
-            observed,
-            own,
-            random_steps,
-            rollouts,
-            [source.bit_generator.state for source in (resets, *resets.spawn(n - 1))],
-            random.bit_generator.state,
-            int(random.spawn(1)[0].integers(2**32)),
-        )
-        given.append(made)
-    return Fleet(algorithm, player, cluster, given, calls, n_steps, join if rollouts else append_by_lane)
-
-
-def generators_for(base: np.random.Generator, n: int) -> list[tuple[np.random.Generator, np.random.Generator]]:
-    """Generators of resets and of random actions for ``n`` collectors; the first has those of a run without one."""
-    return [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
-
-
-def first_environment(env: Any) -> Any:
-    """The environment, or its name, that tells a run its spaces. Collectors do not step it: each has its own."""
-    return env(0) if callable(env) and not hasattr(env, "step") else env
-
-
-def check_cluster(env: Environment, buffer: Any, overlap: bool, cluster: Cluster) -> None:
-    """Raise an error if a run cannot have collectors.
-
-    Raises:
-        ConfigError: if the environment is a vector environment, or steps are to overlap with updates.
-        ShapeError: if the buffer has not one lane for each environment.
-    """
-    if isinstance(env, VectorEnv):
-        raise ConfigError(
-            f"a {type(env).__name__} was given with cluster=…; give a plain environment, of which each collector steps "
-            "as many as birl.Cluster(environments=…) says"
-        )
-    if overlap:
-        raise ConfigError("overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out")
-    check_lanes(getattr(buffer, "storage", None), cluster.lanes)
-
-
-def check_rollouts(algorithm: Any, cluster: Cluster) -> None:
-    """Raise an error if collectors cannot make the rollouts of an algorithm.
-
-    Raises:
-        ConfigError: if they would act on older weights.
-        UnsupportedError: if rollouts are of whole episodes, or scalers move within them.
-    """
-    name = type(algorithm).__name__
-    if cluster.order != "together":
-        raise ConfigError(
-            f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
-            "order='together'"
-        )
-    if not hasattr(algorithm.config, "rollout_length"):
-        raise UnsupportedError(
-            f"{name} learns from whole episodes, of which nobody knows the length when steps are ordered: leave "
-            "cluster out, or use an algorithm with a rollout_length, such as PPO or A2C"
-        )
-    if algorithm.learner.units_move:
-        raise UnsupportedError(
-            f"the observation_scaler of this {name} moves from step to step of a rollout, which collectors make apart: "
-            "fit it to data or bounds, or leave cluster out"
-        )
-
-
-def append_by_lane(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
-    """Store fragments one after another, each row by row."""
-    for lanes, fragment in fragments:
-        for t in range(len(fragment.rows["valid"])):
-            player.take(*_parts(_at(fragment.rows, t)), most, lanes)
-
-
-def join(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
-    """Store fragments side by side, as rows of all environments; those of which there is no row are not valid."""
-    for t in range(max(len(fragment.rows["valid"]) for _, fragment in fragments)):
-        whole: Tree = None
-        for lanes, fragment in fragments:
-            if t < len(fragment.rows["valid"]):
-                row = _at(fragment.rows, t)
-                if whole is None:
-                    whole = row if lanes is None else spread(row, lanes, player.n)
-                else:
-                    tree_map(lambda out, part, lanes=lanes: out.__setitem__(lanes, part), whole, row)
-        player.take(*_parts(whole), None if most is None else most - player.pending)
-
-
-def _at(rows: dict[str, Tree], t: int) -> Any:
-    return tree_map(lambda column: column[t], rows)
-
-
-def _parts(row: dict[str, Any]) -> tuple[Choice, Step]:
-    choice = Choice(**{name: row[name] for name in Choice._fields})
-    return choice, Step(**{name: row[name] for name in Step._fields[:-1]}, returns={})
 
 
 def _range(numbers: range) -> str:

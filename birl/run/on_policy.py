@@ -6,12 +6,13 @@ from collections.abc import Generator
 from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator, single_spaces
+from birl.errors import UnsupportedError
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.fleet import begin_fleet, check_cluster, check_rollouts, first_environment, generators_for
+from birl.run.fleet_parts import begin_fleet, check_cluster, check_rollouts, first_environment, generators_for
 from birl.run.identity import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import check_parts, example, observed
+from birl.run.player import check_parts, example, observed, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.replaying import explorer_settings
 from birl.run.rollouts import RolloutPlayer, begin_rollouts
@@ -58,6 +59,11 @@ def on_policy_fitter(
     if cluster is not None:
         check_cluster(env, buffer, False, cluster)
         check_rollouts(algorithm, cluster)
+        if cluster.learners > 1:
+            raise UnsupportedError(
+                f"Cluster.learners is {cluster.learners}, but {type(algorithm).__name__} learns from rollouts, which "
+                "several learners cannot divide: leave learners out, or use an algorithm that replays, such as SAC"
+            )
     kept, shown = given["checkpoint"] is not None, given["demonstrations"]
     beside = begin_rollouts(algorithm, env, n_steps, buffer, shown, replays=replays, digested=kept, **lanes)
     resets = reset_generator(env, given["seed"])
@@ -71,7 +77,7 @@ def on_policy_fitter(
     else:
         player = RolloutPlayer(algorithm, example(seen, env, cluster.lanes), single_spaces(env)[1], own, beside)
         generators = [(resets, resets.spawn(1)[0]), *generators_for(resets, cluster.collectors)[1:]]
-        calls = cluster.calls(algorithm.config.rollout_length)  # type: ignore[attr-defined]
+        calls = cluster.calls(getattr(algorithm.config, "rollout_length", None), algorithm.learner.units_move)
         parts = (algorithm, sent, player, cluster, explorer, generators, n_steps)
         collector = begin_fleet(*parts, observed=seen, calls=calls, rollouts=True)
     evaluators = online_evaluators(given)
@@ -84,9 +90,11 @@ def on_policy_fitter(
     if player.cut and session.left:
         session.differs("its last rollout was cut short by the end of the run")
 
+    measure = unmeasured if cluster is None else session.time
+
     def step() -> None:
         with session.time("step"):
-            for value in collector.count(session.step, session.left):
+            for value in collector.count(session.step, session.left, measure):
                 session.averages.add({"rollout_return": value})
             for lesson in player.lessons(session.step + 1, session.left == 1, session.time):
                 session.learn(lesson)
@@ -94,4 +102,4 @@ def on_policy_fitter(
 
     with collector:
         yield from session.epochs(step)
-    beside.close(player.n)
+    beside.close(range(player.n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Generator
 from typing import Any, Unpack
@@ -10,11 +11,14 @@ from birl.envs import Stepper, reset_generator, single_spaces
 from birl.errors import ConfigError
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.fleet import begin_fleet, check_cluster, first_environment, generators_for
+from birl.run.fleet_parts import begin_fleet, check_cluster, first_environment, generators_for
 from birl.run.identity import environment_settings, run_settings
+from birl.run.learners import Learners
 from birl.run.options import OnlineOptions, checked_online_options
+from birl.run.others import Others
 from birl.run.player import ReplayPlayer, check_parts, example, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
+from birl.run.pushed import Pushed
 from birl.run.replaying import begun_schedule, buffer_settings, default_buffer, replay_settings
 from birl.run.session import SamplerPart, Session
 
@@ -75,7 +79,14 @@ def online_fitter(
             UserWarning,
             stacklevel=2,
         )
-    schedule = begun_schedule(algorithm, buffer, given, n_steps)
+    learners: Others | None = None
+    if cluster is not None and cluster.learners > 1:
+        kind = Pushed if cluster.gradients == "pushed" else Learners
+        learners = kind(algorithm, buffer, cluster)
+    if learners is None:
+        schedule = begun_schedule(algorithm, buffer, given, n_steps)
+    else:
+        schedule = begun_schedule(algorithm, learners.source, given, 0, learners)  # nothing is compiled
     settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
     generators = generators_for(reset_generator(env, seed), 1 if cluster is None else cluster.collectors)
     seen = observed(algorithm, env, buffer)
@@ -106,6 +117,7 @@ def online_fitter(
         collector = begin_fleet(*parts, observed=seen, calls=cluster.calls(), random_steps=given["random_steps"])
     evaluators = online_evaluators(given)
     kept = {"buffer": buffer, "sampler": SamplerPart(schedule.source), "collector": collector}
+    kept |= {} if learners is None else {"learners": learners}
     name = f"{type(algorithm).__name__}_online"
     session = Session(algorithm, name, n_steps, kept, settings, evaluators, buffer, given)
     if cluster is not None:
@@ -116,9 +128,12 @@ def online_fitter(
             for value in collector.count(session.step, measure=session.time):
                 session.averages.add({"rollout_return": value})
             for drawn in player.lessons(session.step + 1, measure=session.time):
-                session.learn(drawn)
+                if learners is None:
+                    session.learn(drawn)
+                else:
+                    learners.learn(session, drawn)
         session.tick()
 
-    with collector:
+    with learners or contextlib.nullcontext(), collector:
         yield from session.epochs(step)
     player.close_episodes()

@@ -202,6 +202,11 @@ class Player:
         self.pending = 0
         self.cut = False
 
+    @property
+    def room(self) -> int | None:
+        """Number of rows that it stores before it learns; ``None`` if that does not depend on their number."""
+        return None
+
     def choose(self, observation: Tree, is_first: Array, reward: Array, step: int) -> Array:
         """Choose actions. `store` takes the step that they lead to.
 
@@ -330,12 +335,14 @@ class Schedule(NamedTuple):
 
     Attributes:
         source: what it draws from.
+        least: learning begins when the ``transition_count`` of this is a minibatch; ``None`` for the buffer's.
     """
 
     source: Any
     update_interval: int
     n_updates: int
     update_start_step: int
+    least: Any = None
 
 
 class ReplayPlayer(Player):
@@ -422,9 +429,9 @@ class ReplayPlayer(Player):
     def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
         if self._schedule is None:
             return
-        source, interval, count, start = self._schedule
+        source, interval, count, start, least = self._schedule
         due = step > start and step % interval == 0
-        if due and self._buffer.transition_count >= self._algorithm.config.batch_size:
+        if due and (least or self._buffer).transition_count >= self._algorithm.config.batch_size:
             for _ in range(count):
                 with measure("sample_batch"):
                     drawn = self._algorithm.learner.draw(source)

@@ -41,7 +41,9 @@ def buffer_settings(buffer: Any, digested: bool) -> dict[str, Any]:
     return settings if beside is None or not digested else {**settings, DIGEST: digest(beside.reader.storages)}
 
 
-def begun_schedule(algorithm: Trainable, buffer: Any, given: Mapping[str, Any], n_steps: int) -> Schedule:
+def begun_schedule(
+    algorithm: Trainable, buffer: Any, given: Mapping[str, Any], n_steps: int, least: Any = None
+) -> Schedule:
     """The schedule of a run that begins now.
 
     Args:
@@ -49,7 +51,8 @@ def begun_schedule(algorithm: Trainable, buffer: Any, given: Mapping[str, Any], 
         buffer: to learn from.
         given: its options.
         n_steps: length of the run in steps.
+        least: see `Schedule`.
     """
     interval, count, start = given["update_interval"], given["n_updates"], given["update_start_step"]
     source = algorithm.learner.begin_run(buffer, (n_steps - start) // interval * count, growing=True)
-    return Schedule(source, interval, count, start)
+    return Schedule(source, interval, count, start, least)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -48,8 +49,8 @@ class Beside:
         """A draw of older steps."""
         raise NotImplementedError
 
-    def close(self, n: int) -> None:
-        """The episodes of all ``n`` environments are over."""
+    def close(self, lanes: Iterable[int]) -> None:
+        """The episodes of some environments are over."""
 
 
 class _Demonstrations(Beside):
@@ -104,8 +105,8 @@ class _Replays(Beside):
         with measure("sample_batch"):
             return self._learner.draw(self._source)
 
-    def close(self, n: int) -> None:
-        clip_episodes(self.buffer, range(n))
+    def close(self, lanes: Iterable[int]) -> None:
+        clip_episodes(self.buffer, lanes)
 
 
 def begin_rollouts(
@@ -207,6 +208,29 @@ class RolloutPlayer(Player):
         self._ended, self._taught = 0, False  # episodes in the rows; whether there was a rollout
         self._moving = algorithm.learner if algorithm.learner.units_move else None
         self._rows: list[dict[str, Tree]] = []
+        self._at_once = False
+
+    @property
+    def room(self) -> int | None:
+        """Rows until the rollout is full; ``None`` if it is of whole episodes, however long these are."""
+        return None if self._length is None else self._length - len(self._rows)
+
+    @contextlib.contextmanager
+    def chosen_at_once(self) -> Iterator[None]:
+        """Of the steps that are stored inside, none was seen before the actions of all were chosen.
+
+        A running scaler moves with them when they are there. The policy goes on from the last one in the new scale.
+        """
+        first, self._at_once = len(self._rows), True
+        try:
+            yield
+        finally:
+            self._at_once = False
+        stored = self._rows[first:]
+        if self._moving is not None and stored:
+            for row in stored:
+                self._moving.see_observations(row["observation"], row["valid"])
+            stored[-1]["next_inputs"] = self._moving.in_units(stored[-1]["next_observation"])
 
     def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         action = self._explored(chosen, observation, is_first, step)
@@ -219,7 +243,8 @@ class RolloutPlayer(Player):
         del row["returns"]
         if self._moving is not None:
             row["inputs"] = self._moving.in_units(choice.observation)
-            self._moving.see_observations(choice.observation, step.valid)
+            if not self._at_once:
+                self._moving.see_observations(choice.observation, step.valid)
             row["next_inputs"] = self._moving.in_units(step.next_observation)
         self._rows.append(tree_map(np.array, row))
         self._ended += _ends(row)
@@ -277,13 +302,14 @@ class RolloutPlayer(Player):
 
     def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
         super().close_episodes(lanes)
-        closed = np.isin(np.arange(self.n), range(self.n) if lanes is None else list(lanes))
+        over = list(range(self.n) if lanes is None else lanes)
+        closed = np.isin(np.arange(self.n), over)
         for row in self._rows[-1:]:
             ended = _ends(row)
             row["truncated"] |= row["valid"] & ~row["terminated"] & closed
             self._ended += _ends(row) - ended
         if not self._rows:
-            self._beside.close(self.n)
+            self._beside.close(over)
 
     def get_state(self) -> State:
         columns = self._columns() if self._rows else {}

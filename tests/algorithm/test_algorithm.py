@@ -623,7 +623,7 @@ def test_a_valid_file_with_impossible_content_is_a_typed_error(tmp_path, change)
         birl.load_learnable(tmp_path / "forged.d3")
 
 
-@pytest.mark.parametrize("module", ["birl", "birl.base"])
+@pytest.mark.parametrize("module", ["birl", pytest.param("birl.base", marks=pytest.mark.slow)])
 def test_a_model_loads_in_a_process_that_has_imported_nothing_else(module, tmp_path):
     small_dqn_trained = trained(small_dqn(), discrete_dataset())
     small_dqn_trained.save(tmp_path / "model.d3")

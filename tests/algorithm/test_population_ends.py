@@ -51,6 +51,7 @@ def test_each_seed_keeps_its_newest_models(tmp_path: Path) -> None:
         assert found == ["model_6.d3", "model_8.d3"]
 
 
+@pytest.mark.slow
 def test_the_folder_of_all_runs_is_held(tmp_path: Path) -> None:
     def twice(algo: Any, epoch: int, step: int) -> None:
         with pytest.raises(ResumeError, match="another run is at work"):

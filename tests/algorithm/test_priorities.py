@@ -26,7 +26,7 @@ from birl.logging import NoopAdapterFactory
 from birl.models import C51QFunctionFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
 from birl.run.replaying import buffer_settings
 from birl.testing import build_algorithm, random_dataset
-from tests.algorithms import CONTRACT_RUNS, Run
+from tests.algorithms import CONTRACT_RUNS, Run, tiers
 
 SMALL = VectorEncoderFactory([8])
 IMITATION = {"BC", "DiscreteBC"}
@@ -50,7 +50,7 @@ def priorities(dataset: Any, rows: Any) -> Any:
 TRANSITIONS = [run for run in CONTRACT_RUNS if isinstance(run.config.algorithm.learns_from, Transitions)]
 
 
-@pytest.mark.parametrize("run", TRANSITIONS, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", tiers(TRANSITIONS))
 def test_every_algorithm_hands_priorities_back(run: Run) -> None:
     dataset = data(action_size=run.action_size, discrete_action=run.discrete)
     algorithm = build_algorithm(run.config, action_size=run.action_size, discrete_action=run.discrete)
@@ -116,7 +116,11 @@ def test_a_sequence_has_a_share_of_its_largest_error() -> None:
         assert priorities(dataset, np.array([row]))[0] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("config", [DQNConfig, SACConfig, IQLConfig], ids=lambda config: config.__name__)
+@pytest.mark.parametrize(
+    "config",
+    [SACConfig, *(pytest.param(each, marks=pytest.mark.slow) for each in (DQNConfig, IQLConfig))],
+    ids=lambda config: config.__name__,
+)
 def test_compiled_updates_and_many_seeds_hand_back_what_eager_ones_do(config: Any) -> None:
     discrete = config is DQNConfig
     fields = {name: SMALL for name in config.__dataclass_fields__ if name.endswith("encoder_factory")}

@@ -16,11 +16,11 @@ from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.seeding import seed as seed_everything
 from birl.testing import ChainEnv, MemoryEnv, average_return, collect_dataset, train
 from birl.testing.contract.subject import keeping_still
-from tests.algorithms import CHAIN_RUNS, Run
+from tests.algorithms import CHAIN_RUNS, Run, tiers
 
 ENCODER = VectorEncoderFactory(hidden_units=[32])
 MEMORY = GRUEncoderFactory(hidden_size=16, hidden_units=[16], activation="tanh")
-RUNS = [pytest.param(run, marks=[pytest.mark.slow] if run.variant.slow else [], id=run.name) for run in CHAIN_RUNS]
+RUNS = tiers(CHAIN_RUNS)
 
 
 def learn(run: Run, seed: int, n_steps: int, config: Any = None) -> tuple[float, float, int | None]:

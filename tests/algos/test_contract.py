@@ -26,7 +26,7 @@ from birl.preprocessing import (
 )
 from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm
 from birl.types import Loss
-from tests.algorithms import CONTRACT_RUNS, Run
+from tests.algorithms import CONTRACT_RUNS, Run, tiers
 from tests.testing.test_planted import PLANTED
 
 
@@ -35,7 +35,7 @@ def check(run: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("run", CONTRACT_RUNS, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", tiers(CONTRACT_RUNS))
 def test_contract(run: Run, name: str) -> None:
     check(run, name)
 

@@ -31,7 +31,7 @@ from birl.models.dueling import DuelingStreams
 from birl.ope import DiscreteFQE, DiscreteFQEConfig
 from birl.preprocessing import StandardObservationScaler
 from birl.testing import build_algorithm
-from tests.algorithms import CONTRACT_RUNS, Run
+from tests.algorithms import CONTRACT_RUNS, Run, tiers
 
 A, ATOMS = 4, 7
 QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -81,7 +81,7 @@ def observations(count: int, seed: int, never: tuple[int, ...] = ()) -> dict[str
     }
 
 
-@pytest.mark.parametrize("run", DISCRETE, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", tiers(DISCRETE))
 def test_a_masked_action_is_never_taken(run: Run) -> None:
     algorithm = built(run, data())
     for n in (1, 50):
@@ -122,7 +122,7 @@ def favour(algorithm: Any, action: int) -> None:
             rows[..., -1 if "head" in name and rows.shape[-1] == ATOMS else slice(None)] += 1000.0
 
 
-@pytest.mark.parametrize("run", LEARNING, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", tiers(LEARNING))
 def test_a_masked_action_is_never_bootstrapped_from(run: Run) -> None:
     """What networks say of an action that is always masked changes no update."""
     results = []

@@ -13,7 +13,11 @@ from birl.errors import ConfigError
 from birl.testing import PROBES, ChainEnv, MemoryEnv, ProbeEnv, collect_dataset, probe_errors
 from tests.algorithms import ACTION_PROBES, PROBE_RUNS, Probing, Run
 
-RUNS = [pytest.param(run, kind, id=f"{run.name}-{kind}") for run in PROBE_RUNS for kind in run.variant.kinds]
+RUNS = [
+    pytest.param(run, kind, marks=[pytest.mark.slow] if run.slow else [], id=f"{run.name}-{kind}")
+    for run in PROBE_RUNS
+    for kind in run.variant.kinds
+]
 
 
 @pytest.mark.parametrize(("run", "kind"), RUNS)

@@ -727,12 +727,30 @@ def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytes
     ("words", "says"),
     [
         (["--order", "turns", "--fragment", 5], "--order and --fragment: for collectors only; give --collectors N"),
+        (["--on-error", "restart"], "--on-error: for collectors only"),
+        (["--collectors", 2, "--fragment", 0], "Cluster.fragment is 0; it must be an int >= 1 or 'auto'"),
+        (["--jobs", 2], "--jobs: for --seeds in environments only"),
         (["--address", "auto"], "--address: for collectors only"),
         (["--collectors", 2, "--workers", 2], "workers=2 and a cluster were given"),
     ],
 )
 def test_collectors_that_cannot_be(birl_: Any, tmp_path: Path, words: Any, says: str) -> None:
     assert says in birl_(*DQN_WORDS, "--out", tmp_path, *words, status=1)
+
+
+def test_a_fragment_is_a_number_or_auto(
+    birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "--fragment long" in birl_(*DQN_WORDS, "--out", tmp_path, "--collectors", 2, "--fragment", "long", status=2)
+    made: list[Any] = []
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(Collecting))
+    words = [*DQN_WORDS, "--n-steps", 100, "--collectors", 2, "--fragment", "auto"]
+    birl_(*words, "--out", tmp_path / "a")
+    birl_(*words, "--out", tmp_path / "b", "--on-error", "restart")
+    assert made == [birl.Cluster(2, 1, "auto", "turns"), birl.Cluster(2, 1, "auto", "turns", on_error="restart")]
+    said = birl_.notes
+    birl_(*words, "--out", tmp_path / "b")  # what happens after errors is no setting of the run
+    assert "there was nothing left to do" in birl_.notes and said
 
 
 def test_collectors_need_an_environment(birl_: Any, tmp_path: Path) -> None:

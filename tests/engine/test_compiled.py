@@ -191,6 +191,7 @@ def test_saved_and_loaded_between_compiled_updates(tmp_path: Path) -> None:
     assert set(differences(through.engine, halved.engine).values()) == {0.0}
 
 
+@pytest.mark.slow
 def test_two_engines_and_two_batch_sizes_do_not_share_a_program() -> None:
     """Guards are left out, so mixing them up would go unnoticed."""
     first, second = dqn(True), dqn(True, gamma=0.5, learning_rate=0.01)
@@ -236,6 +237,7 @@ def test_unknown_optimizer_is_compiled_up_to_its_step() -> None:
     assert kept() is None, "a compiled function keeps its batch"
 
 
+@pytest.mark.slow
 def test_memory_in_another_order_has_a_program_of_its_own() -> None:
     """Compiled code reads memory as it lay when it was compiled."""
     eager, compiled = dqn(False), dqn(True)
@@ -289,6 +291,7 @@ def test_gradients_that_are_reduced_later_leave_the_program() -> None:
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
 
 
+@pytest.mark.slow
 def test_other_optimizer_settings_are_seen(tmp_path: Path) -> None:
     """From a file, or written into the optimiser's groups."""
     other = dqn(False, optim_factory=AdamFactory(betas=(0.5, 0.9), eps=1e-2, weight_decay=0.5))
@@ -367,6 +370,7 @@ def test_tensors_that_are_replaced_are_seen() -> None:
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
 
 
+@pytest.mark.slow
 def test_one_tensor_may_be_two_parts_of_a_batch() -> None:
     eager, compiled = dqn(False), dqn(True)
     for step in range(3):
@@ -484,6 +488,7 @@ def test_recorded_updates_are_the_updates() -> None:
     assert (tape.recorded, tape.replayed) == (2, 20 - 2 * program.RUNS_BEFORE_RECORDING)  # with and without a copy
 
 
+@pytest.mark.slow
 def test_noise_moves_on_in_programs_and_recordings() -> None:
     """Of noisy networks: the same batch and the same parameters have another loss each time, the same in all ways."""
     fields: dict[str, Any] = {
@@ -563,6 +568,7 @@ def test_many_updates_with_a_schedule_are_made_one_by_one() -> None:
     assert algorithm.engine.schedulers["critic"].last_epoch == 3
 
 
+@pytest.mark.slow
 def test_delayed_actor_has_a_program_of_its_own() -> None:
     algorithms = []
     for compiled in (False, True):

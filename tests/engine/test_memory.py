@@ -7,6 +7,8 @@ import platform
 import subprocess
 import sys
 
+import pytest
+
 from birl.engine.memory import keep_freed_memory
 
 GLIBC = platform.libc_ver()[0] == "glibc"  # no other C library is told anything
@@ -58,6 +60,7 @@ def test_updates_find_the_memory_of_the_last_one() -> None:
     assert kept < 24 << 20
 
 
+@pytest.mark.slow
 def test_a_user_s_own_choice_stands() -> None:
     if not GLIBC:
         assert not keep_freed_memory()

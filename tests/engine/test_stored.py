@@ -390,6 +390,7 @@ algorithm.update(Batch(torch.randn(4, 2), torch.tensor([0, 1, 1, 0]), one, torch
 """
 
 
+@pytest.mark.slow
 def test_libraries_that_a_killed_compiler_left_half_written_are_made_anew(tmp_path: Path) -> None:
     places = {"BIRL_CACHE_DIR": str(tmp_path / "own"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiler")}
     for attempt in range(2):

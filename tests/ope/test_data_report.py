@@ -462,7 +462,7 @@ def test_a_pass_does_not_depend_on_how_much_is_read_at_once(monkeypatch: pytest.
 
 
 def test_large_logs_are_counted_by_sketches_and_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("birl.ope.data_pass._SKETCH", 256)
+    monkeypatch.setattr("birl.ope.data_sums._SKETCH", 256)
     monkeypatch.setattr("birl.ope.data_pass.MOST_STEPS", 100)
     logs = Logs()
     seen = look(logs.data())

@@ -38,15 +38,15 @@ GAMMA = 0.9
 def lists(seed: int, n: int = 7) -> list[dict[str, list[float]]]:
     """Episodes of 1 to 5 steps as plain lists."""
     rng = np.random.default_rng(seed)
-    names = {"r": (-1, 2), "rho": (0.2, 3), "q": (-1, 1), "v": (-1, 1)}
+    names = {"r": (-1, 2), "rho": (0.2, 3), "q": (-1, 1), "v": (-1, 1), "z": (0.2, 3)}
     sizes = rng.integers(1, 6, n)
     return [{name: rng.uniform(*ends, size).tolist() for name, ends in names.items()} for size in sizes]
 
 
 def arrays(episodes: list[dict[str, list[float]]]) -> Trajectories:
-    columns = {name: padded([episode[name] for episode in episodes])[0] for name in ("r", "q", "v")}
+    columns = {name: padded([episode[name] for episode in episodes])[0] for name in ("r", "q", "v", "z")}
     ratio, mask = padded([np.log(episode["rho"]) for episode in episodes])
-    return Trajectories(columns["r"], mask, GAMMA, ratio, columns["q"], columns["v"])
+    return Trajectories(columns["r"], mask, GAMMA, ratio, columns["q"], columns["v"], columns["z"])
 
 
 def weight(episode: dict[str, list[float]], t: int) -> float:
@@ -85,6 +85,14 @@ def plain_wdr(episodes: list[dict[str, list[float]]]) -> float:
     return total
 
 
+def plain_drl(episode: dict[str, list[float]]) -> float:
+    """The first value, and at each step the error of the model times the ratio of visits."""
+    total, after = episode["v"][0], [*episode["v"][1:], 0.0]
+    for t, (r, z, q) in enumerate(zip(episode["r"], episode["z"], episode["q"], strict=True)):
+        total += GAMMA**t * z * (r + GAMMA * after[t] - q)
+    return total
+
+
 def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
@@ -100,6 +108,7 @@ PLAIN: dict[str, Callable[[list[dict[str, list[float]]]], float]] = {
     "weighted_per_decision": plain_wpdis,
     "doubly_robust": lambda es: mean([plain_dr(e) for e in es]),
     "weighted_doubly_robust": plain_wdr,
+    "double_reinforcement_learning": lambda es: mean([plain_drl(e) for e in es]),
 }
 
 
@@ -122,7 +131,7 @@ def test_repetitions_stand_in_front(name: str) -> None:
     both = Trajectories(
         *(np.stack([getattr(t, key) for t in each]) for key in ("reward", "mask")),
         GAMMA,
-        *(np.stack([getattr(t, key) for t in each]) for key in ("log_ratio", "q", "v")),
+        *(np.stack([getattr(t, key) for t in each]) for key in ("log_ratio", "q", "v", "z")),
     )
     found = ESTIMATORS[name](both).terms
     np.testing.assert_allclose(found, [ESTIMATORS[name](t).terms for t in each], rtol=1e-12)
@@ -132,8 +141,8 @@ def test_repetitions_stand_in_front(name: str) -> None:
 def test_the_policy_that_logged_gains_nothing(name: str) -> None:
     """Ratios are 1: its gain over the logs is exactly 0 in every term. A model needs the same baseline."""
     of = arrays(lists(0, 50))
-    of = Trajectories(of.reward, of.mask, GAMMA, np.zeros_like(of.reward), of.q, of.v)
-    robust = "robust" in name
+    of = Trajectories(of.reward, of.mask, GAMMA, np.zeros_like(of.reward), of.q, of.v, np.ones_like(of.reward))
+    robust = "robust" in name or name == "double_reinforcement_learning"
     gain = ESTIMATORS[name](of) - on_policy(of, of.v if robust else None)
     np.testing.assert_allclose(gain.terms, 0, atol=1e-15)
     if not robust:

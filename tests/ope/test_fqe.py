@@ -471,9 +471,9 @@ def test_a_policy_sees_raw_observations_and_acts_in_the_environments_units(discr
     minibatch = data.sample_transition_batch(40)
     expected = policy.predict(minibatch.next_observations)
     batch = fqe.learner.batch(minibatch)
-    got = batch.extra["policy_action"]
+    got = batch.extra["policy_share" if discrete else "policy_action"]
     if discrete:
-        assert got.shape == (40, 1) and np.array_equal(got[:, 0].numpy(), expected)
+        assert np.array_equal(got.numpy(), np.eye(3)[expected])
         assert len(np.unique(expected)) > 1
     else:
         assert got.shape == (40, 1, 2)
@@ -524,7 +524,7 @@ def test_a_recurrent_policy_remembers() -> None:
         assert fqe.is_recurrent
         minibatch = fqe.sample_minibatch(data)
         batch = fqe.learner.batch(minibatch)
-        assert batch.reward.shape == (4, 8) and batch.extra["policy_action"].shape == (4, 8, 1)
+        assert batch.reward.shape == (4, 8) and batch.extra["policy_share"].shape == (4, 8, 3)
         checked = 0
         for b in range(8):
             actor = policy.actor(greedy=True, n=1)
@@ -535,7 +535,7 @@ def test_a_recurrent_policy_remembers() -> None:
                     ahead = policy.actor(greedy=True, n=1)
                     ahead.set_state(actor.get_state())
                     wanted = ahead(minibatch.next_observations[t, b][None], np.array([False]), np.zeros(1))
-                    assert batch.extra["policy_action"][t - 2, b, 0] == wanted[0]
+                    assert batch.extra["policy_share"][t - 2, b].argmax() == wanted[0]
                     checked += 1
         assert checked > 8
         fqe.fit(data, n_steps=3, n_steps_per_epoch=3, **QUIET)

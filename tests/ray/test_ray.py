@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray
+from left_behind import MARK, begun_here
 from run.fakes import Drift
 from run.test_fleet import dqn, run, sac, same
 
@@ -23,7 +24,8 @@ from birl.errors import ConfigError, WorkerError
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     """One Ray for all tests, which birl uses and leaves as it is."""
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    given = {"num_cpus": 4, "resources": {"simulator": 3}, "object_store_memory": 100 * 2**20}
+    ray.init(**given, include_dashboard=False, log_to_driver=False)
     yield
     assert ray.is_initialized()
     ray.shutdown()
@@ -144,8 +146,19 @@ def test_a_killed_worker_is_gone_with_its_orders() -> None:
 
 def test_no_resources_are_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("birl.distributed.ray.PATIENCE", 3.0)
-    with pytest.raises(WorkerError, match=r"found no place within 3 seconds: each asks for 1 CPU, of which Ray has 4"):
+    with pytest.raises(WorkerError, match=r"within 3 seconds: each asks for CPU 1; Ray has CPU 4, of which CPU 0 free"):
         run(birl.Cluster(6, 1, 5, transport="ray"), dqn)
+    given = {"num_cpus": 0.5, "num_gpus": 1, "simulator": 2}
+    has = "CPU 4, GPU 0, simulator 3"
+    says = f"asks for CPU 0.5, GPU 1, simulator 2; Ray has {has}, of which {has} free"
+    with pytest.raises(WorkerError, match=says):
+        run(birl.Cluster(1, 1, 5, transport="ray", resources=given), dqn)
+
+
+def test_collectors_have_what_they_ask_for() -> None:
+    given = {"num_cpus": 2, "simulator": 1.5, "memory": 50 * 2**20}
+    cluster = birl.Cluster(2, 1, 5, transport="ray", resources=given)
+    assert same(run(cluster, sac), run(birl.Cluster(2, 1, 5, transport="inline"), sac))
 
 
 def test_an_address_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,3 +166,9 @@ def test_an_address_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ray, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("no cluster")))
     with pytest.raises(ConfigError, match="Cluster.address is '10.0.0.9:6379', and Ray cannot be reached there"):
         run(birl.Cluster(1, transport="ray", address="10.0.0.9:6379"))
+
+
+def test_processes_of_ray_are_found() -> None:
+    """So that what `conftest.py` asserts in the end can fail."""
+    found = " ".join(begun_here(os.environ[MARK]).values())
+    assert "raylet" in found and "gcs_server" in found

@@ -150,6 +150,7 @@ def plain(env: Any, n_steps: int, make: Any = a2c, **fields: Any) -> Any:
 # -- one worker --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_worker_in_a_process_of_its_own_is_the_plain_loop_bit_for_bit() -> None:
     algorithm = a2c()
     epochs = fit(algorithm, 43, gymnasium.make("CartPole-v1"))

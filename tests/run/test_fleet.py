@@ -23,18 +23,17 @@ from birl.algos import (
     Explorer,
     NormalNoise,
     PPOConfig,
-    REINFORCEConfig,
     SACConfig,
     TD3Config,
 )
 from birl.dataset import create_fifo_replay_buffer
 from birl.distributed.transport import Gone, Inline
-from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, UnsupportedError, WorkerError
+from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, WorkerError
 from birl.files import load_archive, save_archive
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.preprocessing import RunningObservationScaler, RunningRewardScaler
-from birl.run import fleet
+from birl.run import fleet, fleet_parts
 from birl.run.collecting import Collecting
 from birl.run.identity import digest
 from birl.run.on_policy import on_policy_fitter
@@ -125,7 +124,7 @@ def unruly(monkeypatch: pytest.MonkeyPatch, seed: int = 0, loss: float = 0.0) ->
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectors are in this process, unless a test says otherwise."""
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setattr(fleet, "check_given", lambda *given: None)
+    monkeypatch.setattr(fleet_parts, "check_given", lambda *given: None)
 
 
 # -- one collector -----------------------------------------------------------------------------------------------------
@@ -385,10 +384,6 @@ def test_rollouts_that_collectors_cannot_make() -> None:
         rolled(birl.Cluster(2, order="turns"))
     with pytest.raises(ConfigError, match="it must divide the rollout_length, which is 10"):
         rolled(birl.Cluster(2, fragment=4))
-    with pytest.raises(UnsupportedError, match="REINFORCE learns from whole episodes"):
-        rolled(birl.Cluster(2), lambda: REINFORCEConfig().create())
-    with pytest.raises(UnsupportedError, match="observation_scaler of this PPO moves"):
-        rolled(birl.Cluster(2), fields={"observation_scaler": RunningObservationScaler()})
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------

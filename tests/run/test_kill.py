@@ -259,7 +259,11 @@ def check_stopped(process: Process, number: signal.Signals, status: int) -> None
 
 @pytest.mark.parametrize(
     ("name", "number", "writing"),
-    [("BC", signal.SIGKILL, True), ("DQN", signal.SIGTERM, False), ("PPO", signal.SIGINT, False)],
+    [
+        ("BC", signal.SIGKILL, True),
+        pytest.param("DQN", signal.SIGTERM, False, marks=pytest.mark.slow),
+        pytest.param("PPO", signal.SIGINT, False, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_once(name: str, number: signal.Signals, writing: bool, folder: Path, tmp_path: Path) -> None:
     full = RUNS[name]

@@ -1,0 +1,264 @@
+"""What collectors reach: efficiency, exact counts, equal bits after delays and kills, memory.
+
+``python -m benchmarks.collectors --transport processes`` measures and writes ``results/collectors.md`` and ``.csv``;
+``--only efficiency memory`` some parts, ``--quick`` each for a short time, to see that it works. ``--transport ray``
+needs Ray, which is started on this machine. Measure on a quiet machine: efficiency is a matter of the clock.
+
+*Efficiency*: a step sleeps 10 ms, nothing is learned; steps a second from the second round of fragments on, over those
+of as many threads that only sleep, measured right afterwards. *Memory*: private bytes of the processes of collectors.
+"""
+# ruff: noqa: T201  a script that prints
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import birl
+from benchmarks.peers_ray.task import COUNTS, KILLS, Task, counted
+from birl.dataset import create_fifo_replay_buffer
+from birl.models import VectorEncoderFactory
+from birl.run.identity import digest
+
+__all__ = ["Row", "counts", "trained"]
+
+STEP, FRAGMENT = 0.01, 50
+_DRIVEN = 4000  # steps of the run whose learner is killed
+_COUNTED, _START, _UPDATES = 307, 20, 307 // 4 - 20 // 4  # updates after 24, 28, … steps
+
+
+class Row(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+        goal: what the bar is; empty if there is none.
+    """
+
+    part: str
+    case: str
+    value: str
+    goal: str = ""
+
+
+def trained(
+    cluster: birl.Cluster, env: Task, n_steps: int, *, learns: bool = True, **options: Any
+) -> tuple[Any, Any]:
+    """A run from seed 0. Returns the algorithm and its buffer."""
+    birl.seed(0)
+    encoder = VectorEncoderFactory(hidden_units=[16])
+    dqn = birl.algos.DQNConfig(batch_size=8, encoder_factory=encoder).create()
+    buffer = create_fifo_replay_buffer(max(n_steps + 1000, 100_000) if learns else 1000, env=env, lanes=cluster.lanes)
+    explorer = options.pop("explorer", None) or birl.algos.ConstantEpsilonGreedy(0.3)
+    quiet = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False, "seed": 0}
+    start = _START if learns else n_steps
+    given = {"n_steps_per_epoch": n_steps, "update_interval": 4, "update_start_step": start, **quiet, **options}
+    dqn.fit_online(env, buffer, explorer, n_steps, cluster=cluster, **given)
+    return dqn, buffer
+
+
+def bits(result: tuple[Any, Any]) -> str:
+    """Digest of all steps and all parameters."""
+    algorithm, buffer = result
+    whole = hashlib.sha256(digest([buffer.storage]).encode())
+    for name, tensor in sorted(algorithm.engine.get_state()["nets"].items()):
+        whole.update(name.encode() + tensor.numpy().tobytes())
+    return whole.hexdigest()[:16]
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def efficiency(transport: str, quick: bool) -> Iterator[Row]:
+    """Steps a second over those of sleeping threads."""
+    goals = {1: ".97", 2: ".96", 4: ".94", 8: ".90"}
+    for n, goal in goals.items():
+        ratios = [_efficiency(n, transport, 4 if quick else 20) for _ in range(1 if quick else 3)]
+        shown = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} … {max(ratios):.3f})"
+        yield Row("efficiency", f"{n} collectors", shown, f">= {goal}")
+
+
+def _efficiency(n: int, transport: str, rounds: int) -> float:
+    times: dict[int, float] = {}
+    whole = n * FRAGMENT
+
+    def note(algo: Any, epoch: int, step: int) -> None:
+        if step % whole == 0:
+            times[step // whole] = time.perf_counter()
+
+    cluster = birl.Cluster(n, 1, FRAGMENT, transport=transport)
+    trained(cluster, Task(STEP), (rounds + 2) * whole, learns=False, callback=note)
+    return rounds * whole / (times[rounds + 2] - times[2]) / _threads(n, rounds)
+
+
+def _threads(n: int, rounds: int) -> float:
+    """Steps a second of threads that only sleep."""
+
+    def sleep() -> None:
+        for _ in range(rounds * FRAGMENT):
+            time.sleep(STEP)
+
+    threads = [threading.Thread(target=sleep) for _ in range(n)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return n * rounds * FRAGMENT / (time.perf_counter() - begin)
+
+
+class Steps(birl.algos.Explorer):
+    """Notes the steps at which it is asked."""
+
+    asked: list[int] = []  # noqa: RUF012  of all copies
+
+    def sample(self, algo: Any, x: Any, step: int) -> Any:
+        self.asked.append(step)
+        return np.zeros(len(x), np.int64)
+
+
+def counts(transport: str, quick: bool) -> Iterator[Row]:
+    """Steps, updates and the explorer's steps, which are seen where collectors are in this process."""
+    for n in (1, 2, 3, 8):
+        for fragment in (1, 7, 13):
+            for order in ("together", "turns", "arrival"):
+                Steps.asked.clear()
+                cluster = birl.Cluster(n, 1, fragment, order, transport="inline")
+                algorithm, buffer = trained(cluster, Task(), _COUNTED, explorer=Steps())
+                found = buffer.step_count, algorithm.grad_step, sorted(Steps.asked) == list(range(_COUNTED))
+                if found != (_COUNTED, _UPDATES, True):
+                    case = f"{n} collectors, fragment {fragment}, {order}"
+                    yield Row("counts", case, str(found), str((_COUNTED, _UPDATES, True)))
+                    return
+    yield Row("counts", "1, 2, 3, 8 collectors; fragments of 1, 7, 13; 3 orders", "36 of 36 exact", "exact")
+
+
+def delays(transport: str, quick: bool) -> Iterator[Row]:
+    """Equal bits over runs with random delays."""
+    for order in ("together", "turns"):
+        cluster = birl.Cluster(3, 2, 5, order, transport=transport)
+        expected = bits(trained(birl.Cluster(3, 2, 5, order, transport="inline"), Task(), 600))
+        found = [bits(trained(cluster, Task(delay=0.01), 600)) for _ in range(2 if quick else 5)]
+        yield Row("delays", order, f"{found.count(expected)} of {len(found)} runs equal", "all")
+
+
+def kills(transport: str, quick: bool) -> Iterator[Row]:
+    """Equal bits after collectors were killed."""
+    number, n_steps = (3, 600) if quick else (20, 4000)
+    cluster = birl.Cluster(2, 1, 5, "turns", transport=transport)
+    expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), n_steps))
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(number):
+            (Path(folder) / f"{i:03}").touch()
+        os.environ[KILLS] = folder
+        try:
+            same = bits(trained(cluster, Task(), n_steps)) == expected
+        finally:
+            del os.environ[KILLS]
+        done = number - len(list(Path(folder).iterdir()))
+    yield Row("kills", f"{done} collectors killed by SIGKILL", "equal" if same else "other bits", "equal")
+
+
+def driver(transport: str, quick: bool) -> Iterator[Row]:
+    """Equal bits after the learner was killed and begun again by the same command."""
+    expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), _DRIVEN))
+    clock, killed, said = random.Random(0), 0, ""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.collectors", "--run-in", folder, "--transport", transport]
+        while not said:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            if killed < (2 if quick else 10):
+                try:
+                    said = process.communicate(timeout=3.0 + 8.0 * clock.random())[0]
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    killed += 1
+            else:
+                said = process.communicate()[0] or "nothing"
+    same = said.split()[-1:] == [expected]
+    yield Row("driver", f"learner killed {killed} times", "equal" if same else f"other bits ({said!r})", "equal")
+
+
+def memory(transport: str, quick: bool) -> Iterator[Row]:
+    """Private memory of a collector, and whether it grows."""
+    n_fragments, sizes = (400 if quick else 100_000), list[tuple[float, float]]()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[COUNTS] = folder
+
+        def look(algo: Any, epoch: int, step: int) -> None:
+            if step in (n_fragments // 10, n_fragments - 4):
+                found = [_private(pid) for pid in counted(Path(folder))]
+                sizes.append((statistics.mean(found), max(found)))
+
+        try:
+            trained(birl.Cluster(2, 1, 1, transport=transport), Task(), n_fragments, learns=False, callback=look)
+        finally:
+            del os.environ[COUNTS]
+    yield Row("memory", "a collector, private, MB", f"{sizes[-1][0]:.0f} (largest {sizes[-1][1]:.0f})", "<= 200")
+    grown = sizes[-1][0] - sizes[0][0]
+    yield Row("memory", f"growth from fragment {n_fragments // 10} to {n_fragments}, MB", f"{grown:+.1f}", "0")
+
+
+def _private(pid: int) -> float:
+    """Private memory of a process in MB, as Linux tells it."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_")) / 1024
+
+
+PARTS: dict[str, Callable[[str, bool], Iterator[Row]]] = {
+    part.__name__: part for part in (counts, delays, kills, driver, memory, efficiency)
+}
+
+
+def write(rows: list[Row], out: Path, transport: str, quick: bool) -> None:
+    """Write the table, as Markdown and as CSV."""
+    head = ["part", "case", "value", "goal"]
+    cpus, note = os.cpu_count(), " A short trial, no result." if quick else ""
+    day = time.strftime("%Y-%m-%d")
+    lines = [f"Collectors: transport {transport}, {cpus} cores, torch {torch.__version__}, {day}.{note}"]
+    lines += ["", f"| {' | '.join(head)} |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "collectors.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with open(out / "collectors.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--transport", choices=("processes", "ray"), default="processes")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--run-in", type=Path, help=argparse.SUPPRESS)  # the run that is killed
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.run_in is not None:
+        cluster = birl.Cluster(2, 1, 5, "turns", transport=given.transport)
+        kept = {"checkpoint": given.run_in, "n_steps_per_epoch": 50}
+        print(bits(trained(cluster, Task(STEP), _DRIVEN, **kept)))
+        return
+    rows: list[Row] = []
+    for name in given.only:
+        for row in PARTS[name](given.transport, given.quick):
+            rows.append(row)
+            print(" | ".join(row), flush=True)
+            write(rows, given.out, given.transport, given.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Runs of ``birl train`` as processes of their own, which go on or end by themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from birl.cli.common import note
+
+PATIENCE: Final = 60.0
+"""Seconds in which a run writes its checkpoint once it is told to end."""
+
+Process = subprocess.Popen[bytes]
+
+
+def begin(command: Sequence[str], folder: Path, jobs: int) -> Process:
+    """Begin a run.
+
+    Args:
+        command: the program and its words.
+        folder: of the run; what it says goes into a file beside it, see `last_line`.
+        jobs: how many runs there are at once, which share the processors.
+    """
+    threads = {} if jobs == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+    with open(f"{folder}.log", "ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={**threads, **os.environ},
+            start_new_session=True,  # Ctrl-C in the terminal is for this process, which then ends the runs
+        )
+
+
+def last_line(folder: Path) -> str:
+    """What the run in a folder said last."""
+    text = Path(f"{folder}.log").read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
+    return lines[-1] if lines else "nothing on standard error"
+
+
+def end(running: Sequence[Process]) -> None:
+    """End runs, which write their checkpoints; those that do not within a minute, or after Ctrl-C, are killed."""
+    try:
+        for each in running:
+            each.terminate()
+        until = monotonic() + PATIENCE
+        for each in running:
+            each.wait(max(0.0, until - monotonic()))
+    except subprocess.TimeoutExpired:
+        note("runs that do not end are killed")
+    finally:
+        for each in running:
+            if each.poll() is None:
+                each.kill()
+                each.wait()
+
+
+def words_of(context: Any, without: Sequence[str] = ()) -> list[str]:
+    """The words of a command line, but those of some parameters. Every value is written after its option."""
+    found: list[str] = []
+    arguments: list[str] = []
+    for param in context.command.params:
+        source, value = context.get_parameter_source(param.name), context.params.get(param.name)
+        if param.name in without or source is None or source.name != "COMMANDLINE":
+            continue
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if param.param_type_name == "argument":
+            arguments += [str(each) for each in values]
+        elif getattr(param, "is_flag", False):
+            found.append(param.opts[0])
+        else:
+            found += [word for each in values for word in (param.opts[0], str(each))]
+    return [*arguments, *found]

@@ -1,0 +1,72 @@
+"""``birl train --seeds`` in environments: a run for each seed, each a process of ``birl train``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import sleep
+from typing import Final
+
+import numpy as np
+
+from birl.cli.common import note, print_table
+from birl.cli.curves import RETURNS, read_curve
+from birl.cli.processes import Process, begin, end, last_line
+from birl.errors import BirlError
+from birl.run.lock import only_run
+
+_POLL: Final = 0.2
+
+
+def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path, jobs: int) -> None:
+    """Train all seeds, some at once, and print a table of their last scores. Runs that are finished stay.
+
+    Args:
+        words: of ``birl train``, without seed and folder.
+        seeds: all different.
+        out: folder; the run of a seed is in ``seed_<seed>`` below it.
+        jobs: how many run at once.
+
+    Raises:
+        BirlError: if a run fails. The others write checkpoints, and the same command goes on with all.
+    """
+    with only_run(out):
+        waiting, running = list(seeds), dict[int, Process]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    seed = waiting.pop(0)
+                    running[seed] = begin(_command(words, seed, out), out / f"seed_{seed}", jobs)
+                    note(f"seed {seed} -> {out / f'seed_{seed}'}")
+                sleep(_POLL)
+                for seed in [seed for seed, process in running.items() if process.poll() is not None]:
+                    status = running.pop(seed).returncode
+                    if status:
+                        folder = out / f"seed_{seed}"
+                        raise BirlError(
+                            f"the run of seed {seed} failed (exit status {status}): {last_line(folder)} (see "
+                            f"{folder}.log); the same command goes on when that is mended"
+                        )
+        finally:
+            if running:
+                note(f"stopping runs, which write checkpoints; the same command goes on in {out}")
+                end(list(running.values()))
+        _report(out, seeds)
+
+
+def _command(words: Sequence[str], seed: int, out: Path) -> list[str]:
+    own = ["--seed", str(seed), "--out", str(out / f"seed_{seed}")]
+    return [sys.executable, "-m", "birl", "train", *words, *own]
+
+
+def _report(out: Path, seeds: Sequence[int]) -> None:
+    """Print the last score of each seed, and their mean and deviation."""
+    names = [name for name in RETURNS if all((out / f"seed_{seed}" / f"{name}.csv").is_file() for seed in seeds)]
+    if not names:
+        print(f"done: {len(seeds)} seeds in {out}")
+        return
+    scores = [float(read_curve(out / f"seed_{seed}" / f"{names[0]}.csv").value[-1]) for seed in seeds]
+    rows = [[str(seed), f"{score:.5g}"] for seed, score in zip(seeds, scores, strict=True)]
+    print_table([["SEED", names[0]], *rows])
+    print(f"mean {np.mean(scores):.5g}, deviation {np.std(scores, ddof=1) if len(scores) > 1 else 0:.5g}")

@@ -1,0 +1,128 @@
+"""Several learners: each learns from the steps of its own collectors, and all move the same parameters.
+
+The run's own process is the first one. It has all steps, and hands each of the others those of its lanes. In an update
+every learner draws a minibatch of its own; the gradients of each step are averaged, so that the update is that of the
+joined minibatches, and all have the same parameters after it, bit for bit.
+
+Another learner holds nothing that the first one does not have. One that is lost is made anew with the parameters of the
+first one and the steps of its lanes; the update is made again, and gives what it would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from birl.dataset.reader import Reader
+from birl.distributed import AverageGradients
+from birl.distributed.group import Broken, Group, Store
+from birl.distributed.rounds import Rounds
+from birl.errors import WorkerError
+from birl.run.checkpoint import random_state, set_random_state
+from birl.run.cluster import Cluster
+from birl.run.learning import Adopt, Done, Update, digest_of
+from birl.run.others import Others
+
+CHECK_INTERVAL: Final = 1000
+"""Updates between two comparisons of all learners' parameters."""
+
+
+class Learners(Others):
+    """Learners that make each update together. A part of checkpoints.
+
+    Args:
+        algorithm: built.
+        buffer: of the steps of all collectors; the first learner's own lanes are the first ones.
+        cluster: says how many learners there are, and where.
+
+    Attributes:
+        source: what the first learner draws from: its own lanes of the buffer.
+
+    Raises:
+        UnsupportedError: if the algorithm, or the buffer, cannot be learned from so.
+    """
+
+    def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
+        algorithm.learner.check_together()
+        super().__init__(algorithm, buffer, cluster, 0)
+        self.source = Reader([replace(self._given, storage=self.lanes[0])])
+        self._store: Store | Rounds | None = None
+        self._group: Group | None = None
+        self._digest = ""  # that they must answer with
+
+    def learn(self, session: Any, drawn: Any) -> None:
+        self.update(partial(session.learn, drawn))
+
+    def update(self, make: Callable[[], object]) -> None:
+        """Make an update with all learners.
+
+        Args:
+            make: makes the first learner's update, once; again if another learner is lost meanwhile.
+        """
+        whole = self._heard()
+        self._digest = ""
+        if not whole or self._group is None:
+            self._meet()
+        engine, number = self._algorithm.engine, self._algorithm.grad_step + 1
+        before = engine.get_state(), random_state()
+        while True:
+            digested = number % CHECK_INTERVAL == 0
+            for index, lanes in self.lanes.items():
+                if index:
+                    self._send(index, Update(number, list(lanes.changes()), digested))
+            try:
+                make()
+                break
+            except Broken:
+                self._part()
+                engine.set_state(before[0])
+                set_random_state(before[1])
+                self._heard()
+                self._meet()
+        self._digest = digest_of(self._algorithm.nets) if digested else ""
+        self._deaths = 0
+
+    def _take(self, index: int, answer: Done) -> None:
+        if self._digest and answer.digest and answer.digest != self._digest:
+            raise WorkerError(
+                f"learner {index} has other parameters than learner 0 after {self._algorithm.grad_step} updates: "
+                "change parameters only by learning, and run the same build of torch on all machines"
+            )
+
+    def _meet(self) -> None:
+        """Make the group anew: all learners with the first one's parameters."""
+        self._part()
+        state = self._there_is.put(self._algorithm.learner.get_state())
+        while True:
+            for index in range(1, self._cluster.learners):
+                self._begin(index)
+                self._send(index, Adopt(), state)
+            if not self._heard() or len(self._there) < self._cluster.learners - 1:
+                continue
+            if self._store is None:
+                self._store = self._there_is if isinstance(self._there_is, Rounds) else Store(self._there_is.host)
+            meeting = self._store.next(self._cluster.learners, self._grace)
+            for index in self._open:
+                self._send(index, meeting)
+            try:
+                self._group = self._store.join(meeting, 0)
+            except Broken:
+                self._heard()
+                continue
+            if self._heard():
+                break
+            self._part()
+        self._algorithm.engine.reduce = AverageGradients(None, self._group.mean)
+
+    def _part(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group = self._algorithm.engine.reduce = None
+
+    def __exit__(self, *error: object) -> None:
+        """End all other learners."""
+        self._part()
+        self._store = None
+        super().__exit__(*error)

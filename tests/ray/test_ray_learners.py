@@ -1,0 +1,57 @@
+"""Learners that Ray places."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+from run.test_fleet import run, sac, same
+
+import birl
+from birl.distributed.group import Gloo
+from birl.run import learners, others
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here() -> Iterator[None]:
+    """One Ray for all tests."""
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    yield
+    ray.shutdown()
+
+
+def cluster(**fields: Any) -> birl.Cluster:
+    return birl.Cluster(2, 1, 3, learners=2, **fields)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
+def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(learners, "CHECK_INTERVAL", 1)
+    expected = run(cluster(transport="inline"), sac)
+    made: list[Any] = []
+    times: list[float] = []
+    mean, begin, lose = Gloo.mean, others.TRANSPORTS["ray"], learners.Learners._lose
+
+    def meant(group: Any, value: Any) -> Any:
+        times.append(time.monotonic())
+        if len(times) == 8:  # in the step of the actor
+            os.kill(ray._private.state.actors(made[0]._actors[1]._actor_id.hex())["Pid"], kind)
+        return mean(group, value)
+
+    def lost(self: Any, error: Any) -> None:
+        made.append(time.monotonic() - times[7])
+        lose(self, error)
+
+    monkeypatch.setattr(Gloo, "mean", meant)
+    monkeypatch.setattr(learners.Learners, "_lose", lost)
+    monkeypatch.setitem(others.TRANSPORTS, "ray", lambda *given: made.append(begin(*given)) or made[-1])
+    with caplog.at_level(logging.WARNING):
+        assert same(run(cluster(transport="ray"), sac), expected)
+    assert made[1] < 15
+    assert "learner 1 was ended" in caplog.text and "in update 3 or before" in caplog.text
