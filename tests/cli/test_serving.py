@@ -389,3 +389,20 @@ def test_names_of_parts(tmp_path: Path) -> None:
     assert [each["columns"] and [one["column"] for one in each["columns"]] for each in told["inputs"]] == [
         ["0.arm.0", "0.arm.1"], None, ["1.0"],
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_memories_are_told_and_refused_by_the_server(tmp_path: Path) -> None:
+    contexts = birl.algos.DecisionTransformerConfig(context_size=4).create()
+    recurrent = birl.algos.TD3Config(actor_encoder_factory=birl.models.LSTMEncoderFactory(hidden_size=8)).create()
+    for algo, roles in (
+        (contexts, ["observation", "action", "return_to_go", "timestep"]), (recurrent, ["observation", "state"])
+    ):  # fmt: skip
+        algo.create_impl((3,), 2)
+        algo.export(tmp_path / "policy.onnx")
+        told = json.loads((tmp_path / "policy.schema.json").read_text())
+        assert [each["role"] for each in told["inputs"]] == roles
+        command = [sys.executable, str(SERVER), str(tmp_path / "policy.onnx"), "0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "needs what was before a row" in done.stderr
+    assert [each["shape"] for each in told["inputs"]] == [[None, 3], [None, 16]]
