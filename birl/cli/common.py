@@ -142,10 +142,16 @@ def several_runs(folder: Path) -> str:
     return f"{folder} holds one run for each of {len(runs)} seeds: give one of them, {runs[0]}" if runs else ""
 
 
+def models_of(folder: Path) -> list[Path]:
+    """The models of a run folder in the order of training."""
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _MODEL.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
 def newest_model(folder: Path) -> Path | None:
     """The model of a run folder with the most steps, or ``None``."""
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _MODEL.fullmatch(path.name))]
-    return max(found)[1] if found else None
+    found = models_of(folder)
+    return found[-1] if found else None
 
 
 def load_model(path: Path, device: str, own: str | None = None, best: bool = False) -> tuple[Path, Any]:

@@ -8,20 +8,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from birl import ope
-from birl.cli.common import import_own, load_dataset, newest_model, note, print_table
+from birl.algos import CQL, CalQL, DiscreteCQL
+from birl.cli.common import import_own, load_dataset, load_model, models_of, newest_model, note, print_table
 from birl.cli.folder import settings_of
 from birl.cli.options import Device, Import, Share, Std, Temperature
 from birl.cli.policies import load_acting
 from birl.errors import BirlError, ConfigError, FileError
+from birl.metrics import AverageValueEstimationEvaluator
 from birl.ope.decision_page import as_json, write_ranking, write_report
 from birl.ope.looks import CERTIFY, SELECT, look, question
 from birl.ope.page import plain
 from birl.run.identity import digest
 
 _WORDS = ("logs", "logged", "estimated")
+_GAIN = ("GAIN", "FROM", "TO", "EFFECTIVE", "BY")
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -134,20 +138,68 @@ def rank(
         ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
         print(json.dumps({"notes": notes, "advice": found.advice, "policies": ranked}))
         return
-    rows = [["POLICY", "RANK", "GAIN", "FROM", "TO", "EFFECTIVE", "BY"]]
+    rows = [["POLICY", "RANK", *_GAIN]]
     for name, one in found.evaluations.items():
-        row, (best, worst) = one.gain, found.ranges[name]
-        ends = ["-"] * 3
-        if row is not None and row.gain_interval is not None:
-            ends = [f"{float(x):.4g}" for x in (row.gain.value, row.gain_interval.lower, row.gain_interval.upper)]
-        effective = one.facts.get("ess")
-        rest = ["-" if effective is None else f"{effective:.0f}", one.decides or "refused"]
-        rows.append([plain(name), f"{best}" if best == worst else f"{best}-{worst}", *ends, *rest])
+        best, worst = found.ranges[name]
+        rows.append([plain(name), f"{best}" if best == worst else f"{best}-{worst}", *_gain_of(one)])
     print_table(rows)
     for name, one in found.evaluations.items():
         for reason in dict.fromkeys(each.message for each in one.findings if each.refused and one.decides is None):
             note(f"{plain(name)}: {plain(reason)}")
     print(plain(found.advice))
+
+
+@app.command(short_help="Which model of which run to take.")
+def choose(
+    runs: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run folders, of one algorithm or several.")],
+    dataset: Dataset,
+    models: Annotated[int, typer.Option(min=1, help="How many models of a run to look at, evenly spread.")] = 10,
+    gamma: Gamma = 0.99,
+    horizon: Horizon = None,
+    behaviour: Behaviour = "logged",
+    epsilon: Share = None,
+    temperature: Temperature = None,
+    std: Std = None,
+    allow_reuse: Reuse = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    own: Import = None,
+    as_json_: Json = False,
+) -> None:
+    """Choose a model of each run, and order the runs by it: checkpoints and hyper-parameters without a simulator.
+
+    A model is ranked together with those before and after it: the best of many estimates is mostly the luckiest.
+    """
+    drawn = {"epsilon": epsilon, "temperature": temperature, "std": std}
+    files = {str(run): _spread(run, models) for run in runs}
+    policies = _policies([file for each in files.values() for file in each], device, own, drawn)
+    acted = _behaviour(behaviour, device)
+    data, contents = _data(dataset)
+    found = ope.choose(
+        {run: {str(file): policies[str(file)] for file in each} for run, each in files.items()}, data, gamma=gamma,
+        horizon=horizon, behaviour=acted, seen=_seen(policies, dataset, data, contents), seed=seed,
+    )
+    reused = look(dataset, contents, SELECT, "", reuse=allow_reuse)  # before anybody sees an answer
+    notes = [f"these episodes have certified before: choose by others ({dataset})"] if reused else []
+    notes += [text for run in files if (text := _overfitted(files[run], device, own, data)) is not None]
+    for text in notes:
+        note(text)
+    if as_json_:
+        told = [
+            {"run": run, "model": one.name, "ranks": dict(zip(one.evaluations, one.ranks.tolist(), strict=True))}
+            for run, one in found.items()
+        ]
+        print(json.dumps({"notes": notes, "runs": told}))
+        return
+    rows = [["MODEL", "MEAN RANK", *_GAIN]]
+    for run, choice in found.items():
+        if choice.name is None:
+            rows.append([plain(run), "-", "-", "-", "-", "-", "refused"])
+        else:
+            rows.append([plain(choice.name), f"{choice.rank:.1f}", *_gain_of(choice.evaluations[choice.name])])
+    print_table(rows)
+    best = next(iter(found.values())).name
+    print("None can be judged by these logs." if best is None else f"Take {plain(best)}, and certify it.")
 
 
 def _say(
@@ -168,6 +220,34 @@ def _say(
             print(f"  hidden confounding flips it from a Gamma of {one.flips_at:.3g} on")
     if out is not None:
         note(f"{out / 'report.html'}: what it rests on, and what no log can show")
+
+
+def _gain_of(one: ope.Evaluation) -> list[str]:
+    """Columns `_GAIN` of a table."""
+    row, ends = one.gain, ["-"] * 3
+    if row is not None and row.gain_interval is not None:
+        ends = [f"{float(x):.4g}" for x in (row.gain.value, row.gain_interval.lower, row.gain_interval.upper)]
+    effective = one.facts.get("ess")
+    return [*ends, "-" if effective is None else f"{effective:.0f}", one.decides or "refused"]
+
+
+def _spread(run: Path, count: int) -> list[Path]:
+    """So many models of a run, evenly spread, the newest among them."""
+    found = models_of(run) if run.is_dir() else []
+    if not found:
+        raise FileError(f"{run} is no run folder with models (model_<step>.d3): give folders that birl train wrote")
+    return [found[round(place)] for place in np.unique(np.linspace(len(found) - 1, 0, min(count, len(found))))]
+
+
+def _overfitted(models: Sequence[Path], device: str, own: str | None, data: Any) -> str | None:
+    """What the values of a conservative critic say of its run."""
+    loaded = [load_model(file, device, own)[1] for file in models]
+    if not isinstance(loaded[0], CQL | CalQL | DiscreteCQL):
+        return None
+    peak = ope.turns_down([AverageValueEstimationEvaluator()(each, data) for each in loaded])
+    if peak is None:
+        return None
+    return f"{models[peak]}: the values of logged states fall from here on, which is overfitting; prefer models before"
 
 
 def _status(said: dict[str, ope.Verdict]) -> int:

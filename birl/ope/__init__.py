@@ -1,5 +1,6 @@
 """Off-policy evaluation: what a policy would earn, estimated from logged data alone."""
 
+from birl.ope.choosing import Choice, choose, turns_down
 from birl.ope.data_checks import Check
 from birl.ope.data_report import Advice, DataReport, report_data
 from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
@@ -78,6 +79,7 @@ __all__ = [
     "STATUS",
     "Advice",
     "Check",
+    "Choice",
     "Confounded",
     "DataReport",
     "Diagnostics",
@@ -104,6 +106,7 @@ __all__ = [
     "betting_bound",
     "bias_bound",
     "calibration_error",
+    "choose",
     "clip_ratios",
     "conditional_value_at_risk",
     "confounded_range",
@@ -148,6 +151,7 @@ __all__ = [
     "tail_facts",
     "tail_weight",
     "temper_ratios",
+    "turns_down",
     "unsupported_mass",
     "verdict",
     "verdicts",

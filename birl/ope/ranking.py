@@ -56,23 +56,38 @@ def rank(
     Raises:
         ConfigError: if there is no policy.
     """
+    found = evaluations(policies, dataset, gamma, horizon, behaviour, confidence, seen, seed)
+    order = sorted(found, key=lambda name: -lower_bound(found[name]))
+    ranges = _ranges(found, confidence)
+    found, ranges = {name: found[name] for name in order}, {name: ranges[name] for name in order}
+    return Ranking(found, ranges, _advice(found, ranges))
+
+
+def evaluations(
+    policies: Mapping[str, Any],
+    dataset: Any,
+    gamma: float,
+    horizon: int | None,
+    behaviour: Any,
+    confidence: float,
+    seen: Collection[str],
+    seed: int,
+) -> dict[str, Evaluation]:
+    """Evaluations of policies by name, over what the logs earned; see `rank`."""
     if not policies:
         raise ConfigError("there are no policies to rank: give one or more")
     check("confidence", confidence, float, above=0, below=1)
     check_columns(policies, dataset)
     logs = read(dataset, gamma, horizon, behaviour, seed)
     how = behaviour if isinstance(behaviour, str) else "given"
-    found = {
+    return {
         name: judged(name, logs, logs.seen_from(policy), None, how, confidence, name in seen)
         for name, policy in policies.items()
     }
-    order = sorted(found, key=lambda name: -_lower(found[name]))
-    ranges = _ranges(found, confidence)
-    found, ranges = {name: found[name] for name in order}, {name: ranges[name] for name in order}
-    return Ranking(found, ranges, _advice(found, ranges))
 
 
-def _lower(of: Evaluation) -> float:
+def lower_bound(of: Evaluation) -> float:
+    """Of the gain, by the estimator that decides; minus infinity if none does."""
     row = of.gain
     return -np.inf if row is None or row.gain_interval is None else float(row.gain_interval.lower)
 
@@ -105,7 +120,7 @@ def _advice(found: Mapping[str, Evaluation], ranges: Mapping[str, tuple[int, int
     if not judgeable:
         return "None can be judged by these logs: look at what is refused, and log what is asked for there."
     first = [name for name in judgeable if ranges[name][0] == 1]
-    above = [name for name in first if _lower(found[name]) > 0]
+    above = [name for name in first if lower_bound(found[name]) > 0]
     if len(judgeable) == 1 < len(found):
         said = f"{first[0]} is the only one that can be judged{': certify it' if above else ''}."
     elif len(first) == len(found) > 1:

@@ -105,6 +105,37 @@ def page(path: str) -> str:
     return " ".join("".join(tree.itertext()).split())
 
 
+def test_a_model_of_each_run_is_chosen(here: Path, birl_: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, names in {"one": ("bad", "bad", "good", "good"), "two": ("bad", "bad", "bad", "bad")}.items():
+        Path(folder).mkdir()
+        for step, name in enumerate(names):
+            Path(folder, f"model_{step + 9}.d3").write_bytes(Path(f"{name}.d3").read_bytes())  # 9 is before 10
+    said = birl_("ope", "choose", "two", "one", "--dataset", "select", "--epsilon", 0.2)
+    rows = [line.split() for line in said.splitlines()]
+    assert rows[0][:3] == ["MODEL", "MEAN", "RANK"]
+    assert [row[0] for row in rows[1:3]] == ["one/model_12.d3", "two/model_9.d3"]
+    assert rows[1][1] == "1.5" and "Take one/model_12.d3, and certify it." in said
+    told = json.loads(birl_("ope", "choose", "one", "--dataset", "select", "--epsilon", 0.2, "--models", 2, "--json"))
+    assert list(told["runs"][0]["ranks"]) == ["one/model_9.d3", "one/model_12.d3"]
+    assert json.loads(record_of("select").read_text())
+    status, said = run(capsys, "choose", "nowhere", "--dataset", "select")
+    assert status == 1 and "nowhere is no run folder with models" in said
+
+
+def test_a_conservative_critic_whose_values_fall_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("one").mkdir()
+    for step in range(1, 7):
+        Path("one", f"model_{step}.d3").write_bytes(Path("good.d3").read_bytes())
+    values = iter((1.0, 2.0, 3.0, 2.0, 1.0, 0.0))
+    monkeypatch.setattr(
+        birl.metrics.AverageValueEstimationEvaluator, "__call__", lambda self, algo, dataset: next(values)
+    )
+    _, said = run(capsys, "choose", "one", "--dataset", "select", "--epsilon", 0.2)
+    assert "one/model_3.d3: the values of logged states fall from here on" in said
+
+
 def test_every_verdict_has_its_status(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def ask(model: str, *words: Any, data: str = "certify") -> tuple[int, str]:
         record_of(data).unlink(missing_ok=True)
