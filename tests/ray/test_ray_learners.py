@@ -55,3 +55,9 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
         assert same(run(cluster(transport="ray"), sac), expected)
     assert made[1] < 15
     assert "learner 1 was ended" in caplog.text and "in update 3 or before" in caplog.text
+
+
+def test_pushed_gradients_are_the_same_over_ray() -> None:
+    pushed = {"learners": 2, "gradients": "pushed"}
+    expected = run(birl.Cluster(1, 1, 3, transport="inline", **pushed), sac)
+    assert same(run(birl.Cluster(1, 1, 3, transport="ray", **pushed), sac), expected)
