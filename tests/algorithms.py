@@ -116,7 +116,7 @@ class Run:
     name: str
     config: Any
     variant: Any
-    slow: bool
+    slow: bool = False
     """Whether it belongs to the slow tier."""
 
     @property

@@ -520,12 +520,6 @@ def test_the_command_says_what_is_wrong(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_has_no_seeds_online(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "DQN", "--env-id", "CartPole-v1", "--n-steps", "9", "--seeds", "2", "--out", str(tmp_path / "r")]
-    assert main(words) == 1
-    assert "a run for each seed" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_killed_process_goes_on(tmp_path: Path, data: list[str]) -> None:
     words = [sys.executable, "-m", "birl", *COMMAND, *data, "--seeds", "2"]

@@ -126,7 +126,9 @@ def test_a_schedule_begins_in_the_middle_of_a_run() -> None:
     assert algorithm.engine.optimizers["critic"].param_groups[0]["lr"] == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("fields", [{"tau": 0.3}, {"critic_learning_rate": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [pytest.param({"tau": 0.3}, marks=pytest.mark.slow), {"critic_learning_rate": 0.1}], ids=str
+)
 def test_compiled_updates_have_the_new_values(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "BACKEND", "aot_eager")
     compiled, eager = sac(compile_graph=True), sac()

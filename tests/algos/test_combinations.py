@@ -95,10 +95,10 @@ def test_policies_are_evaluated_without_noise() -> None:
     for _ in range(2):
         policy.learner.set_mode(acting=False)
         torch.manual_seed(len(results))  # noise would differ
-        (actions,) = fqe.learner.batch(drawn).extra.values()
-        results.append(actions.flatten())
+        (shares,) = fqe.learner.batch(drawn).extra.values()
+        results.append(shares)
     assert torch.equal(*results)
-    assert np.array_equal(results[0].numpy(), policy.predict(drawn.next_observations))
+    assert np.array_equal(results[0].numpy(), np.eye(2)[policy.predict(drawn.next_observations)])
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def mapped_and_kept(**variables: str) -> tuple[int, int]:
     return mapped, kept
 
 
+@pytest.mark.slow
 def test_updates_find_the_memory_of_the_last_one() -> None:
     if not GLIBC:
         assert not keep_freed_memory()

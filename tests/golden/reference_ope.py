@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +29,8 @@ class EvaluatedPolicy:
 
     Attributes:
         parameters: ``actor.0.*`` or ``critic.0.*``.
-        kind: ``"deterministic"``, ``"squashed"`` (sampled), ``"greedy"`` (of Q-values) or ``"categorical"`` (sampled).
+        kind: ``"deterministic"``, ``"squashed"`` (sampled), ``"greedy"`` (of Q-values) or ``"categorical"`` (all
+            choices count).
         mean, std: its observations are standardised with these.
         low, high: the range of its continuous actions, which it thinks to be [-1, 1].
     """
@@ -40,16 +42,19 @@ class EvaluatedPolicy:
     low: float = -1.0
     high: float = 1.0
 
+    def chances(self, observation: Tensor) -> list[list[float]]:
+        """How probable each choice is, for each observation."""
+        rows = []
+        for logits in mlp(self.parameters, "actor.0", (observation - self.mean) / self.std).tolist():
+            powers = [math.exp(each - max(logits)) for each in logits]
+            rows.append([each / sum(powers) for each in powers])
+        return rows
+
     def act(self, observation: Tensor) -> Tensor:
         """One action for each observation."""
         p, x = self.parameters, (observation - self.mean) / self.std
         if self.kind == "greedy":
             return torch.stack([row.argmax() for row in mlp(p, "critic.0", x)])
-        if self.kind == "categorical":
-            # the exponential race: the action whose clock -log(u) / exp(logit) rings first
-            logits = mlp(p, "actor.0", x)
-            clocks = torch.empty(logits.shape, dtype=torch.float64).exponential_()
-            return torch.stack([(clock / torch.exp(row)).argmin() for clock, row in zip(clocks, logits, strict=True)])
         if self.kind == "deterministic":
             a = torch.tanh(mlp(p, "actor.0", x))
         else:
@@ -108,9 +113,14 @@ class FQEReference:
         return rows
 
     def targets(self, batch: BatchOf) -> list[Tensor]:
-        """``y = r + gamma**n Q'(s', pi(s'))``, the mean over drawn actions and over members."""
-        actions = [self.policy.act(batch["next_observation"]) for _ in range(self.samples)]
+        """``y = r + gamma**n E Q'(s', a)``: the mean over members and over drawn actions, or all by their chances."""
         x, size = self.observe(batch["next_observation"]), len(batch["reward"])
+        if self.policy.kind == "categorical":
+            chances = self.policy.chances(batch["next_observation"])
+            actions = [torch.full((size,), choice) for choice in range(len(chances[0]))]
+        else:
+            actions = [self.policy.act(batch["next_observation"]) for _ in range(self.samples)]
+            chances = [[1 / self.samples] * self.samples] * size
         # all members see the same levels, and discrete heads tell all actions with the same ones
         taus = self.head.draw(size if self.discrete else size * self.samples)
         outcomes: list[list[Tensor]] = [[] for _ in range(size)]
@@ -118,10 +128,11 @@ class FQEReference:
             levels = taus if taus is None or self.discrete else taus[i * size : (i + 1) * size]
             for member in self._z(self.parameters, "critic_target", x, self.condition(action), levels):
                 for b in range(size):
-                    outcomes[b].append(self.head.probabilities(member[b]) if self.head.kind == "c51" else member[b])
+                    outcome = self.head.probabilities(member[b]) if self.head.kind == "c51" else member[b]
+                    outcomes[b].append(chances[b][i] * outcome / self.n)
         result = []
         for b in range(size):
-            mixed = torch.stack(outcomes[b]).sum(0) / len(outcomes[b])
+            mixed = torch.stack(outcomes[b]).sum(0)
             reward = number(batch["reward"][b]) * self.reward_scale
             discount = 0.0 if number(batch["terminal"][b]) else self.gamma ** number(batch["interval"][b])
             result.append(self.head.target(mixed, reward, discount, masses=True))

@@ -139,12 +139,12 @@ def test_every_limit_warns_refuses_and_says_what_helps(limit: birl.ope.Limit) ->
 
 def test_findings_and_what_they_leave() -> None:
     found = judge({"ess": 12.0, "episodes": 80, "clusters": None})
-    assert [one.refused for one in found] == [True, True, *[False] * 5]
+    assert [one.refused for one in found] == [True, True, *[False] * 6]
     assert found[0].message == (
         "12 episodes are effective; at least 20 is allowed: "
         "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"
     )
-    assert set(allowed(found)) == {*FAMILIES["robust"], "direct_method"}
+    assert set(allowed(found)) == {*FAMILIES["robust"], *FAMILIES["marginal"], "direct_method"}
     assert allowed(judge({"episodes": 12})) == ()
     with pytest.raises(ConfigError, match=r"'esss' is no fact; the facts are episodes, .*did you mean 'ess'\?"):
         judge({"esss": 1})
@@ -158,7 +158,7 @@ def test_a_model_that_differs_is_refused_and_so_are_few_weights_beside_it() -> N
     near, far = Estimate(model.terms + rng.normal(0, 1, 100)), Estimate(model.terms + rng.normal(3, 1, 100))
     assert model_facts(near, model, 8.0) == {"model_differs": 0.0, "ess_where_model_differs": None}
     assert set(allowed(judge(model_facts(far, model, 60.0)))) >= set(FAMILIES["robust"])
-    assert set(allowed(judge(model_facts(far, model, 8.0)))) == set(FAMILIES["weights"]) | {"kernel"}
+    assert set(allowed(judge(model_facts(far, model, 8.0)))) == {*FAMILIES["weights"], *FAMILIES["marginal"], "kernel"}
 
 
 def test_limits_are_in_one_place() -> None:

@@ -281,6 +281,7 @@ def test_killed_once(name: str, number: signal.Signals, writing: bool, folder: P
     check_equal(process.out, tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_terminated_before_the_first_step(folder: Path, tmp_path: Path) -> None:
     process = Process(RUNS["PPO"], folder, tmp_path / "early")
     process.wait_for_file("run.json")

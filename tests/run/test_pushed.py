@@ -39,7 +39,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process, unless a test says otherwise."""
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
     monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Rounds(Learning))
-    monkeypatch.setattr(fleet, "check_given", lambda *given: None)
+    monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
 
 
 @pytest.mark.parametrize("finders", [1, 3])
