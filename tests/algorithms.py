@@ -141,20 +141,21 @@ def fill(config: type, encoder: EncoderFactory, *fields: Fields) -> Any:
 
 
 WHOLE = ("DQN", "SAC", "PPO")
-"""Algorithms whose variants stand for those of all others, which the slow tier has."""
+"""Algorithms of which all variants keep the contract in the default tier, for those of all others."""
 
 
 def _runs(suite: str, encoder: EncoderFactory, *fields: Fields) -> tuple[Run, ...]:
-    return tuple(
-        Run(
-            f"{row.name} {each.label}".rstrip(),
-            fill(row.config, encoder, *fields, each.fields),
-            each,
-            each.slow if isinstance(each, Chain) else place > 0 and row.name not in WHOLE,
-        )
-        for row in ROWS
-        for place, each in enumerate(getattr(row, suite))
-    )
+    """The default tier has the first variant of each algorithm that is not slow by itself."""
+    found = []
+    for row in ROWS:
+        single = not (suite == "contract" and row.name in WHOLE)
+        begun = False
+        for each in getattr(row, suite):
+            slow = getattr(each, "slow", False) or (single and begun)
+            begun = begun or not slow
+            config = fill(row.config, encoder, *fields, each.fields)
+            found.append(Run(f"{row.name} {each.label}".rstrip(), config, each, slow))
+    return tuple(found)
 
 
 def tiers(runs: Iterable[Run]) -> list[Any]:
@@ -1010,4 +1011,4 @@ ROWS: tuple[Row, ...] = (
 CONTRACT_RUNS = _runs("contract", VectorEncoderFactory(hidden_units=[8, 8]), CONTRACT_FIELDS)
 PROBE_RUNS = _runs("probes", VectorEncoderFactory(hidden_units=[32, 32]), PROBE_FIELDS)
 CHAIN_RUNS = _runs("chain", VectorEncoderFactory(hidden_units=[32]), CHAIN_FIELDS)
-SEED_RUNS = {run.name: run.config for run in _runs("seeds", SEEDS_ENCODER, SEEDS_FIELDS)}
+SEED_RUNS = {run.name: run for run in _runs("seeds", SEEDS_ENCODER, SEEDS_FIELDS)}

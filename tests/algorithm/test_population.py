@@ -44,7 +44,7 @@ from birl.optimizers import (
     WarmupSchedulerFactory,
 )
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
-from tests.algorithms import ROWS, SEED_RUNS, SEEDS_ENCODER, SEEDS_FIELDS, Row, fill
+from tests.algorithms import ROWS, SEED_RUNS, SEEDS_ENCODER, SEEDS_FIELDS, Row, Run, fill, tiers
 
 SEEDS = (0, 3, 11)
 STEPS = 24
@@ -127,9 +127,9 @@ def files_of(run: Path) -> dict[str, Any]:
 # -- as alone ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SEED_RUNS)
-def test_each_seed_is_the_run_it_would_be_alone(name: str, tmp_path: Path) -> None:
-    config = SEED_RUNS[name]
+@pytest.mark.parametrize("run", tiers(SEED_RUNS.values()))
+def test_each_seed_is_the_run_it_would_be_alone(run: Run, tmp_path: Path) -> None:
+    config = run.config
     options = {"experiment_name": "run", "with_timestamp": False}
     many = together(config, logger_adapter=FileAdapterFactory(tmp_path / "many"), **options)
     for seed, algorithm in zip(SEEDS, many, strict=True):
@@ -322,7 +322,7 @@ def test_the_callers_generators_and_dataset_are_left_alone() -> None:
     [("DQN", signal.SIGTERM), ("SAC", signal.SIGINT), ("DoubleDQN dropout, layer norm", signal.SIGTERM)],
 )
 def test_a_resumed_run_ends_bit_for_bit_where_it_would_have(name: str, number: int, tmp_path: Path) -> None:
-    config = SEED_RUNS[name]
+    config = SEED_RUNS[name].config
 
     def run(where: Path, callback: Any = None) -> list[Any]:
         options = {"experiment_name": "run", "with_timestamp": False, "checkpoint": where / "checkpoint"}
