@@ -409,6 +409,10 @@ class TemperatureConfig(AlgorithmConfig):
     temp_learning_rate: float = rate(3e-4, "the temperature")
     temp_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the temperature.")
     initial_temperature: float = field(1.0, "Temperature at the start.", above=0)
+    log_temperature_loss: bool = field(
+        False,
+        "Whether the temperature's loss is linear in its logarithm, not in itself: then its steps do not shrink with it.",
+    )
     target_entropy: float | None = field(
         None, "Entropy of the policy, in nats, that the temperature aims at; that of the paper if `None`."
     )

@@ -35,6 +35,9 @@ class TQCConfig(SACConfig):
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
+    The temperature's loss is in its logarithm, as in the authors' code. With the other form of
+    ``log_temperature_loss``, SAC's here, the temperature falls a tenth more slowly.
+
     Differs from the paper: losses are summed over predicted quantiles, as everywhere here, not averaged (Adam does not
     tell the difference); critics have birl's layers by default (the paper's: three of 512 units). With
     ``IQNQFunctionFactory`` quantiles have random levels.
@@ -42,6 +45,7 @@ class TQCConfig(SACConfig):
 
     q_func_factory: QFunctionFactory = field(lambda: QRQFunctionFactory(n_quantiles=25), like=ValueConfig)
     n_critics: int = 5
+    log_temperature_loss: bool = True
     n_dropped_quantiles: int = field(
         2, "Number of highest quantiles, for each critic, that targets leave out of the mixture.", low=0
     )

@@ -33,9 +33,11 @@ SOFT_RATES = {**ACTOR_RATES, "temp_rate": 3e-2}
 TAU = {"tau": 0.1}
 
 
-def _sac(head: str) -> Case:
-    parts = with_head(head, algos.SACConfig, SOFT_FIELDS | TAU, SACReference, SOFT_RATES | TAU)
-    return Case(head, **parts, inputs=transitions)
+def _sac(head: str, logarithm: bool = False) -> Case:
+    fields = {"log_temperature_loss": True} if logarithm else {}
+    numbers = {**SOFT_RATES, **TAU, "logarithm": logarithm}
+    parts = with_head(head, algos.SACConfig, SOFT_FIELDS | TAU | fields, SACReference, numbers)
+    return Case(f"{head}-log-temperature" if logarithm else head, **parts, inputs=transitions)
 
 
 def _discrete_sac(head: str) -> Case:
@@ -156,6 +158,7 @@ def _cloning(config: Any, kind: str, label: str, **fields: Any) -> Case:
 
 CASES: tuple[Case, ...] = (
     *(_sac(head) for head in HEADS),
+    _sac("mean", logarithm=True),
     *(_discrete_sac(head) for head in HEADS),
     *(
         _conservative(config, reference, backup)

@@ -55,11 +55,11 @@ class TQCReference(MeanOfCriticsReference):
         return value
 
 
-def _tqc(head: str) -> Case:
+def _tqc(head: str, logarithm: bool) -> Case:
     fields = {**ACTOR_FIELDS, "temp_learning_rate": 3e-2, "initial_temperature": 0.4, "tau": 0.1}
-    fields |= {"n_critics": 3, "n_dropped_quantiles": 1}
-    numbers = {**ACTOR_RATES, "temp_rate": 3e-2, "tau": 0.1, "dropped": 1}
+    fields |= {"n_critics": 3, "n_dropped_quantiles": 1, **({} if logarithm else {"log_temperature_loss": False})}
+    numbers = {**ACTOR_RATES, "temp_rate": 3e-2, "tau": 0.1, "dropped": 1, "logarithm": logarithm}
     return Case(head, **with_head(head, algos.TQCConfig, fields, TQCReference, numbers), inputs=transitions)
 
 
-CASES = (_tqc("qr"), _tqc("iqn"))
+CASES = (_tqc("qr", logarithm=True), _tqc("iqn", logarithm=False))

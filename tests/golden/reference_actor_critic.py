@@ -103,6 +103,9 @@ class SACReference:
     """Algorithm 1 of 1812.05905, one critic, actor and temperature step an update.
 
     The actions that the actor's loss sampled serve the temperature's too, if that step comes later.
+
+    Args:
+        logarithm: whether the temperature's loss has ``log(alpha)`` in the place of ``alpha``.
     """
 
     def __init__(
@@ -114,7 +117,9 @@ class SACReference:
         temp_rate: float,
         tau: float,
         head: Head = _MEAN,
+        logarithm: bool = False,
     ) -> None:
+        self.logarithm = logarithm
         self.parameters, self.head, self.tau = dict(parameters), head, tau
         self.actor, self.critic, self.temp = Adam(actor_rate), Adam(critic_rate), Adam(temp_rate)
         self.drawn: list[float] | None = None
@@ -167,7 +172,7 @@ class SACReference:
         goal = -number(batch["action"].shape[-1])
 
         def loss(q: Parameters) -> Tensor:
-            alpha = torch.exp(q["temperature"])
+            alpha = q["temperature"] if self.logarithm else torch.exp(q["temperature"])
             return sum(-alpha * d - alpha * goal for d in drawn) / len(drawn)  # type: ignore[return-value]
 
         gradients, value = gradients_of(loss, p, ["temperature"])
