@@ -411,7 +411,7 @@ class TemperatureConfig(AlgorithmConfig):
     initial_temperature: float = field(1.0, "Temperature at the start.", above=0)
     log_temperature_loss: bool = field(
         False,
-        "Whether the temperature's loss is linear in its logarithm, not in itself: then its steps do not shrink with it.",
+        "Whether the temperature's loss is linear in its logarithm, not in itself: its steps do not shrink with it.",
     )
     target_entropy: float | None = field(
         None, "Entropy of the policy, in nats, that the temperature aims at; that of the paper if `None`."
