@@ -178,7 +178,10 @@ def with_defaults(
     shapes = leaf_shapes(environment_spec(env, config.observation_keys).encoder_shape)
     changed = {k: v for k, v in _VECTORS.items() if k not in chosen and getattr(config, k, None) in _ATARI[k]}
     if any(len(shape) == _IMAGE for shape in shapes) or not changed.keys() - {"batch_size"}:
-        return config, given, ""
+        game = str(getattr(env.spec, "id", ""))
+        raw = game.startswith("ALE/") and not given.get("atari")
+        note = f"{game} gives its frames as they are; --atari preprocesses them as papers do" if raw else ""
+        return config, given, note
     words = " ".join(f"{name}={value:g}" for name, value in changed.items())
     if "update_interval" not in given and not config.algorithm.learns_from.on_policy:
         given, words = {**given, "update_interval": _INTERVAL}, f"{words} --update-interval {_INTERVAL}"

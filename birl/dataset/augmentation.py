@@ -56,7 +56,7 @@ class RandomShift(Augmentation):
         if all(len(shape) != _IMAGE for shape in leaf_shapes(shapes)):
             raise ConfigError(
                 f"RandomShift shifts images (channels, height, width); observations have the shape {shapes!r:.100}: "
-                "leave augmentation= out"
+                "leave the augmentation (--random-shift) out"
             )
 
     def draw(self, count: int, generator: np.random.Generator) -> Array:

@@ -692,6 +692,13 @@ def test_other_environments_than_atari_are_told_from_games() -> None:
         training_environment("CartPole-v1", atari=True)
 
 
+def test_raw_frames_of_a_game_are_told() -> None:
+    env = training_environment("ALE/Pong-v5")
+    note = with_defaults(DQNConfig(), (), env, {})[2]
+    assert note == "ALE/Pong-v5 gives its frames as they are; --atari preprocesses them as papers do"
+    assert not with_defaults(DQNConfig(), (), env, {"atari": True})[2]
+
+
 # -- collectors --------------------------------------------------------------------------------------------------------
 
 

@@ -77,6 +77,15 @@ def test_new_parameters_are_those_of_new_networks() -> None:
     assert any(not torch.equal(new[name], kept[name]) for name in encoders)
 
 
+def test_running_statistics_begin_anew() -> None:
+    made = build_algorithm(algos.CrossQConfig(batch_size=8, reset_interval=3))
+    learn(made, range(2))
+    counts = [buffer for name, buffer in made.nets.critic.named_buffers() if name.endswith("batches")]
+    assert counts and all(counts)
+    learn(made, range(2, 3))
+    assert not any(counts)
+
+
 @pytest.mark.parametrize("name", ["DQN", "DiscreteBCQ", "NAF", "CrossQ", "ICML2018SAC", "TD3"])
 def test_runs_go_on_after_a_file_as_they_would_have(name: str, tmp_path: Path) -> None:
     known = getattr(algos, f"{name}Config").documentation()
