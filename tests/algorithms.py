@@ -141,7 +141,8 @@ def fill(config: type, encoder: EncoderFactory, *fields: Fields) -> Any:
 
 
 WHOLE = ("DQN", "SAC", "PPO")
-"""Algorithms of which all variants keep the contract in the default tier, for those of all others."""
+"""Algorithms of which all variants keep the contract in the default tier, and that are trained as many seeds there, for
+those of all others."""
 
 
 def _runs(suite: str, encoder: EncoderFactory, *fields: Fields) -> tuple[Run, ...]:
@@ -152,6 +153,7 @@ def _runs(suite: str, encoder: EncoderFactory, *fields: Fields) -> tuple[Run, ..
         begun = False
         for each in getattr(row, suite):
             slow = getattr(each, "slow", False) or (single and begun)
+            slow = slow or (suite == "seeds" and row.name not in WHOLE)
             begun = begun or not slow
             config = fill(row.config, encoder, *fields, each.fields)
             found.append(Run(f"{row.name} {each.label}".rstrip(), config, each, slow))

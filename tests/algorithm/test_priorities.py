@@ -118,7 +118,7 @@ def test_a_sequence_has_a_share_of_its_largest_error() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [SACConfig, *(pytest.param(each, marks=pytest.mark.slow) for each in (DQNConfig, IQLConfig))],
+    [DQNConfig, *(pytest.param(each, marks=pytest.mark.slow) for each in (SACConfig, IQLConfig))],
     ids=lambda config: config.__name__,
 )
 def test_compiled_updates_and_many_seeds_hand_back_what_eager_ones_do(config: Any) -> None:
