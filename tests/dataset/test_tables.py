@@ -14,6 +14,7 @@ import pyarrow
 import pytest
 
 from birl.dataset import LogSchema, ReplayBuffer, from_table, log_columns, tables
+from birl.dataset.storage import Storage
 from birl.errors import (
     ActionError,
     ConfigError,
@@ -454,3 +455,29 @@ def test_counts_are_of_what_stays() -> None:
     assert (counts["rows_in"], counts["rows_out"], counts["duplicates"], gone) == (6, 3, 1, 2)
     with pytest.raises(DataError, match="row 5 of the table is the last one .* no mark, as 1 do"):  # it is before 10
         from_table(given, dataclasses.replace(own, censored_after=10))
+
+
+def test_written_episodes_do_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the files that hold rows on their way nor those of the result add up in what the process takes."""
+
+    def of_files() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
+
+    monkeypatch.setattr(log_columns, "BYTES_AT_ONCE", 2**20)
+    most, extend = [0], Storage.extend
+
+    def watched(*args: Any, **options: Any) -> Any:
+        result = extend(*args, **options)
+        most.append(of_files())
+        return result
+
+    monkeypatch.setattr(Storage, "extend", watched)
+    rows, length = 16_000, 40
+    wide = np.arange(rows * 250, dtype=np.float32).reshape(rows, 250)  # 16 MB, in one file and then in another
+    given = {"trip": np.arange(rows) // length, "done": np.zeros(rows), "x": wide, "a": [0] * rows, "r": [0.0] * rows}
+    before = of_files()
+    found = from_table(given, LogSchema.parse(PLAIN), storage=tmp_path / "data")
+    assert max(most) - before < 6 * 2**20
+    again = ReplayBuffer.open(tmp_path / "data").episodes
+    for episodes in (found.episodes, again):
+        np.testing.assert_array_equal(np.concatenate([each.observations for each in episodes]), wide)
