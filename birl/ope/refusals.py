@@ -53,6 +53,13 @@ class Limit:
     remedy: str
     too_low: bool = False
 
+    @property
+    def said(self) -> tuple[str, str, str]:
+        """For people: what it means to be past a limit, where it is doubtful, and where it is refused."""
+        side = "below" if self.too_low else "above"
+        doubtful, refused = ("–" if end is None else f"{side} {end:g}" for end in (self.warn, self.refuse))
+        return self.meaning.format("…"), doubtful, refused
+
     def passed(self, value: float, end: float | None) -> bool:
         """Whether ``value`` is on the wrong side of ``end``. NaN always is."""
         if end is None:
