@@ -332,7 +332,8 @@ nav ul { columns: 2; padding-left: 1.2rem; } a { color: var(--fill); }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top;
   overflow-wrap: break-word; max-width: 26rem; }
 .number { text-align: right; } td.number { font-variant-numeric: tabular-nums; }
-th { color: var(--soft); vertical-align: bottom; } td { white-space: nowrap; } .text { white-space: normal; min-width: 9rem; max-width: 30rem; }
+th { color: var(--soft); vertical-align: bottom; } td { white-space: nowrap; }
+.text { white-space: normal; min-width: 9rem; max-width: 30rem; }
 .note { margin: .5rem 0; padding: .35rem .8rem; border-left: 4px solid var(--soft); }
 .note b { margin-right: .4rem; } .good { border-color: var(--good); } .good b { color: var(--good); }
 .bad { border-color: var(--bad); } .bad b { color: var(--bad); } .doubtful { border-color: var(--doubt); }

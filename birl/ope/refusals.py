@@ -223,6 +223,11 @@ LIMITS = (
         "fit the model longer, or give it more history",
     ),
     Limit(
+        "refitted_groups", ("model",), 400, 100, "models were refitted on draws of {} episodes or clusters",
+        "such intervals held the truth in 89.5 % where values bend with how episodes end, and in 95 % of 400: log more",
+        too_low=True,
+    ),
+    Limit(
         "left_tail", ("weights", "robust"), 0.25, None, "few episodes with great losses decide (a tail of {})", _TAIL
     ),
     Limit(
