@@ -107,12 +107,12 @@ def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ())
     figure = _gains("Gains over the logs", {name: one.gain for name, one in found.evaluations.items()})
     lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
     lead += [Note("info", found.advice), table]
-    aside = [[name, _number(value)] for name, value in found.set_aside.items()]
-    lead += [Table(["set aside by the screen", "value"], aside)] if aside else []
+    aside = {name: _number(value) for name, value in found.set_aside.items()}
+    lead += [Table(["set aside by the screen", "value"], [[*row] for row in aside.items()])] if aside else []
     sections = [Section(name, _estimates(one)) for name, one in found.evaluations.items()]
     page = render_page("Ranks of policies", sections, [*lead, figure])
     ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
-    told = {"notes": list(notes), "advice": found.advice, "policies": ranked, "set_aside": dict(aside)}
+    told = {"notes": list(notes), "advice": found.advice, "policies": ranked, "set_aside": aside}
     _write(folder, "ranking", page, told)
 
 
