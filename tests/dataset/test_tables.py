@@ -203,7 +203,7 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
          ActionError, "row 2 .*action 1 was taken, but the mask .1, 0. does"),
         ({"m": [[1, 1], [0, 0], [1, 1], [1, 1]]}, MASKED, DataError, "row 2 .*must allow at least one"),
         ({"m": [[1], [0], [1], [1]]}, MASKED, ShapeError, "must be a list of 2 zeros and ones"),
-        ({"done": [0, 2, 0, 0]}, {}, DataError, "row 2 .*column 'done': the terminated is 2; it must be 0 or 1"),
+        ({"done": [0, 2, 0, 0]}, {}, DataError, "row 2 .*column 'done': the mark 'terminated' is 2; it must be 0 or 1"),
         ({"done": [1, 0, 0, 0]}, {},
          DataError, "row 2 of the table comes after row 1 of the table, where its episode is terminated"),
         ({}, {"unmarked": ""}, DataError, "row 4 of the table is the last one of its episode and has no mark, as 1 do"),
