@@ -167,7 +167,7 @@ class DataReport:
         """
         said = self.messages()
         bad = sum(refused for refused, _ in said.values())
-        words = f"{bad} of the answers forbid some use of these logs, {len(said) - bad} are doubtful."
+        words = f"Answers that forbid some use of these logs: {bad}; doubtful ones: {len(said) - bad}."
         words = f"{words if said else 'No answer is doubtful.'} A dash stands for what these logs do not tell."
         lead: list[Any] = [words, *map(_note, said.values())]
         rows = [[one.looks, one.advice, one.reason, one.source] for one in self.advice]

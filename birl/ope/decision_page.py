@@ -22,8 +22,8 @@ _WORDS: Final = {"ship": "ship", "do_not_ship": "do not ship", "more_data": "mor
 _MARKS: Final[Mapping[str, Any]] = {**dict.fromkeys(_WORDS, "doubtful"), "ship": "good", "do_not_ship": "bad"}
 _ALONE: Final = (
     "A model alone (direct_method) has no interval here, and never decides: its terms know nothing of its own error. "
-    "Refits on drawn episodes do (birl.ope.linear_refits, birl.ope.fqe_refits), but of fewer than 400 they hold the "
-    "truth less often than they say."
+    "Refits on drawn episodes do (birl.ope.linear_refits, birl.ope.fqe_refits), but of fewer than 400 they may hold "
+    "the truth less often than they say."
 )
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1, if all is right)"}
 _HEAD: Final = ("estimator", "value", "from", "to", "gain", "from", "to", "refused for")
