@@ -224,8 +224,8 @@ LIMITS = (
     ),
     Limit(
         "refitted_groups", ("model",), 400, 100, "models were refitted on draws of {} episodes or clusters",
-        "log more: where values bend with how episodes end, such intervals held the truth in 89.5 % (of 100 episodes) and "
-        "in 95 % (of 400)",
+        "log more: where values bend with how episodes end, such intervals held the truth in 89.5 % (of 100 episodes) "
+        "and in 95 % (of 400)",
         too_low=True,
     ),
     Limit(
