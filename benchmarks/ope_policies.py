@@ -139,7 +139,7 @@ def measure(name: str, seed: int, episodes: int, steps: int) -> list[dict[str, A
     space = birl.ActionSpace.DISCRETE if spec.discrete else birl.ActionSpace.CONTINUOUS
     data = create_infinite_replay_buffer(episodes=logged, action_space=space, action_size=spec.size)
     earned = float(discounted(play(env_id, behaviour, 1000, 10_000)).mean())
-    ranking = birl.ope.rank(policies, data, gamma=GAMMA, behaviour=behaviour)
+    ranking = birl.ope.rank(policies, data, gamma=GAMMA, behaviour=behaviour, keep=len(policies))
     verdicts = birl.ope.verdicts(ranking.evaluations)
     weigher = "doubly_robust" if spec.discrete else "weighted_per_decision"
     rows = []

@@ -111,7 +111,7 @@ def report(
         found.save(html=_in_folder(out, "report.html"), json=_in_folder(json, "report.json"))
     said = found.messages().values()
     size = {name: value for check in found.checks[:1] for name, value in {**check.facts, **check.numbers}.items()}
-    print(f"{data}: {size['episodes']} episodes, {size['steps']} steps; {len(said)} doubts")
+    print(f"{data}: {size['episodes']} episodes, {size['steps']} steps; {len(said)} doubt{'s' * (len(said) != 1)}")
     for refused, message in said:
         print(f"{'refused' if refused else 'doubtful'}: {printable(message)}")
     for one in found.advice:

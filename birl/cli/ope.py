@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from birl.metrics import AverageValueEstimationEvaluator
 from birl.ope.decision_page import as_json, write_ranking, write_report
 from birl.ope.looks import CERTIFY, SELECT, look, question
 from birl.ope.page import plain
+from birl.ope.screening import KEPT
 from birl.run.identity import digest
 
 _WORDS = ("logs", "logged", "estimated")
@@ -43,6 +44,7 @@ Behaviour = Annotated[
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of two-sided intervals.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Reuse = Annotated[bool, typer.Option("--allow-reuse", help="Answer by episodes that were looked at; the page says so.")]
+Keep = Annotated[int, typer.Option(min=1, help="How many are evaluated; of more, a cheap screen sets some aside.")]
 Seed = Annotated[int, typer.Option(min=0, help="Fixes the parts of episodes that models are fitted on.")]
 
 
@@ -107,6 +109,7 @@ def rank(
     models: Models,
     dataset: Dataset,
     out: Out = None,
+    keep: Keep = KEPT,
     gamma: Gamma = 0.99,
     horizon: Horizon = None,
     behaviour: Behaviour = "logged",
@@ -126,14 +129,16 @@ def rank(
     data, contents = _data(dataset)
     seen = _seen(policies, dataset, data, contents)
     found = ope.rank(
-        policies, data, gamma=gamma, horizon=horizon, behaviour=acted, confidence=confidence, seen=seen, seed=seed
+        policies, data, gamma=gamma, horizon=horizon, behaviour=acted, confidence=confidence, seen=seen, keep=keep,
+        seed=seed,
     )
     reused = look(dataset, contents, SELECT, "", reuse=allow_reuse)  # before anybody sees an answer
     notes = [f"these episodes have certified before: choose by others ({dataset})"] if reused else []
     if out is not None:
         write_ranking(out, found, notes)
+    notes += [f"set aside by the screen, which keeps {keep}: {', '.join(found.set_aside)}"] if found.set_aside else []
     for text in notes:
-        note(text)
+        note(plain(text))
     if as_json_:
         ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
         print(json.dumps({"notes": notes, "advice": found.advice, "policies": ranked}))
@@ -152,8 +157,17 @@ def rank(
 @app.command(short_help="Which model of which run to take.")
 def choose(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run folders, of one algorithm or several.")],
-    dataset: Dataset,
+    dataset: Annotated[Path | None, typer.Option(metavar="DIR|FILE", help="Episodes to choose by.")] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Instead of --dataset: the part to choose by, in the folder of the part that each run learned from. "
+            "Runs of several splits are ordered by their mean ranks; those of one name are one setting.",
+        ),
+    ] = None,
     models: Annotated[int, typer.Option(min=1, help="How many models of a run to look at, evenly spread.")] = 10,
+    keep: Keep = KEPT,
     gamma: Gamma = 0.99,
     horizon: Horizon = None,
     behaviour: Behaviour = "logged",
@@ -171,25 +185,32 @@ def choose(
     A model is ranked together with those before and after it: the best of many estimates is mostly the luckiest.
     """
     drawn = {"epsilon": epsilon, "temperature": temperature, "std": std}
-    files = {str(run): _spread(run, models) for run in runs}
-    policies = _policies([file for each in files.values() for file in each], device, own, drawn)
     acted = _behaviour(behaviour, device)
-    data, contents = _data(dataset)
-    found = ope.choose(
-        {run: {str(file): policies[str(file)] for file in each} for run, each in files.items()}, data, gamma=gamma,
-        horizon=horizon, behaviour=acted, seen=_seen(policies, dataset, data, contents), seed=seed,
-    )
-    reused = look(dataset, contents, SELECT, "", reuse=allow_reuse)  # before anybody sees an answer
-    notes = [f"these episodes have certified before: choose by others ({dataset})"] if reused else []
-    notes += [text for run in files if (text := _overfitted(files[run], device, own, data)) is not None]
+
+    def chosen(place: Path, of: Sequence[Path]) -> tuple[dict[str, ope.Choice], list[str]]:
+        files = {str(run): _spread(run, models) for run in of}
+        policies = _policies([file for each in files.values() for file in each], device, own, drawn)
+        data, contents = _data(place)
+        found = ope.choose(
+            {run: {str(file): policies[str(file)] for file in each} for run, each in files.items()}, data, gamma=gamma,
+            horizon=horizon, behaviour=acted, seen=_seen(policies, place, data, contents), keep=keep, seed=seed,
+        )
+        reused = look(place, contents, SELECT, "", reuse=allow_reuse)  # before anybody sees an answer
+        notes = [f"these episodes have certified before: choose by others ({place})"] if reused else []
+        aside = [run for run in files if run not in found]
+        notes += [f"set aside by the screen, which keeps {keep}: {', '.join(aside)}"] if aside else []
+        return found, notes + [t for run in found if (t := _overfitted(files[run], device, own, data)) is not None]
+
+    if (dataset is None) == (part is None):
+        raise ConfigError("give --dataset with the episodes to choose by, or --part with their name in each split")
+    if dataset is None:
+        _choose_by_splits(_splits(runs, str(part)), chosen, as_json_)
+        return
+    found, notes = chosen(dataset, runs)
     for text in notes:
-        note(text)
+        note(plain(text))
     if as_json_:
-        told = [
-            {"run": run, "model": one.name, "ranks": dict(zip(one.evaluations, one.ranks.tolist(), strict=True))}
-            for run, one in found.items()
-        ]
-        print(json.dumps({"notes": notes, "runs": told}))
+        print(json.dumps({"notes": notes, "runs": _told(found)}))
         return
     rows = [["MODEL", "MEAN RANK", *_GAIN]]
     for run, choice in found.items():
@@ -200,6 +221,53 @@ def choose(
     print_table(rows)
     best = next(iter(found.values())).name
     print("None can be judged by these logs." if best is None else f"Take {plain(best)}, and certify it.")
+
+
+def _choose_by_splits(
+    splits: Mapping[Path, Sequence[Path]],
+    chosen: Callable[[Path, Sequence[Path]], tuple[dict[str, ope.Choice], list[str]]],
+    as_json_: bool,
+) -> None:
+    """Print settings by their mean ranks over splits."""
+    found: dict[Path, dict[str, ope.Choice]] = {}
+    notes: list[str] = []
+    for place, runs in splits.items():
+        found[place], said = chosen(place, runs)
+        notes += said
+    for text in notes:
+        note(plain(text))
+    means = ope.mean_ranks([{Path(run).name: one for run, one in each.items()} for each in found.values()])
+    if as_json_:
+        told = {str(place): _told(each) for place, each in found.items()}
+        print(json.dumps({"notes": notes, "mean_ranks": means, "splits": told}))
+        return
+    print_table([["SETTING", "MEAN RANK"], *([plain(name), f"{mean:.1f}"] for name, mean in means.items())])
+    print(f"Take {plain(next(iter(means)))}: learn with it from all of these episodes, and certify it by others.")
+
+
+def _splits(runs: Sequence[Path], part: str) -> dict[Path, list[Path]]:
+    """Runs by the episodes that they are to be judged by."""
+    found: dict[Path, list[Path]] = {}
+    for run in runs:
+        trained = settings_of(run).get("dataset")
+        if not isinstance(trained, str) or not Path(trained).is_dir():
+            raise ConfigError(f"{run} does not say of which folder it learned: --part is for runs of birl train")
+        found.setdefault(Path(trained).parent / part, []).append(run)
+    names = [sorted(run.name for run in own) for own in found.values()]
+    odd = next((own for own in names if own != names[0] or len(set(own)) < len(own)), None)
+    if odd is not None:
+        raise ConfigError(
+            f"splits have runs named {', '.join(names[0])} and {', '.join(odd)}: give one run of each setting in each "
+            "split, in folders with the setting's name"
+        )
+    return found
+
+
+def _told(found: Mapping[str, ope.Choice]) -> list[dict[str, Any]]:
+    return [
+        {"run": run, "model": one.name, "ranks": dict(zip(one.evaluations, one.ranks.tolist(), strict=True))}
+        for run, one in found.items()
+    ]
 
 
 def _say(

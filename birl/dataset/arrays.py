@@ -6,6 +6,7 @@ all places.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -152,12 +153,28 @@ class FolderPlace(MemoryPlace):
         for mapped in self._maps.values():
             mapped.flush()
 
+    def give_back(self) -> None:
+        """See `give_back`, of all files."""
+        for mapped in self._maps.values():
+            give_back(mapped)
+
     def remove_others(self) -> None:
         """Delete column files that are no longer in use (left by growth)."""
         used = {f"{name}.{len(mapped)}.npy" for name, mapped in self._maps.items()}
         for path in self.folder.glob("column_*.npy"):
             if path.name not in used:
                 path.unlink(missing_ok=True)
+
+
+def give_back(mapped: Any) -> None:
+    """Take what was read of a mapped file, or written to it, out of this process's memory.
+
+    Nothing is lost: the system holds it, writes it to the file, and gives it again when it is asked for. Arrays that
+    are no mapped files stay as they are, and so does everything where the system knows no such advice.
+    """
+    pages = getattr(mapped, "base", None)
+    if isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 class PinnedPlace(MemoryPlace):

@@ -203,7 +203,8 @@ def _line(
         return [f"{key} = {toml(names[0])}   # its name; {_comment(profiles[names[0]])}"]
     if names:
         lines = [f"# {key} = {toml(name)}   # {_comment(profiles[name])}" for name in names]
-        return [f"# {len(names)} columns could be the {role}; take one:", *lines]
+        kind = f"the mark {role}" if role in ("terminated", "truncated") else f"the {role}"
+        return [f"# {len(names)} columns could be {kind}; take one:", *lines]
     lines = [f"# {key} = …   # needed: no column is called like the {role}"] if needed else []
     return lines + [f"# {key} = {toml(name)}   # it may be: {_comment(profiles[name])}" for name in maybe]
 

@@ -430,7 +430,8 @@ def _counted(name: str, column: Column, count: int, where: Where) -> Array:
     return values.astype(np.int64)
 
 
-def _flags(role: str, name: str, column: Column, where: Where) -> Array:
+def _flags(mark: str, name: str, column: Column, where: Where) -> Array:
+    role = f"mark {mark!r}"
     _refuse_missing(role, name, column, where, "it must be 0 or 1")
     values = _numbers(role, name, column, where, "mark ends with 1 and all else with 0")
     if values.ndim > 1:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from birl.checks import check
-from birl.dataset.arrays import FolderPlace, make_place
+from birl.dataset.arrays import FolderPlace, give_back, make_place
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import Signature
 from birl.dataset.incoming import row_flags, step_columns
@@ -163,6 +163,10 @@ class Importer:
             flags = row_flags(terminal[part], ends[part], known=False)
             buffer.storage.extend(0, flags, steps, {})
             begin = stop
+            if isinstance(buffer.storage.place, FolderPlace):  # else all that was read and written would add up
+                buffer.storage.place.give_back()
+                for values in rows.values():
+                    give_back(values)
         self.counts |= {"rows_out": len(order), "episodes": int(ends.sum()), "terminated": int(terminal.sum())}
         self.counts["clusters"] = len(np.unique(rows["extra.cluster"][order])) if "extra.cluster" in rows else 0
         buffer.flush()

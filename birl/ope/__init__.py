@@ -1,6 +1,6 @@
 """Off-policy evaluation: what a policy would earn, estimated from logged data alone."""
 
-from birl.ope.choosing import Choice, choose, turns_down
+from birl.ope.choosing import Choice, choose, mean_ranks, turns_down
 from birl.ope.data_checks import Check
 from birl.ope.data_report import Advice, DataReport, report_data
 from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
@@ -130,6 +130,7 @@ __all__ = [
     "log_ratios",
     "magic",
     "marginal_ratios",
+    "mean_ranks",
     "mixture_log_ratios",
     "model_facts",
     "more_robust_q",

@@ -11,7 +11,8 @@ import numpy as np
 from birl.checks import check
 from birl.errors import ConfigError
 from birl.ope.evaluation import Evaluation
-from birl.ope.ranking import evaluations, lower_bound
+from birl.ope.ranking import evaluations, logs_of, lower_bound
+from birl.ope.screening import KEPT, screened
 from birl.types import Array
 
 
@@ -45,6 +46,7 @@ def choose(
     horizon: int | None = None,
     behaviour: Any = "logged",
     seen: Collection[str] = (),
+    keep: int = KEPT,
     seed: int = 0,
 ) -> dict[str, Choice]:
     """Choose a model of each run, and order the runs, which may differ in hyper-parameters, by it.
@@ -53,14 +55,18 @@ def choose(
     lower bound of their gain over the logs, and a rank is that of a model and its neighbours in training together: luck
     differs between neighbours, skill does not much. Certify the choice on other episodes.
 
+    Of more than ``keep`` runs a cheap screen sets the others aside, by ranks of the same kind: see `birl.ope.rank`.
+    Where episodes are few, learn and choose on several splits of them, and take `mean_ranks`.
+
     Args:
         runs: policies by name, in the order of training, by the name of their run.
         dataset: see `birl.ope.evaluate`, as ``gamma``, ``horizon``, ``behaviour`` and ``seed``.
         neighbours: how many models before and after one share their ranks with it; 0 for none.
         seen: names of policies that have learned from these episodes.
+        keep: how many runs are evaluated.
 
     Returns:
-        By name of the run, the best one first.
+        By name of the run, the best one first; without those that were set aside.
 
     Raises:
         ConfigError: if there is no policy, or a name is given twice.
@@ -71,7 +77,15 @@ def choose(
         raise ConfigError("there is a run without policies: give one or more of each")
     if len(policies) < sum(map(len, runs.values())):
         raise ConfigError("two runs have a policy of the same name: give each its own")
-    found = evaluations(policies, dataset, gamma, horizon, behaviour, 0.95, seen, seed)
+    check("keep", keep, int, low=1)
+    logs = logs_of(policies, dataset, gamma, horizon, behaviour, seed)
+    if len(runs) > keep:
+        value = screened(policies, logs, seed)
+        able = [-np.inf if name in seen else one for name, one in value.items()]
+        by_value = dict(zip(value, ranks(able), strict=True))
+        best = {run: among_neighbours([by_value[name] for name in own], neighbours).min() for run, own in runs.items()}
+        runs = {run: runs[run] for run in sorted(runs, key=best.__getitem__)[:keep]}
+    found = evaluations({k: p for run in runs.values() for k, p in run.items()}, logs, behaviour, 0.95, seen)
     rank = dict(zip(found, ranks([lower_bound(one) for one in found.values()]), strict=True))
     choices = {run: _choice({name: found[name] for name in own}, rank, neighbours) for run, own in runs.items()}
     return dict(sorted(choices.items(), key=lambda item: item[1].rank))
@@ -83,6 +97,27 @@ def _choice(found: Mapping[str, Evaluation], rank: Mapping[str, float], neighbou
     able = [place for place, one in enumerate(found.values()) if one.decides is not None]
     best = min(able, key=lambda place: (means[place], own[place]), default=None)
     return Choice(found, means, None if best is None else list(found)[best])
+
+
+def mean_ranks(splits: Sequence[Mapping[str, Choice]]) -> dict[str, float]:
+    """Runs by their mean rank over several splits of the same episodes, the lowest first (Nie et al. 2022).
+
+    arXiv:2210.08642. Of few episodes one split decides by luck which settings look best: learn with each of them on the
+    one part of five splits, and choose by the other.
+
+    Args:
+        splits: of `choose`; names of runs stand for settings. What a split set aside, or cannot judge, shares its last
+            ranks.
+
+    Raises:
+        ConfigError: if there is no split.
+    """
+    if not splits:
+        raise ConfigError("there are no splits: give one or more results of choose")
+    names = list(dict.fromkeys(name for split in splits for name in split))
+    found = [ranks([-split[name].rank if name in split else -np.inf for name in names]) for split in splits]
+    means = dict(zip(names, np.mean(found, 0).tolist(), strict=True))
+    return dict(sorted(means.items(), key=lambda item: item[1]))
 
 
 def ranks(score: Sequence[float]) -> Array:

@@ -145,7 +145,7 @@ def returns(seen: Seen, gamma: float, loggers: Sequence[str]) -> Check:
     if len(label) > 1:
         rows = [[*row] for row in zip(label, count, mean, strict=True)]
         tables["Mean return in time"] = Table(["when", "episodes", "mean return"], rows)
-        figures.append(lines("Mean return in time", {"mean return": (range(len(mean)), mean)}, x="part", y="return"))
+        figures.append(lines("Mean return in time", {"mean return": (range(len(mean)), mean)}, x="time", y="return"))
     equal = int(len(plain) > 1 and float(np.ptp(plain)) <= 1e-9 * max(1.0, float(abs(plain).max())))
     facts = {"drift": drift, "equal_returns": len(plain) * equal}
     about = "Where returns drift the logs tell of the past, and a verdict for tomorrow needs more data."
@@ -322,16 +322,19 @@ def action_coverage(seen: Seen) -> Check:
 
 
 def histogram(caption: str, values: Array, x: str, y: str) -> tuple[Table, Figure]:
-    """At most 30 bins; the table has what the figure shows."""
+    """At most 30 bins, as wide as a round number; the table has what the figure shows."""
     different = np.unique(values)
     if len(different) <= _BINS:
         count = np.bincount(np.searchsorted(different, values))
         label = [f"{float(value):.4g}" for value in different]
     else:
         low, high = float(values.min()), float(values.max())
-        place = np.minimum(((values - low) / (high / _BINS - low / _BINS)).astype(int), _BINS - 1)
-        count = np.bincount(place, minlength=_BINS)
-        label = [f"{low + (k + 0.5) * (high / _BINS - low / _BINS):.4g}" for k in range(_BINS)]
+        least = high / (_BINS - 1) - low / (_BINS - 1)
+        size = 10.0 ** math.floor(math.log10(least))
+        step = next(size * part for part in (1, 2, 5, 10) if size * part >= least)
+        begin = math.floor(low / step) * step
+        count = np.bincount(np.clip((values - begin) / step, 0, _BINS - 1).astype(int))
+        label = [f"{begin + (k + 0.5) * step:.4g}" for k in range(len(count))]
     rows = [[name, int(number)] for name, number in zip(label, count, strict=True)]
     return Table([x, y], rows), bars(caption, label, count, x=x, y=y)
 

@@ -22,6 +22,7 @@ from birl.ope.page import Table, intervals, lines
 from birl.types import Array
 
 QUALITY = "quality of trajectories, (mean - least) / (greatest - least) return (TQ)"
+OBSERVED = "different observations as a share of steps"
 PAIRS = "different pairs of observation and action (SACo) as a share of steps"
 RANDOMNESS = "randomness of actions given the observation, as a share of the greatest"
 GOOD = "share of the variance of returns above the mean"
@@ -242,11 +243,13 @@ def coverage(seen: Seen) -> Check:
     numbers: dict[str, Number] = {
         "different observations (about)": seen.unique["observations"],
         "different pairs of observation and action (about)": seen.unique["pairs"],
+        OBSERVED: seen.unique["observations"] / seen.counts["steps"],
         PAIRS: seen.unique["pairs"] / seen.counts["steps"],
         QUALITY: quality,
     }
     title = "Coverage and stitching"
     about = "TQ and SACo are those of Schweighofer et al. 2022, arXiv:2111.04714, SACo without its reference data set. "
+    about += "Where hardly any observation comes again, SACo says nothing, and nothing is advised by it. "
     about += "Stitched: states of poor episodes with a neighbour in a good one, from where values can be better."
     own = plain[s.episode]
     good = np.flatnonzero((own >= np.quantile(plain, 0.75)) & (own > np.median(plain)))

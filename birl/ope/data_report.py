@@ -19,7 +19,7 @@ from birl.files import atomic_write
 from birl.files.strict_json import dump_json
 from birl.ope import data_checks, data_estimates
 from birl.ope.data_checks import Check
-from birl.ope.data_estimates import GOOD, MOVED, PAIRS, QUALITY, RANDOMNESS, STITCHED
+from birl.ope.data_estimates import GOOD, MOVED, OBSERVED, PAIRS, QUALITY, RANDOMNESS, STITCHED
 from birl.ope.data_pass import look
 from birl.ope.page import Note, Section, Table, plain, render_page
 from birl.ope.refusals import LIMITS, Finding, judge
@@ -45,7 +45,8 @@ class Rule:
     source: str
 
 
-_MEANINGS: Final = {limit.fact: limit.meaning.format("…") for limit in reversed(LIMITS)}
+_SAID: Final = {limit.fact: limit.said for limit in reversed(LIMITS)}
+_FACTS: Final = ("what would be said past a limit", "value", "doubtful", "forbidden")
 _ANY = math.inf
 RULES: Final = (
     Rule(
@@ -69,7 +70,7 @@ RULES: Final = (
         "IQL or CQL", "Kostrikov et al. 2021, arXiv:2110.06169",
     ),
     Rule(
-        {_DISCRETE: (1, 1), PAIRS: (0.3, 1)}, "choices as actions, much of the world seen",
+        {_DISCRETE: (1, 1), PAIRS: (0.3, 1), OBSERVED: (0, 0.8)}, "choices as actions, much of the world seen",
         "DiscreteCQL, or the family of DQN", "Schweighofer et al. 2022, arXiv:2111.04714",
     ),
     Rule(
@@ -166,8 +167,9 @@ class DataReport:
         """
         said = self.messages()
         bad = sum(refused for refused, _ in said.values())
-        words = f"{bad} of the answers forbid some use of these logs, {len(said) - bad} are doubtful."
-        lead: list[Any] = [words if said else "No answer is doubtful.", *map(_note, said.values())]
+        words = f"Answers that forbid some use of these logs: {bad}; doubtful ones: {len(said) - bad}."
+        words = f"{words if said else 'No answer is doubtful.'} A dash stands for what these logs do not tell."
+        lead: list[Any] = [words, *map(_note, said.values())]
         rows = [[one.looks, one.advice, one.reason, one.source] for one in self.advice]
         advice = Table(["the data look like", "try first", "because", "source"], rows)
         about = "Never applied by itself: which algorithm is better is found by evaluation, on other episodes."
@@ -274,9 +276,10 @@ def _section(of: Check, said: Mapping[str, tuple[bool, str]]) -> Section:
     parts: list[Any] = [of.about, *(_note(said[name]) for name in of.facts if name in said)]
     if not any(name in said for name in of.facts) and any(value is not None for value in of.facts.values()):
         parts.append(Note("good", "nothing to object to"))
-    rows: list[list[object]] = [[_MEANINGS[name], value] for name, value in of.facts.items()]
-    rows += [[name, value] for name, value in of.numbers.items()]
-    parts += [Table(["what", "value"], rows)] if rows else []
+    facts = [[_SAID[name][0], value, *_SAID[name][1:]] for name, value in of.facts.items()]
+    parts += [Table(_FACTS, facts)] if facts else []
+    numbers = [[name, value] for name, value in of.numbers.items()]
+    parts += [Table(["what", "value"], numbers)] if numbers else []
     folded = {figure.caption for figure in of.figures}
     shown = [replace(table, title=name, folded=name in folded) for name, table in of.tables.items()]
     return Section(of.title, [*parts, *of.figures, *shown])

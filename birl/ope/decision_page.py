@@ -16,14 +16,18 @@ from birl.ope.decisions import Verdict
 from birl.ope.evaluation import Evaluation, Row
 from birl.ope.page import Figure, Note, Section, Table, intervals, lines, render_page
 from birl.ope.ranking import Ranking
-from birl.ope.refusals import LIMITS
+from birl.ope.refusals import FAMILIES, LIMITS, Finding
 
 _WORDS: Final = {"ship": "ship", "do_not_ship": "do not ship", "more_data": "more data", "cannot_tell": "cannot tell"}
 _MARKS: Final[Mapping[str, Any]] = {**dict.fromkeys(_WORDS, "doubtful"), "ship": "good", "do_not_ship": "bad"}
+_ALONE: Final = (
+    "A model alone (direct_method) has no interval here, and never decides: its terms know nothing of its own error. "
+    "Refits on drawn episodes do (birl.ope.linear_refits, birl.ope.fqe_refits), but of fewer than 400 they may hold "
+    "the truth less often than they say."
+)
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1, if all is right)"}
-MEANINGS: Final = {limit.fact: limit.meaning.format("…") for limit in reversed(LIMITS)}
-"""What each figure says, in the words of the table of limits."""
-_HEAD: Final = ("estimator", "value", "from", "to", "gain", "from", "to", "refused")
+_HEAD: Final = ("estimator", "value", "from", "to", "gain", "from", "to", "refused for")
+_FACTS: Final = ("figure", "what would be said past a limit", "value", "doubtful", "refused")
 
 
 def as_json(found: Evaluation, said: Verdict | None = None) -> dict[str, Any]:
@@ -98,20 +102,25 @@ def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ())
         own, (best, worst) = one.gain, found.ranges[name]
         ends = (None, None) if own is None or own.gain_interval is None else _ends(own.gain_interval)
         gain = None if own is None else float(own.gain.value)
-        rows.append([name, f"{best} to {worst}", gain, *ends, one.decides or "none"])
+        rows.append([name, _ranks(best, worst), gain, *ends, one.decides or "none"])
     table = Table(["policy", "rank", "gain over the logs", "from", "to", "by"], rows)
     figure = _gains("Gains over the logs", {name: one.gain for name, one in found.evaluations.items()})
     lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
     lead += [Note("info", found.advice), table]
+    aside = {name: _number(value) for name, value in found.set_aside.items()}
+    lead += [Table(["set aside by the screen", "value"], [[*row] for row in aside.items()])] if aside else []
     sections = [Section(name, _estimates(one)) for name, one in found.evaluations.items()]
     page = render_page("Ranks of policies", sections, [*lead, figure])
     ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
-    _write(folder, "ranking", page, {"notes": list(notes), "advice": found.advice, "policies": ranked})
+    told = {"notes": list(notes), "advice": found.advice, "policies": ranked, "set_aside": aside}
+    _write(folder, "ranking", page, told)
 
 
 def _sections(found: Evaluation, said: Verdict) -> list[Section]:
     mark = _MARKS[said.verdict]
-    parts: list[str | Table | Note | Figure] = [Note(mark, reason) for reason in said.reasons]
+    parts: list[str | Table | Note | Figure] = [
+        Note("doubtful" if reason.startswith("doubtful: ") else mark, reason) for reason in said.reasons
+    ]
     parts += [Note("info", remedy) for remedy in said.remedies]
     against = "the logs" if found.against == "logs" else found.against
     asked = f"A gain over {against} of more than {said.min_gain:g} is asked for, with a confidence of"
@@ -142,19 +151,46 @@ def _flip(said: Verdict) -> str:
 
 
 def _estimates(found: Evaluation) -> list[str | Table | Note | Figure]:
+    shown = {family for family, names in FAMILIES.items() if any(name in found.rows for name in names)} | {"data"}
+    findings = [one for one in found.findings if one.family in shown]
+
     def cells(name: str, row: Row) -> list[Any]:
-        return [name, row.value, *_ends(row.interval), float(row.gain.value), *_ends(row.gain_interval), row.refused]
+        label = f"{name}{' (decides)' if name == found.decides else ''}"
+        gain = [float(row.gain.value), *_ends(row.gain_interval)]
+        return [label, row.value, *_ends(row.interval), *gain, _refused_for(name, findings)]
 
     table = [["what the logs earned", found.logs.value, *_ends(found.logs.interval), None, None, None, ""]]
-    table += [cells(f"{key}{' (decides)' if key == found.decides else ''}", row) for key, row in found.rows.items()]
-    parts: list[str | Table | Note | Figure] = [Table(_HEAD, table), _gains("Gains by estimator", found.rows)]
-    parts += [Note("bad" if one.refused else "doubtful", f"{one.family}: {one.message}") for one in found.findings]
-    facts = [[key, value, MEANINGS[key]] for key, value in found.facts.items() if value is not None]
-    parts.append(Table(["figure", "value", "what it says"], facts))
+    table += [cells(key, row) for key, row in found.rows.items()]
+    gains = {f"{key}{' ✗' if row.refused else ''}": row for key, row in found.rows.items()}
+    parts: list[str | Table | Note | Figure] = [Table(_HEAD, table), _gains("Gains by estimator", gains)]
+    if "direct_method" in found.rows:
+        parts.append(_ALONE)
+    told: dict[tuple[bool, str], list[str]] = {}
+    for one in findings:
+        told.setdefault((one.refused, one.message), []).append(one.family)
+    parts += [
+        Note("bad" if refused else "doubtful", f"{', '.join(families)}: {message}")
+        for (refused, message), families in told.items()
+    ]
+    facts = [
+        [limit.fact, limit.said[0], found.facts[limit.fact], *limit.said[1:]]
+        for limit in LIMITS
+        if found.facts.get(limit.fact) is not None and shown.intersection(limit.families)
+    ]
+    parts.append(Table(_FACTS, facts, "Figures, and the limits that they are compared with"))
     for key, text in _BY_STEP.items():
         if key in found.weights:
             parts.append(lines(text, {key: (np.arange(found.horizon), found.weights[key])}, x="step"))
     return parts
+
+
+def _refused_for(name: str, findings: Sequence[Finding]) -> str:
+    """The figure that refuses an estimator: findings below the table say it in full."""
+    return next((one.fact for one in findings if one.refused and name in FAMILIES[one.family]), "")
+
+
+def _ranks(best: int, worst: int) -> str:
+    return f"{best}" if best == worst else f"{best} to {worst}"
 
 
 def _gains(caption: str, rows: Mapping[str, Row | None]) -> Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -83,6 +83,20 @@ class Logged:
         out[self.mask] = steps
         return out
 
+    def of_episodes(self, chosen: Array) -> Logged:
+        """Some of the episodes, ``[k]`` of their numbers in ascending order."""
+        rows = np.repeat(np.isin(np.arange(len(self.mask)), chosen), self.mask.sum(1))
+
+        def steps(column: Array | None) -> Array | None:
+            return None if column is None else column[rows]
+
+        return replace(
+            self, observations=tree_map(lambda leaf: leaf[rows], self.observations), action=self.action[rows],
+            reward=self.reward[chosen], mask=self.mask[chosen], log_propensity=steps(self.log_propensity),
+            propensities=steps(self.propensities), cluster=None if self.cluster is None else self.cluster[chosen],
+            time=None if self.time is None else self.time[chosen], x=steps(self.x), part=self.part[chosen],
+        )
+
     def steps(self) -> Steps:
         """The steps as linear models read them.
 
@@ -104,6 +118,25 @@ class Logged:
         _check_vector(every, self.choices)
         return every
 
+    def ratios(self, policy: Any, every: Array | None) -> Array | None:
+        """Logarithms of the ratios of a policy's logged actions, ``[n, T]``; ``None`` without propensities.
+
+        Args:
+            policy: see `seen_from`.
+            every: its `probabilities`, where actions are one choice.
+        """
+        if every is None:
+            target = _in_parts(log_probability_of(policy), self.observations, self.action)
+        else:
+            taken = every[np.arange(len(every)), self.action]
+            target = np.where(taken > 0, np.log(np.maximum(taken, 1e-300)), -np.inf)
+        if self.log_propensity is None:
+            return None
+        logged = self.pad(self.log_propensity)
+        ratio = log_ratios(self.pad(target), logged, self.mask, densities=self.densities)
+        same = SAME if (np.abs(ratio) >= ROUNDED).any() else ROUNDED
+        return np.where(np.abs(ratio) < same, 0.0, ratio)
+
     def seen_from(self, policy: Any) -> View:
         """Ratios and values of a policy.
 
@@ -111,19 +144,9 @@ class Logged:
             ConfigError: if it tells no probabilities.
             UnsupportedError: if it has a memory, or draws in a way that has no probabilities.
         """
-        every = None
-        if self.choices:
-            every = self.probabilities(policy)
-            target = np.log(np.maximum(every[np.arange(len(every)), self.action], 1e-300))
-            target = np.where(every[np.arange(len(every)), self.action] > 0, target, -np.inf)
-        else:
-            target = _in_parts(log_probability_of(policy), self.observations, self.action)
-        ratio = q = v = z = v_logged = None
-        if self.log_propensity is not None:
-            logged = self.pad(self.log_propensity)
-            ratio = log_ratios(self.pad(target), logged, self.mask, densities=self.densities)
-            same = SAME if (np.abs(ratio) >= ROUNDED).any() else ROUNDED
-            ratio = np.where(np.abs(ratio) < same, 0.0, ratio)
+        every = self.probabilities(policy) if self.choices else None
+        ratio = self.ratios(policy, every)
+        q = v = z = v_logged = None
         if every is not None and self.x is not None:
             steps, part = self.steps(), np.repeat(self.part, self.mask.sum(1))
             all_q, value = fitted_q(steps, every, part)

@@ -30,6 +30,7 @@ _UNWRITABLE: Final = re.compile(  # controls, and signs that turn the direction 
     "[^\x20-\x7e\xa0-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 220, 64, 44, 12
+_NAME: Final = 34  # signs that a name beside an interval may have
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,14 @@ class Table:
     def shown(self) -> list[list[tuple[str, bool]]]:
         """The rows that are shown: for each cell its text, and whether it is a number."""
         return [[(word(cell), not isinstance(cell, str)) for cell in row] for row in self.rows[:MOST_ROWS]]
+
+    @property
+    def heads(self) -> list[tuple[str, bool]]:
+        """The names of the columns, and whether numbers stand below."""
+        return [
+            (name, any(not isinstance(row[place], str) for row in self.rows[:MOST_ROWS] if place < len(row)))
+            for place, name in enumerate(self.head)
+        ]
 
     @property
     def left_out(self) -> int:
@@ -176,13 +185,13 @@ def lines(caption: str, series: Mapping[str, tuple[Any, Any]], *, x: str = "", y
     Args:
         caption: what they show.
         series: by name the points' x ``[n]`` and y ``[n]``; those that are not finite are left out. At most 6.
-        x, y: names of the axes.
+        x, y: names of the axes; numbers below the first are whole if all x are.
     """
     curves = {name: _points(*points) for name, points in list(series.items())[:6]}
     every = [point for points in curves.values() for point in points] or [(0.0, 0.0)]
     xs, ys = [a for a, _ in every], [b for _, b in every]
     frame = _Frame(min(xs), max(xs), min(ys), max(ys))
-    shapes = frame.axes(x, y)
+    shapes = frame.axes(x, y, whole_x=all(a == int(a) for a in xs))
     for index, (name, points) in enumerate(curves.items()):
         path = " ".join(f"{_n(a)},{_n(b)}" for a, b in (frame.at(*point) for point in points))
         shapes.append(("polyline", {"class": f"line s{index}", "points": path}, name[:60]))
@@ -199,14 +208,19 @@ def intervals(
 
     Args:
         caption: what they show.
-        rows: name, lower end, value and upper end of each; rows with an end that is not finite are left out.
+        rows: name, lower end, value and upper end of each; rows with an end that is not finite are left out. Of a
+            long name the end is shown, by which the paths of models differ.
         zero: where a vertical line stands.
         x: name of the axis.
     """
     kept = [row for row in rows if all(math.isfinite(end) for end in row[1:])][:MOST_BARS]
     ends = [end for row in kept for end in row[1:]] + ([] if zero is None else [zero])
     height = _TOP + _BOTTOM + 22 * max(len(kept), 1)
-    frame = _Frame(min(ends, default=0.0), max(ends, default=1.0), 0, max(len(kept), 1), left=180, height=height)
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    names = [name if len(name) <= _NAME else f"…{name[1 - _NAME :]}" for name, *_ in kept]
+    left = 24 + 6 * max(map(len, names), default=0)
+    room = high / 40 - low / 40  # so that no whisker ends in the edge
+    frame = _Frame(low - room, high + room, 0, max(len(kept), 1), left=left, height=height)
     shapes = frame.axes(x, "", ticks_y=False)
     if zero is not None:
         (place, top), (_, bottom) = frame.at(zero, max(len(kept), 1)), frame.at(zero, 0)
@@ -217,7 +231,8 @@ def intervals(
         told = {"class": "whisker", "x1": _n(begin), "x2": _n(end), "y1": _n(level), "y2": _n(level)}
         shapes.append(("line", told, f"{name[:60]}: {word(float(value))} [{word(float(low))}, {word(float(high))}]"))
         shapes.append(("circle", {"class": "bar", "cx": _n(middle), "cy": _n(level), "r": 4}, ""))
-        shapes.append(("text", {"class": "tick", "x": 172, "y": _n(level + 4), "text-anchor": "end"}, name[:26]))
+        beside = {"class": "tick", "x": left - 8, "y": _n(level + 4), "text-anchor": "end"}
+        shapes.append(("text", beside, names[index]))
     return Figure(caption, tuple(shapes), height)
 
 
@@ -237,7 +252,7 @@ class _Frame:
         return self._left + wide * ((x - x0) / (x1 - x0)), _TOP + high * (1 - (y - y0) / (y1 - y0))
 
     def axes(
-        self, x: str, y: str, *, ticks_x: bool = True, ticks_y: bool = True
+        self, x: str, y: str, *, ticks_x: bool = True, ticks_y: bool = True, whole_x: bool = False
     ) -> list[tuple[str, Mapping[str, object], str]]:
         """Axes with their names and some numbers."""
         bottom, right = self._height - _BOTTOM, _WIDTH - 16
@@ -246,15 +261,15 @@ class _Frame:
         ]
         middle = {"class": "tick", "x": (self._left + right) / 2, "y": self._height - 8, "text-anchor": "middle"}
         shapes.append(("text", middle, x[:80]))
-        for value in _ticks(*self._x) if ticks_x else ():
+        for value in _ticks(*self._x, least=whole_x) if ticks_x else ():
             place = {"class": "tick", "x": _n(self.at(value, 0)[0]), "y": bottom + 14, "text-anchor": "middle"}
-            shapes.append(("text", place, f"{value:.4g}"))
+            shapes.append(("text", place, word(value)))
         for value in _ticks(*self._y) if ticks_y else ():
             level = self.at(self._x[0], value)[1]
             told = {"class": "grid", "x1": self._left, "x2": right, "y1": _n(level), "y2": _n(level)}
             shapes.append(("line", told, ""))
             place = {"class": "tick", "x": self._left - 6, "y": _n(level + 4), "text-anchor": "end"}
-            shapes.append(("text", place, f"{value:.4g}"))
+            shapes.append(("text", place, word(value)))
         turned = {"class": "tick", "transform": f"translate(12 {(bottom + _TOP) / 2}) rotate(-90)"}
         shapes.append(("text", {**turned, "text-anchor": "middle"}, y[:40]))
         return shapes
@@ -273,10 +288,10 @@ def _apart(low: float, high: float) -> tuple[float, float]:
     return low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Some round numbers from ``low`` to ``high``."""
+def _ticks(low: float, high: float, least: float = 0) -> list[float]:
+    """Some round numbers from ``low`` to ``high``, ``least`` apart or more."""
     size = 10.0 ** math.floor(math.log10((high - low) / 4))
-    step = min((size * part for part in (1, 2, 5, 10)), key=lambda one: abs((high - low) / one - 4))
+    step = max(min((size * part for part in (1, 2, 5, 10)), key=lambda one: abs((high - low) / one - 4)), least)
     digits = 12 - math.floor(math.log10(step))
     return [round(step * k, digits) for k in range(math.ceil(low / step), int(high // step) + 1)]
 
@@ -316,13 +331,15 @@ nav ul { columns: 2; padding-left: 1.2rem; } a { color: var(--fill); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; margin: .6rem 0; }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top;
   overflow-wrap: break-word; max-width: 26rem; }
-td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; } th { color: var(--soft); }
+.number { text-align: right; } td.number { font-variant-numeric: tabular-nums; }
+th { color: var(--soft); vertical-align: bottom; } td { white-space: nowrap; }
+.text { white-space: normal; min-width: 9rem; max-width: 30rem; }
 .note { margin: .5rem 0; padding: .35rem .8rem; border-left: 4px solid var(--soft); }
 .note b { margin-right: .4rem; } .good { border-color: var(--good); } .good b { color: var(--good); }
 .bad { border-color: var(--bad); } .bad b { color: var(--bad); } .doubtful { border-color: var(--doubt); }
 .doubtful b { color: var(--doubt); }
 figure { margin: 1rem 0; } figcaption, .more { color: var(--soft); font-size: .85rem; }
-svg { width: 100%; height: auto; }
+svg { width: 100%; min-width: 30rem; height: auto; }
 .bar { fill: var(--fill); } .axis, .whisker { stroke: var(--soft); } .grid { stroke: var(--line); }
 .mark { stroke: var(--bad); stroke-dasharray: 4 3; } .whisker { stroke-width: 2; }
 .tick { font-size: 11px; fill: var(--soft); } .name { font-size: 11px; } .line { fill: none; stroke-width: 2; }
@@ -337,9 +354,12 @@ _PAGE: Final = """<!DOCTYPE html>
 {% if kind(part) == "Table" %}
 {% if part.folded %}<details><summary>{{ part.title }}</summary>{% endif %}
 {% if part.title and not part.folded %}<h3>{{ part.title }}</h3>{% endif %}
-<div class="scroll"><table><thead><tr>{% for name in part.head %}<th>{{ name }}</th>{% endfor %}</tr></thead><tbody>
+<div class="scroll"><table><thead><tr>\
+{% for name, number in part.heads %}<th{% if number %} class="number"{% endif %}>{{ name }}</th>{% endfor %}\
+</tr></thead><tbody>
 {% for row in part.shown %}
-<tr>{% for text, number in row %}<td{% if number %} class="number"{% endif %}>{{ text }}</td>{% endfor %}</tr>
+<tr>{% for text, number in row %}\
+<td{% if number %} class="number"{% elif text | length > 30 %} class="text"{% endif %}>{{ text }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% if part.left_out %}<p class="more">and {{ part.left_out }} more</p>{% endif %}
@@ -348,12 +368,12 @@ _PAGE: Final = """<!DOCTYPE html>
 <p class="note {{ part.mark }}"><b>{{ {"good": "✓", "info": "i", "doubtful": "?", "bad": "✗"}[part.mark] }}</b>\
 {{ part.text }}</p>
 {% elif kind(part) == "Figure" %}
-<figure><svg viewBox="0 0 640 {{ part.height }}" role="img"><title>{{ part.caption }}</title>
+<figure><div class="scroll"><svg viewBox="0 0 640 {{ part.height }}" role="img"><title>{{ part.caption }}</title>
 {% for element, attributes, text in part.shapes %}
 <{{ element }}{{ attributes | xmlattr }}>{% if element == "text" %}{{ text }}{% elif text %}<title>{{ text }}</title>\
 {% endif %}</{{ element }}>
 {% endfor %}
-</svg><figcaption>{{ part.caption }}</figcaption></figure>
+</svg></div><figcaption>{{ part.caption }}</figcaption></figure>
 {% else %}
 <p>{{ part }}</p>
 {% endif %}

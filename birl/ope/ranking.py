@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from birl.checks import check
 from birl.errors import ConfigError
 from birl.ope.evaluation import DECIDERS, Evaluation, judged
 from birl.ope.intervals import t_interval
-from birl.ope.logged import check_columns, read
+from birl.ope.logged import Logged, check_columns, read
+from birl.ope.screening import KEPT, screened
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +24,13 @@ class Ranking:
         evaluations: by name, in this order.
         ranges: the best and the worst rank that each may have, from 1.
         advice: which to try, in a sentence.
+        set_aside: the values of those that a screen left out, by name, the highest first.
     """
 
     evaluations: Mapping[str, Evaluation]
     ranges: Mapping[str, tuple[int, int]]
     advice: str
+    set_aside: Mapping[str, float] = field(default_factory=dict)
 
 
 def rank(
@@ -39,6 +42,7 @@ def rank(
     behaviour: Any = "logged",
     confidence: float = 0.95,
     seen: Collection[str] = (),
+    keep: int = KEPT,
     seed: int = 0,
 ) -> Ranking:
     """Rank policies by the lower bound of their gain over the logs, with the ranks that each may have.
@@ -46,39 +50,50 @@ def rank(
     A policy is told from another if the interval of their paired difference leaves out 0, all pairs together with this
     confidence (Bonferroni); its best rank is behind all that are better, its worst before all that are worse.
 
+    Of more than ``keep`` policies a cheap screen (one linear model of up to 1,000 episodes for each) chooses those that
+    are evaluated; ranges are among these, and as wide as if all had been (Tang and Wiens 2021, arXiv:2107.11003).
+
     What is chosen by these episodes looks better on them than it is: certify it on others.
 
     Args:
         policies: by name, see `birl.ope.evaluate`.
         dataset: see there, as ``gamma``, ``horizon``, ``behaviour``, ``confidence`` and ``seed``.
         seen: names of policies that have learned from these episodes.
+        keep: how many policies are evaluated.
 
     Raises:
         ConfigError: if there is no policy.
     """
-    found = evaluations(policies, dataset, gamma, horizon, behaviour, confidence, seen, seed)
+    check("keep", keep, int, low=1)
+    logs = logs_of(policies, dataset, gamma, horizon, behaviour, seed)
+    aside: dict[str, float] = {}
+    if len(policies) > keep:
+        value = screened(policies, logs, seed)
+        by_value = sorted(policies, key=lambda name: (name in seen, -value[name]))  # what was seen cannot be judged
+        aside = {name: value[name] for name in by_value[keep:]}
+    kept = {name: policy for name, policy in policies.items() if name not in aside}
+    found = evaluations(kept, logs, behaviour, confidence, seen)
     order = sorted(found, key=lambda name: -lower_bound(found[name]))
-    ranges = _ranges(found, confidence)
+    ranges = _ranges(found, confidence, len(policies))
     found, ranges = {name: found[name] for name in order}, {name: ranges[name] for name in order}
-    return Ranking(found, ranges, _advice(found, ranges))
+    return Ranking(found, ranges, _advice(found, ranges), aside)
+
+
+def logs_of(
+    policies: Mapping[str, Any], dataset: Any, gamma: float, horizon: int | None, behaviour: Any, seed: int
+) -> Logged:
+    """The logs by which policies are ranked; see `rank`."""
+    if not policies:
+        raise ConfigError("there are no policies to rank: give one or more")
+    check_columns(policies, dataset)
+    return read(dataset, gamma, horizon, behaviour, seed)
 
 
 def evaluations(
-    policies: Mapping[str, Any],
-    dataset: Any,
-    gamma: float,
-    horizon: int | None,
-    behaviour: Any,
-    confidence: float,
-    seen: Collection[str],
-    seed: int,
+    policies: Mapping[str, Any], logs: Logged, behaviour: Any, confidence: float, seen: Collection[str]
 ) -> dict[str, Evaluation]:
     """Evaluations of policies by name, over what the logs earned; see `rank`."""
-    if not policies:
-        raise ConfigError("there are no policies to rank: give one or more")
     check("confidence", confidence, float, above=0, below=1)
-    check_columns(policies, dataset)
-    logs = read(dataset, gamma, horizon, behaviour, seed)
     how = behaviour if isinstance(behaviour, str) else "given"
     return {
         name: judged(name, logs, logs.seen_from(policy), None, how, confidence, name in seen)
@@ -92,9 +107,10 @@ def lower_bound(of: Evaluation) -> float:
     return -np.inf if row is None or row.gain_interval is None else float(row.gain_interval.lower)
 
 
-def _ranges(found: Mapping[str, Evaluation], confidence: float) -> dict[str, tuple[int, int]]:
+def _ranges(found: Mapping[str, Evaluation], confidence: float, given: int) -> dict[str, tuple[int, int]]:
+    """Ranges among those that were evaluated, by a confidence that all that were given share."""
     count = len(found)
-    sure = 1 - (1 - confidence) / max(count * (count - 1) // 2, 1)
+    sure = 1 - (1 - confidence) / max(given * (given - 1) // 2, 1)
     better, worse = dict.fromkeys(found, 0), dict.fromkeys(found, 0)
     names = list(found)
     for index, name in enumerate(names):

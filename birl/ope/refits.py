@@ -32,10 +32,12 @@ class Refits:
     Attributes:
         value: the estimate from all episodes, ``[...]``.
         members: from each set of drawn episodes, ``[..., B]``.
+        groups: number of episodes, or of clusters, that were drawn from; 0 if it is not known.
     """
 
     value: Array
     members: Array
+    groups: int = 0
 
     def __sub__(self, other: Refits) -> Refits:
         """The paired difference of two evaluations by the same draws: the gain.
@@ -47,7 +49,11 @@ class Refits:
             raise ShapeError(
                 f"there are refits of the shapes {self.members.shape} and {other.members.shape}: not the same draws"
             )
-        return Refits(self.value - other.value, self.members - other.members)
+        return Refits(self.value - other.value, self.members - other.members, min(self.groups, other.groups))
+
+    def facts(self) -> dict[str, float | None]:
+        """For `birl.ope.judge`: of few episodes the interval holds the truth less often than it says."""
+        return {"refitted_groups": float(self.groups) if self.groups else None}
 
     def interval(self, confidence: float = 0.95) -> Interval:
         """See `birl.ope.refit_interval`."""
@@ -81,7 +87,8 @@ def weighted_refits(value: Array, times: Array) -> Refits:
         times: how often each episode counts, ``[B, n]``, of `resamples`.
     """
     value = np.broadcast_to(value, (1 + len(times), times.shape[1]))
-    return Refits(np.asarray(value[0].mean()), (times * value[1:]).sum(-1) / times.sum(-1))
+    groups = len(np.unique(times, axis=1).T)  # episodes of a cluster are drawn equally often
+    return Refits(np.asarray(value[0].mean()), (times * value[1:]).sum(-1) / times.sum(-1), groups)
 
 
 def linear_refits(

@@ -53,6 +53,13 @@ class Limit:
     remedy: str
     too_low: bool = False
 
+    @property
+    def said(self) -> tuple[str, str, str]:
+        """For people: what it means to be past a limit, where it is doubtful, and where it is refused."""
+        side = "below" if self.too_low else "above"
+        doubtful, refused = ("–" if end is None else f"{side} {end:g}" for end in (self.warn, self.refuse))
+        return self.meaning.format("…"), doubtful, refused
+
     def passed(self, value: float, end: float | None) -> bool:
         """Whether ``value`` is on the wrong side of ``end``. NaN always is."""
         if end is None:
@@ -214,6 +221,12 @@ LIMITS = (
     Limit(
         "bellman_residual", ("robust", "model"), 0.1, 0.5, "the held-out Bellman residual is {} of the rewards' spread",
         "fit the model longer, or give it more history",
+    ),
+    Limit(
+        "refitted_groups", ("model",), 400, 100, "models were refitted on draws of {} episodes or clusters",
+        "log more: where values bend with how episodes end, such intervals held the truth in 89.5 % (of 100 episodes) "
+        "and in 95 % (of 400)",
+        too_low=True,
     ),
     Limit(
         "left_tail", ("weights", "robust"), 0.25, None, "few episodes with great losses decide (a tail of {})", _TAIL

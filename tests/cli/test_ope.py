@@ -122,6 +122,41 @@ def test_a_model_of_each_run_is_chosen(here: Path, birl_: Any, capsys: pytest.Ca
     assert status == 1 and "nowhere is no run folder with models" in said
 
 
+def test_of_many_policies_a_screen_keeps_some(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["rank", "good.d3", "bad.d3", "--dataset", "select", "--epsilon", 0.2, "--keep", 1]
+    status, said = run(capsys, *ask, "--out", "r")
+    assert status == 0 and "set aside by the screen, which keeps 1: bad.d3" in said
+    assert "\ngood.d3 " in said and "\nbad.d3" not in said
+    assert "set aside by the screen" in page("r/ranking.html")
+    assert list(json.loads(Path("r/ranking.json").read_text())["set_aside"]) == ["bad.d3"]
+
+
+def test_settings_are_ordered_by_their_mean_ranks_over_splits(
+    here: Path, birl_: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split, seed in {"s0": 3, "s1": 4}.items():
+        for part in ("train", "select"):
+            contexts(seed + 10 * (part == "select"), storage=Path(split, part)).close()
+        for name in ("good", "bad"):
+            Path(split, name).mkdir()
+            Path(split, name, "run.json").write_text(json.dumps({"dataset": f"{split}/train", "n_steps": 1}))
+            Path(split, name, "model_1.d3").write_bytes(Path(f"{name}.d3").read_bytes())
+    ask = ["s0/bad", "s0/good", "s1/bad", "s1/good"]
+    said = birl_("ope", "choose", *ask, "--part", "select", "--epsilon", 0.2)
+    assert [line.split() for line in said.splitlines()[1:3]] == [["good", "1.0"], ["bad", "2.0"]]
+    assert "Take good: learn with it from all of these episodes" in said
+    told = json.loads(birl_("ope", "choose", *ask, "--part", "select", "--epsilon", 0.2, "--json"))
+    assert told["mean_ranks"] == {"good": 1.0, "bad": 2.0} and list(told["splits"]) == ["s0/select", "s1/select"]
+    assert json.loads(record_of("s0/select").read_text())
+    for words, message in {
+        ("s0/good",): "give --dataset with the episodes to choose by, or --part",
+        ("s0/good", "s1/good", "s1/bad", "--part", "select"): "give one run of each setting in each split",
+        ("nowhere", "--part", "select"): "nowhere does not say of which folder it learned",
+    }.items():
+        status, said = run(capsys, "choose", *words)
+        assert status == 1 and message in said
+
+
 def test_a_conservative_critic_whose_values_fall_is_named(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

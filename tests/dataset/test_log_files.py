@@ -433,3 +433,18 @@ def test_proposals_for_infinite_and_negative_numbers(tmp_path: Path) -> None:
     assert '"r"   # its name; numbers, from 2 to 2, 1 different, 1 infinite' in text
     rows = pyarrow.table({"id": [1, 1, 1], "action": [1, -1, 0]})
     assert "values = [-1, 0, 1]   # all that were taken" in propose([write(rows, tmp_path / "more.parquet")])
+
+
+@pytest.mark.parametrize("name", ["wide.csv", "wide.tsv", "wide.jsonl"])
+def test_too_many_columns_are_refused_before_they_are_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow takes minutes and gigabytes for a million."""
+    monkeypatch.setattr(log_files, "_types", lambda *_: pytest.fail("the file was read"))
+    names = [f"c{k}" for k in range(10_001)]
+    mark = "\t" if name.endswith("tsv") else ","
+    lines = json.dumps(dict.fromkeys(names, 1)) if name.endswith("jsonl") else f"{mark.join(names)}\n{mark.join(names)}"
+    (tmp_path / name).write_text(lines + "\n")
+    for ask in (lambda: propose([tmp_path / name]), lambda: import_files([tmp_path / name], SCHEMA, tmp_path / "out")):
+        with pytest.raises(DataError, match=f"{name} has 10001 columns, at most 10000 are read: select those"):
+            ask()

@@ -14,6 +14,7 @@ import pyarrow
 import pytest
 
 from birl.dataset import LogSchema, ReplayBuffer, from_table, log_columns, tables
+from birl.dataset.storage import Storage
 from birl.errors import (
     ActionError,
     ConfigError,
@@ -202,7 +203,7 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
          ActionError, "row 2 .*action 1 was taken, but the mask .1, 0. does"),
         ({"m": [[1, 1], [0, 0], [1, 1], [1, 1]]}, MASKED, DataError, "row 2 .*must allow at least one"),
         ({"m": [[1], [0], [1], [1]]}, MASKED, ShapeError, "must be a list of 2 zeros and ones"),
-        ({"done": [0, 2, 0, 0]}, {}, DataError, "row 2 .*column 'done': the terminated is 2; it must be 0 or 1"),
+        ({"done": [0, 2, 0, 0]}, {}, DataError, "row 2 .*column 'done': the mark 'terminated' is 2; it must be 0 or 1"),
         ({"done": [1, 0, 0, 0]}, {},
          DataError, "row 2 of the table comes after row 1 of the table, where its episode is terminated"),
         ({}, {"unmarked": ""}, DataError, "row 4 of the table is the last one of its episode and has no mark, as 1 do"),
@@ -454,3 +455,29 @@ def test_counts_are_of_what_stays() -> None:
     assert (counts["rows_in"], counts["rows_out"], counts["duplicates"], gone) == (6, 3, 1, 2)
     with pytest.raises(DataError, match="row 5 of the table is the last one .* no mark, as 1 do"):  # it is before 10
         from_table(given, dataclasses.replace(own, censored_after=10))
+
+
+def test_written_episodes_do_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the files that hold rows on their way nor those of the result add up in what the process takes."""
+
+    def of_files() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
+
+    monkeypatch.setattr(log_columns, "BYTES_AT_ONCE", 2**20)
+    most, extend = [0], Storage.extend
+
+    def watched(*args: Any, **options: Any) -> Any:
+        result = extend(*args, **options)
+        most.append(of_files())
+        return result
+
+    monkeypatch.setattr(Storage, "extend", watched)
+    rows, length = 16_000, 40
+    wide = np.arange(rows * 250, dtype=np.float32).reshape(rows, 250)  # 16 MB, in one file and then in another
+    given = {"trip": np.arange(rows) // length, "done": np.zeros(rows), "x": wide, "a": [0] * rows, "r": [0.0] * rows}
+    before = of_files()
+    found = from_table(given, LogSchema.parse(PLAIN), storage=tmp_path / "data")
+    assert max(most) - before < 6 * 2**20
+    again = ReplayBuffer.open(tmp_path / "data").episodes
+    for episodes in (found.episodes, again):
+        np.testing.assert_array_equal(np.concatenate([each.observations for each in episodes]), wide)

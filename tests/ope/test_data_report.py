@@ -570,11 +570,13 @@ def test_json_has_the_numbers_of_the_page(tmp_path: Path) -> None:
     assert told == found.as_dict()
     tree = ElementTree.fromstring(found.html())
     rows = [["".join(cell.itertext()) for cell in row] for row in tree.iter("tr")]
+    said = {limit.fact: limit.said for limit in reversed(LIMITS)}
     sections = [node.text for node in tree.iter("h2")]
     assert sections == ["Advice", *(check["title"] for check in told["checks"])]
     for check in told["checks"]:
-        values = [*check["facts"].values(), *check["numbers"].values()]
-        assert all(any(row[-1] == word(value) for row in rows) for value in values), check["title"]
+        for name, value in check["facts"].items():
+            meaning, doubtful, forbidden = said[name]
+            assert [meaning, word(value), doubtful, forbidden] in rows, name
         assert all([word(name), word(value)] in rows for name, value in check["numbers"].items())
         for table in check["tables"].values():
             assert all([word(cell) for cell in row] in rows for row in table["rows"][: pages.MOST_ROWS])
@@ -609,6 +611,8 @@ def test_without_jinja2_json_is_still_written(tmp_path: Path, monkeypatch: pytes
 
 def test_advice_has_reason_and_source_and_changes_nothing() -> None:
     logs = Logs()
+    assert not any("2111.04714" in one.source for one in report(logs).advice)  # no observation comes again
+    logs.observation = np.round(2 * logs.observation) / 2
     data = logs.data()
     before = data.storage.columns["observation"].copy()
     found = report_data(data)

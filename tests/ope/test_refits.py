@@ -22,7 +22,9 @@ from birl.ope import (
     FQEConfig,
     Refits,
     Softmax,
+    allowed,
     fqe_refits,
+    judge,
     linear_refits,
     resamples,
     return_refits,
@@ -152,8 +154,14 @@ def test_refits_of_a_dataset() -> None:
     assert gain.members.std() < np.hypot(found.members.std(), earned.members.std())
     same = found - linear_refits(Told(POLICY), data, gamma=0.95, count=40)
     assert same.value == 0 and not same.members.any()
+    assert (found.groups, gain.groups) == (150, 150)
+    (doubt,) = judge(gain.facts())
+    assert not doubt.refused and doubt.family == "model"
+    assert "of 150 episodes or clusters; at least 400 is safe" in doubt.message
+    assert Refits(found.value, found.members).facts() == {"refitted_groups": None}
     users = linear_refits(Told(POLICY), logs(150, extra={"cluster": np.arange(150) // 50}), gamma=0.95, count=40)
     assert len(np.unique(users.members.round(9))) <= 10  # of three users there are ten draws
+    assert users.groups == 3 and "direct_method" not in allowed(judge(users.facts()))
     with pytest.raises(ConfigError, match="count"):
         linear_refits(Told(POLICY), data, count=5)
     with pytest.raises(UnsupportedError, match="linear models are of one choice"):

@@ -88,6 +88,27 @@ def test_intervals() -> None:
     intervals("none", [])
 
 
+def test_figures_are_legible() -> None:
+    """Whole steps have no halves between them, names are whole or end as paths differ, no whisker ends in the edge."""
+    drawn = lines("l", {"a": (range(3), [0.0, 1e5, 2e5])})
+    texts = [text for _, told, text in drawn.shapes if told["class"] == "tick"]
+    assert {"0", "1", "2", "50,000", "200,000"} <= {*texts} and "0.5" not in texts and "2e+05" not in texts
+    long = "runs/" + "x" * 40 + "/model_1000.d3"
+    figure = intervals("i", [("double_reinforcement_learning", 0.0, 1.0, 2.0), (long, 0.0, 1.0, 2.0)])
+    shown = [text for _, told, text in figure.shapes if told.get("text-anchor") == "end"]
+    assert shown == ["double_reinforcement_learning", f"…{long[-33:]}"]
+    (one, _) = shapes(figure, "line", "whisker")
+    (axis,) = shapes(figure, "line", "axis")
+    assert float(str(axis["x1"])) + 5 < float(str(one["x1"])) < float(str(one["x2"])) < float(str(axis["x2"])) - 5
+
+
+def test_heads_stand_over_their_numbers() -> None:
+    text = render_page("t", [Section("s", [Table(["name", "value"], [["a", 1.0], ["b", None]]), Table(["empty"], [])])])
+    assert [(node.text, node.get("class")) for node in parsed(text).iter("th")] == [
+        ("name", None), ("value", "number"), ("empty", None),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("ends", [(0.0, 0.0), (1e300, 1e300), (-1e-300, 1e-300), (-5.0, 1e12), (3.0, 3.0 + 1e-12)])
 def test_any_finite_range_can_be_drawn(ends: tuple[float, float]) -> None:
     figure = lines("l", {"a": ([0.0, 1.0], ends)})

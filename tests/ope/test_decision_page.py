@@ -1,0 +1,51 @@
+"""Pages of verdicts and ranks: what is refused is said once, and what is doubtful is not marked as good."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from birl.ope import evaluate, rank, verdict
+from birl.ope.decision_page import write_ranking, write_report
+from birl.ope.refusals import Finding
+from tests.ope.test_decisions import Told, improved, logs
+
+
+def tree_of(path: Path) -> ElementTree.Element:
+    return ElementTree.fromstring(path.read_text(encoding="utf-8"))
+
+
+def rows_of(tree: ElementTree.Element) -> list[list[str]]:
+    return [["".join(cell.itertext()) for cell in row] for row in tree.iter("tr")]
+
+
+def test_what_is_refused_is_said_once_and_named_beside_each_estimator(tmp_path: Path) -> None:
+    found = evaluate(Told(improved(2.0)), logs(150), gamma=0.95)  # far from the logs: weights are refused
+    refused = [one for one in found.findings if one.refused and one.family == "weights"]
+    write_report(tmp_path, {"far": found}, {"far": verdict(found)})
+    tree = tree_of(tmp_path / "report.html")
+    notes = ["".join(node.itertext()) for node in tree.iter("p") if "note" in node.get("class", "")]
+    assert all(sum(one.message in note for note in notes) == 1 for one in refused) and refused
+    assert not any("kernel" in note for note in notes)
+    table = {row[0]: row[-1] for row in rows_of(tree)}
+    assert table["per_decision"] == table["weighted_per_decision"] == refused[0].fact
+    assert table["doubly_robust (decides)"] == ""
+    labels = [node.text for node in tree.iter("text")]
+    assert "per_decision ✗" in labels and "doubly_robust" in labels
+    (row,) = [cells for cells in rows_of(tree) if cells[0] == "pareto_k"]
+    assert row[1] == "the weights' tail has the shape …" and row[3:] == ["above 0.5", "above 0.7"]
+
+
+def test_doubts_are_marked_as_such_and_a_rank_alone_is_no_range(tmp_path: Path) -> None:
+    found = evaluate(Told(improved(1.0)), logs(400), gamma=0.95)
+    doubt = Finding("robust", False, "kappa", 2.0, "something is doubtful")
+    object.__setattr__(found, "findings", (doubt,))
+    said = verdict(found)
+    assert said.verdict == "ship"
+    write_report(tmp_path, {"one": found}, {"one": said})
+    tree = tree_of(tmp_path / "report.html")
+    marks = {"".join(node.itertext())[1:]: node.get("class") for node in tree.iter("p") if node.get("class")}
+    assert marks["doubtful: something is doubtful"] == "note doubtful" and marks[said.reasons[0]] == "note good"
+    ranked = rank({"a": Told(improved(2.0)), "b": Told(improved(-2.0))}, logs(400), gamma=0.95)
+    write_ranking(tmp_path, ranked)
+    assert [row[:2] for row in rows_of(tree_of(tmp_path / "ranking.html"))[1:3]] == [["a", "1"], ["b", "2"]]
