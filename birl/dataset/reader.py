@@ -73,7 +73,7 @@ class Source:
         if rows.weight is None:
             return Rows(index, goal=rows.goal, augmented=augmented)
         generation = drawn_from.numbers(drawn_from.place.host(rows.index))
-        return Rows(index, storage.place.indices(rows.weight), generation, rows.goal, augmented)
+        return Rows(index, storage.place.indices(rows.weight), generation, rows.goal, augmented, rows.scale)
 
     def _augmented(self, view: View, count: int) -> Array:
         """Random numbers ``[count, 2, k]`` of an augmentation."""

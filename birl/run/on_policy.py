@@ -59,6 +59,11 @@ def on_policy_fitter(
     if cluster is not None:
         check_cluster(env, buffer, False, cluster)
         check_rollouts(algorithm, cluster)
+        if cluster.shards:
+            raise UnsupportedError(
+                f"Cluster.shards is {cluster.shards}, but {type(algorithm).__name__} learns from rollouts, not from "
+                "a replay: leave shards out, or use an algorithm that replays, such as SAC"
+            )
         if cluster.learners > 1:
             raise UnsupportedError(
                 f"Cluster.learners is {cluster.learners}, but {type(algorithm).__name__} learns from rollouts, which "
