@@ -170,7 +170,7 @@ class Reader:
             count = check("batch_size", count, int, low=1)
         drawn = [(source, source.draw(view, n)) for reader in (self, *beside) for source, n in reader._shares(count)]
         groups = [drawn] if len(self.sources) == 1 else [[pair] for pair in drawn]
-        first, *others = [_read(view, group) for group in groups]
+        first, *others = [read_rows(view, group) for group in groups]
         batch = first.concatenate(*others) if others else first
         return batch if batch.weights is None else batch.having(rows=drawn)
 
@@ -273,7 +273,7 @@ class Reader:
             source.set_state(own)
 
 
-def _read(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
+def read_rows(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
     """The minibatch of rows that were drawn from sources of one storage."""
     source, rows = drawn[0]
     storage, join = source.storage, source.storage.place.join

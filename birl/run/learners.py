@@ -15,12 +15,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from birl.dataset import Uniform
 from birl.dataset.reader import Reader
 from birl.distributed import AverageGradients
 from birl.distributed.group import Broken, Group, Store
 from birl.distributed.rounds import Rounds
 from birl.errors import WorkerError
 from birl.run.checkpoint import random_state, set_random_state
+from birl.run.choosing import Choosing
 from birl.run.cluster import Cluster
 from birl.run.learning import Adopt, Done, Update, digest_of
 from birl.run.others import Others
@@ -47,7 +49,9 @@ class Learners(Others):
     def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
         algorithm.learner.check_together()
         super().__init__(algorithm, buffer, cluster, 0)
-        self.source = Reader([replace(self._given, storage=self.lanes[0])])
+        uniform = isinstance(self._given.sampler, Uniform)
+        self._choosing = None if uniform else Choosing(self._given, self.lanes)
+        self.source = self._choosing or Reader([replace(self._given, storage=self.lanes[0])])
         self._store: Store | Rounds | None = None
         self._group: Group | None = None
         self._digest = ""  # that they must answer with
@@ -71,7 +75,8 @@ class Learners(Others):
             digested = number % CHECK_INTERVAL == 0
             for index, lanes in self.lanes.items():
                 if index:
-                    self._send(index, Update(number, list(lanes.changes()), digested))
+                    rows = None if self._choosing is None else self._choosing.chosen[index]
+                    self._send(index, Update(number, list(lanes.changes()), digested, rows))
             try:
                 make()
                 break
@@ -115,6 +120,8 @@ class Learners(Others):
                 break
             self._part()
         self._algorithm.engine.reduce = AverageGradients(None, self._group.mean)
+        if self._choosing is not None:
+            self._choosing.group = self._group
 
     def _part(self) -> None:
         if self._group is not None:

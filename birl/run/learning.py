@@ -20,11 +20,13 @@ from birl._version import __version__
 from birl.dataset import DatasetInfo
 from birl.dataset.lanes import Changes, Copied
 from birl.dataset.reader import Reader, Source
+from birl.dataset.sampling import Rows
 from birl.distributed import AverageGradients
 from birl.distributed.group import Broken, Gloo, Group, Meeting
 from birl.distributed.transport import Work
 from birl.errors import ConfigError
 from birl.run.checkpoint import randomness_kept
+from birl.run.choosing import Chosen
 from birl.seeding import root_kept, seed
 from birl.types import Array, Loss
 
@@ -64,11 +66,13 @@ class Update(NamedTuple):
         number: of the update, from 1.
         changes: what was written to its lanes since the last one.
         digested: whether to answer with a digest of the parameters.
+        rows: of the minibatch; ``None`` to draw them.
     """
 
     number: int
     changes: list[Changes]
     digested: bool
+    rows: Rows | None = None
 
 
 class Find(NamedTuple):
@@ -130,6 +134,7 @@ class Learning(Work):
             )
         self._given, self._join = given, join
         self._group: Group | None = None
+        self._size = 0  # of the group
         self._place = f"the beginning of learner {given.learner}"
         kind, config, device, observations, actions = given.algorithm
         if given.threads is not None:
@@ -169,7 +174,7 @@ class Learning(Work):
         return self._place
 
     def _meet(self, meeting: Meeting) -> Done:
-        self._group = self._join(meeting, self._given.learner)
+        self._group, self._size = self._join(meeting, self._given.learner), meeting.size
         self._algorithm.engine.reduce = AverageGradients(None, self._group.mean)
         return Done()
 
@@ -178,7 +183,10 @@ class Learning(Work):
             self._lanes.follow(changes)
         learner = self._algorithm.learner
         self._draw_anew(order.number)
-        learner.learn(learner.draw(self._reader))
+        source: Any = self._reader
+        if order.rows is not None:
+            source = Chosen(self._source, order.rows, self._group, self._given.learner, self._size)
+        learner.learn(learner.draw(source))
         return Done(digest=digest_of(self._algorithm.nets) if order.digested else "")
 
     def _find(self, order: Find, parameters: dict[str, Array]) -> Done:

@@ -51,10 +51,16 @@ class Others:
 
     def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster, first: int) -> None:
         sources = list(getattr(getattr(buffer, "reader", None), "sources", ()))
-        if len(sources) != 1 or not isinstance(sources[0].sampler, Uniform):
+        if len(sources) != 1:
             raise UnsupportedError(
-                "several learners draw uniformly from the steps of their own collectors: give one buffer without "
-                "sampler=, or leave learners out"
+                f"{len(sources)} buffers were given to several learners, which divide one: give one buffer, or leave "
+                "learners out"
+            )
+        uniform = isinstance(sources[0].sampler, Uniform)
+        if not uniform and (cluster.gradients == "pushed" or not algorithm.learner.experience.gathers):
+            raise UnsupportedError(
+                f"a {type(sources[0].sampler).__name__} chooses rows of minibatches that are learned from together: "
+                "make the buffer without sampler=, or leave gradients='pushed' out"
             )
         self._algorithm, self._cluster, self._given = algorithm, cluster, sources[0]
         own = cluster.lanes // (cluster.learners - first)

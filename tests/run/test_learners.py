@@ -83,14 +83,19 @@ def joined(batches: list[Any]) -> Any:
     return type(batches[0])(**{name: torch.cat([getattr(each, name) for each in batches]) for name in names})
 
 
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("make", [dqn, sac])
+def prioritized() -> dict[str, Any]:
+    return {"sampler": PrioritizedSampler(), "limit": 48}
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "stored"), [(dqn, 2, dict), (dqn, 3, prioritized), (sac, 3, dict), (sac, 2, prioritized)]
+)
 def test_learners_learn_what_one_learns_from_joined_minibatches(
-    make: Any, count: int, monkeypatch: pytest.MonkeyPatch
+    make: Any, count: int, stored: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         notes = Notes(patched)
-        together, _ = run(cluster(count), make, n_steps=60)
+        together, _ = run(cluster(count), make, n_steps=60, stored=stored)
     assert len(notes.batches) == count and together.grad_step == len(next(iter(notes.batches.values()))) > 10
     alone = make()
     alone.build_with_env(Drift(make is dqn))
@@ -178,9 +183,11 @@ class Unruly(Rounds):
         return index, answer
 
 
-@pytest.mark.parametrize("make", [dqn, sac])
-def test_lost_learners_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    expected = run(cluster(3), make)
+@pytest.mark.parametrize(("make", "stored"), [(dqn, prioritized), (sac, dict)])
+def test_lost_learners_change_nothing(
+    make: Any, stored: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    expected = run(cluster(3), make, stored=stored)
     made: list[Unruly] = []
 
     def transport(given: Any, grace: float) -> Unruly:
@@ -189,7 +196,7 @@ def test_lost_learners_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setitem(others.TRANSPORTS, "processes", transport)
     with caplog.at_level(logging.WARNING):
-        assert same(run(cluster(3), make), expected)
+        assert same(run(cluster(3), make, stored=stored), expected)
     assert not made[0].left["mean"] and not made[0].left["answer"]
     assert "learner 1 was ended by SIGKILL, in update" in caplog.text
 
@@ -233,11 +240,12 @@ _real = others.TRANSPORTS["processes"]
 
 
 @pytest.mark.slow
-def test_learners_in_processes_survive_sigkill(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    expected = run(cluster(collectors=2), sac)
+@pytest.mark.parametrize("stored", [dict, prioritized])
+def test_learners_in_processes_survive_sigkill(stored: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    expected = run(cluster(collectors=2), sac, stored=stored)
     real = Real(monkeypatch, {8: signal.SIGKILL})  # in the step of the actor
     with caplog.at_level(logging.WARNING):
-        assert same(run(cluster(collectors=2), sac), expected)
+        assert same(run(cluster(collectors=2), sac, stored=stored), expected)
     assert not real.kinds and len(real.pauses) == 1
     print(f"noticed after {real.pauses[0]:.1f} s")
     assert "learner 1 was ended by SIGKILL, in update 3 or before; it is made anew" in caplog.text
@@ -303,10 +311,13 @@ def _is_there(number: int) -> bool:
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["together", "turns"])
-@pytest.mark.parametrize("make", [dqn, sac])
-def test_a_resumed_run_is_the_same(make: Any, order: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "order", "stored"),
+    [(dqn, "together", prioritized), (sac, "together", dict), (dqn, "turns", dict), (sac, "turns", prioritized)],
+)
+def test_a_resumed_run_is_the_same(make: Any, order: str, stored: Any, tmp_path: Path) -> None:
     options: Any = {"explorer": lambda: ConstantEpsilonGreedy(0.3)} if make is dqn else {}
+    options["stored"] = stored
     expected = run(cluster(order=order), make, **options)
 
     def callback(_: Any, epoch: int, step: int) -> None:
@@ -356,9 +367,9 @@ def test_what_cannot_be_averaged(make: Any, error: Any, says: str) -> None:
 
 
 def test_what_several_learners_do_not_go_with() -> None:
-    buffer = create_fifo_replay_buffer(100, env=Drift(), lanes=4, sampler=PrioritizedSampler())
-    with pytest.raises(UnsupportedError, match="draw uniformly from the steps of their own collectors"):
-        dqn().fit_online(Drift(), buffer, cluster=cluster())
+    buffer = create_fifo_replay_buffer(100, env=Drift(), lanes=3, sampler=PrioritizedSampler())
+    with pytest.raises(UnsupportedError, match="a PrioritizedSampler chooses rows of minibatches .* learned from tog"):
+        dqn().fit_online(Drift(), buffer, cluster=cluster(4, collectors=3, gradients="pushed"))
     with pytest.raises(UnsupportedError, match="PPO learns from rollouts, which several learners"):
         rolled(cluster(fragment=None))
 
