@@ -244,7 +244,7 @@ def test_actors_of_apex_explore_by_their_number(tmp_path: Path, monkeypatch: pyt
     given = [each.compute_epsilon(10**6) for each in seen["explorer"]]
     assert given == pytest.approx([0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8])
     assert seen["cluster"] == birl.Cluster(4, shards=1) and seen["update_interval"] == 650
-    sampler, picker = seen["buffer"].sampler, seen["buffer"].transition_picker
+    sampler, picker = seen["buffer"].reader.sources[0].sampler, seen["buffer"].transition_picker
     assert (sampler.alpha, sampler.beta, picker.n_steps, seen["config"].batch_size) == (0.6, 0.4, 3, 512)
 
 

@@ -103,7 +103,7 @@ _256_256: Final = VectorEncoderFactory([256, 256])
 _64_64: Final = VectorEncoderFactory([64, 64], activation="tanh")
 
 
-_APEX_PAPER: Final = "arXiv:1803.00933"
+_APEX_PAPER, _R2D2_PAPER = "arXiv:1803.00933", "openreview r1lyTjAqYX"
 
 
 def _many_actors(*, target: int, start: int, source: str) -> tuple[Setting, ...]:
@@ -116,8 +116,8 @@ def _many_actors(*, target: int, start: int, source: str) -> tuple[Setting, ...]
     """
     return (
         Setting("--n-steps", 50_000_000, f"200 million frames, as of the others; {source} shows billions"),
-        Setting("--atari", True, f"{source}: no sticky actions, 30 no-ops"),
-        Setting("--frame-stack", 4, source),
+        Setting("--atari", True, f"{source}: no sticky actions, 30 no-ops; here lost lives end episodes"),
+        Setting("--frame-stack", 4, _DQN_PAPER),
         Setting("--collectors", 8, f"what fits on one machine; {source} has hundreds"),
         Setting("--shards", 1, f"{source}: one replay, outside the learner"),
         Setting("--explorer", "epsilon-ladder", f"{source}: 0.4 ** (1 + 7 i / (N - 1)) for actor i of N"),
@@ -270,6 +270,24 @@ ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             ),
             Setting("encoder_factory", _CONVOLUTIONS, f"{_APEX_PAPER}: streams of 512 after the convolutions"),
             _head(MeanQFunctionFactory(dueling=[512]), _APEX_PAPER),
+        ),
+    ),
+    ("DoubleDQN", "r2d2"): (
+        f"Kapturowski et al. 2019, {_R2D2_PAPER} (R2D2), without its rescaled values; nothing here was run for as long",
+        (
+            *_many_actors(target=2500, start=50_000, source=_R2D2_PAPER),
+            Setting("--update-interval", 13_312, f"{_R2D2_PAPER}: 256 actors of 260 steps, and 5 updates, in a second"),
+            Setting("--buffer-size", 4_000_000, f"{_R2D2_PAPER} table 2"),
+            Setting("--multi-step", 5, _R2D2_PAPER),
+            Setting("--priority-alpha", 0.9, f"{_R2D2_PAPER} table 2, of 0.9 of the largest error and 0.1 of the mean"),
+            Setting("--priority-beta", 0.6, f"{_R2D2_PAPER} table 2, where it stays; here it rises to 1 over the run"),
+            Setting("sequence_length", 80, f"{_R2D2_PAPER} table 2; here from any step on, with its stored state"),
+            Setting("burn_in", 40, f"{_R2D2_PAPER} table 2"),
+            Setting("batch_size", 64, f"{_R2D2_PAPER} table 2: sequences"),
+            Setting("gamma", 0.997, f"{_R2D2_PAPER} table 2"),
+            *_adam(1e-4, 1e-3, f"{_R2D2_PAPER} table 2"),
+            Setting("encoder_factory", LSTMEncoderFactory(hidden_size=512), f"{_R2D2_PAPER}: behind DQN's convolutions"),
+            _head(MeanQFunctionFactory(dueling=[512]), _R2D2_PAPER),
         ),
     ),
     ("MunchausenDQN", "atari"): (

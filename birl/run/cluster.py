@@ -63,7 +63,8 @@ class Cluster:
         restarts: how often in a row a collector may be lost before it has sent anything, or learners without an update
             between them, or a shard without a minibatch, until the run ends.
         step_timeout: seconds after which a collector that stays in one step is ended and made anew. One that hangs in
-            the same step again ends the run. ``transport="inline"`` waits for ever.
+            the same step again ends the run. So is a learner that keeps the others waiting for as long, and a shard
+            that draws for as long. ``transport="inline"`` waits for ever.
         patience: with ``"ray"``: seconds in which a collector that was lost, with its machine maybe, must find a place.
         on_error: what happens if an environment raises an error. ``"stop"``: the run ends with it, and names the seed
             and the actions that led there. ``"restart"``: the episode ends before the step that failed, as truncated,

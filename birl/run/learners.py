@@ -108,7 +108,7 @@ class Learners(Others):
                 continue
             if self._store is None:
                 self._store = self._there_is if isinstance(self._there_is, Rounds) else Store(self._there_is.host)
-            meeting = self._store.next(self._cluster.learners, self._grace)
+            meeting = self._store.next(self._cluster.learners, self._cluster.step_timeout)
             for index in self._open:
                 self._send(index, meeting)
             try:

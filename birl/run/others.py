@@ -11,7 +11,6 @@ import torch
 from birl.checks import check
 from birl.dataset import Uniform
 from birl.dataset.lanes import Lanes
-from birl.distributed.group import GRACE
 from birl.distributed.ray import Remote
 from birl.distributed.rounds import Rounds
 from birl.distributed.transport import Gone, Processes, Transport
@@ -22,10 +21,10 @@ from birl.run.learning import Done, Given, Learning
 from birl.seeding import is_seed, new_generator
 from birl.types import State
 
-TRANSPORTS: Final[dict[str, Callable[[Cluster, float], Transport]]] = {
-    "inline": lambda cluster, grace: Rounds(Learning),
-    "processes": lambda cluster, grace: Processes(Learning, grace),
-    "ray": lambda cluster, grace: Remote(Learning, cluster.address, grace, cluster.patience),
+TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
+    "inline": lambda cluster: Rounds(Learning),
+    "processes": lambda cluster: Processes(Learning, cluster.step_timeout),
+    "ray": lambda cluster: Remote(Learning, cluster.address, cluster.step_timeout, cluster.patience),
 }
 
 
@@ -67,7 +66,6 @@ class Others:
         numbers = range(first, cluster.learners)
         self.lanes = {number: Lanes(buffer.storage, i * own, own) for i, number in enumerate(numbers)}
         self._seed = int(new_generator().integers(2**32))
-        self._grace = min(GRACE, cluster.step_timeout)
         self._transport: Transport | None = None
         self._there: set[int] = set()  # learners that have begun and have their steps
         self._open: dict[int, int] = {}  # number of answers of each that are to come
@@ -159,7 +157,7 @@ class Others:
         return self._transport
 
     def __enter__(self) -> Self:
-        self._transport = TRANSPORTS[self._cluster.transport](self._cluster, self._grace)
+        self._transport = TRANSPORTS[self._cluster.transport](self._cluster)
         self._algorithm.learner.shared = "several learners learn together"
         return self
 

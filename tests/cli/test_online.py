@@ -720,7 +720,7 @@ def test_collectors_make_the_steps(birl_: Any, tmp_path: Path, monkeypatch: pyte
 def test_learners_and_shards_of_collectors(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(Collecting))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Rounds(Learning))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
     monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(Sharding))
     words = [*DQN_WORDS, "--n-steps", 100, "--collectors", 2, "--fragment", 5]
     birl_(*words, "--out", tmp_path / "a", "--learners", 2)

@@ -21,7 +21,7 @@ from run.test_learners import Notes, cluster
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Rounds(Learning))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
     monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
 
 

@@ -46,7 +46,7 @@ def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process, unless a test says otherwise, and are compared after every update."""
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Rounds(Learning))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
     monkeypatch.setattr(learners, "CHECK_INTERVAL", 1)
     monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
 
@@ -190,7 +190,7 @@ def test_lost_learners_change_nothing(
     expected = run(cluster(3), make, stored=stored)
     made: list[Unruly] = []
 
-    def transport(given: Any, grace: float) -> Unruly:
+    def transport(given: Any) -> Unruly:
         made.append(Unruly({1, 8, 9, 12}, {1, 2, 5, 11, 12, 30}))
         return made[-1]
 
@@ -203,9 +203,18 @@ def test_lost_learners_change_nothing(
 
 def test_learners_that_are_lost_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     always = set(range(1, 1000))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Unruly(always, set()))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Unruly(always, set()))
     with pytest.raises(WorkerError, match="learners were ended 4 times in a row .learner 1 last, by SIGKILL. without"):
         run(cluster(restarts=3))
+
+
+def test_learners_wait_for_one_another_as_long_as_the_cluster_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    meet = Rounds.next
+    monkeypatch.setattr(Rounds, "next", lambda self, size, grace: told.append(grace) or meet(self, size, grace))
+    run(cluster(step_timeout=40.0), n_steps=30)
+    assert told == [40.0]
+    assert _real(cluster(step_timeout=40.0))._watch._limits[True] == 40.0
 
 
 class Real:
@@ -216,8 +225,8 @@ class Real:
         self.kinds, self.count, self.pauses = dict(kinds), 0, []
         make, mean = _real, Gloo.mean
 
-        def made(given: Any, grace: float) -> Any:
-            self.workers.append(make(given, grace))
+        def made(given: Any) -> Any:
+            self.workers.append(make(given))
             return self.workers[-1]
 
         def meant(group: Any, value: Any) -> Any:
@@ -262,7 +271,7 @@ def test_stopped_learners_are_noticed(monkeypatch: pytest.MonkeyPatch, caplog: A
     )
     real = Real(monkeypatch, {8: signal.SIGSTOP})
     with caplog.at_level(logging.WARNING):
-        assert same(run(cluster(collectors=2), sac), expected)
+        assert same(run(cluster(collectors=2, step_timeout=3.0), sac), expected)
     print(f"noticed after {told[0] - real.begin:.1f} s")
     assert "learner 1 was ended because it did not move" in caplog.text
     assert not multiprocessing.active_children()
@@ -281,7 +290,7 @@ if __name__ == "__main__":
 
     made = []
     begin = test_learners.others.TRANSPORTS["processes"]
-    test_learners.others.TRANSPORTS["processes"] = lambda *given: made.append(begin(*given)) or made[-1]
+    test_learners.others.TRANSPORTS["processes"] = lambda given: made.append(begin(given)) or made[-1]
     test_learners.fleet.TRANSPORTS["processes"] = lambda given: test_learners.Inline(test_learners.Collecting)
     run(test_learners.cluster(collectors=2), sac, n_steps=10**6, callback=tell)
 """
