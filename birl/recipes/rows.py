@@ -286,7 +286,7 @@ ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("batch_size", 64, f"{_R2D2_PAPER} table 2: sequences"),
             Setting("gamma", 0.997, f"{_R2D2_PAPER} table 2"),
             *_adam(1e-4, 1e-3, f"{_R2D2_PAPER} table 2"),
-            Setting("encoder_factory", LSTMEncoderFactory(hidden_size=512), f"{_R2D2_PAPER}: behind DQN's convolutions"),
+            Setting("encoder_factory", LSTMEncoderFactory(hidden_size=512), f"{_R2D2_PAPER}: after DQN's convolutions"),
             _head(MeanQFunctionFactory(dueling=[512]), _R2D2_PAPER),
         ),
     ),

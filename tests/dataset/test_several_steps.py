@@ -48,6 +48,7 @@ def test_sums_are_those_of_the_episode_up_to_the_ends_of_the_sequence() -> None:
     made, episodes = buffer()
     batch = made.reader.draw(SequenceView(LENGTH, BURN_IN), 64)
     seen = set()
+    assert (batch.intervals[batch.masks == 0] == 1).all() and (batch.masks == 0).any()
     for b in range(64):
         real = np.flatnonzero(batch.masks[:, b])
         last = real[-1] + 1  # steps after it are not known

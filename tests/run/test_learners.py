@@ -35,7 +35,7 @@ from birl.run import fleet, learners, others
 from birl.run.collecting import Collecting
 from birl.run.learning import Learning
 from run.fakes import Drift
-from run.test_fleet import dqn, rolled, run, sac, same
+from run.test_fleet import dqn, run, sac, same
 
 
 def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
@@ -379,8 +379,6 @@ def test_what_several_learners_do_not_go_with() -> None:
     buffer = create_fifo_replay_buffer(100, env=Drift(), lanes=3, sampler=PrioritizedSampler())
     with pytest.raises(UnsupportedError, match="a PrioritizedSampler chooses rows of minibatches .* learned from tog"):
         dqn().fit_online(Drift(), buffer, cluster=cluster(4, collectors=3, gradients="pushed"))
-    with pytest.raises(UnsupportedError, match="PPO learns from rollouts, which several learners"):
-        rolled(cluster(fragment=None))
 
 
 def test_parameters_that_somebody_changed_are_noticed() -> None:
