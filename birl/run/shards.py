@@ -223,17 +223,16 @@ class Shards:
 
     @property
     def _transported(self) -> Transport:
-        if self._transport is None:
-            self._transport = TRANSPORTS[self._cluster.transport](self._cluster)
+        assert self._transport is not None
         return self._transport
 
     def __enter__(self) -> Self:
+        self._transport = TRANSPORTS[self._cluster.transport](self._cluster)
         return self
 
     def __exit__(self, *error: object) -> None:
         """End all shards."""
-        if self._transport is not None:
-            self._transport.close()
+        self._transported.close()
         self._transport = None
         for shard in self._shards:
             shard.begun = False
@@ -242,11 +241,11 @@ class Shards:
 
     def get_state(self, *, contents: bool = False) -> State:
         """State of all samplers and generators, and the minibatch that was drawn ahead. Steps are not included."""
-        if self._transport is not None:
-            self.settle()
-            for shard in self._shards:
+        self.settle()
+        for shard in self._shards:
+            if shard.begun:
                 self._send(shard, Tell())
-            self.settle()
+        self.settle()
         shards = {}
         for shard in self._shards:
             drawn = {} if shard.drawn is None else {"drawn": _saved(shard.drawn)}
