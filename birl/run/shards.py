@@ -150,15 +150,16 @@ class Shards:
         self._number += 1
         for shard in self._shards:
             self._begin(shard)
+            if len(shard.since) >= TOLD_INTERVAL:
+                self._send(shard, Tell())
             changes = list(shard.lanes.changes())
             self._send(shard, Draw(self._number, view, count // len(self._shards), changes))
 
     def _give_back(self, shard: _Shard, generation: Array, priority: Array) -> None:
         greatest = float(priority.max(initial=0.0))
-        told = greatest > shard.greatest or len(shard.since) >= TOLD_INTERVAL
-        shard.greatest = max(greatest, shard.greatest)
         self._begin(shard)
-        self._send(shard, Priorities(generation, priority, told))
+        self._send(shard, Priorities(generation, priority, told=greatest > shard.greatest))
+        shard.greatest = max(greatest, shard.greatest)
 
     def _send(self, shard: _Shard, order: Draw | Priorities | Tell) -> None:
         shard.open.append(order)
