@@ -211,6 +211,8 @@ class Inputs(NamedTuple):
             ``following[t]`` with its state after ``observation[t]``, so that values of next observations are
             right at every time limit and episode end in the sequence.
         state_out: if a dict, a recurrent network writes its final state into it under its own name.
+        later: int64 ``[T, B]``: ``following[t]`` is seen after ``observation[t + later[t]]`` instead, as n-step returns
+            are; ``None`` for 0.
     """
 
     observation: Tree
@@ -218,6 +220,7 @@ class Inputs(NamedTuple):
     is_first: Tensor | None = None
     following: Tree = None
     state_out: dict[str, Tensor] | None = None
+    later: Tensor | None = None
 
     @property
     def mask(self) -> Tensor | None:
@@ -245,6 +248,7 @@ class Batch:
         is_first: bool ``[T, B]`` or ``None``: a new episode starts at this step (sequences only).
         state: start states ``[B, size]`` by network name, or ``None`` (sequences only).
         extra: further tensors (or trees) by name: ``advantage``, ``returns_to_go``, ``timestep``, ``log_prob`` …
+        later: int64 ``[T, B]`` or ``None``: see `Inputs` (sequences of n-step returns only).
     """
 
     observation: Tree
@@ -256,6 +260,7 @@ class Batch:
     is_first: Tensor | None = None
     state: Mapping[str, Tensor] | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
+    later: Tensor | None = None
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -295,7 +300,7 @@ class Batch:
         """Network inputs at ``next_observation``."""
         if self.is_first is None:
             return Inputs(self.next_observation)
-        return Inputs(self.observation, self.state, self.is_first, following=self.next_observation)
+        return Inputs(self.observation, self.state, self.is_first, self.next_observation, later=self.later)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """Apply ``function`` to every tensor with the batch's leading dimensions (start states excluded)."""
@@ -309,6 +314,7 @@ class Batch:
             weight=function(self.weight),
             is_first=None if self.is_first is None else function(self.is_first),
             extra=tree_map(function, self.extra),
+            later=None if self.later is None else function(self.later),
         )
 
 

@@ -24,6 +24,7 @@ from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.optimizers import LinearSchedulerFactory
 from birl.recipes import RECIPES, Setting, find, names
+from birl.run import shards
 
 
 @pytest.mark.parametrize("key", RECIPES, ids="-".join)
@@ -233,6 +234,43 @@ def test_an_atari_game_with_its_recipe(tmp_path: Path, monkeypatch: pytest.Monke
     assert seen["env"].num_envs == 8 and seen["env"].single_observation_space.shape == (4, 84, 84)
     environment = sys.modules["birl.cli.folder"].environment_of(tmp_path / "dqn", None)[1]
     assert environment.observation_space.shape == (4, 84, 84) and "ClippedReward" not in str(environment)
+
+
+def test_actors_of_apex_explore_by_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(DoubleDQN, "fit_online", lambda self, env, **options: seen.update(options, config=self.config))
+    words = ["--recipe", "apex", "--collectors", 4, "--buffer-size", 400]
+    assert run("train", "DoubleDQN", "--env-id", "ALE/Pong-v5", *words, "--out", tmp_path / "run") == 0
+    given = [each.compute_epsilon(10**6) for each in seen["explorer"]]
+    assert given == pytest.approx([0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8])
+    assert seen["cluster"] == birl.Cluster(4, shards=1) and seen["update_interval"] == 650
+    sampler, picker = seen["buffer"].reader.sources[0].sampler, seen["buffer"].transition_picker
+    assert (sampler.alpha, sampler.beta, picker.n_steps, seen["config"].batch_size) == (0.6, 0.4, 3, 512)
+
+
+@pytest.mark.slow
+def test_apex_on_a_game_with_a_shard_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors and a shard in processes; what it learns is what it learns without the kill."""
+    words = ["train", "DoubleDQN", "--env-id", "ALE/Pong-v5", "--recipe", "apex", "--n-steps", 260, "--collectors", 2]
+    words += ["--fragment", 20, "--random-steps", 200, "--buffer-size", 210, "--n-steps-per-epoch", 130]
+    words += ["--eval-steps", 30, "--update-interval", 4, "batch_size=8", "target_update_interval=4"]
+    assert run(*words, "--out", tmp_path / "whole") == 0
+    learn, made, begin = DoubleDQN.fit_online, [], shards.TRANSPORTS["processes"]
+
+    def killed(self: Any, env: Any, **options: Any) -> None:
+        def kill(_: Any, epoch: int, step: int) -> None:
+            if step == 236:
+                os.kill(made[0]._workers[0].number, signal.SIGKILL)
+
+        learn(self, env, **options, callback=kill)
+
+    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: made.append(begin(cluster)) or made[-1])
+    monkeypatch.setattr(DoubleDQN, "fit_online", killed)
+    assert run(*words, "--out", tmp_path / "parts") == 0
+    model, again = (birl.load_learnable(tmp_path / name / "model_260.d3") for name in ("whole", "parts"))
+    assert model.grad_step == again.grad_step > 10
+    for name, tensor in model.nets.state_dict().items():
+        assert torch.equal(tensor, again.nets.state_dict()[name]), name
 
 
 @pytest.mark.slow

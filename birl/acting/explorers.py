@@ -141,6 +141,23 @@ class ConstantEpsilonGreedy(LinearDecayEpsilonGreedy):
         super().__init__(epsilon, epsilon, 1)
 
 
+def epsilon_ladder(n: int, base: float = 0.4, power: float = 7.0) -> list[ConstantEpsilonGreedy]:
+    """Explorers of ``n`` collectors, from ``base`` down to ``base**(1 + power)``.
+
+    Collector ``i`` takes random actions with probability ``base**(1 + power * i / (n - 1))``, which stays the same
+    (Horgan et al. 2018, Ape-X, arXiv:1803.00933, section 4.1). A single one has ``base``.
+
+    Args:
+        n: number of collectors.
+        base: probability of the first one, in [0, 1].
+        power: how steeply the others' fall.
+    """
+    check("n", n, int, low=1)
+    check("base", base, float, low=0, high=1)
+    check("power", power, float, low=0)
+    return [ConstantEpsilonGreedy(base ** (1 + power * i / max(n - 1, 1))) for i in range(n)]
+
+
 class ExponentialDecayEpsilonGreedy(EpsilonGreedy):
     """Random discrete actions with the probability ``max(start_epsilon * decay**step, end_epsilon)``.
 

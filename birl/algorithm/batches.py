@@ -53,7 +53,15 @@ def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
         None if is_first is None else units.tensor(is_first).to(torch.bool),
         {name: units.tensor(value) for name, value in minibatch.start_states.items()} or None,
         extra,
+        _later(minibatch, units),
     )
+
+
+def _later(minibatch: MiniBatch, units: Units) -> Tensor | None:
+    """By how many steps the next observations of sequences follow later than one step."""
+    if minibatch.is_first is None or minibatch.intervals is None:
+        return None
+    return (units.column(minibatch.intervals) - 1).to(torch.int64)
 
 
 def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tensor]:

@@ -25,6 +25,7 @@ from birl.acting.explorers import (
     LinearDecayEpsilonGreedy,
     NormalNoise,
     OrnsteinUhlenbeckNoise,
+    epsilon_ladder,
 )
 from birl.algorithm import Algorithm
 from birl.algorithm import Algorithm as QLearningAlgoBase
@@ -51,6 +52,7 @@ __all__ = [
     "TransformerActionSampler",
     "TransformerAlgoBase",
     "TransformerInput",
+    "epsilon_ladder",
 ]
 
 

@@ -14,6 +14,7 @@ from birl.acting.explorers import Greedy as Greedy
 from birl.acting.explorers import LinearDecayEpsilonGreedy as LinearDecayEpsilonGreedy
 from birl.acting.explorers import NormalNoise as NormalNoise
 from birl.acting.explorers import OrnsteinUhlenbeckNoise as OrnsteinUhlenbeckNoise
+from birl.acting.explorers import epsilon_ladder as epsilon_ladder
 from birl.algorithm.algorithm import Algorithm as Algorithm
 from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgorithm
 from birl.algos.a2c import A2C as A2C

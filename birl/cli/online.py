@@ -19,6 +19,7 @@ from birl.acting.explorers import (
     LinearDecayEpsilonGreedy,
     NormalNoise,
     OrnsteinUhlenbeckNoise,
+    epsilon_ladder,
 )
 from birl.actions import actions_of
 from birl.algorithm import Algorithm
@@ -59,6 +60,7 @@ class ExplorerName(StrEnum):
     """What turns greedy actions into those that are taken."""
 
     EPSILON_GREEDY = "epsilon-greedy"
+    EPSILON_LADDER = "epsilon-ladder"
     BOLTZMANN = "boltzmann"
     NOISE = "noise"
     OU_NOISE = "ou-noise"
@@ -72,6 +74,13 @@ class Order(StrEnum):
     TOGETHER = "together"
     TURNS = "turns"
     ARRIVAL = "arrival"
+
+
+class Gradients(StrEnum):
+    """What several learners of `birl.Cluster` do with their gradients."""
+
+    TOGETHER = "together"
+    PUSHED = "pushed"
 
 
 class ErrorAction(StrEnum):
@@ -89,12 +98,12 @@ class HindsightGoals(StrEnum):
     EPISODE = "episode"
 
 
-_FOR_CHOICES = (ExplorerName.EPSILON_GREEDY, ExplorerName.BOLTZMANN)
+_FOR_CHOICES = (ExplorerName.EPSILON_GREEDY, ExplorerName.BOLTZMANN, ExplorerName.EPSILON_LADDER)
 _FOR_QUANTITIES = (ExplorerName.NOISE, ExplorerName.OU_NOISE)
 _FLAGS: dict[str, tuple[ExplorerName, ...]] = {
     **dict.fromkeys(("epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_decay"), _FOR_CHOICES[:1]),
     "epsilon": _FOR_CHOICES[:1],
-    "temperature": _FOR_CHOICES[1:],
+    "temperature": _FOR_CHOICES[1:2],
     "noise_std": _FOR_QUANTITIES,
     "noise_theta": _FOR_QUANTITIES[1:],
 }
@@ -155,7 +164,8 @@ def cluster_of(given: dict[str, Any], num_envs: int | None) -> Cluster | None:
             raise ConfigError(f"{flags(given)}: for collectors only; give --collectors N, too")
         return None
     address, order = given.get("address"), given.get("order")
-    more: dict[str, Any] = {"on_error": str(given["on_error"])} if "on_error" in given else {}
+    more: dict[str, Any] = {name: str(given[name]) for name in ("on_error", "gradients") if name in given}
+    more |= {name: given[name] for name in ("learners", "shards") if name in given}
     if address is not None:
         more |= {"transport": "ray", "address": None if address == _LOCAL else address}
     return Cluster(given["collectors"], num_envs or 1, given.get("fragment"), order and str(order), **more)
@@ -233,10 +243,16 @@ def exploration(
     return options, f"exploration: {first} random actions, then {why}"
 
 
-def _explorer(kind: str, actions: Any, n_steps: int, given: dict[str, Any]) -> tuple[Explorer | None, str]:
-    """The explorer of this name with its options, and words about it."""
+def _explorer(kind: str, actions: Any, n_steps: int, given: dict[str, Any]) -> tuple[Any, str]:
+    """The explorer of this name with its options, or a list with one for each collector, and words about it."""
     if kind == ExplorerName.EPSILON_GREEDY:
         return _epsilon_greedy(n_steps, given)
+    if kind == ExplorerName.EPSILON_LADDER:
+        if "collectors" not in given:
+            raise ConfigError("--explorer epsilon-ladder: one for each collector; give --collectors N, too")
+        ladder = epsilon_ladder(given["collectors"])
+        most, least = (each.compute_epsilon(0) for each in (ladder[0], ladder[-1]))
+        return ladder, f"epsilon-greedy ones ({most:.2g} to {least:.2g}, by collector)"
     if kind == ExplorerName.BOLTZMANN:
         temperature = given.get("temperature", 1.0)
         return Boltzmann(temperature), f"those of a softmax of values with temperature {temperature:g}"

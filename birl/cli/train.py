@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl.actions import actions_of
 from birl.algorithm import Algorithm
 from birl.algorithm.population import check_many, fit_many
 from birl.cli.common import algorithm_class, flags, import_own, load_dataset, note
@@ -34,6 +33,7 @@ from birl.cli.online import (
 )
 from birl.cli.options import Device, Import, TargetReturn
 from birl.cli.processes import words_of
+from birl.cli.scaling import action_scaler
 from birl.cli.settings import configure, seeds_of
 from birl.cli.sweep import train_seeds
 from birl.cli.train_options import (
@@ -56,9 +56,11 @@ from birl.cli.train_options import (
     ExplorerKind,
     FragmentLength,
     FrameStacked,
+    GradientsOf,
     Hindsight,
     HindsightShare,
     KeepModels,
+    Learners,
     LoggingSteps,
     LogGradients,
     MultiStep,
@@ -73,6 +75,7 @@ from birl.cli.train_options import (
     RandomSteps,
     Recent,
     RecipeName,
+    Shards,
     Shift,
     StopAt,
     Temperature,
@@ -83,15 +86,13 @@ from birl.cli.train_options import (
 )
 from birl.dataset import MultiStepTransitionPicker
 from birl.engine.trained import no_errors
-from birl.envs import Stepper, single_spaces
+from birl.envs import Stepper
 from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
-from birl.preprocessing import MinMaxActionScaler
 from birl.recipes import Recipe, find
 from birl.run.checkpoint import checkpoint_step, randomness_kept
 from birl.seeding import seed as set_seed
-from birl.types import ActionSpace, Array
 
 _STEPS = 50_000
 _EVALUATION = {name: name for name in ("eval_epsilon", "eval_statistics", "workers")} | {"eval_steps": "eval_n_steps"}
@@ -183,6 +184,9 @@ def train(
     fragment: FragmentLength = None,
     on_error: OnError = None,
     address: Address = None,
+    learners: Learners = None,
+    gradients: GradientsOf = None,
+    shards: Shards = None,
     atari: AtariGame = False,
     recipe: RecipeName = None,
     own: Import = None,
@@ -236,9 +240,10 @@ def train(
     n_steps, num_envs = n_steps or fixed["n_steps"], num_envs or fixed["num_envs"]
     n_trials, n_steps_per_epoch = n_trials or fixed["n_trials"], n_steps_per_epoch or fixed["n_steps_per_epoch"]
     frame_stack, atari, multi_step = online.get("frame_stack"), online.get("atari", False), drawing.get("multi_step")
-    of_cluster = given(order=order, fragment=fragment, on_error=on_error, address=address)
-    cluster = cluster_of(given(collectors=collectors) | of_cluster, num_envs)
-    online |= given(collectors=collectors, order=order, fragment=fragment)
+    made_by = given(collectors=collectors, order=order, fragment=fragment)
+    made_by |= given(learners=learners, gradients=gradients, shards=shards)
+    cluster = cluster_of(made_by | given(on_error=on_error, address=address), num_envs)
+    online |= made_by
     online_only = [*([] if num_envs is None else ["num_envs"]), *online]
     if dataset is not None and online_only:
         raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
@@ -292,7 +297,7 @@ def train(
         if begun is None and source is None and made is None:
             config, online, why = with_defaults(config, chosen, env, online)
             notes.append(why)
-        scaler, why = (None, "") if "action_scaler" in chosen or begun else _action_scaler(algorithm, source, env)
+        scaler, why = (None, "") if "action_scaler" in chosen or begun else action_scaler(algorithm, source, env)
         if scaler is not None:
             config = dataclasses.replace(config, action_scaler=scaler)
             notes.append(why)
@@ -331,7 +336,7 @@ def train(
             options["explorer"] = found["explorer"]
             notes.append(why)
         elif source is None and not algorithm.learns_from.on_policy:
-            options, why = exploration(learner, env, planned, off_policy)
+            options, why = exploration(learner, env, planned, {**off_policy, **made_by})
             options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
             each = online.get("n_updates", algorithm.learns_from.n_updates)
             updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * each
@@ -462,31 +467,6 @@ def check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None, show
     if algorithm.learns_from.demonstrated != (shown is not None):
         needs = "imitates an expert: give --demonstrations NAME or FILE.h5" if shown is None else "takes no"
         raise ConfigError(f"{name} {needs}{'' if shown is None else ' --demonstrations, which are for GAIL'}")
-
-
-def _action_scaler(algorithm: Any, source: Any, env: Any) -> tuple[MinMaxActionScaler | None, str]:
-    """A scaler for actions that do not lie in [-1, 1], and a note about it."""
-    bounds = _data_bounds(source) if env is None else actions_of(single_spaces(env)[1]).bounds
-    if bounds is None or ActionSpace.CONTINUOUS not in algorithm.actions:
-        return None, ""
-    low, high = bounds
-    if (low == -1).all() and (high == 1).all():
-        return None, ""
-    why = f"actions lie in {_words(low, high)}: action_scaler=min_max is set (--set action_scaler=… changes it)"
-    return MinMaxActionScaler(minimum=low, maximum=high), why
-
-
-def _data_bounds(source: Any) -> tuple[Array, Array] | None:
-    """Bounds of logged continuous actions; actions within [-1, 1] are taken to have these bounds."""
-    if source.dataset_info.actions.discrete:
-        return None
-    low, high = source.action_bounds()
-    return (low, high) if (np.abs([low, high]) > 1).any() else None
-
-
-def _words(low: Any, high: Any) -> str:
-    pairs = sorted({(float(a), float(b)) for a, b in zip(low, high, strict=True)})
-    return ", ".join(f"[{a:g}, {b:g}]" for a, b in pairs[:3]) + (", …" if len(pairs) > 3 else "")
 
 
 def _evaluators(env: Any, seed: int, n_trials: int, target_return: float | None) -> dict[str, Any]:

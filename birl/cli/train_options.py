@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from birl.cli.online import BUFFER_SIZE, ErrorAction, ExplorerName, HindsightGoals, Order
+from birl.cli.online import BUFFER_SIZE, ErrorAction, ExplorerName, Gradients, HindsightGoals, Order
 from birl.run.cluster import AUTO
 
 
@@ -205,6 +205,23 @@ Address = Annotated[
         metavar="ADDRESS",
         help="Of --collectors: Ray places them, in its cluster there; auto finds it, local is this machine.",
     ),
+]
+Learners = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Of --collectors: processes that learn, this one included, each from its own share of the steps."
+    ),
+]
+GradientsOf = Annotated[
+    Gradients | None,
+    typer.Option(
+        "--gradients",
+        help="Of --learners: averaged in each update, or pushed to this process in turn.  [default: together]",
+    ),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(min=0, help="Of --collectors: processes that draw the minibatches of a replay for this one."),
 ]
 EvalStatistics = Annotated[
     bool,

@@ -144,6 +144,11 @@ class HindsightSampler(Sampler):
             self._check_rewards(storage.source, index)
         chosen = np.flatnonzero(rows.goal >= 0)
         if isinstance(view, SequenceView):
+            if getattr(part, "n_steps", 1) > 1:
+                raise UnsupportedError(
+                    f"a HindsightSampler changes the goals of sequences of single steps, not of {part.n_steps}: give "
+                    "the dataset a BasicTransitionPicker"
+                )
             batch = view.read(storage, part, rows.index)
             if len(chosen):
                 self._change_sequences(batch, storage, view.window(storage, rows.index), chosen, rows.goal[chosen])

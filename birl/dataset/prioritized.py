@@ -114,9 +114,11 @@ class PrioritizedSampler(Sampler):
                     raise EmptyDataError("of every step some stacked frame was evicted: raise the buffer's limit")
                 rows[lost] = self._find(generators.host.random(len(lost)), storage)
         priority = self._tree.of(rows)
-        weight = (priority[priority.argmin()] / priority) ** self._present_beta()  # N and the total cancel
+        least, beta = priority[priority.argmin()], self._present_beta()
+        weight = (least / priority) ** beta  # N and the total cancel
         self._draws += 1
-        return Rows(storage.place.indices(rows), weight.astype(np.float32)[:, None])
+        scale = float((self._tree.total / least) ** beta)
+        return Rows(storage.place.indices(rows), weight.astype(np.float32)[:, None], scale=scale)
 
     def _find(self, share: Array, storage: Storage) -> Array:
         """The rows at these shares ``[k]``, in [0, 1), of the total."""

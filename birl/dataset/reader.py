@@ -73,7 +73,7 @@ class Source:
         if rows.weight is None:
             return Rows(index, goal=rows.goal, augmented=augmented)
         generation = drawn_from.numbers(drawn_from.place.host(rows.index))
-        return Rows(index, storage.place.indices(rows.weight), generation, rows.goal, augmented)
+        return Rows(index, storage.place.indices(rows.weight), generation, rows.goal, augmented, rows.scale)
 
     def _augmented(self, view: View, count: int) -> Array:
         """Random numbers ``[count, 2, k]`` of an augmentation."""
@@ -170,7 +170,7 @@ class Reader:
             count = check("batch_size", count, int, low=1)
         drawn = [(source, source.draw(view, n)) for reader in (self, *beside) for source, n in reader._shares(count)]
         groups = [drawn] if len(self.sources) == 1 else [[pair] for pair in drawn]
-        first, *others = [_read(view, group) for group in groups]
+        first, *others = [read_rows(view, group) for group in groups]
         batch = first.concatenate(*others) if others else first
         return batch if batch.weights is None else batch.having(rows=drawn)
 
@@ -273,7 +273,7 @@ class Reader:
             source.set_state(own)
 
 
-def _read(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
+def read_rows(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
     """The minibatch of rows that were drawn from sources of one storage."""
     source, rows = drawn[0]
     storage, join = source.storage, source.storage.place.join

@@ -29,6 +29,7 @@ class Rows(NamedTuple):
             for a `birl.dataset.HindsightSampler`.
         augmented: random numbers ``[B, 2, k]`` for the observations and the next ones, which the reader adds for an
             augmentation.
+        scale: multiplied with it, weights can be compared with those of other samplers, of as many rows each.
     """
 
     index: Any
@@ -36,6 +37,7 @@ class Rows(NamedTuple):
     generation: Any = None
     goal: Any = None
     augmented: Any = None
+    scale: float = 1.0
 
 
 class Generators:

@@ -18,6 +18,7 @@ from birl.dataset.transitions import (
     BasicTransitionPicker,
     Columns,
     FrameStackTransitionPicker,
+    MultiStepTransitionPicker,
     TransitionPickerProtocol,
     extra_columns,
     is_vectorised,
@@ -116,7 +117,8 @@ class SequenceView(View):
     """Sequences of ``burn_in + length`` steps whose first trained step is the one drawn.
 
     The ``burn_in`` steps before it come first (Kapturowski et al. 2019, R2D2). Where the episode has fewer, padding
-    comes first and the state is reset at the first real step. Beyond the episode's end there is padding.
+    comes first and the state is reset at the first real step. Beyond the episode's end there is padding. With a picker
+    of several steps, each step has its n-step return, over fewer steps where the sequence or its episode ends.
 
     Args:
         length: number of trained steps.
@@ -141,7 +143,7 @@ class SequenceView(View):
         return window, join([alive_before[:, :-1], alive_after], 1).T
 
     def read(self, storage: Storage, part: Any, rows: Any) -> SequenceMiniBatch:
-        _require_single_steps(part, "sequences")
+        _require_single_steps(part, "sequences", several=True)
         place = storage.place
         window, alive = self.window(storage, rows)
         if isinstance(part, FrameStackTransitionPicker):
@@ -162,20 +164,35 @@ class SequenceView(View):
             for name in storage.extra_names
             if name.startswith(prefix)
         }
-        following = storage.shift(window, 1)
+        reward, steps = read(place.to_float(storage.take("reward", window))), None
+        following, last = storage.shift(window, 1), window
+        if (n_steps := getattr(part, "n_steps", 1)) > 1:
+            reward, steps = _summed(reward, known, n_steps, part.gamma)
+            following, last = storage.shift(window, steps), storage.shift(window, steps - 1)
         extra = extra_columns(storage, window) | self.columns.read(storage, part, window, lambda: following)
         return SequenceMiniBatch(
             read(observe(storage, window)),
             read(place.to_action(storage.take("action", window))),
-            read(place.to_float(storage.take("reward", window))),
+            reward,
             read(observe(storage, following), ~known),
-            read(storage.terminals(window)),
+            read(storage.terminals(last)),
+            None if steps is None else place.to_float(steps[..., None]),
             extra=read(extra),
             masks=place.to_float(known),
             is_first=is_first,
             start_states=states,
             burn_in=self.burn_in,
         )
+
+
+def _summed(reward: Any, known: Any, n_steps: int, gamma: float) -> tuple[Any, Any]:
+    """Discounted sums of rewards ``[T, B, 1]`` over up to ``n_steps`` known steps, and how many ``[T, B]`` they are."""
+    total, steps, goes_on = reward * 1.0, known * 0 + 1, known
+    for k in range(1, min(n_steps, len(known))):
+        goes_on = goes_on[: len(known) - k] & known[k:]
+        total[:-k] += gamma**k * reward[k:] * goes_on[..., None]
+        steps[:-k] += goes_on
+    return total, steps
 
 
 @dataclass(frozen=True)
@@ -222,9 +239,10 @@ class TailView(View):
         )
 
 
-def _require_single_steps(picker: Any, purpose: str) -> None:
+def _require_single_steps(picker: Any, purpose: str, several: bool = False) -> None:
     basic, own = BasicTransitionPicker, type(picker)
-    if not is_vectorised(picker) or own.batch is not basic.batch or own.add_up is not basic.add_up:
+    sums = (basic.add_up, MultiStepTransitionPicker.add_up) if several else (basic.add_up,)
+    if not is_vectorised(picker) or own.batch is not basic.batch or own.add_up not in sums:
         raise UnsupportedError(
             f"{type(picker).__name__} cannot be used for {purpose}, which are made of single steps: give the dataset a "
             "BasicTransitionPicker or FrameStackTransitionPicker"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import socket
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch.distributed
 from torch import Tensor
 
 _dist: Any = torch.distributed  # its types tell only a part of it
-
-GRACE: Final = 6.0
-"""Seconds that the others wait for one of them."""
 
 
 class Broken(Exception):  # noqa: N818  never seen outside: whoever learns with others catches it

@@ -77,7 +77,7 @@ class Network(nn.Module):
         else:
             sequence = _unflatten(encoder.embed(flat), shape)
             following = None if after is None else _unflatten(encoder.embed(after), shape)
-        features, final = encoder.unroll(sequence, state, is_first, following)
+        features, final = encoder.unroll(sequence, state, is_first, following, inputs.later)
         if inputs.state_out is not None:
             inputs.state_out[self.state_key] = final
         if len(leading) == 1:

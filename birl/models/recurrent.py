@@ -50,7 +50,12 @@ class RecurrentEncoder(nn.Module):
         return self.embedding(observation)
 
     def unroll(
-        self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
+        self,
+        sequence: Tensor,
+        state: Tensor,
+        is_first: Tensor | None,
+        following: Tensor | None,
+        later: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run over a sequence.
 
@@ -59,6 +64,7 @@ class RecurrentEncoder(nn.Module):
             state: start state ``[B, state_size]``.
             is_first: bool ``[T, B]``: the state is zero before this step.
             following: embedded next observations ``[T, B, P]`` or ``None``; see `birl.types.Inputs`.
+            later: int64 ``[T, B]``: how many steps later each of them follows; ``None`` for 0.
 
         Returns:
             Features ``[T, B, F]`` (at ``following`` if it is given) and the state after the last step of ``sequence``.
@@ -69,6 +75,9 @@ class RecurrentEncoder(nn.Module):
             state = self._step(x, state if keep is None else state * keep[t])
             states.append(state)
         visited = torch.stack(states)
+        if later is not None:
+            at = later + torch.arange(len(later), device=later.device)[:, None]
+            visited = visited.gather(0, at[..., None].expand_as(visited))
         if following is not None:  # one more step from every state, all at once
             visited = self._step(following.flatten(0, 1), visited.flatten(0, 1)).view_as(visited)
         return visited[..., : self.cell.hidden_size], state
@@ -108,11 +117,16 @@ class RecurrentMembers(Members):
         return torch.stack([member.embed(observation) for member in self.members])  # type: ignore[operator]
 
     def unroll(
-        self, sequence: Tensor, state: Tensor, is_first: Tensor | None, following: Tensor | None
+        self,
+        sequence: Tensor,
+        state: Tensor,
+        is_first: Tensor | None,
+        following: Tensor | None,
+        later: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Features ``[N, T, B, F]`` and the states side by side; see `RecurrentEncoder.unroll`."""
         results = [
-            member.unroll(x, start, is_first, None if following is None else following[index])  # type: ignore[operator]
+            member.unroll(x, start, is_first, None if following is None else following[index], later)  # type: ignore[operator]
             for index, (member, x, start) in enumerate(
                 zip(self.members, sequence, state.chunk(len(self.members), -1), strict=True)
             )

@@ -118,7 +118,7 @@ class WithPolicyActions(Transitions):
             following = policy.units.observation(drawn.next_observations)
             if is_first is None:
                 return Inputs(following)
-            return Inputs(policy.units.observation(drawn.observations), None, is_first, following=following)
+            return Inputs(policy.units.observation(drawn.observations), None, is_first, following, later=batch.later)
 
         found = dict(zip((POLICY_SHARE, POLICY_ACTION), choices_of(learner, inputs), strict=True))
         extra = {name: each for name, each in found.items() if each is not None}

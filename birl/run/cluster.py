@@ -1,4 +1,4 @@
-"""How the steps of a run are made by collectors: what a user says of it."""
+"""How the work of a run is divided among processes: what a user says of it."""
 
 from __future__ import annotations
 
@@ -52,12 +52,19 @@ class Cluster:
             gradients by itself, and the run's own process, which has no collectors then, moves the parameters by them
             one after another, by number, each ``learners - 2`` updates after its parameters (the metric
             ``gradient_lag``). An update is of one minibatch; nobody waits for all.
+        shards: number of shards of the replay, 0 for none. A shard draws minibatches, of transitions or sequences, by
+            whatever sampler the buffer has, from the steps of its own share of the collectors; the run's own process
+            learns from them, and hands priorities back. Every minibatch has as many steps from each. One that is lost
+            is made anew, and nothing is lost with it. Not with several learners.
+        ahead: of shards: whether they draw the next minibatch while the present one is learned from. It does not know
+            its priorities then, nor the steps that come meanwhile.
         max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
             were learned from between its order and its arrival; by default none is.
         restarts: how often in a row a collector may be lost before it has sent anything, or learners without an update
-            between them, until the run ends.
+            between them, or a shard without a minibatch, until the run ends.
         step_timeout: seconds after which a collector that stays in one step is ended and made anew. One that hangs in
-            the same step again ends the run. ``transport="inline"`` waits for ever.
+            the same step again ends the run. So is a learner that keeps the others waiting for as long, and a shard
+            that draws for as long. ``transport="inline"`` waits for ever.
         patience: with ``"ray"``: seconds in which a collector that was lost, with its machine maybe, must find a place.
         on_error: what happens if an environment raises an error. ``"stop"``: the run ends with it, and names the seed
             and the actions that led there. ``"restart"``: the episode ends before the step that failed, as truncated,
@@ -83,6 +90,8 @@ class Cluster:
     max_lag: int | None = None
     learners: int = 1
     gradients: str = "together"
+    shards: int = 0
+    ahead: bool = True
     restarts: int = 10
     step_timeout: float = 60.0
     patience: float = 300.0
@@ -142,6 +151,17 @@ class Cluster:
                 f"{-(-self.collectors // own) * own}"
             )
 
+        if self.shards and self.learners > 1:
+            raise ConfigError(
+                f"Cluster.shards is {self.shards}, with {self.learners} learners, each of which draws from its own "
+                "steps: leave shards out, or learners"
+            )
+        if self.shards and self.collectors % self.shards:
+            raise ConfigError(
+                f"Cluster.shards is {self.shards}, with {self.collectors} collectors; every shard must have the steps "
+                f"of as many: give collectors={-(-self.collectors // self.shards) * self.shards}"
+            )
+
     def taking(self, order: str) -> Cluster:
         """This one, with an order if it has none."""
         return replace(self, order=self.order or order)
@@ -180,7 +200,8 @@ class Cluster:
         """What a run and its resumption must share."""
         names = ("collectors", "environments", "fragment", "order", "in_flight", "max_lag")
         settings = {name: getattr(self, name) for name in names}
-        return settings if self.learners == 1 else {**settings, "learners": self.learners, "gradients": self.gradients}
+        settings |= {} if self.learners == 1 else {"learners": self.learners, "gradients": self.gradients}
+        return settings | ({"shards": self.shards, "ahead": self.ahead} if self.shards else {})
 
 
 def fragment_for(seconds: float) -> int:
@@ -195,6 +216,8 @@ _ALLOWED: Final = {
     "order": Allowed(str, choices=ORDERS, optional=True),
     "gradients": Allowed(str, choices=("together", "pushed")),
     "max_lag": Allowed(int, low=0, optional=True),
+    "shards": Allowed(int, low=0),
+    "ahead": Allowed(bool),
     "restarts": Allowed(int, low=0),
     **dict.fromkeys(("step_timeout", "patience"), Allowed(float, above=0)),
     "transport": Allowed(str, choices=("inline", "processes", "ray")),

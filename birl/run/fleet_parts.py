@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from birl.distributed.workers import check_given
-from birl.errors import ConfigError
+from birl.errors import ConfigError, UnsupportedError
 from birl.run.cluster import Cluster
 from birl.run.collecting import Given
 from birl.run.fleet import Fleet
@@ -120,4 +121,28 @@ def check_rollouts(algorithm: Any, cluster: Cluster) -> None:
         raise ConfigError(
             f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
             "order='together'"
+        )
+
+
+def check_learners(algorithm: Any, cluster: Cluster, beside: Mapping[str, Any]) -> None:
+    """Raise an error if several learners cannot divide the rollouts of an algorithm.
+
+    Raises:
+        UnsupportedError: if they cannot.
+    """
+    name = type(algorithm).__name__
+    if beside:
+        raise UnsupportedError(
+            f"Cluster.learners is {cluster.learners}, but {name} learns from {', '.join(beside)} beside its rollouts, "
+            "which learners do not divide: leave learners out, or use PPO or A2C"
+        )
+    if not hasattr(algorithm.config, "rollout_length"):
+        raise UnsupportedError(
+            f"Cluster.learners is {cluster.learners}, but {name} learns from whole episodes, which are not of one "
+            "length: leave learners out, or use PPO or A2C"
+        )
+    if cluster.gradients == "pushed":
+        raise UnsupportedError(
+            f"Cluster.gradients is 'pushed', but {name} learns from rollouts of its newest weights: leave gradients "
+            "out, or use workers= with A3C"
         )

@@ -15,15 +15,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from birl.dataset import Uniform
 from birl.dataset.reader import Reader
 from birl.distributed import AverageGradients
 from birl.distributed.group import Broken, Group, Store
 from birl.distributed.rounds import Rounds
 from birl.errors import WorkerError
 from birl.run.checkpoint import random_state, set_random_state
+from birl.run.choosing import Choosing
 from birl.run.cluster import Cluster
 from birl.run.learning import Adopt, Done, Update, digest_of
 from birl.run.others import Others
+from birl.run.protocols import Rollout
+from birl.types import tree_map
 
 CHECK_INTERVAL: Final = 1000
 """Updates between two comparisons of all learners' parameters."""
@@ -34,11 +38,12 @@ class Learners(Others):
 
     Args:
         algorithm: built.
-        buffer: of the steps of all collectors; the first learner's own lanes are the first ones.
+        buffer: of the steps of all collectors; the first learner's own lanes are the first ones. ``None`` if rollouts
+            are learned from: then each learns from those of its own collectors.
         cluster: says how many learners there are, and where.
 
     Attributes:
-        source: what the first learner draws from: its own lanes of the buffer.
+        source: what the first learner draws from: its own lanes of the buffer, if there is one.
 
     Raises:
         UnsupportedError: if the algorithm, or the buffer, cannot be learned from so.
@@ -47,13 +52,25 @@ class Learners(Others):
     def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
         algorithm.learner.check_together()
         super().__init__(algorithm, buffer, cluster, 0)
-        self.source = Reader([replace(self._given, storage=self.lanes[0])])
+        self._choosing = None
+        if self._given is not None:
+            uniform = isinstance(self._given.sampler, Uniform)
+            self._choosing = None if uniform else Choosing(self._given, self.lanes)
+            self.source = self._choosing or Reader([replace(self._given, storage=self.lanes[0])])
+        self._rollout: Any = None  # of all lanes, that is learned from
         self._store: Store | Rounds | None = None
         self._group: Group | None = None
         self._digest = ""  # that they must answer with
 
     def learn(self, session: Any, drawn: Any) -> None:
-        self.update(partial(session.learn, drawn))
+        if not isinstance(drawn, Rollout):
+            self.update(partial(session.learn, drawn))
+        elif drawn.valid.all():
+            self._rollout = drawn
+            self.update(partial(session.learn, _part(drawn, self._own[0])))
+        else:  # the others take the parameters afterwards
+            self._part()
+            session.learn(drawn)
 
     def update(self, make: Callable[[], object]) -> None:
         """Make an update with all learners.
@@ -68,10 +85,10 @@ class Learners(Others):
         engine, number = self._algorithm.engine, self._algorithm.grad_step + 1
         before = engine.get_state(), random_state()
         while True:
-            digested = number % CHECK_INTERVAL == 0
-            for index, lanes in self.lanes.items():
+            digested = number % CHECK_INTERVAL == 0 or self._rollout is not None
+            for index in self._own:
                 if index:
-                    self._send(index, Update(number, list(lanes.changes()), digested))
+                    self._send(index, self._order(index, number, digested))
             try:
                 make()
                 break
@@ -83,6 +100,12 @@ class Learners(Others):
                 self._meet()
         self._digest = digest_of(self._algorithm.nets) if digested else ""
         self._deaths = 0
+
+    def _order(self, index: int, number: int, digested: bool) -> Update:
+        if self._rollout is not None:
+            return Update(number, [], digested, rollout=_part(self._rollout, self._own[index]))
+        rows = None if self._choosing is None else self._choosing.chosen[index]
+        return Update(number, list(self.lanes[index].changes()), digested, rows)
 
     def _take(self, index: int, answer: Done) -> None:
         if self._digest and answer.digest and answer.digest != self._digest:
@@ -103,7 +126,7 @@ class Learners(Others):
                 continue
             if self._store is None:
                 self._store = self._there_is if isinstance(self._there_is, Rounds) else Store(self._there_is.host)
-            meeting = self._store.next(self._cluster.learners, self._grace)
+            meeting = self._store.next(self._cluster.learners, self._cluster.step_timeout)
             for index in self._open:
                 self._send(index, meeting)
             try:
@@ -115,6 +138,8 @@ class Learners(Others):
                 break
             self._part()
         self._algorithm.engine.reduce = AverageGradients(None, self._group.mean)
+        if self._choosing is not None:
+            self._choosing.group = self._group
 
     def _part(self) -> None:
         if self._group is not None:
@@ -126,3 +151,10 @@ class Learners(Others):
         self._part()
         self._store = None
         super().__exit__(*error)
+
+
+def _part(rollout: Rollout, lanes: range) -> Rollout:
+    """The steps of some lanes of a rollout."""
+    own = slice(lanes[0], lanes[-1] + 1)
+    columns = {name: value for name, value in vars(rollout).items() if value is not None}
+    return replace(rollout, **{name: tree_map(lambda x: x[:, own], value) for name, value in columns.items()})

@@ -20,13 +20,29 @@ from birl._version import __version__
 from birl.dataset import DatasetInfo
 from birl.dataset.lanes import Changes, Copied
 from birl.dataset.reader import Reader, Source
+from birl.dataset.sampling import Rows
 from birl.distributed import AverageGradients
 from birl.distributed.group import Broken, Gloo, Group, Meeting
 from birl.distributed.transport import Work
 from birl.errors import ConfigError
 from birl.run.checkpoint import randomness_kept
+from birl.run.choosing import Chosen
 from birl.seeding import root_kept, seed
 from birl.types import Array, Loss
+
+
+class Steps(NamedTuple):
+    """What the steps of a learner are, and how it draws from them.
+
+    Attributes:
+        info, lanes, limit: see `Copied`.
+        parts: picker, slicer, sampler and augmentation.
+    """
+
+    info: DatasetInfo
+    lanes: int
+    limit: int | None
+    parts: tuple[Any, Any, Any, Any]
 
 
 class Given(NamedTuple):
@@ -35,8 +51,7 @@ class Given(NamedTuple):
     Attributes:
         learner: its number, from 1.
         algorithm: class, configuration, device, observations and actions.
-        info, lanes, limit: of its steps; see `Copied`.
-        parts: picker, slicer, sampler and augmentation that it draws with.
+        steps: that it stores; ``None`` if rollouts are sent to it.
         seed: of all learners' random numbers.
         threads: of the processor; ``None`` to leave them as they are.
         birl: version of whoever sends this.
@@ -44,10 +59,7 @@ class Given(NamedTuple):
 
     learner: int
     algorithm: tuple[Any, Any, Any, Any, Any]
-    info: DatasetInfo
-    lanes: int
-    limit: int | None
-    parts: tuple[Any, Any, Any, Any]
+    steps: Steps | None
     seed: int
     threads: int | None
     birl: str = __version__
@@ -64,11 +76,15 @@ class Update(NamedTuple):
         number: of the update, from 1.
         changes: what was written to its lanes since the last one.
         digested: whether to answer with a digest of the parameters.
+        rows: of the minibatch; ``None`` to draw them.
+        rollout: to learn from, where none is drawn.
     """
 
     number: int
     changes: list[Changes]
     digested: bool
+    rows: Rows | None = None
+    rollout: Any = None
 
 
 class Find(NamedTuple):
@@ -130,6 +146,7 @@ class Learning(Work):
             )
         self._given, self._join = given, join
         self._group: Group | None = None
+        self._size = 0  # of the group
         self._place = f"the beginning of learner {given.learner}"
         kind, config, device, observations, actions = given.algorithm
         if given.threads is not None:
@@ -138,10 +155,8 @@ class Learning(Work):
             seed(given.seed)
             self._algorithm = kind(config, device)
             self._algorithm.create_impl(observations, actions)
-            self._lanes = Copied(given.info, given.lanes, given.limit)
-            picker, slicer, sampler, augmentation = given.parts
-            self._source = Source(self._lanes, picker, slicer, sampler, augmentation=augmentation)
-        self._reader = Reader([self._source])
+            self._source = None if given.steps is None else _stored(given.steps)
+        self._reader = None if self._source is None else Reader([self._source])
         self._algorithm.learner.begin_run(self._reader, 0, growing=True)
 
     def __call__(self, order: Any, state: Any) -> Done:
@@ -151,7 +166,7 @@ class Learning(Work):
             self.close()
             self._algorithm.learner.set_state(state)
         elif isinstance(order, Changes):
-            self._lanes.follow(order)
+            self._follow([order])
         elif isinstance(order, Find):
             with randomness_kept():
                 return self._find(order, state)
@@ -169,21 +184,22 @@ class Learning(Work):
         return self._place
 
     def _meet(self, meeting: Meeting) -> Done:
-        self._group = self._join(meeting, self._given.learner)
+        self._group, self._size = self._join(meeting, self._given.learner), meeting.size
         self._algorithm.engine.reduce = AverageGradients(None, self._group.mean)
         return Done()
 
     def _update(self, order: Update) -> Done:
-        for changes in order.changes:
-            self._lanes.follow(changes)
+        self._follow(order.changes)
         learner = self._algorithm.learner
         self._draw_anew(order.number)
-        learner.learn(learner.draw(self._reader))
+        source: Any = self._reader
+        if order.rows is not None and self._source is not None:
+            source = Chosen(self._source, order.rows, self._group, self._given.learner, self._size)
+        learner.learn(learner.draw(source) if order.rollout is None else order.rollout)
         return Done(digest=digest_of(self._algorithm.nets) if order.digested else "")
 
     def _find(self, order: Find, parameters: dict[str, Array]) -> Done:
-        for changes in order.changes:
-            self._lanes.follow(changes)
+        self._follow(order.changes)
         algorithm, learner = self._algorithm, self._algorithm.learner
         algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
         algorithm.set_grad_step(order.number - 1)
@@ -191,10 +207,15 @@ class Learning(Work):
         found = learner.compute_gradients(learner.draw(self._reader))
         return Done(lessons={name: _lesson(*each) for name, each in found.items()})
 
+    def _follow(self, changes: list[Changes]) -> None:
+        for each in changes:
+            self._source.storage.follow(each)  # type: ignore[union-attr]
+
     def _draw_anew(self, number: int) -> None:
         """Begin the random numbers of an update."""
         own = np.random.SeedSequence([self._given.seed, self._given.learner, number])
-        self._source.generators.host = np.random.Generator(np.random.PCG64(own))
+        if self._source is not None:
+            self._source.generators.host = np.random.Generator(np.random.PCG64(own))
         value = int(own.generate_state(1)[0])
         random.seed(value)
         np.random.seed(value)  # losses of users may draw from the global generators
@@ -205,6 +226,11 @@ class Learning(Work):
         if self._group is not None:
             self._group.close()
         self._group = None
+
+
+def _stored(steps: Steps) -> Source:
+    picker, slicer, sampler, augmentation = steps.parts
+    return Source(Copied(steps.info, steps.lanes, steps.limit), picker, slicer, sampler, augmentation=augmentation)
 
 
 def _lesson(gradients: dict[str, Tensor], loss: Loss) -> Lesson:

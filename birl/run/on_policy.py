@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from typing import Any, Unpack
 
@@ -9,8 +10,16 @@ from birl.envs import Stepper, reset_generator, single_spaces
 from birl.errors import UnsupportedError
 from birl.run.collector import Collector
 from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.fleet_parts import begin_fleet, check_cluster, check_rollouts, first_environment, generators_for
+from birl.run.fleet_parts import (
+    begin_fleet,
+    check_cluster,
+    check_learners,
+    check_rollouts,
+    first_environment,
+    generators_for,
+)
 from birl.run.identity import environment_settings, run_settings
+from birl.run.learners import Learners
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.player import check_parts, example, observed, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
@@ -59,13 +68,17 @@ def on_policy_fitter(
     if cluster is not None:
         check_cluster(env, buffer, False, cluster)
         check_rollouts(algorithm, cluster)
-        if cluster.learners > 1:
+        if cluster.shards:
             raise UnsupportedError(
-                f"Cluster.learners is {cluster.learners}, but {type(algorithm).__name__} learns from rollouts, which "
-                "several learners cannot divide: leave learners out, or use an algorithm that replays, such as SAC"
+                f"Cluster.shards is {cluster.shards}, but {type(algorithm).__name__} learns from rollouts, not from "
+                "a replay: leave shards out, or use an algorithm that replays, such as SAC"
             )
     kept, shown = given["checkpoint"] is not None, given["demonstrations"]
     beside = begin_rollouts(algorithm, env, n_steps, buffer, shown, replays=replays, digested=kept, **lanes)
+    learners = None
+    if cluster is not None and cluster.learners > 1:
+        check_learners(algorithm, cluster, beside.parts)
+        learners = Learners(algorithm, None, cluster)
     resets = reset_generator(env, given["seed"])
     seen = observed(algorithm, env, beside.buffer)
     own = explorer[0] if isinstance(explorer, list | tuple) else explorer
@@ -82,7 +95,8 @@ def on_policy_fitter(
         collector = begin_fleet(*parts, observed=seen, calls=calls, rollouts=True)
     evaluators = online_evaluators(given)
     name = f"{type(algorithm).__name__}_online"
-    kept_parts, settings = {**beside.parts, "rollout": collector}, {**settings, **beside.settings}
+    kept_parts = {**beside.parts, "rollout": collector, **({} if learners is None else {"learners": learners})}
+    settings = {**settings, **beside.settings}
     session = Session(algorithm, name, n_steps, kept_parts, settings, evaluators, beside.buffer, given)
     if cluster is not None:
         collector.goes_on(session)
@@ -97,9 +111,12 @@ def on_policy_fitter(
             for value in collector.count(session.step, session.left, measure):
                 session.averages.add({"rollout_return": value})
             for lesson in player.lessons(session.step + 1, session.left == 1, session.time):
-                session.learn(lesson)
+                if learners is None:
+                    session.learn(lesson)
+                else:
+                    learners.learn(session, lesson)
         session.tick()
 
-    with collector:
+    with learners or contextlib.nullcontext(), collector:
         yield from session.epochs(step)
     beside.close(range(player.n))

@@ -21,6 +21,7 @@ from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.pushed import Pushed
 from birl.run.replaying import begun_schedule, buffer_settings, default_buffer, replay_settings
 from birl.run.session import SamplerPart, Session
+from birl.run.shards import Shards
 
 
 def online_fitter(
@@ -83,8 +84,9 @@ def online_fitter(
     if cluster is not None and cluster.learners > 1:
         kind = Pushed if cluster.gradients == "pushed" else Learners
         learners = kind(algorithm, buffer, cluster)
+    shards = Shards(algorithm, buffer, cluster) if cluster is not None and cluster.shards else None
     if learners is None:
-        schedule = begun_schedule(algorithm, buffer, given, n_steps)
+        schedule = begun_schedule(algorithm, shards or buffer, given, n_steps, shards)
     else:
         schedule = begun_schedule(algorithm, learners.source, given, 0, learners)  # nothing is compiled
     settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
@@ -125,6 +127,8 @@ def online_fitter(
 
     def step() -> None:
         with session.time("step"):
+            if shards is not None:
+                shards.settle()
             for value in collector.count(session.step, measure=session.time):
                 session.averages.add({"rollout_return": value})
             for drawn in player.lessons(session.step + 1, measure=session.time):
@@ -134,6 +138,6 @@ def online_fitter(
                     learners.learn(session, drawn)
         session.tick()
 
-    with learners or contextlib.nullcontext(), collector:
+    with shards or learners or contextlib.nullcontext(), collector:
         yield from session.epochs(step)
     player.close_episodes()

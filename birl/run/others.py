@@ -11,21 +11,21 @@ import torch
 from birl.checks import check
 from birl.dataset import Uniform
 from birl.dataset.lanes import Lanes
-from birl.distributed.group import GRACE
+from birl.dataset.reader import Source
 from birl.distributed.ray import Remote
 from birl.distributed.rounds import Rounds
 from birl.distributed.transport import Gone, Processes, Transport
 from birl.errors import CorruptFileError, UnsupportedError, WorkerError
 from birl.logging import LOG
 from birl.run.cluster import Cluster
-from birl.run.learning import Done, Given, Learning
+from birl.run.learning import Done, Given, Learning, Steps
 from birl.seeding import is_seed, new_generator
 from birl.types import State
 
-TRANSPORTS: Final[dict[str, Callable[[Cluster, float], Transport]]] = {
-    "inline": lambda cluster, grace: Rounds(Learning),
-    "processes": lambda cluster, grace: Processes(Learning, grace),
-    "ray": lambda cluster, grace: Remote(Learning, cluster.address, grace, cluster.patience),
+TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
+    "inline": lambda cluster: Rounds(Learning),
+    "processes": lambda cluster: Processes(Learning, cluster.step_timeout),
+    "ray": lambda cluster: Remote(Learning, cluster.address, cluster.step_timeout, cluster.patience),
 }
 
 
@@ -34,7 +34,7 @@ class Others:
 
     Args:
         algorithm: built.
-        buffer: of the steps of all collectors.
+        buffer: of the steps of all collectors; ``None`` if rollouts are learned from.
         cluster: says how many learners there are, and where.
         first: number of the first learner that has lanes of the buffer.
 
@@ -50,18 +50,13 @@ class Others:
     source: Any
 
     def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster, first: int) -> None:
-        sources = list(getattr(getattr(buffer, "reader", None), "sources", ()))
-        if len(sources) != 1 or not isinstance(sources[0].sampler, Uniform):
-            raise UnsupportedError(
-                "several learners draw uniformly from the steps of their own collectors: give one buffer without "
-                "sampler=, or leave learners out"
-            )
-        self._algorithm, self._cluster, self._given = algorithm, cluster, sources[0]
+        self._algorithm, self._cluster = algorithm, cluster
+        self._given = None if buffer is None else _source(algorithm, buffer, cluster)
         own = cluster.lanes // (cluster.learners - first)
-        numbers = range(first, cluster.learners)
-        self.lanes = {number: Lanes(buffer.storage, i * own, own) for i, number in enumerate(numbers)}
+        self._own = {number: range(i * own, (i + 1) * own) for i, number in enumerate(range(first, cluster.learners))}
+        stored = {} if buffer is None else self._own
+        self.lanes = {number: Lanes(buffer.storage, lanes[0], own) for number, lanes in stored.items()}
         self._seed = int(new_generator().integers(2**32))
-        self._grace = min(GRACE, cluster.step_timeout)
         self._transport: Transport | None = None
         self._there: set[int] = set()  # learners that have begun and have their steps
         self._open: dict[int, int] = {}  # number of answers of each that are to come
@@ -134,18 +129,21 @@ class Others:
                 self._there_is.start(index, self._given_to(index))
                 self._open[index] = 0
             self._there.add(index)
-            for changes in self.lanes[index].changes(whole=True):
+            for changes in self.lanes[index].changes(whole=True) if self.lanes else ():
                 self._send(index, changes)
                 self._heard()  # one after another: all of them take as much memory as the buffer
 
     def _given_to(self, index: int) -> Given:
-        own, storage, source = self._algorithm, self.lanes[index], self._given
+        own, source = self._algorithm, self._given
         config = replace(own.config, compile_graph=False)
         algorithm = (type(own), config, str(own.torch_device), own.spec.observations, own.spec.actions)
-        parts = (source.picker, source.slicer, source.sampler, source.augmentation)
+        steps = None
+        if source is not None:
+            storage, parts = self.lanes[index], (source.picker, source.slicer, source.sampler, source.augmentation)
+            steps = Steps(storage.info, storage.lanes, storage.limit, parts)
         inline = self._cluster.transport == "inline"
         threads = None if inline else max(1, torch.get_num_threads() // self._cluster.learners)
-        return Given(index, algorithm, storage.info, storage.lanes, storage.limit, parts, self._seed, threads)
+        return Given(index, algorithm, steps, self._seed, threads)
 
     @property
     def _there_is(self) -> Any:
@@ -153,7 +151,7 @@ class Others:
         return self._transport
 
     def __enter__(self) -> Self:
-        self._transport = TRANSPORTS[self._cluster.transport](self._cluster, self._grace)
+        self._transport = TRANSPORTS[self._cluster.transport](self._cluster)
         self._algorithm.learner.shared = "several learners learn together"
         return self
 
@@ -174,3 +172,26 @@ class Others:
         if not is_seed(check("seed", state["seed"], int, error=CorruptFileError)):
             raise CorruptFileError(f"the checkpoint has learners of seed {state['seed']!r:.40}: use a copy")
         self._seed = state["seed"]
+
+
+def _source(algorithm: Any, buffer: Any, cluster: Cluster) -> Source:
+    """What learners draw with.
+
+    Raises:
+        UnsupportedError: if several cannot learn from the buffer.
+    """
+    sources = list(getattr(getattr(buffer, "reader", None), "sources", ()))
+    if len(sources) != 1:
+        raise UnsupportedError(
+            f"{len(sources)} buffers were given to several learners, which divide one: give one buffer, or leave "
+            "learners out"
+        )
+    (source,) = sources
+    uniform = isinstance(source.sampler, Uniform)
+    if not uniform and (cluster.gradients == "pushed" or not algorithm.learner.experience.gathers):
+        raise UnsupportedError(
+            f"a {type(source.sampler).__name__} chooses rows of minibatches that are learned from together: make the "
+            "buffer without sampler=, or leave gradients='pushed' out"
+        )
+    found: Source = source
+    return found

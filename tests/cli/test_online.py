@@ -44,12 +44,15 @@ from birl.dataset import (
     RandomShift,
     RecentSampler,
 )
+from birl.distributed.rounds import Rounds
 from birl.distributed.transport import Inline
 from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.models import EncoderFactory, MeanQFunctionFactory
-from birl.run import fleet
+from birl.run import fleet, others, shards
 from birl.run.collecting import Collecting
+from birl.run.learning import Learning
+from birl.run.sharding import Sharding
 
 SMALL = ["--n-trials", 1, "--n-steps-per-epoch", 100, "--set", "batch_size=8"]
 NOISY_DQN = DQNConfig(q_func_factory=MeanQFunctionFactory(noisy=True))
@@ -721,6 +724,23 @@ def test_collectors_make_the_steps(birl_: Any, tmp_path: Path, monkeypatch: pyte
     assert "collectors" in said and "other settings" in said
 
 
+def test_learners_and_shards_of_collectors(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(Collecting))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
+    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(Sharding))
+    words = [*DQN_WORDS, "--n-steps", 100, "--collectors", 2, "--fragment", 5]
+    birl_(*words, "--out", tmp_path / "a", "--learners", 2)
+    birl_(*words, "--out", tmp_path / "b", "--learners", 2, "--gradients", "pushed")
+    birl_(*words, "--out", tmp_path / "c", "--shards", 2, "--prioritized", "--explorer", "epsilon-ladder")
+    fields: list[Any] = [{"learners": 2}, {"learners": 2, "gradients": "pushed"}, {"shards": 2}]
+    assert made == [birl.Cluster(2, 1, 5, "turns", **each) for each in fields]
+    assert "epsilon-greedy ones (0.4 to 0.00066, by collector)" in birl_.notes
+    birl_(*words, "--out", tmp_path / "a", "--learners", 2)
+    assert "there was nothing left to do" in birl_.notes
+    assert "other settings" in birl_(*words, "--out", tmp_path / "a", status=1)
+
+
 @pytest.mark.slow
 def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*DQN_WORDS, "--n-steps", 200, "--collectors", 2, "--fragment", 5]
@@ -738,6 +758,8 @@ def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytes
         (["--collectors", 2, "--fragment", 0], "Cluster.fragment is 0; it must be an int >= 1 or 'auto'"),
         (["--jobs", 2], "--jobs: for --seeds in environments only"),
         (["--address", "auto"], "--address: for collectors only"),
+        (["--learners", 2, "--shards", 1], "--learners and --shards: for collectors only"),
+        (["--explorer", "epsilon-ladder"], "epsilon-ladder: one for each collector; give --collectors N, too"),
         (["--collectors", 2, "--workers", 2], "workers=2 and a cluster were given"),
     ],
 )

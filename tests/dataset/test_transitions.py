@@ -296,8 +296,7 @@ def test_frame_stacks_over_several_steps_by_hand() -> None:
     assert batch.intervals[:, 0].tolist() == [2, 2, 1, 2, 1]
     assert batch.terminals[:, 0].tolist() == [0, 1, 1, 1, 1]
     assert data.observation_shape == data.sample_transition().next_observation.shape == (3, 2, 2)
-    with pytest.raises(UnsupportedError, match="single steps"):
-        data.sample_sequence_batch(2, 3)
+    assert data.sample_sequence_batch(2, 3).intervals.shape == (3, 2, 1)
 
 
 def test_trajectory_by_hand() -> None:

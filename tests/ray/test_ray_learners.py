@@ -50,9 +50,9 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Gloo, "mean", meant)
     monkeypatch.setattr(learners.Learners, "_lose", lost)
-    monkeypatch.setitem(others.TRANSPORTS, "ray", lambda *given: made.append(begin(*given)) or made[-1])
+    monkeypatch.setitem(others.TRANSPORTS, "ray", lambda given: made.append(begin(given)) or made[-1])
     with caplog.at_level(logging.WARNING):
-        assert same(run(cluster(transport="ray"), sac), expected)
+        assert same(run(cluster(transport="ray", step_timeout=6.0), sac), expected)
     print(f"noticed after {made[1]:.1f} s")
     assert "learner 1 was ended" in caplog.text and "in update 3 or before" in caplog.text
 

@@ -56,15 +56,16 @@ def sac(**fields: Any) -> Any:
 
 
 def run(cluster: Any = None, make: Any = dqn, n_steps: int = 50, env: Any = None, **options: Any) -> tuple[Any, Any]:
-    """A run from the same seed. Returns the algorithm and its buffer."""
+    """A run from the same seed. Returns the algorithm and its buffer, made with the ``stored`` options."""
     birl.seed(3)
     fields, explorer = options.pop("fields", {}), options.pop("explorer", None)
+    stored = {"limit": 1000, **(options.pop("stored", dict)())}
     algorithm = make(**fields)
     env = Drift(make is dqn) if env is None else env
     given: Any = {"update_interval": 3, "n_steps_per_epoch": 20, "seed": 1, "random_steps": 5, **options}
     given |= {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "cluster": cluster}
     lanes = 1 if cluster is None else cluster.lanes
-    buffer = create_fifo_replay_buffer(1000, env=env if hasattr(env, "step") else Drift(), lanes=lanes)
+    buffer = create_fifo_replay_buffer(env=env if hasattr(env, "step") else Drift(), lanes=lanes, **stored)
     list(online_fitter(algorithm, env, buffer, explorer() if explorer else None, n_steps, **given))
     return algorithm, buffer
 

@@ -35,7 +35,7 @@ from birl.run import fleet, learners, others
 from birl.run.collecting import Collecting
 from birl.run.learning import Learning
 from run.fakes import Drift
-from run.test_fleet import dqn, rolled, run, sac, same
+from run.test_fleet import dqn, run, sac, same
 
 
 def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
@@ -46,7 +46,7 @@ def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process, unless a test says otherwise, and are compared after every update."""
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Rounds(Learning))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
     monkeypatch.setattr(learners, "CHECK_INTERVAL", 1)
     monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
 
@@ -83,14 +83,19 @@ def joined(batches: list[Any]) -> Any:
     return type(batches[0])(**{name: torch.cat([getattr(each, name) for each in batches]) for name in names})
 
 
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("make", [dqn, sac])
+def prioritized() -> dict[str, Any]:
+    return {"sampler": PrioritizedSampler(), "limit": 48}
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "stored"), [(dqn, 2, dict), (dqn, 3, prioritized), (sac, 3, dict), (sac, 2, prioritized)]
+)
 def test_learners_learn_what_one_learns_from_joined_minibatches(
-    make: Any, count: int, monkeypatch: pytest.MonkeyPatch
+    make: Any, count: int, stored: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         notes = Notes(patched)
-        together, _ = run(cluster(count), make, n_steps=60)
+        together, _ = run(cluster(count), make, n_steps=60, stored=stored)
     assert len(notes.batches) == count and together.grad_step == len(next(iter(notes.batches.values()))) > 10
     alone = make()
     alone.build_with_env(Drift(make is dqn))
@@ -178,27 +183,38 @@ class Unruly(Rounds):
         return index, answer
 
 
-@pytest.mark.parametrize("make", [dqn, sac])
-def test_lost_learners_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    expected = run(cluster(3), make)
+@pytest.mark.parametrize(("make", "stored"), [(dqn, prioritized), (sac, dict)])
+def test_lost_learners_change_nothing(
+    make: Any, stored: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    expected = run(cluster(3), make, stored=stored)
     made: list[Unruly] = []
 
-    def transport(given: Any, grace: float) -> Unruly:
+    def transport(given: Any) -> Unruly:
         made.append(Unruly({1, 8, 9, 12}, {1, 2, 5, 11, 12, 30}))
         return made[-1]
 
     monkeypatch.setitem(others.TRANSPORTS, "processes", transport)
     with caplog.at_level(logging.WARNING):
-        assert same(run(cluster(3), make), expected)
+        assert same(run(cluster(3), make, stored=stored), expected)
     assert not made[0].left["mean"] and not made[0].left["answer"]
     assert "learner 1 was ended by SIGKILL, in update" in caplog.text
 
 
 def test_learners_that_are_lost_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     always = set(range(1, 1000))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Unruly(always, set()))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Unruly(always, set()))
     with pytest.raises(WorkerError, match="learners were ended 4 times in a row .learner 1 last, by SIGKILL. without"):
         run(cluster(restarts=3))
+
+
+def test_learners_wait_for_one_another_as_long_as_the_cluster_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    meet = Rounds.next
+    monkeypatch.setattr(Rounds, "next", lambda self, size, grace: told.append(grace) or meet(self, size, grace))
+    run(cluster(step_timeout=40.0), n_steps=30)
+    assert told == [40.0]
+    assert _real(cluster(step_timeout=40.0))._watch._limits[True] == 40.0
 
 
 class Real:
@@ -209,8 +225,8 @@ class Real:
         self.kinds, self.count, self.pauses = dict(kinds), 0, []
         make, mean = _real, Gloo.mean
 
-        def made(given: Any, grace: float) -> Any:
-            self.workers.append(make(given, grace))
+        def made(given: Any) -> Any:
+            self.workers.append(make(given))
             return self.workers[-1]
 
         def meant(group: Any, value: Any) -> Any:
@@ -233,11 +249,12 @@ _real = others.TRANSPORTS["processes"]
 
 
 @pytest.mark.slow
-def test_learners_in_processes_survive_sigkill(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    expected = run(cluster(collectors=2), sac)
+@pytest.mark.parametrize("stored", [dict, prioritized])
+def test_learners_in_processes_survive_sigkill(stored: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    expected = run(cluster(collectors=2), sac, stored=stored)
     real = Real(monkeypatch, {8: signal.SIGKILL})  # in the step of the actor
     with caplog.at_level(logging.WARNING):
-        assert same(run(cluster(collectors=2), sac), expected)
+        assert same(run(cluster(collectors=2), sac, stored=stored), expected)
     assert not real.kinds and len(real.pauses) == 1
     print(f"noticed after {real.pauses[0]:.1f} s")
     assert "learner 1 was ended by SIGKILL, in update 3 or before; it is made anew" in caplog.text
@@ -254,7 +271,7 @@ def test_stopped_learners_are_noticed(monkeypatch: pytest.MonkeyPatch, caplog: A
     )
     real = Real(monkeypatch, {8: signal.SIGSTOP})
     with caplog.at_level(logging.WARNING):
-        assert same(run(cluster(collectors=2), sac), expected)
+        assert same(run(cluster(collectors=2, step_timeout=3.0), sac), expected)
     print(f"noticed after {told[0] - real.begin:.1f} s")
     assert "learner 1 was ended because it did not move" in caplog.text
     assert not multiprocessing.active_children()
@@ -273,7 +290,7 @@ if __name__ == "__main__":
 
     made = []
     begin = test_learners.others.TRANSPORTS["processes"]
-    test_learners.others.TRANSPORTS["processes"] = lambda *given: made.append(begin(*given)) or made[-1]
+    test_learners.others.TRANSPORTS["processes"] = lambda given: made.append(begin(given)) or made[-1]
     test_learners.fleet.TRANSPORTS["processes"] = lambda given: test_learners.Inline(test_learners.Collecting)
     run(test_learners.cluster(collectors=2), sac, n_steps=10**6, callback=tell)
 """
@@ -303,10 +320,13 @@ def _is_there(number: int) -> bool:
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["together", "turns"])
-@pytest.mark.parametrize("make", [dqn, sac])
-def test_a_resumed_run_is_the_same(make: Any, order: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "order", "stored"),
+    [(dqn, "together", prioritized), (sac, "together", dict), (dqn, "turns", dict), (sac, "turns", prioritized)],
+)
+def test_a_resumed_run_is_the_same(make: Any, order: str, stored: Any, tmp_path: Path) -> None:
     options: Any = {"explorer": lambda: ConstantEpsilonGreedy(0.3)} if make is dqn else {}
+    options["stored"] = stored
     expected = run(cluster(order=order), make, **options)
 
     def callback(_: Any, epoch: int, step: int) -> None:
@@ -356,11 +376,9 @@ def test_what_cannot_be_averaged(make: Any, error: Any, says: str) -> None:
 
 
 def test_what_several_learners_do_not_go_with() -> None:
-    buffer = create_fifo_replay_buffer(100, env=Drift(), lanes=4, sampler=PrioritizedSampler())
-    with pytest.raises(UnsupportedError, match="draw uniformly from the steps of their own collectors"):
-        dqn().fit_online(Drift(), buffer, cluster=cluster())
-    with pytest.raises(UnsupportedError, match="PPO learns from rollouts, which several learners"):
-        rolled(cluster(fragment=None))
+    buffer = create_fifo_replay_buffer(100, env=Drift(), lanes=3, sampler=PrioritizedSampler())
+    with pytest.raises(UnsupportedError, match="a PrioritizedSampler chooses rows of minibatches .* learned from tog"):
+        dqn().fit_online(Drift(), buffer, cluster=cluster(4, collectors=3, gradients="pushed"))
 
 
 def test_parameters_that_somebody_changed_are_noticed() -> None:

@@ -38,7 +38,7 @@ def cluster(finders: int = 2, **fields: Any) -> birl.Cluster:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process, unless a test says otherwise."""
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: Rounds(Learning))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
     monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
 
 
@@ -147,14 +147,14 @@ class Unruly(Rounds):
 
 def test_lost_learners_are_made_anew(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     transport = Unruly({1, 2, 3, 8, 9, 15})
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: transport)
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: transport)
     with caplog.at_level(logging.WARNING):
         algorithm, buffer = run(cluster(3), sac, n_steps=61)
     assert not transport.lost and buffer.step_count == 61
     assert algorithm.engine.step_counts["actor"] == algorithm.grad_step > 10
     assert "was ended by SIGKILL, in update" in caplog.text
     always = Unruly(set(range(1000)))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster, grace: always)
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: always)
     with pytest.raises(WorkerError, match="learners were ended 4 times in a row"):
         run(cluster(restarts=3))
 
@@ -171,7 +171,7 @@ def test_learners_in_processes_survive_sigkill(monkeypatch: pytest.MonkeyPatch, 
         if pushed._algorithm.grad_step == 5 and not pushed.replaced:
             os.kill(made[0]._workers[1].number, signal.SIGKILL)
 
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda *given: made.append(begin(*given)) or made[-1])
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda given: made.append(begin(given)) or made[-1])
     monkeypatch.setattr(Pushed, "_order", ordered)
     with caplog.at_level(logging.WARNING):
         algorithm, _ = run(cluster(1), sac)

@@ -1,30 +1,16 @@
-"""Published settings by name: the numbers of papers and of PFRL's and NNablaRL's reproductions, in birl's units.
-
->>> recipe = birl.recipes.find("DQN", "atari")
->>> print(recipe)  # what it sets, and where each number comes from
->>> config = recipe.config()
-
-``birl train DQN --env-id ALE/Breakout-v5 --recipe atari`` sets the options of the command line, too.
-
-Units: PFRL and NNablaRL count environment steps for everything, birl's ``target_update_interval`` counts updates: their
-target every 10,000 steps, with an update every 4, is 2,500 updates. A step of an Atari game is four frames.
-"""
+"""The table of all recipes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from birl import algos
-from birl.config import AlgorithmConfig
-from birl.errors import ConfigError, did_you_mean
-from birl.files.named import Serializable
 from birl.models import (
     C51QFunctionFactory,
     IQNQFunctionFactory,
     LSTMEncoderFactory,
+    MeanQFunctionFactory,
     PixelEncoderFactory,
     QFunctionFactory,
     QRQFunctionFactory,
@@ -32,115 +18,7 @@ from birl.models import (
 )
 from birl.optimizers import AdamFactory, LinearSchedulerFactory, RMSpropFactory
 from birl.preprocessing import MultiplyRewardScaler, PixelObservationScaler, RunningObservationScaler
-
-__all__ = ["RECIPES", "Recipe", "Setting", "find", "names"]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One number, and where it comes from.
-
-    Attributes:
-        name: of a config field, or of an option of ``birl train`` (with ``--``).
-        value: its value, or a function of the number of steps that gives it.
-        source: a few words.
-    """
-
-    name: str
-    value: Any
-    source: str
-
-    @property
-    def option(self) -> str | None:
-        """The option's name in Python, such as ``n_steps``; ``None`` for a config field."""
-        return self.name.removeprefix("--").replace("-", "_") if self.name.startswith("--") else None
-
-    def of(self, n_steps: int) -> Any:
-        """The value for a run of so many steps."""
-        return self.value(n_steps) if callable(self.value) and not isinstance(self.value, Serializable) else self.value
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Settings that were published together.
-
-    Attributes:
-        algorithm: name of the algorithm.
-        name: of the recipe.
-        origin: papers and reproductions.
-        settings: what it sets; everything else stays as birl has it.
-    """
-
-    algorithm: str
-    name: str
-    origin: str
-    settings: tuple[Setting, ...]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of ``birl train``, by their names in Python."""
-        return {each.option: each.value for each in self.settings if each.option is not None}
-
-    @property
-    def n_steps(self) -> int:
-        """Number of environment steps."""
-        return int(self.options["n_steps"])
-
-    def fields(self, n_steps: int | None = None) -> dict[str, Any]:
-        """Config fields; schedules are those of a run of ``n_steps`` steps, by default the recipe's."""
-        own = [each for each in self.settings if each.option is None]
-        return {each.name: each.of(n_steps or self.n_steps) for each in own}
-
-    def config(self, n_steps: int | None = None, **changes: Any) -> AlgorithmConfig:
-        """The configuration.
-
-        Args:
-            n_steps: length of the run in environment steps, for schedules; by default the recipe's.
-            **changes: other values of its fields.
-        """
-        return getattr(algos, f"{self.algorithm}Config")(**self.fields(n_steps) | changes)  # type: ignore[no-any-return]
-
-    def lines(self, n_steps: int | None = None, without: Collection[str] = ()) -> list[str]:
-        """A line for each setting but those of these fields and options (as in Python); ``n_steps`` as in `config`."""
-        settings = [each for each in self.settings if (each.option or each.name) not in without]
-        rows = [(each.name, _words(each.of(n_steps or self.n_steps)), each.source) for each in settings]
-        widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-        return [f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}" for name, value, source in rows]
-
-    def __str__(self) -> str:
-        return "\n".join([f"{self.algorithm} {self.name}: {self.origin}", *self.lines()])
-
-
-def find(algorithm: str, name: str) -> Recipe:
-    """The recipe of this name.
-
-    Raises:
-        ConfigError: if the algorithm has none of this name.
-    """
-    found = RECIPES.get((algorithm, name))
-    if found is None:
-        known = names(algorithm)
-        others = ", ".join(sorted({owner for owner, _ in RECIPES}))
-        has = f"it has: {', '.join(known)}" if known else f"there are some for {others}"
-        raise ConfigError(f"{algorithm} has no recipe {name!r}{did_you_mean(name, known) or ';'} {has}")
-    return found
-
-
-def names(algorithm: str) -> list[str]:
-    """Names of the recipes of an algorithm."""
-    return [name for owner, name in RECIPES if owner == algorithm]
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, Serializable) and dataclasses.is_dataclass(value):
-        defaults = {each.name: each.default for each in dataclasses.fields(value)}
-        own = {name: each for name, each in value.get_params().items() if each != defaults[name]}
-        return f"{value.get_type()}({', '.join(f'{name}={_words(each)}' for name, each in own.items())})"
-    if isinstance(value, Serializable):
-        own = {name: each for name, each in value.get_params().items() if each is not None}
-        return f"{value.get_type()}({', '.join(f'{name}={_words(each)}' for name, each in own.items())})"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
+from birl.recipes.recipe import Setting
 
 # -- what recipes share ------------------------------------------------------------------------------------------------
 
@@ -225,6 +103,33 @@ _256_256: Final = VectorEncoderFactory([256, 256])
 _64_64: Final = VectorEncoderFactory([64, 64], activation="tanh")
 
 
+_APEX_PAPER, _R2D2_PAPER = "arXiv:1803.00933", "openreview r1lyTjAqYX"
+
+
+def _many_actors(*, target: int, start: int, source: str) -> tuple[Setting, ...]:
+    """The protocol of Ape-X and R2D2, with the number of collectors that a large machine has.
+
+    Args:
+        target: updates between copies of the target network.
+        start: steps before the first update.
+        source: of these numbers.
+    """
+    return (
+        Setting("--n-steps", 50_000_000, f"200 million frames, as of the others; {source} shows billions"),
+        Setting("--atari", True, f"{source}: no sticky actions, 30 no-ops; here lost lives end episodes"),
+        Setting("--frame-stack", 4, _DQN_PAPER),
+        Setting("--collectors", 8, f"what fits on one machine; {source} has hundreds"),
+        Setting("--shards", 1, f"{source}: one replay, outside the learner"),
+        Setting("--explorer", "epsilon-ladder", f"{source}: 0.4 ** (1 + 7 i / (N - 1)) for actor i of N"),
+        Setting("--random-steps", start, f"{source}: steps before the first update, here of random actions"),
+        Setting("--prioritized", True, source),
+        Setting("--n-steps-per-epoch", 250_000, "1 million frames, as of the others"),
+        Setting("--eval-steps", 125_000, "500,000 frames, as of the others"),
+        Setting("observation_scaler", PixelObservationScaler(), _DQN_PAPER),
+        Setting("target_update_interval", target, f"{source}: updates"),
+    )
+
+
 def _mujoco(n_steps: int, steps_source: str, source: str) -> tuple[Setting, ...]:
     """The protocol of off-policy algorithms in MuJoCo's environments."""
     return (
@@ -295,7 +200,7 @@ def _ppo_updates(n_steps: int) -> int:
     return max(1, n_steps * 12 // 1024)
 
 
-_ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
+ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
     ("DQN", "atari"): (
         f"Mnih et al. 2015, {_DQN_PAPER}; PFRL's reproduction",
         (*_atari(target=10_000, end=0.1, eval_epsilon=0.05, source=_PFRL), *_RMSPROP),
@@ -344,6 +249,45 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("--priority-beta", 0.4, "arXiv:1710.02298: rises to 1 over the run"),
             Setting("encoder_factory", _CONVOLUTIONS, "arXiv:1710.02298: streams of 512 after the convolutions"),
             _head(_RAINBOW, "arXiv:1710.02298: dueling, noisy with 0.5, 51 atoms"),
+        ),
+    ),
+    ("DoubleDQN", "apex"): (
+        f"Horgan et al. 2018, {_APEX_PAPER} (Ape-X); nothing here was run for as long",
+        (
+            *_many_actors(target=2500, start=50_000, source=_APEX_PAPER),
+            Setting("--update-interval", 650, f"{_APEX_PAPER}: 12,500 steps and 19 updates in a second"),
+            Setting("--buffer-size", 2_000_000, _APEX_PAPER),
+            Setting("--multi-step", 3, _APEX_PAPER),
+            Setting("--priority-alpha", 0.6, _APEX_PAPER),
+            Setting("--priority-beta", 0.4, f"{_APEX_PAPER}, where it stays; here it rises to 1 over the run"),
+            Setting("batch_size", 512, _APEX_PAPER),
+            Setting("gamma", 0.99, _APEX_PAPER),
+            Setting("learning_rate", 6.25e-5, f"{_APEX_PAPER}: 0.00025 / 4"),
+            Setting(
+                "optim_factory",
+                RMSpropFactory(alpha=0.95, eps=1.5e-7, centered=True, clip_grad_norm=40.0),
+                f"{_APEX_PAPER}: no momentum, norm of 40",
+            ),
+            Setting("encoder_factory", _CONVOLUTIONS, f"{_APEX_PAPER}: streams of 512 after the convolutions"),
+            _head(MeanQFunctionFactory(dueling=[512]), _APEX_PAPER),
+        ),
+    ),
+    ("DoubleDQN", "r2d2"): (
+        f"Kapturowski et al. 2019, {_R2D2_PAPER} (R2D2), without its rescaled values; nothing here was run for as long",
+        (
+            *_many_actors(target=2500, start=50_000, source=_R2D2_PAPER),
+            Setting("--update-interval", 13_312, f"{_R2D2_PAPER}: 256 actors of 260 steps, and 5 updates, in a second"),
+            Setting("--buffer-size", 4_000_000, f"{_R2D2_PAPER} table 2"),
+            Setting("--multi-step", 5, _R2D2_PAPER),
+            Setting("--priority-alpha", 0.9, f"{_R2D2_PAPER} table 2, of 0.9 of the largest error and 0.1 of the mean"),
+            Setting("--priority-beta", 0.6, f"{_R2D2_PAPER} table 2, where it stays; here it rises to 1 over the run"),
+            Setting("sequence_length", 80, f"{_R2D2_PAPER} table 2; here from any step on, with its stored state"),
+            Setting("burn_in", 40, f"{_R2D2_PAPER} table 2"),
+            Setting("batch_size", 64, f"{_R2D2_PAPER} table 2: sequences"),
+            Setting("gamma", 0.997, f"{_R2D2_PAPER} table 2"),
+            *_adam(1e-4, 1e-3, f"{_R2D2_PAPER} table 2"),
+            Setting("encoder_factory", LSTMEncoderFactory(hidden_size=512), f"{_R2D2_PAPER}: after DQN's convolutions"),
+            _head(MeanQFunctionFactory(dueling=[512]), _R2D2_PAPER),
         ),
     ),
     ("MunchausenDQN", "atari"): (
@@ -492,9 +436,4 @@ _ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
         ),
     ),
 }
-
-RECIPES: Final[dict[tuple[str, str], Recipe]] = {
-    (algorithm, name): Recipe(algorithm, name, origin, settings)
-    for (algorithm, name), (origin, settings) in _ROWS.items()
-}
-"""All recipes, by the names of algorithm and recipe."""
+"""Origins and settings by the names of algorithm and recipe."""

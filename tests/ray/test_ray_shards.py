@@ -1,0 +1,40 @@
+"""Shards of the replay that Ray places."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from typing import Any
+
+import pytest
+import ray
+from run.test_fleet import dqn, run, same
+
+import birl
+from birl.algos import ConstantEpsilonGreedy
+from birl.dataset import PrioritizedSampler
+from birl.run import shards
+
+
+def test_a_shard_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Ray is started by the run, and ended with it."""
+
+    def cluster(transport: str, **fields: Any) -> birl.Cluster:
+        return birl.Cluster(2, 1, 3, shards=1, transport=transport, **fields)
+
+    options: dict[str, Any] = {"stored": lambda: {"sampler": PrioritizedSampler(), "limit": 40}, "n_steps": 80}
+    options |= {"explorer": lambda: ConstantEpsilonGreedy(0.3)}
+    expected = run(cluster("inline"), dqn, **options)
+    made: list[Any] = []
+    begin = shards.TRANSPORTS["ray"]
+    monkeypatch.setitem(shards.TRANSPORTS, "ray", lambda given: made.append(begin(given)) or made[-1])
+
+    def callback(_: Any, epoch: int, step: int) -> None:
+        if step == 50:
+            os.kill(ray._private.state.actors(made[0]._actors[0]._actor_id.hex())["Pid"], signal.SIGKILL)
+
+    with caplog.at_level(logging.WARNING):
+        own = cluster("ray", resources={"num_cpus": 0.25})
+        assert same(run(own, dqn, callback=callback, **options), expected)
+    assert "shard 0 was ended" in caplog.text and not ray.is_initialized()

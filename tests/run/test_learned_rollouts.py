@@ -1,0 +1,119 @@
+"""Several learners of rollouts: each learns from those of its own collectors, and the update is that of all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import birl
+from birl.algos import A2CConfig, IMPALAConfig, REINFORCEConfig
+from birl.distributed.rounds import Rounds
+from birl.distributed.transport import Inline
+from birl.engine import Engine
+from birl.errors import UnsupportedError
+from birl.run import fleet, others
+from birl.run.collecting import Collecting
+from birl.run.learning import Learning
+from run.fakes import Drift
+from run.test_fleet import SMALL, alike, ppo, rolled
+from run.test_learners import Notes, Unruly, joined
+
+
+def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
+    return birl.Cluster(**{"collectors": 2 * learned, "learners": learned, **fields})
+
+
+def plain(**fields: Any) -> Any:
+    """PPO whose loss is a mean over the minibatch."""
+    return ppo(normalize_advantage=False, **fields)
+
+
+def a2c(**fields: Any) -> Any:
+    encoders = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL}
+    return A2CConfig(rollout_length=5, **encoders, **fields).create()
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
+    monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
+
+
+@pytest.mark.parametrize(("make", "count"), [(plain, 2), (a2c, 3)])
+def test_learners_learn_what_one_learns_from_joined_minibatches(
+    make: Any, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        notes = Notes(patched)
+        together = rolled(cluster(count), make, n_steps=120)
+    assert len(notes.batches) == count and together.grad_step == len(next(iter(notes.batches.values()))) > 3
+    alone = make()
+    alone.build_with_env(Drift())
+    alone.engine.set_state(notes.first)
+    for parts in zip(*notes.batches.values(), strict=True):
+        assert len({part.observation.numpy().tobytes() for part in parts}) == count
+        whole = joined(list(parts))
+        names = parts[0].extra
+        whole.extra.update({name: torch.cat([part.extra[name] for part in parts]) for name in names})
+        alone.engine.update(whole, ("policy",))
+    for name, value in alone.nets.state_dict().items():
+        torch.testing.assert_close(together.nets.state_dict()[name], value, atol=1e-6, rtol=0)
+
+
+def test_all_stop_after_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is on the mean over all learners, which differ."""
+    counts: dict[int, int] = {}
+    update = Engine.update
+
+    def updated(engine: Any, batch: Any, only: Any = None) -> Any:
+        counts[id(engine)] = counts.get(id(engine), 0) + 1
+        return update(engine, batch, only)
+
+    monkeypatch.setattr(Engine, "update", updated)
+    algorithm = rolled(cluster(), plain, n_steps=200, fields={"n_epochs": 10, "target_kl": 1e-5})
+    assert len(set(counts.values())) == 1 and 0 < algorithm.grad_step < 10 * 200 // 10
+
+
+def test_lost_learners_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = rolled(cluster(3), n_steps=170)  # the last rollout is not whole
+    made = Unruly({1, 8, 9, 12}, {1, 2, 5, 11})
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: made)
+    assert alike(rolled(cluster(3), n_steps=170), expected)
+    assert not made.left["mean"] and not made.left["answer"]
+
+
+def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
+    def callback(_: Any, epoch: int, step: int) -> None:
+        if step == 94:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    expected = rolled(cluster(), n_steps=150)
+    with pytest.raises(SystemExit):
+        rolled(cluster(), n_steps=150, checkpoint=tmp_path, callback=callback)
+    assert alike(rolled(cluster(), n_steps=150, checkpoint=tmp_path), expected)
+
+
+@pytest.mark.slow
+def test_learners_in_processes_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = rolled(cluster(), n_steps=120)
+    monkeypatch.undo()
+    assert alike(rolled(cluster(), n_steps=120), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "fields", "says"),
+    [
+        (lambda: IMPALAConfig().create(), {}, "IMPALA learns from .* beside its rollouts"),
+        (lambda: REINFORCEConfig().create(), {}, "REINFORCE learns from whole episodes"),
+        (ppo, {"gradients": "pushed", "learners": 3}, "PPO learns from rollouts of its newest weights"),
+    ],
+)
+def test_what_several_learners_do_not_divide(make: Any, fields: Any, says: str) -> None:
+    with pytest.raises(UnsupportedError, match=says):
+        make().fit_online(Drift(), n_steps=20, cluster=cluster(**fields), show_progress=False)
