@@ -299,7 +299,7 @@ class Rollouts(Experience):
                 metrics = yield Pass(minibatch, only)
                 if most is not None:
                     found.append(metrics[metric])
-            if most is not None and _mean(learner, found) > most:  # the one value that is waited for in a pass
+            if most is not None and learner.engine.mean(found) > most:  # the one value that is waited for in a pass
                 break
         if last:
             yield Pass(_whole(learner, batch, folded=True), last)
@@ -334,12 +334,6 @@ class Rollouts(Experience):
                 f"rollout_length is {config.rollout_length} and sequence_length {config.sequence_length}: no sequence "
                 "would be whole. Give a longer rollout, or shorter sequences"
             )
-
-
-def _mean(learner: Learner, found: list[Tensor]) -> Tensor:
-    """The mean of a metric, over all who learn together."""
-    mean, reduce = torch.stack(found).mean(), learner.engine.reduce
-    return mean if reduce is None else reduce({"metric": mean})["metric"]
 
 
 def _whole(learner: Learner, batch: Batch, *, folded: bool) -> Batch:

@@ -229,6 +229,11 @@ class Engine(Trained):
         """Whether the next update makes the step ``name``."""
         return any(step.name == name for step in self.due(1))
 
+    def mean(self, found: Sequence[Tensor]) -> Tensor:
+        """The mean of a metric's values, over all who learn together."""
+        mean = torch.stack(list(found)).mean()
+        return mean if self.reduce is None else self.reduce({"metric": mean})["metric"]
+
     def _drop_program_when_reduced(self) -> None:
         """Fall back to compiled gradients: a reduction cannot run inside one program."""
         if self.reduce is not None and isinstance(self._updates, Program):
