@@ -116,11 +116,8 @@ def test_a_sequence_has_a_share_of_its_largest_error() -> None:
         assert priorities(dataset, np.array([row]))[0] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [DQNConfig, *(pytest.param(each, marks=pytest.mark.slow) for each in (SACConfig, IQLConfig))],
-    ids=lambda config: config.__name__,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [DQNConfig, SACConfig, IQLConfig], ids=lambda config: config.__name__)
 def test_compiled_updates_and_many_seeds_hand_back_what_eager_ones_do(config: Any) -> None:
     discrete = config is DQNConfig
     fields = {name: SMALL for name in config.__dataclass_fields__ if name.endswith("encoder_factory")}

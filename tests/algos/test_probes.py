@@ -11,10 +11,20 @@ from gymnasium.utils.env_checker import check_env
 
 from birl.errors import ConfigError
 from birl.testing import PROBES, ChainEnv, MemoryEnv, ProbeEnv, collect_dataset, probe_errors
-from tests.algorithms import ACTION_PROBES, PROBE_RUNS, Probing, Run
+from tests.algorithms import ACTION_PROBES, PROBE_RUNS, WHOLE, Probing, Run
+
+HARDEST = ("action_observation", "time_limit")
+"""Probes of all algorithms in the default tier, which has all probes only of those that stand for the others."""
+
+
+def slow(run: Run, kind: str) -> bool:
+    kinds = run.variant.kinds
+    shown = [each for each in kinds if each in HARDEST] or kinds[-1:]
+    return run.slow or (run.name.split()[0] not in WHOLE and kind not in shown)
+
 
 RUNS = [
-    pytest.param(run, kind, marks=[pytest.mark.slow] if run.slow else [], id=f"{run.name}-{kind}")
+    pytest.param(run, kind, marks=[pytest.mark.slow] if slow(run, kind) else [], id=f"{run.name}-{kind}")
     for run in PROBE_RUNS
     for kind in run.variant.kinds
 ]

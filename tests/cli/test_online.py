@@ -129,7 +129,7 @@ def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, s
 @pytest.mark.parametrize(
     ("config", "env_id", "given", "says"),
     [
-        (DQNConfig(), "CartPole-v1", {"explorer": "noise"}, "--explorer epsilon-greedy or boltzmann or greedy or none"),
+        (DQNConfig(), "CartPole-v1", {"explorer": "noise"}, "--explorer epsilon-greedy or boltzmann or epsilon-ladd"),
         (TD3Config(), "Pendulum-v1", {"explorer": "epsilon-greedy"}, "--explorer noise or ou-noise or greedy or none"),
         (TD3Config(), "Pendulum-v1", {"noise_theta": 0.1}, "not for TD3.* give --explorer ou-noise, too"),
         (DQNConfig(), "CartPole-v1", {"temperature": 1.0}, "give --explorer boltzmann, too"),

@@ -133,7 +133,10 @@ def die(buffer: ReplayBuffer) -> None:
     place.lock._lock.release()
 
 
-@pytest.mark.parametrize(("limit", "lanes"), [(0, 1), (0, 2), (10, 1), (11, 2)])
+@pytest.mark.parametrize(
+    ("limit", "lanes"),
+    [(0, 2), (10, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0, 1), (11, 2)))],
+)
 def test_a_step_that_was_stored_survives_an_end_at_any_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, lanes: int
 ) -> None:

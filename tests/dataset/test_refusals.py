@@ -33,9 +33,8 @@ class Custom(BasicTransitionPicker):
         return super().__call__(episode, index)
 
 
-@pytest.mark.parametrize("picker", [MultiStepTransitionPicker(3, 0.9), Custom()])
-def test_sequences_are_of_single_steps(picker: Any) -> None:
-    data = ReplayBuffer(InfiniteBuffer(), picker, episodes=[episode(9)])
+def test_pickers_of_ones_own_read_no_sequences() -> None:
+    data = ReplayBuffer(InfiniteBuffer(), Custom(), episodes=[episode(9)])
     with pytest.raises(UnsupportedError, match="sequences"):
         data.sample_sequence_batch(2, 3)
 

@@ -133,6 +133,7 @@ def test_compiled_equals_eager_with_clipping_a_schedule_and_late_targets() -> No
     assert compiled.engine.compiled and not eager.engine.compiled
 
 
+@pytest.mark.slow
 def test_schedules_of_rates_and_clip_ranges_are_not_compiled_anew(tmp_path: Path) -> None:
     """Programs read their values; a resumed run goes on with them."""
     schedule = LinearSchedulerFactory(6, end=0.1)
@@ -169,6 +170,7 @@ def test_schedules_of_rates_and_clip_ranges_are_not_compiled_anew(tmp_path: Path
         PPOConfig(clip_range_schedule=CosineAnnealingLRFactory(3))
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_between_compiled_updates(tmp_path: Path) -> None:
     """Files hold the same things, and a loaded algorithm goes on bit for bit, compiled or not."""
     through, halved = dqn(True), dqn(True)
@@ -308,6 +310,7 @@ def test_other_optimizer_settings_are_seen(tmp_path: Path) -> None:
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
 
 
+@pytest.mark.slow
 def test_first_step_of_damped_momentum_after_a_file(tmp_path: Path) -> None:
     """Moments are made with the first step, not before: torch does not dampen that one."""
     factory = SGDFactory(momentum=0.9, dampening=0.5)
@@ -359,6 +362,7 @@ def test_updates_are_called_without_the_shell() -> None:
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
 
 
+@pytest.mark.slow
 def test_tensors_that_are_replaced_are_seen() -> None:
     """An attribute of a network may be another tensor in the next update: then the shell stays, which looks it up."""
     eager, compiled = dqn(False, encoder_factory=_ScaledFactory()), dqn(True, encoder_factory=_ScaledFactory())

@@ -88,6 +88,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
+@pytest.mark.slow
 def test_what_was_compiled_once_is_loaded_bit_for_bit(compilations: list[Any]) -> None:
     """In this process and in another one, after new moments, and with the same random numbers."""
     cold = trained(sac())

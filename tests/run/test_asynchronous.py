@@ -466,6 +466,7 @@ def test_statistics_are_shared(threads: None, monkeypatch: pytest.MonkeyPatch) -
         assert np.allclose(algorithm.nets.get_parameter(name).detach().numpy(), expected, atol=1e-4), name
 
 
+@pytest.mark.slow
 def test_real_processes_are_killed_replaced_and_ended_by_ctrl_c() -> None:
     algorithm, killed = a2c(), []
 

@@ -286,6 +286,7 @@ class Tells(Drift):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_collectors_in_processes_survive_sigkill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("KILLS", str(tmp_path))
