@@ -243,7 +243,8 @@ def _require_single_steps(picker: Any, purpose: str, several: bool = False) -> N
     basic, own = BasicTransitionPicker, type(picker)
     sums = (basic.add_up, MultiStepTransitionPicker.add_up) if several else (basic.add_up,)
     if not is_vectorised(picker) or own.batch is not basic.batch or own.add_up not in sums:
+        more = ", or a MultiStepTransitionPicker" if several else ""
         raise UnsupportedError(
             f"{type(picker).__name__} cannot be used for {purpose}, which are made of single steps: give the dataset a "
-            "BasicTransitionPicker or FrameStackTransitionPicker"
+            f"BasicTransitionPicker or FrameStackTransitionPicker{more}"
         )
