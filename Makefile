@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two workers share the machine: one torch thread each keeps them from slowing each other down.
 export OMP_NUM_THREADS := 1
+# Where bytecode is not kept, each of the hundreds of processes that tests start compiles torch's modules anew: 4 s.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-ray test-slow lint docs datasets bench clean

@@ -50,10 +50,11 @@ def test_recipes_make_configurations_and_know_the_options(key: tuple[str, str]) 
         ("DQN", "iqn", 10_000, 50_000, 0.01),
         ("DoubleDQN", "atari", 30_000, 50_000, 0.01),
         ("DoubleDQN", "rainbow", 32_000, 20_000, None),
+        ("DoubleDQN", "rainbow-data-efficient", 2000, 1600, None),
     ],
 )
 def test_units_are_updates(algorithm: str, name: str, target: int, start: int, end: float | None) -> None:
-    """Published in environment steps, with an update every four."""
+    """Published in environment steps; updates are every four, or every one."""
     recipe = find(algorithm, name)
     target_setting = next(each for each in recipe.settings if each.name == "target_update_interval")
     assert target_setting.value * recipe.options["update_interval"] == target

@@ -103,6 +103,7 @@ _256_256: Final = VectorEncoderFactory([256, 256])
 _64_64: Final = VectorEncoderFactory([64, 64], activation="tanh")
 
 
+_DER_PAPER: Final = "arXiv:1906.05243"
 _APEX_PAPER, _R2D2_PAPER = "arXiv:1803.00933", "openreview r1lyTjAqYX"
 
 
@@ -249,6 +250,39 @@ ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
             Setting("--priority-beta", 0.4, "arXiv:1710.02298: rises to 1 over the run"),
             Setting("encoder_factory", _CONVOLUTIONS, "arXiv:1710.02298: streams of 512 after the convolutions"),
             _head(_RAINBOW, "arXiv:1710.02298: dueling, noisy with 0.5, 51 atoms"),
+        ),
+    ),
+    ("DoubleDQN", "rainbow-data-efficient"): (
+        f"van Hasselt et al. 2019, {_DER_PAPER}; Kaixhin's reproduction",
+        (
+            Setting("--n-steps", 100_000, f"{_DER_PAPER}: 400,000 frames"),
+            Setting("--atari", True, f"{_PFRL} and {_NNABLA}: no sticky actions, 30 no-ops, lives end episodes"),
+            Setting("--frame-stack", 4, _DQN_PAPER),
+            Setting("--buffer-size", 100_000, f"{_DER_PAPER}: all steps"),
+            Setting("--random-steps", 1600, _DER_PAPER),
+            Setting("--update-interval", 1, _DER_PAPER),
+            Setting("--explorer", "none", _DER_PAPER),
+            Setting("--multi-step", 20, _DER_PAPER),
+            Setting("--prioritized", True, _DER_PAPER),
+            Setting("--priority-alpha", 0.5, "arXiv:1710.02298"),
+            Setting("--priority-beta", 0.4, "arXiv:1710.02298: rises to 1 over the run"),
+            Setting("--n-steps-per-epoch", 10_000, "Kaixhin's Rainbow: between evaluations"),
+            Setting("--n-trials", 10, "Kaixhin's Rainbow"),
+            Setting("--eval-epsilon", 0.001, "Kaixhin's Rainbow"),
+            Setting("observation_scaler", PixelObservationScaler(), _DQN_PAPER),
+            Setting("batch_size", 32, _DQN_PAPER),
+            Setting("gamma", 0.99, _DQN_PAPER),
+            Setting("target_update_interval", 2000, f"{_DER_PAPER}: updates"),
+            *_adam(1e-4, 1.5e-4, _DER_PAPER),
+            Setting(
+                "encoder_factory",
+                PixelEncoderFactory(filters=[[32, 5, 5], [64, 5, 5]], feature_size=None),
+                f"{_DER_PAPER}: streams of 256 after two convolutions",
+            ),
+            _head(
+                C51QFunctionFactory(n_atoms=51, v_min=-10.0, v_max=10.0, dueling=[256], noisy=0.1),
+                f"{_DER_PAPER}: dueling, 51 atoms; noise of 0.1 as Kaixhin's Rainbow",
+            ),
         ),
     ),
     ("DoubleDQN", "apex"): (
