@@ -6,12 +6,25 @@ from typing import Any
 
 import pytest
 
+from tests.algorithms import WHOLE
 from tests.golden.table import CASES
 
 TOLERANCE = 1e-6
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def _tiers() -> list[Any]:
+    """The default tier has the first case of each algorithm, and all cases of those that stand for the others."""
+    begun: set[str] = set()
+    found = []
+    for case in CASES:
+        algorithm = case.name.split()[0]
+        slow = algorithm in begun and algorithm not in WHOLE
+        begun.add(algorithm)
+        found.append(pytest.param(case, marks=[pytest.mark.slow] if slow else [], id=case.name))
+    return found
+
+
+@pytest.mark.parametrize("case", _tiers())
 def test_golden(case: Any) -> None:
     report = case.run()
     print(f"\n{case.name:28s} largest difference {report.largest:.1e} ({report.worst})")
