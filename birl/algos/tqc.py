@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -38,8 +39,7 @@ class TQCConfig(SACConfig):
     The temperature's loss is in its logarithm, as in the authors' code. With the other form of
     ``log_temperature_loss``, SAC's here, the temperature falls a tenth more slowly.
 
-    Differs from the paper: losses are summed over predicted quantiles, as everywhere here, not averaged (Adam does not
-    tell the difference); critics have birl's layers by default (the paper's: three of 512 units). With
+    Differs from the paper: critics have birl's layers by default (the paper's: three of 512 units). With
     ``IQNQFunctionFactory`` quantiles have random levels.
     """
 
@@ -68,14 +68,17 @@ class TQCConfig(SACConfig):
 def critic_loss(nets: SACNets, batch: Batch, cfg: TQCConfig) -> Loss:
     """Algorithm 1: quantile regression on ``y_i = r + discount * (z_i(s', a') - alpha * log pi(a'|s'))``.
 
-    ``z_i`` are the quantiles of all target critics but the ``n_critics * n_dropped_quantiles`` highest.
+    ``z_i`` are the quantiles of all target critics but the ``n_critics * n_dropped_quantiles`` highest. Other than in
+    QR-DQN, losses are averaged over a critic's quantiles: for many weights the gradient is near Adam's epsilon then.
     """
     with torch.no_grad():
         action, log_prob = nets.actor(batch.next_inputs).sample()
         mixture: Any = nets.critic_target(batch.next_inputs, action)
         target = mixture.truncated(cfg.n_critics * cfg.n_dropped_quantiles)
         target = target.backup(batch.reward, batch.discount, bonus=-nets.temperature() * log_prob)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+    loss = td_loss(nets.critic(batch.inputs, batch.action), target, batch)
+    factory: Any = cfg.q_func_factory
+    return replace(loss, value=loss.value / factory.n_quantiles)
 
 
 def actor_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
