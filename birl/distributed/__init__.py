@@ -11,8 +11,6 @@ Each process draws minibatches of ``batch_size``; the gradients of every step ar
 them, so that an update is that of the joined minibatches.
 
 `workers` has the processes of `birl.run.asynchronous`, which one owner tells what to do.
-
-`workers` has the processes of `birl.run.asynchronous`, which one owner tells what to do.
 """
 
 from birl.distributed.processes import AverageGradients, destroy_process_group, init_process_group, joined

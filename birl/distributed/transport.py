@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import platform
 import queue
 import threading
 import time
@@ -13,9 +14,10 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from birl._version import __version__
 from birl.distributed.watch import Alive, Watch
 from birl.distributed.workers import Ended, Left, Owner, Worker, end, first_ready
-from birl.errors import BirlError
+from birl.errors import BirlError, ConfigError
 
 _GRACE: Final = 2.0  # seconds in which a worker reads what was sent to it, when there is no more work
 
@@ -32,6 +34,23 @@ class Work(Protocol):
 
     def close(self) -> None:
         """There are no more orders."""
+
+
+def check_version(worker: str, version: str) -> None:
+    """Refuse to work for a run with another version of birl.
+
+    Args:
+        worker: who works, in words, such as ``"shard 1"``.
+        version: of the run's birl.
+
+    Raises:
+        ConfigError: if this process has another one.
+    """
+    if version != __version__:
+        raise ConfigError(
+            f"{worker} is on a machine ({platform.node()}) with birl {__version__}, and the run has birl {version}: "
+            "install the same version on all machines"
+        )
 
 
 Begin = Callable[[Any], Work]

@@ -7,7 +7,6 @@ had never been away.
 from __future__ import annotations
 
 import copy
-import platform
 import time
 import traceback
 from collections.abc import Iterable
@@ -16,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from birl._version import __version__
-from birl.distributed.transport import Work
+from birl.distributed.transport import Work, check_version
 from birl.envs import Step, Stepper, as_environment
-from birl.errors import BirlError, ConfigError, WorkerError
+from birl.errors import BirlError, WorkerError
 from birl.files.restore import damage_as_typed_errors
 from birl.run.abreast import Abreast, actions_of_episode
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
@@ -157,11 +156,7 @@ class Collecting(Work):
     """
 
     def __init__(self, given: Given) -> None:
-        if given.birl != __version__:
-            raise ConfigError(
-                f"collector {given.collector} is on a machine ({platform.node()}) with birl {__version__}, and the run "
-                f"has birl {given.birl}: install the same version on all machines"
-            )
+        check_version(f"collector {given.collector}", given.birl)
         self._given, self._order = given, Order(0, 0, 0, 0, 0, None)
         self._told = _Told([], [], [], [])
         with randomness_kept(), root_kept():

@@ -61,6 +61,7 @@ class Learners(Others):
         self._store: Store | Rounds | None = None
         self._group: Group | None = None
         self._digest = ""  # that they must answer with
+        self._ended = False  # whether one has ended its part of the present update
 
     def learn(self, session: Any, drawn: Any) -> None:
         if not isinstance(drawn, Rollout):
@@ -77,6 +78,9 @@ class Learners(Others):
 
         Args:
             make: makes the first learner's update, once; again if another learner is lost meanwhile.
+
+        Raises:
+            WorkerError: if one has ended its part while the first one waits for it, and nobody was lost, twice.
         """
         whole = self._heard()
         self._digest = ""
@@ -84,7 +88,9 @@ class Learners(Others):
             self._meet()
         engine, number = self._algorithm.engine, self._algorithm.grad_step + 1
         before = engine.get_state(), random_state()
+        uneven = 0
         while True:
+            self._ended, replaced = False, self.replaced
             digested = number % CHECK_INTERVAL == 0 or self._rollout is not None
             for index in self._own:
                 if index:
@@ -97,6 +103,12 @@ class Learners(Others):
                 engine.set_state(before[0])
                 set_random_state(before[1])
                 self._heard()
+                uneven += self._ended and self.replaced == replaced
+                if uneven > 1:  # once may be a lost connection
+                    raise WorkerError(
+                        f"in update {number} learners have not as many minibatches as learner 0, which waited for "
+                        "more: learn from all steps of a rollout, or leave learners out"
+                    ) from None
                 self._meet()
         self._digest = digest_of(self._algorithm.nets) if digested else ""
         self._deaths = 0
@@ -108,6 +120,7 @@ class Learners(Others):
         return Update(number, list(self.lanes[index].changes()), digested, rows)
 
     def _take(self, index: int, answer: Done) -> None:
+        self._ended = self._ended or answer.whole
         if self._digest and answer.digest and answer.digest != self._digest:
             raise WorkerError(
                 f"learner {index} has other parameters than learner 0 after {self._algorithm.grad_step} updates: "

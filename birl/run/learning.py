@@ -7,7 +7,6 @@ first one's buffer, and its random numbers in an update are a function of the ru
 from __future__ import annotations
 
 import hashlib
-import platform
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,8 +22,7 @@ from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Rows
 from birl.distributed import AverageGradients
 from birl.distributed.group import Broken, Gloo, Group, Meeting
-from birl.distributed.transport import Work
-from birl.errors import ConfigError
+from birl.distributed.transport import Work, check_version
 from birl.run.checkpoint import randomness_kept
 from birl.run.choosing import Chosen
 from birl.seeding import root_kept, seed
@@ -139,11 +137,7 @@ class Learning(Work):
     """
 
     def __init__(self, given: Given, join: Callable[[Meeting, int], Group] = Gloo) -> None:
-        if given.birl != __version__:
-            raise ConfigError(
-                f"learner {given.learner} is on a machine ({platform.node()}) with birl {__version__}, and the run has "
-                f"birl {given.birl}: install the same version on all machines"
-            )
+        check_version(f"learner {given.learner}", given.birl)
         self._given, self._join = given, join
         self._group: Group | None = None
         self._size = 0  # of the group

@@ -6,7 +6,6 @@ state of its sampler follows from one that it has told, and from its orders sinc
 
 from __future__ import annotations
 
-import platform
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +15,7 @@ from birl.dataset import DatasetInfo
 from birl.dataset.lanes import Changes, Copied
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Generators, Rows
-from birl.distributed.transport import Work
-from birl.errors import ConfigError
+from birl.distributed.transport import Work, check_version
 from birl.files.restore import damage_as_typed_errors
 from birl.types import Array, State
 
@@ -115,11 +113,7 @@ class Sharding(Work):
     """
 
     def __init__(self, given: Given) -> None:
-        if given.birl != __version__:
-            raise ConfigError(
-                f"shard {given.shard} is on a machine ({platform.node()}) with birl {__version__}, and the run has "
-                f"birl {given.birl}: install the same version on all machines"
-            )
+        check_version(f"shard {given.shard}", given.birl)
         self._number, self._place = given.shard, f"the beginning of shard {given.shard}"
         self._lanes = Copied(given.info, given.lanes, given.limit)
         picker, slicer, sampler, augmentation = given.parts

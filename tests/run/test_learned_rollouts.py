@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ import pytest
 import torch
 
 import birl
+from birl.algorithm.experience import Rollouts
+from birl.algorithm.learner import Learner
 from birl.algos import A2CConfig, IMPALAConfig, REINFORCEConfig
 from birl.distributed.rounds import Rounds
 from birl.distributed.transport import Inline
 from birl.engine import Engine
-from birl.errors import UnsupportedError
+from birl.errors import UnsupportedError, WorkerError
 from birl.run import fleet, others
 from birl.run.collecting import Collecting
 from birl.run.learning import Learning
+from run import test_fleet, test_fleet_errors
 from run.fakes import Drift
 from run.test_fleet import SMALL, alike, ppo, rolled
 from run.test_learners import Notes, Unruly, joined
@@ -97,6 +101,38 @@ def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         rolled(cluster(), n_steps=150, checkpoint=tmp_path, callback=callback)
     assert alike(rolled(cluster(), n_steps=150, checkpoint=tmp_path), expected)
+
+
+@pytest.mark.timeout(120)
+def test_the_first_one_learns_alone_from_rollouts_with_missing_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not as many in the lanes of each, so that there would not be as many minibatches."""
+    missing: list[Any] = []
+    learn = Learner.learn
+
+    def learned(self: Any, drawn: Any) -> Any:
+        missing.append((drawn.valid.shape[1], int((~drawn.valid).sum())))
+        return learn(self, drawn)
+
+    monkeypatch.setattr(Learner, "learn", learned)
+    monkeypatch.setattr(test_fleet, "Drift", test_fleet_errors.Breaks)
+    algorithm = rolled(cluster(on_error="restart"), n_steps=200)
+    parts, wholes = ([count for n, count in missing if n == lanes] for lanes in (2, 4))
+    assert parts and not any(parts) and wholes and all(wholes)
+    assert algorithm.grad_step > 0
+
+
+@pytest.mark.timeout(120)
+def test_learners_that_have_fewer_minibatches_are_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where an algorithm of one's own leaves out steps of a rollout."""
+    steps = Rollouts._steps
+
+    def fewer(self: Any, config: Any, batch: Any) -> Any:
+        made = list(steps(self, config, batch))
+        return iter(made if threading.current_thread() is threading.main_thread() else made[1:])
+
+    monkeypatch.setattr(Rollouts, "_steps", fewer)
+    with pytest.raises(WorkerError, match="in update 1 learners have not as many minibatches as learner 0"):
+        rolled(cluster(3), n_steps=120)
 
 
 @pytest.mark.slow
