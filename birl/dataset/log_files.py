@@ -44,6 +44,8 @@ _FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json",
     ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
+_CHANGED: Final = re.compile(r"Column\(/(.*?)\) changed from (\w+) to (\w+)")
+_KINDS: Final = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
 _CONVERSION: Final = re.compile(r"In CSV column #(\d+): .*?conversion error to (\S+): invalid value '(.*)'", re.DOTALL)
 
 
@@ -392,12 +394,31 @@ class ReadErrors:
                 f"{row}{self._file}, column {name!r:.60}: {value!r:.60} is no {wanted}, as others in this column are: "
                 "repair it, or leave it empty and say what missing means"
             ) from error
-        if what == "json" and "changed from" in text:
-            raise DataError(f"{self._file}: {text:.200}: give a column one type in all lines") from error
+        if what == "json" and (match := _CHANGED.search(text)):
+            row, value = _place_of_kind(self._file, match[1], match[3])
+            raise DataError(
+                f"{row}{self._file}, column {match[1]!r:.60}: {value:.60} is of the type {match[3]}, others in this "
+                f"column are of the type {match[2]}: give a column one type in all lines"
+            ) from error
         raise CorruptFileError(
             f"{self._file} cannot be read as {what} ({text:.200}): it is damaged, cut off or of another kind: write "
             "it again"
         ) from error
+
+
+def _place_of_kind(file: Path, name: str, kind: str) -> tuple[str, str]:
+    """The first row of lines of JSON whose value in a column is of a kind, in words, and the value."""
+    row = 0
+    for lines in _blocks(file):
+        for line in filter(str.strip, lines.decode("utf-8", "replace").splitlines()):
+            row += 1
+            try:
+                value = json.loads(line).get(name)
+            except (ValueError, RecursionError, AttributeError):
+                break
+            if _KINDS.get(type(value)) == kind:
+                return f"row {row} of ", json.dumps(value)
+    return "", "a value"  # inside of lists or structures
 
 
 def _place(file: Path, number: int, value: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from birl.dataset.log_columns import Column, check_columns, check_rows, column_of_arrow
+from birl.dataset.log_columns import Column, check_columns, check_rows, column_of_arrow, rows_of
 from birl.dataset.log_files import Logs, sources_of
 from birl.dataset.log_schema import toml
 from birl.errors import DataError, ShapeError
@@ -117,7 +117,7 @@ def propose(logs: Logs) -> str:
             for name in names:
                 profile = profiles.setdefault(name, Profile())
                 try:
-                    profile.add(column_of_arrow(batch.column(name), name), name)
+                    profile.add(column_of_arrow(batch.column(name), name, rows_of(str(source), rows - begin)), name)
                 except ShapeError:  # of structures, or of lists of several lengths
                     profile.kind = _NESTED
             rows += batch.num_rows

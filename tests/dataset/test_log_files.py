@@ -177,6 +177,21 @@ def test_text_among_numbers_names_its_row(name: str, tmp_path: Path, monkeypatch
         import_files([file], SCHEMA, tmp_path / "data")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [("reward", "n/k", "string"), ("reward", [1.5], "array"), ("x", {"y": 1}, "object"), ("end", 1, "number")],
+)
+def test_lines_whose_type_changes_name_their_row(name: str, value: Any, kind: str, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"id": 1, "x": 0.5, "a": 0, "reward": 1.5, "end": k == 9} for k in range(10)]
+    rows[0][name], rows[7][name] = None, value
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "log.jsonl").write_text("\n" + lines)  # an empty line is no row
+    said = rf"row 8 of .*log\.jsonl, column '{name}': .* is of the type {kind}, others in this column .*: give a column"
+    with pytest.raises(DataError, match=said) as caught:
+        propose([tmp_path / "log.jsonl"])
+    assert json.dumps(value) in str(caught.value)
+
+
 def test_files_that_cannot_be_named(tmp_path: Path) -> None:
     file = write(table(), tmp_path / "log.csv")
     with pytest.raises(FileError, match="there is no file '.*no.*csv': give files, or patterns in quotes"):
