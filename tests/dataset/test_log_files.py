@@ -319,11 +319,27 @@ def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> 
     for role, name in {"episode": "who", "terminated": "over", "column": "did"}.items():
         assert any(line.startswith(f'# {role} = "{name}"   # it may be: ') for line in lines), (role, text)
     assert any(line.startswith('# column = "cash"   # it may be: numbers') for line in lines)
+    assert lines[2] == "# no column is called like the episode or the action: write which it is, below."
+    assert lines[3].startswith("# no column is called like the reward: what was earned in a step may stand among the")
+    place = next(row for row, line in enumerate(lines) if line.startswith('column = "cash"'))
+    assert lines[place - 2] == "# if cash is the reward, take it out here and name it in [reward]"
+    named = "# Write the name of the reward's column here, and take it out above: it is no observation."
+    assert lines.index(named) > lines.index("[reward]")
     assert "# over may be the end or the action; it is an observation only if it was known before" in lines
     assert "# did may be the action; it is an observation only if it was known before" in lines
     assert not [line for line in lines if line.startswith(('column = "over"', 'column = "did"'))]
     with pytest.raises(ConfigError, match="action has no kind.*reward has no column.*the schema has no episode"):
         LogSchema.parse(text)  # all that is missing, at once
+
+
+@pytest.mark.parametrize("paid", [[0, 1, 3, 0], [False, True, True, False], [0.5, 1.5, 2.5, 3.5]])
+def test_rewards_may_be_whole_numbers(paid: list[Any], tmp_path: Path) -> None:
+    rows = pyarrow.table({"episode": [1, 1, 2, 2], "action": [0, 1, 0, 1], "clicks": paid, "same": [1.0] * 4})
+    text = propose([write(rows, tmp_path / "log.parquet")])
+    assert '# column = "clicks"   # it may be: ' in text and '# column = "same"' not in text
+    assert text.splitlines()[2].startswith("# no column is called like the reward: ")
+    named = propose([write(rows.rename_columns(["episode", "action", "reward", "same"]), tmp_path / "b.parquet")])
+    assert "no column is called like the reward" not in named and "if same is the reward" not in named
 
 
 @pytest.mark.parametrize("role", ["reward", "terminated", "propensity"])
