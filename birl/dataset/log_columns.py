@@ -105,10 +105,15 @@ def rows_of(origin: str, begin: int) -> Where:
     return lambda row: f"row {begin + row + 1} of {origin}"
 
 
+def check_count(columns: int, parts: int, origin: str) -> None:
+    """Raise `DataError` if there are more columns than are read, where each counts up to so many times."""
+    if columns > parts * _MAX_COLUMNS:
+        raise DataError(f"{origin} has {columns} columns, at most {_MAX_COLUMNS} are read: select those that matter")
+
+
 def check_columns(wanted: tuple[str, ...], there: tuple[str, ...], origin: str) -> None:
     """Raise `DataError` unless each of the wanted columns is there once."""
-    if len(there) > _MAX_COLUMNS:
-        raise DataError(f"{origin} has {len(there)} columns, at most {_MAX_COLUMNS} are read: select those that matter")
+    check_count(len(there), 1, origin)
     for name in wanted:
         if there.count(name) != 1:
             found = f"{there.count(name)} columns" if name in there else "no column"
