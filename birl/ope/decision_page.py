@@ -113,7 +113,7 @@ def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ())
         ends = (None, None) if own is None or own.gain_interval is None else _ends(own.gain_interval)
         gain = None if own is None else float(own.gain.value)
         rows.append([name, _ranks(best, worst), gain, *ends, one.decides or "none", *beside(one), one.differs])
-    table = Table(["policy", "rank", "gain over the logs", "from", "to", "by", *BESIDE.values(), "differs"], rows)
+    table = Table(["policy", "rank", "gain", "from", "to", "by", *BESIDE.values(), "differs"], rows)
     figure = _gains("Gains over the logs", {name: one.gain for name, one in found.evaluations.items()})
     lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
     lead += [Note("info", found.advice), table, _BESIDE]
@@ -124,7 +124,7 @@ def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ())
     if len(apart) > 1:
         shown = list(apart)[:_MOST_COLUMNS]
         head = ["policy", *(f"from {place}" for place, _ in enumerate(shown, 1))]
-        cells = [[f"{n}. {name}", *(apart[name][other] for other in shown)] for n, name in enumerate(apart, 1)]
+        cells = [[f"{n}. {name}", *(f"{apart[name][other]:.2f}" for other in shown)] for n, name in enumerate(apart, 1)]
         lead.append(Table(head, cells, "In what share of the steps two policies choose differently"))
     sections = [Section(name, _estimates(one)) for name, one in found.evaluations.items()]
     page = render_page("Ranks of policies", sections, [*lead, figure])
@@ -150,9 +150,9 @@ def _sections(found: Evaluation, said: Verdict) -> list[Section]:
         Note("doubtful" if reason.startswith("doubtful: ") else mark, reason) for reason in said.reasons
     ]
     parts += [Note("info", remedy) for remedy in said.remedies]
-    against = "the logs" if found.against == "logs" else found.against
-    asked = f"A gain over {against} of more than {said.min_gain:g} is asked for, with a confidence of"
-    parts.append(f"{asked} {said.confidence:.4g}. {found.episodes} episodes, {found.steps} steps.")
+    asked = f"A gain of more than {said.min_gain:g} is asked for, with a confidence of {said.confidence:.4g}, over"
+    against = "what the logs earned." if found.against == "logs" else f"{found.against}."  # last: names may be cut
+    parts.append(f"{found.episodes} episodes, {found.steps} steps. {asked} {against}")
     head = "What must be true for it to hold, and no log can show"
     parts.append(Table([head], [[text] for text in said.assumptions]))
     confounding: list[str | Table | Note | Figure] = []

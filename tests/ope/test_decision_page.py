@@ -70,4 +70,21 @@ def test_a_ranking_shows_what_the_model_says_where_weights_contradict_it(tmp_pat
     told = json.loads((tmp_path / "ranking.json").read_text())
     assert told["differences"]["a"]["b"] == ranked.differences["b"]["a"] > 0.1
     assert told["policies"][0]["differs_from_logs"] == one.differs
-    assert next(cells for cells in rows_of(tree) if cells[0] == "2. b")[1] == word(told["differences"]["a"]["b"])
+    apart = next(cells for cells in rows_of(tree) if cells[0] == "2. b")[1:]
+    assert apart == [f"{told['differences']['a']['b']:.2f}", "0.00"]
+
+
+def test_long_and_hostile_names_hide_nothing(tmp_path: Path) -> None:
+    """The name of the other policy, which may be cut, stands last; wide tables keep names narrow."""
+    long, hostile = "runs/" + "very_long_" * 60, "<script>\u202e</title></svg>"
+    data = logs(60, what="nothing")
+    found = evaluate(Told(improved(1.0)), data, gamma=0.95, against=Told(improved(0.5)), against_name=long)
+    said = verdict(found, 0.25)
+    assert said.verdict == "cannot_tell"
+    write_report(tmp_path, {hostile: replace(found, name=hostile)}, {hostile: said})
+    tree = tree_of(tmp_path / "report.html")
+    asked = ["".join(node.itertext()) for node in tree.iter("p")]
+    words = "60 episodes, 300 steps. A gain of more than 0.25 is asked for, with a confidence of 0.95, over runs/very_"
+    assert any(text.startswith(words) for text in asked) and "?<script>\ufffd</title></svg>: cannot tell" in asked
+    assert not list(tree.iter("script"))
+    assert "many" in [table.get("class") for table in tree.iter("table")]
