@@ -19,14 +19,22 @@ from birl.cli.options import Device, Import, Share, Std, Temperature
 from birl.cli.policies import load_acting
 from birl.errors import BirlError, ConfigError, FileError
 from birl.metrics import AverageValueEstimationEvaluator
-from birl.ope.decision_page import as_json, write_ranking, write_report
+from birl.ope.decision_page import (
+    BESIDE,
+    CONTRADICTED,
+    as_json,
+    beside,
+    contradicts,
+    write_ranking,
+    write_report,
+)
 from birl.ope.looks import CERTIFY, SELECT, look, question
 from birl.ope.page import plain
 from birl.ope.screening import KEPT
 from birl.run.identity import digest
 
 _WORDS = ("logs", "logged", "estimated")
-_GAIN = ("GAIN", "FROM", "TO", "EFFECTIVE", "BY")
+_GAIN = ("GAIN", "FROM", "TO", "EFFECTIVE", "BY", *BESIDE.values(), "DIFFERS")
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -123,7 +131,11 @@ def rank(
     own: Import = None,
     as_json_: Json = False,
 ) -> None:
-    """Rank policies by the lower bound of their gain over the logs, on episodes that are for choosing alone."""
+    """Rank policies by the lower bound of their gain over the logs, on episodes that are for choosing alone.
+
+    BY decides. FQE and DR are gains by a model alone, and by weights with it, with ! if refused. DIFFERS is the share
+    of the logged steps in which a policy does something else than the one that logged.
+    """
     policies = _policies(models, device, own, {"epsilon": epsilon, "temperature": temperature, "std": std})
     acted = _behaviour(behaviour, device)
     data, contents = _data(dataset)
@@ -141,7 +153,8 @@ def rank(
         note(plain(text))
     if as_json_:
         ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
-        print(json.dumps({"notes": notes, "advice": found.advice, "policies": ranked}))
+        told = {"notes": notes, "advice": found.advice, "policies": ranked, "differences": found.differences}
+        print(json.dumps(told))
         return
     rows = [["POLICY", "RANK", *_GAIN]]
     for name, one in found.evaluations.items():
@@ -149,6 +162,8 @@ def rank(
         rows.append([plain(name), f"{best}" if best == worst else f"{best}-{worst}", *_gain_of(one)])
     print_table(rows)
     for name, one in found.evaluations.items():
+        if contradicts(one):
+            note(f"{plain(name)}: {CONTRADICTED}")
         for reason in dict.fromkeys(each.message for each in one.findings if each.refused and one.decides is None):
             note(f"{plain(name)}: {plain(reason)}")
     print(plain(found.advice))
@@ -215,7 +230,7 @@ def choose(
     rows = [["MODEL", "MEAN RANK", *_GAIN]]
     for run, choice in found.items():
         if choice.name is None:
-            rows.append([plain(run), "-", "-", "-", "-", "-", "refused"])
+            rows.append([plain(run), *["-"] * 5, "refused", *["-"] * 3])
         else:
             rows.append([plain(choice.name), f"{choice.rank:.1f}", *_gain_of(choice.evaluations[choice.name])])
     print_table(rows)
@@ -296,7 +311,8 @@ def _gain_of(one: ope.Evaluation) -> list[str]:
     if row is not None and row.gain_interval is not None:
         ends = [f"{float(x):.4g}" for x in (row.gain.value, row.gain_interval.lower, row.gain_interval.upper)]
     effective = one.facts.get("ess")
-    return [*ends, "-" if effective is None else f"{effective:.0f}", one.decides or "refused"]
+    differs = "-" if one.differs is None else f"{one.differs:.2f}"
+    return [*ends, "-" if effective is None else f"{effective:.0f}", one.decides or "refused", *beside(one), differs]
 
 
 def _spread(run: Path, count: int) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,9 @@ ROWS_AT_ONCE: Final = 65536
 BYTES_AT_ONCE: Final = 2**26
 _MAX_COLUMNS: Final = 10_000
 _MAX_WIDTH: Final = 100_000
+
+Where = Callable[[int], str]
+"""Names a row, by its number among those at hand, in messages."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Colum
             raise ShapeError(f"the lengths of columns differ: {lengths!s:.200}: give every column one row per step")
         step = rows_at_once(sum(np.asarray(array[:1]).nbytes for array in arrays.values()))
         for begin in range(0, max(lengths.values(), default=0), step):
-            rows = slice(begin, begin + step)
-            yield {name: column_of_array(array[rows], name) for name, array in arrays.items()}
+            rows, where = slice(begin, begin + step), rows_of("the table", begin)
+            yield {name: column_of_array(array[rows], name, where) for name, array in arrays.items()}
         return
     if not hasattr(source, "__arrow_c_stream__"):
         raise ConfigError(
@@ -87,18 +90,30 @@ def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Colum
 
 def batches_of(batches: Any, columns: tuple[str, ...], origin: str) -> Iterator[dict[str, Column]]:
     """The columns of Arrow's record batches, `rows_at_once`."""
+    seen = 0
     for batch in batches:
         check_columns(columns, tuple(batch.schema.names), origin)
         step = rows_at_once(sum(batch.column(name).nbytes for name in columns) / max(batch.num_rows, 1))
         for begin in range(0, batch.num_rows, step):
-            part = batch.slice(begin, step)
-            yield {name: column_of_arrow(part.column(name), name) for name in columns}
+            part, where = batch.slice(begin, step), rows_of(origin, seen + begin)
+            yield {name: column_of_arrow(part.column(name), name, where) for name in columns}
+        seen += batch.num_rows
+
+
+def rows_of(origin: str, begin: int) -> Where:
+    """Names rows of a file or table, those at hand from ``begin`` on; the first one is 1."""
+    return lambda row: f"row {begin + row + 1} of {origin}"
+
+
+def check_count(columns: int, parts: int, origin: str) -> None:
+    """Raise `DataError` if there are more columns than are read, where each counts up to so many times."""
+    if columns > parts * _MAX_COLUMNS:
+        raise DataError(f"{origin} has {columns} columns, at most {_MAX_COLUMNS} are read: select those that matter")
 
 
 def check_columns(wanted: tuple[str, ...], there: tuple[str, ...], origin: str) -> None:
     """Raise `DataError` unless each of the wanted columns is there once."""
-    if len(there) > _MAX_COLUMNS:
-        raise DataError(f"{origin} has {len(there)} columns, at most {_MAX_COLUMNS} are read: select those that matter")
+    check_count(len(there), 1, origin)
     for name in wanted:
         if there.count(name) != 1:
             found = f"{there.count(name)} columns" if name in there else "no column"
@@ -106,25 +121,32 @@ def check_columns(wanted: tuple[str, ...], there: tuple[str, ...], origin: str) 
             raise DataError(f"{origin} has {found} {name!r:.60}, which the schema names{hint}")
 
 
-def column_of_array(given: Any, name: str) -> Column:
+def column_of_array(given: Any, name: str, where: Where) -> Column:
     """A column that is an array ``[n]`` or ``[n, k]``, a list, or a masked array."""
     try:
         array = np.asarray(given)
     except ValueError as error:
-        raise ShapeError(f"column {name!r:.60} is ragged ({error}): give all rows the same length") from error
+        raise _ragged(given, name, where) from error
     if array.ndim not in (1, 2):
         raise ShapeError(f"column {name!r:.60} has the shape {array.shape}; it must be (N,) or (N, K)")
     _check_width(array.shape[1:], name)
+    if array.dtype.kind == "U" and isinstance(given, list):  # numpy has made text of numbers beside text
+        return column_of_array(np.array(given, object), name, where)
     missing = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else np.zeros(array.shape, bool)
     if array.dtype.kind == "O":
         absent = [each is None or (isinstance(each, float) and each != each) for each in array.ravel()]
         missing = missing | np.reshape(absent, array.shape)
+        _check_one_kind(array, missing, name, where)
         try:
             there = np.array(array[~missing].tolist())
         except ValueError as error:
-            raise ShapeError(f"column {name!r:.60} is ragged ({error}): give all rows the same length") from error
+            raise _ragged(given, name, where) from error
         if there.dtype.kind == "O":
-            raise ShapeError(f"column {name!r:.60} holds objects, {there[0]!r:.40}: make them numbers or text")
+            row = int(np.flatnonzero(~missing)[0]) // max(1, array[:1].size)
+            raise ShapeError(
+                f"{where(row)}, column {name!r:.60}: the value is {array[row]!r:.60}, an object: make it a number or "
+                "text"
+            )
         if not there.size and array.ndim == 1:
             return Column(np.zeros(len(array)), missing, open=True)
         _check_width(there.shape[1:], name)
@@ -140,7 +162,11 @@ def column_of_array(given: Any, name: str) -> Column:
     if array.dtype.kind == "M":
         exact = array.astype("datetime64[ns]")
         if (exact.astype(array.dtype) != array)[~np.isnat(array)].any():
-            raise DataError(f"column {name!r:.60} has dates outside 1678 to 2261: clip or repair them")
+            row = int(np.argmax((exact.astype(array.dtype) != array) & ~np.isnat(array))) // max(1, array[:1].size)
+            raise DataError(
+                f"{where(row)}, column {name!r:.60}: the date is {array[row]!s:.40}, outside 1678 to 2261: clip or "
+                "repair it"
+            )
         array = exact
         missing = missing | np.isnat(array)
     if array.dtype.kind == "f":
@@ -148,12 +174,36 @@ def column_of_array(given: Any, name: str) -> Column:
     return Column(array, _any(missing))
 
 
+def _ragged(given: Any, name: str, where: Where) -> ShapeError:
+    """Names the first row that is not as long as the first one."""
+    lengths = [len(each) if hasattr(each, "__len__") and not isinstance(each, str) else None for each in given]
+    row = next((row for row, length in enumerate(lengths) if length != lengths[0]), 0)
+    return ShapeError(
+        f"{where(row)}, column {name!r:.60}: the value is {given[row]!r:.60}, but {given[0]!r:.60} in {where(0)}: the "
+        "column is ragged; give all rows the same length"
+    )
+
+
+def _check_one_kind(array: Array, missing: Array, name: str, where: Where) -> None:
+    """Raise `DataError` if text stands beside numbers: numpy would make text of both."""
+    first: int | None = None
+    values = array.ravel()
+    for place in np.flatnonzero(~missing.ravel()).tolist():
+        first = place if first is None else first
+        if isinstance(values[place], str | bytes) != isinstance(values[first], str | bytes):
+            width = max(1, array[:1].size)
+            raise DataError(
+                f"{where(place // width)}, column {name!r:.60}: the value is {values[place]!r:.60}, but "
+                f"{values[first]!r:.60} in {where(first // width)}: make all of them numbers, or all text"
+            )
+
+
 def _any(missing: Array) -> Array:
     """Whether any number of each row is missing."""
     return np.asarray(missing.reshape(len(missing), -1).any(1)) if missing.size else np.zeros(len(missing), bool)
 
 
-def column_of_arrow(array: Any, name: str) -> Column:
+def column_of_arrow(array: Any, name: str, where: Where) -> Column:
     """A column that is an Arrow array."""
     arrow = require("pyarrow", "logs")
     types, kind = arrow.types, array.type
@@ -164,7 +214,7 @@ def column_of_arrow(array: Any, name: str) -> Column:
     missing = np.asarray(array.is_null())
     try:
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-            return _lists(array, missing, name)
+            return _lists(array, missing, name, where)
         if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
             coded = array.cast(arrow.large_string()).dictionary_encode()
             codes = coded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -177,27 +227,49 @@ def column_of_arrow(array: Any, name: str) -> Column:
         if types.is_decimal(kind):
             array = array.cast(arrow.float64())
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            row = _first(~missing)
             raise ShapeError(
-                f"column {name!r:.60} holds {kind!s:.60}: make it numbers, text, dates or lists of numbers"
+                f"{where(row)}, column {name!r:.60}: the value is {_said(array, row)}, {kind!s:.60}: make it numbers, "
+                "text, dates or lists of numbers"
             )
         fill = False if types.is_boolean(kind) else 0
         values = array.fill_null(fill).to_numpy(zero_copy_only=False) if array.null_count else _numpy(array)
     except arrow.ArrowException as error:
-        raise DataError(f"column {name!r:.60} of type {kind!s:.60} cannot be read: {error!s:.200}") from error
+        if len(array) > 1:  # which row is it?
+            for row in range(len(array)):
+                column_of_arrow(array.slice(row, 1), name, lambda _, row=row: where(row))  # type: ignore[misc]
+        raise DataError(
+            f"{where(0)}, column {name!r:.60}: the value {_said(array, 0)} of type {kind!s:.60} cannot be read: "
+            f"{error!s:.200}"
+        ) from error
     return Column(values, missing | np.isnan(values) if values.dtype.kind == "f" else missing)
+
+
+def _first(chosen: Array) -> int:
+    return int(np.argmax(chosen)) if len(chosen) else 0
+
+
+def _said(array: Any, row: int) -> str:
+    """The value of a row as text; some have none, as dates beyond what Python knows."""
+    try:
+        return f"{array[row].as_py()!r:.60}"
+    except (ValueError, OverflowError, IndexError):
+        return "beyond what can be shown"
 
 
 def _numpy(array: Any) -> Array:
     return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def _lists(array: Any, missing: Array, name: str) -> Column:
+def _lists(array: Any, missing: Array, name: str, where: Where) -> Column:
     """Lists of one length as ``[n, k]``."""
     offsets = np.asarray(array.value_lengths().fill_null(0)) if len(array) else np.zeros(0, np.int64)
-    lengths = np.unique(offsets[~missing])
+    lengths, first = np.unique(offsets[~missing]), _first(~missing)
     if len(lengths) > 1:
+        row = _first(~missing & (offsets != offsets[first]))
         raise ShapeError(
-            f"column {name!r:.60} holds lists of {lengths[0]} and of {lengths[-1]} numbers; all must have one length"
+            f"{where(row)}, column {name!r:.60}: a list of {offsets[row]} numbers, but of {offsets[first]} in "
+            f"{where(first)}; all must have one length"
         )
     told = [*lengths.tolist(), getattr(array.type, "list_size", None)]  # a type may tell it where all are missing
     if told[0] is None:
@@ -206,9 +278,13 @@ def _lists(array: Any, missing: Array, name: str) -> Column:
     _check_width((width,), name)
     if width > _MAX_WIDTH:
         raise ShapeError(f"column {name!r:.60} holds lists of {width} numbers; at most {_MAX_WIDTH} are possible")
-    inner = column_of_arrow(array.drop_null().flatten(), name)
+    rows = np.flatnonzero(~missing)
+    inner = column_of_arrow(array.drop_null().flatten(), name, lambda place: where(int(rows[place // width])))
     if inner.labels is not None or inner.values.ndim > 1 or inner.values.dtype.kind not in "biuf":
-        raise ShapeError(f"column {name!r:.60} holds lists of {inner.kind}; they must be lists of numbers")
+        raise ShapeError(
+            f"{where(first)}, column {name!r:.60}: the value is {_said(array, first)}, a list of {inner.kind}; it must "
+            "be a list of numbers"
+        )
     values = np.zeros((len(array), width), inner.values.dtype)
     values[~missing] = inner.values.reshape(-1, width)
     gone = missing.copy()

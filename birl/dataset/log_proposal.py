@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from birl.dataset.log_columns import Column, check_columns, check_rows, column_of_arrow
+from birl.dataset.log_columns import Column, check_columns, check_rows, column_of_arrow, rows_of
 from birl.dataset.log_files import Logs, sources_of
 from birl.dataset.log_schema import toml
 from birl.errors import DataError, ShapeError
 
+NO_REWARD: Final = "no column is called like the reward"
+_NEEDED: Final = ("episode", "action", "reward")
 _SEEN: Final = 1000  # different values that are counted
 _LISTED: Final = 20  # categories that are proposed
 _MAX_COLUMNS: Final = 2000
@@ -117,7 +119,7 @@ def propose(logs: Logs) -> str:
             for name in names:
                 profile = profiles.setdefault(name, Profile())
                 try:
-                    profile.add(column_of_arrow(batch.column(name), name), name)
+                    profile.add(column_of_arrow(batch.column(name), name, rows_of(str(source), rows - begin)), name)
                 except ShapeError:  # of structures, or of lists of several lengths
                     profile.kind = _NESTED
             rows += batch.num_rows
@@ -136,8 +138,8 @@ def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:
     lines = [
         f"# Proposed for {rows} rows of {toml(files[:5])}.",
         "# Read each line: what is wrong here is wrong in every result.",
-        "",
     ]
+    lines += [f"# {text}" for text in _missing(found)] + [""]
     maybe = {role: [] if found[role] else _candidates(role, profiles, used, rows) for role in _CONTENTS}
     for role in ("episode", "time", "terminated", "truncated", "logger", "cluster"):
         lines += _line(role, role, found[role], profiles, role == "episode", maybe.get(role, []))
@@ -150,6 +152,8 @@ def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:
     for name in (name for name in profiles if name not in used):
         roles = [word for role, word in (("terminated", "end"), ("action", "action")) if name in maybe[role]]
         proposed = _observation(name, profiles[name], rows)
+        if name in maybe["reward"] and not roles:
+            proposed.insert(0, f"# if {_comment(name)} is the reward, take it out here and name it in [reward]")
         if roles:  # what is known only after an action must not become an observation by oversight
             what = " or the ".join(roles)
             reason = f"# {_comment(name)} may be the {what}; it is an observation only if it was known before"
@@ -161,7 +165,7 @@ def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:
     lines += _line("mask", "mask", found["mask"], profiles, False)
     lines += ["", "[reward]", *_line("reward", "column", found["reward"], profiles, True, maybe["reward"])]
     if not found["reward"]:
-        lines.append("# The column of the reward is no observation: take it out above.")
+        lines.append("# Write the name of the reward's column here, and take it out above: it is no observation.")
     lines.append("# lower = 0.0   # the least that it can be, which some estimates need")
     lines.append("")
     if len(found["propensity"]) == 1:
@@ -176,6 +180,17 @@ def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _missing(found: dict[str, list[str]]) -> list[str]:
+    """What every log needs, and no name, or more than one, tells: until it is written, nothing can be imported."""
+    none = [role for role in _NEEDED if not found[role]]
+    several = [role for role in _NEEDED if len(found[role]) > 1]
+    others = [role for role in none if role != "reward"]
+    said = [f"no column is called like the {' or the '.join(others)}: write which it is, below."] * bool(others)
+    if "reward" in none:
+        said.append(f"{NO_REWARD}: what was earned in a step may stand among the observations below.")
+    return said + [f"several columns are called like the {' and the '.join(several)}: take one, below."] * bool(several)
+
+
 def _comment(value: Any) -> str:
     return toml(str(value))[1:-1]
 
@@ -184,7 +199,9 @@ _CONTENTS: Final[dict[str, Callable[[Profile, int], bool]]] = {
     "episode": lambda one, rows: one.kind in ("text", "whole numbers") and _LISTED < len(one.values) < rows,
     "terminated": lambda one, rows: one.kind in ("true/false", "whole numbers") and {*one.values} == {0, 1},
     "action": lambda one, rows: one.kind in ("text", "whole numbers") and 1 < len(one.values) <= min(_LISTED, rows / 2),
-    "reward": lambda one, rows: one.kind == "numbers" and one.low != one.high,
+    "reward": lambda one, rows: one.low != one.high and (
+        one.kind in ("numbers", "true/false") or (one.kind == "whole numbers" and len(one.values) < rows)
+    ),
 }
 """What columns of a role hold, of those that every log has. Said where no name tells it."""
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
 
-from birl.dataset.log_columns import Column
+from birl.dataset.log_columns import Column, Where
 from birl.dataset.log_schema import Cut, LogSchema, ObservationColumn, PropensityColumn, RewardColumn
 from birl.errors import ActionError, DataError, NonFiniteError, ShapeError
 from birl.types import FLOAT32_MAX, Array
 
 _SUM_TOLERANCE: Final = 1e-3  # of the probabilities of all actions
 _NANOSECONDS: Final = 1_000_000_000
-
-Where = Callable[[int], str]
 
 
 class Labels:
@@ -115,7 +113,11 @@ class RowEncoder:
     def _ids(self, role: str, name: str, labels: Labels, columns: Mapping[str, Column], where: Where) -> Array:
         column = columns[name]
         if column.values.ndim > 1:
-            raise ShapeError(f"{role}: column {name!r:.60} holds lists; give it one value in each row")
+            row = int(np.argmin(column.missing))
+            raise ShapeError(
+                f"{where(row)}, column {name!r:.60}: the {role} is {_shown(column, row)}, a list; give it one value in "
+                "each row"
+            )
         _refuse_missing(role, name, column, where, f"give every row its {role}, or drop such rows first")
         text = column.labels is not None
         if self._kinds_of_ids.setdefault(name, text) != text:
@@ -379,11 +381,22 @@ def _numbers(role: str, name: str, column: Column, where: Where, advice: str) ->
         return np.zeros(len(column.missing))  # a column of nulls has no type of its own
     if column.labels is not None or column.values.dtype.kind not in "biuf":
         row = int(np.argmin(column.missing))
+        if column.labels is not None and column.values.ndim == 1:  # of numbers written as text the one that is none
+            wrong = np.array([not _is_number(label) for label in column.labels], bool)[column.values] & ~column.missing
+            row = int(np.argmax(wrong)) if wrong.any() else row
         raise DataError(
             f"{where(row)}, column {name!r:.60}: the {role} is {_shown(column, row)}, {column.kind}; it must be "
             f"numbers: {advice}"
         )
     return column.values
+
+
+def _is_number(label: Any) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 def _choices(

@@ -14,7 +14,7 @@ from birl.errors import WriteError
 from birl.files import atomic_write
 from birl.ope.decisions import Verdict
 from birl.ope.evaluation import Evaluation, Row
-from birl.ope.page import Figure, Note, Section, Table, intervals, lines, render_page
+from birl.ope.page import Figure, Note, Section, Table, intervals, lines, render_page, word
 from birl.ope.ranking import Ranking
 from birl.ope.refusals import FAMILIES, LIMITS, Finding
 
@@ -25,6 +25,15 @@ _ALONE: Final = (
     "Refits on drawn episodes do (birl.ope.linear_refits, birl.ope.fqe_refits), but of fewer than 400 they may hold "
     "the truth less often than they say."
 )
+BESIDE: Final = {"direct_method": "FQE", "doubly_robust": "DR"}
+"""Estimators whose gains stand beside the one that decides."""
+CONTRADICTED: Final = "FQE and DR contradict each other: the 99 % interval of their difference leaves out 0"
+_BESIDE: Final = (
+    "FQE and DR are gains by a model alone and by weights with this model; those with an exclamation mark are refused. "
+    "The last column is the share of the logged steps in which a policy does something else than the one that logged: "
+    "far from the logs little is known."
+)
+_MOST_COLUMNS: Final = 12
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1, if all is right)"}
 _HEAD: Final = ("estimator", "value", "from", "to", "gain", "from", "to", "refused for")
 _FACTS: Final = ("figure", "what would be said past a limit", "value", "doubtful", "refused")
@@ -49,6 +58,7 @@ def as_json(found: Evaluation, said: Verdict | None = None) -> dict[str, Any]:
         "logs": _row(found.logs, gain=False),
         "estimates": {key: _row(row) for key, row in found.rows.items()},
         "decides": found.decides,
+        "differs_from_logs": _number(found.differs),
         "facts": {key: _number(value) for key, value in found.facts.items() if value is not None},
         "findings": [
             {"family": one.family, "refused": one.refused, "fact": one.fact, "message": one.message}
@@ -102,18 +112,36 @@ def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ())
         own, (best, worst) = one.gain, found.ranges[name]
         ends = (None, None) if own is None or own.gain_interval is None else _ends(own.gain_interval)
         gain = None if own is None else float(own.gain.value)
-        rows.append([name, _ranks(best, worst), gain, *ends, one.decides or "none"])
-    table = Table(["policy", "rank", "gain over the logs", "from", "to", "by"], rows)
+        rows.append([name, _ranks(best, worst), gain, *ends, one.decides or "none", *beside(one), one.differs])
+    table = Table(["policy", "rank", "gain", "from", "to", "by", *BESIDE.values(), "differs"], rows)
     figure = _gains("Gains over the logs", {name: one.gain for name, one in found.evaluations.items()})
     lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
-    lead += [Note("info", found.advice), table]
+    lead += [Note("info", found.advice), table, _BESIDE]
+    lead += [Note("doubtful", f"{name}: {CONTRADICTED}") for name, one in found.evaluations.items() if contradicts(one)]
     aside = {name: _number(value) for name, value in found.set_aside.items()}
     lead += [Table(["set aside by the screen", "value"], [[*row] for row in aside.items()])] if aside else []
+    apart = found.differences
+    if len(apart) > 1:
+        shown = list(apart)[:_MOST_COLUMNS]
+        head = ["policy", *(f"from {place}" for place, _ in enumerate(shown, 1))]
+        cells = [[f"{n}. {name}", *(f"{apart[name][other]:.2f}" for other in shown)] for n, name in enumerate(apart, 1)]
+        lead.append(Table(head, cells, "In what share of the steps two policies choose differently"))
     sections = [Section(name, _estimates(one)) for name, one in found.evaluations.items()]
     page = render_page("Ranks of policies", sections, [*lead, figure])
     ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
-    told = {"notes": list(notes), "advice": found.advice, "policies": ranked, "set_aside": aside}
+    told = {"notes": list(notes), "advice": found.advice, "policies": ranked, "set_aside": aside, "differences": apart}
     _write(folder, "ranking", page, told)
+
+
+def beside(found: Evaluation) -> list[str]:
+    """The gains by the estimators of `BESIDE`, as words: those that are refused end with an exclamation mark."""
+    rows = [found.rows.get(key) for key in BESIDE]
+    return ["–" if row is None else f"{word(float(row.gain.value))}{'!' if row.refused else ''}" for row in rows]
+
+
+def contradicts(found: Evaluation) -> bool:
+    """Whether the model alone and weights with the model say different things."""
+    return bool(found.facts.get("model_differs"))
 
 
 def _sections(found: Evaluation, said: Verdict) -> list[Section]:
@@ -122,9 +150,9 @@ def _sections(found: Evaluation, said: Verdict) -> list[Section]:
         Note("doubtful" if reason.startswith("doubtful: ") else mark, reason) for reason in said.reasons
     ]
     parts += [Note("info", remedy) for remedy in said.remedies]
-    against = "the logs" if found.against == "logs" else found.against
-    asked = f"A gain over {against} of more than {said.min_gain:g} is asked for, with a confidence of"
-    parts.append(f"{asked} {said.confidence:.4g}. {found.episodes} episodes, {found.steps} steps.")
+    asked = f"A gain of more than {said.min_gain:g} is asked for, with a confidence of {said.confidence:.4g}, over"
+    against = "what the logs earned." if found.against == "logs" else f"{found.against}."  # last: names may be cut
+    parts.append(f"{found.episodes} episodes, {found.steps} steps. {asked} {against}")
     head = "What must be true for it to hold, and no log can show"
     parts.append(Table([head], [[text] for text in said.assumptions]))
     confounding: list[str | Table | Note | Figure] = []

@@ -77,6 +77,9 @@ class Evaluation:
         drifts: whether the 99 % interval of their difference leaves out 0.
         weights: effective episodes and mean weight at each step, ``[T]``; empty without propensities.
         confounded: what hidden confounding could do; ``None`` without propensities.
+        differs: in what share of the logged steps the policy does something else than the one that logged; ``None``
+            without propensities.
+        chances: its probabilities of all choices at some of the steps, ``[k, A]``; ``None`` of quantities.
     """
 
     name: str
@@ -96,6 +99,8 @@ class Evaluation:
     weights: Mapping[str, Array] = field(default_factory=dict)
     confounded: Confounded | None = None
     clusters: Array | None = None
+    differs: float | None = None
+    chances: Array | None = None
 
     @property
     def gain(self) -> Row | None:
@@ -205,7 +210,7 @@ def judged(
         name=name, against="logs" if versus is None else versus[0], gamma=logs.gamma, horizon=logs.mask.shape[1],
         confidence=confidence, behaviour=behaviour, steps=int(logs.mask.sum()), logs=own, rows=rows, decides=decides,
         facts=facts, findings=findings, drift=drift, drifts=drifts, weights=weights, confounded=confounded,
-        clusters=logs.cluster,
+        clusters=logs.cluster, differs=view.differs, chances=view.chances,
     )
 
 

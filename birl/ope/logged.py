@@ -30,6 +30,8 @@ SUPPORTED: Final = 1e-3
 """The least propensity of an action that logs hold."""
 MARGINAL: Final = 100
 """Features that ratios of visits may have."""
+COMPARED: Final = 2000
+"""Steps at which policies are compared with each other."""
 _AT_ONCE: Final = 20_000
 
 
@@ -162,7 +164,8 @@ class Logged:
             target_, known = np.zeros(shape), np.ones(shape, bool)
             target_[self.mask], known[self.mask] = every, everything
             facts["unsupported"] = float(unsupported_mass(target_, known, self.mask))
-        return View(of, v_logged, facts)
+        some = None if every is None else every[:: -(-len(every) // COMPARED)]
+        return View(of, v_logged, facts, some)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,11 +176,23 @@ class View:
         of: what estimators take.
         v_logged: mean of the model's values under the policy that logged, ``[n, T]``, if that is known.
         facts: figures of the policy.
+        chances: its probabilities of all choices at up to `COMPARED` steps, ``[k, A]``; ``None`` of quantities.
     """
 
     of: Trajectories
     v_logged: Array | None
     facts: dict[str, float | None]
+    chances: Array | None = None
+
+    @property
+    def differs(self) -> float | None:
+        """In what share of the logged steps the policy does something else than the one that logged.
+
+        The mean distance in total variation ``E_b[max(0, 1 - rho)]``, from 0 to 1; ``None`` without propensities.
+        """
+        if self.of.log_ratio is None:
+            return None
+        return float(-np.expm1(np.minimum(self.of.log_ratio[self.of.mask], 0)).mean())
 
 
 def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logged", seed: int = 0) -> Logged:

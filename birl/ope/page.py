@@ -218,7 +218,7 @@ def intervals(
     height = _TOP + _BOTTOM + 22 * max(len(kept), 1)
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     names = [name if len(name) <= _NAME else f"…{name[1 - _NAME :]}" for name, *_ in kept]
-    left = 24 + 6 * max(map(len, names), default=0)
+    left = 24 + 7 * max(map(len, names), default=0)
     room = high / 40 - low / 40  # so that no whisker ends in the edge
     frame = _Frame(low - room, high + room, 0, max(len(kept), 1), left=left, height=height)
     shapes = frame.axes(x, "", ticks_y=False)
@@ -334,6 +334,7 @@ th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px so
 .number { text-align: right; } td.number { font-variant-numeric: tabular-nums; }
 th { color: var(--soft); vertical-align: bottom; } td { white-space: nowrap; }
 .text { white-space: normal; min-width: 9rem; max-width: 30rem; }
+.many .text { max-width: 14rem; } .many td, .many th { padding-right: .6rem; }
 .note { margin: .5rem 0; padding: .35rem .8rem; border-left: 4px solid var(--soft); }
 .note b { margin-right: .4rem; } .good { border-color: var(--good); } .good b { color: var(--good); }
 .bad { border-color: var(--bad); } .bad b { color: var(--bad); } .doubtful { border-color: var(--doubt); }
@@ -354,7 +355,7 @@ _PAGE: Final = """<!DOCTYPE html>
 {% if kind(part) == "Table" %}
 {% if part.folded %}<details><summary>{{ part.title }}</summary>{% endif %}
 {% if part.title and not part.folded %}<h3>{{ part.title }}</h3>{% endif %}
-<div class="scroll"><table><thead><tr>\
+<div class="scroll"><table{% if part.heads | length > 6 %} class="many"{% endif %}><thead><tr>\
 {% for name, number in part.heads %}<th{% if number %} class="number"{% endif %}>{{ name }}</th>{% endfor %}\
 </tr></thead><tbody>
 {% for row in part.shown %}

@@ -25,12 +25,15 @@ class Ranking:
         ranges: the best and the worst rank that each may have, from 1.
         advice: which to try, in a sentence.
         set_aside: the values of those that a screen left out, by name, the highest first.
+        differences: of each two that were evaluated, by their names, in what share of the steps they choose
+            differently; empty of quantities.
     """
 
     evaluations: Mapping[str, Evaluation]
     ranges: Mapping[str, tuple[int, int]]
     advice: str
     set_aside: Mapping[str, float] = field(default_factory=dict)
+    differences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def rank(
@@ -76,7 +79,7 @@ def rank(
     order = sorted(found, key=lambda name: -lower_bound(found[name]))
     ranges = _ranges(found, confidence, len(policies))
     found, ranges = {name: found[name] for name in order}, {name: ranges[name] for name in order}
-    return Ranking(found, ranges, _advice(found, ranges), aside)
+    return Ranking(found, ranges, _advice(found, ranges), aside, _differences(found))
 
 
 def logs_of(
@@ -129,6 +132,15 @@ def _apart(one: Evaluation, other: Evaluation, confidence: float) -> int:
         return 0
     interval = t_interval(one.rows[both[0]].gain - other.rows[both[0]].gain, confidence, one.clusters)
     return int(interval.lower > 0) - int(interval.upper < 0)
+
+
+def _differences(found: Mapping[str, Evaluation]) -> dict[str, dict[str, float]]:
+    """Mean distances in total variation of each two policies."""
+    known = {name: one.chances for name, one in found.items() if one.chances is not None}
+    return {
+        name: {other: float(np.abs(own - its).sum(-1).mean() / 2) for other, its in known.items()}
+        for name, own in known.items()
+    }
 
 
 def _advice(found: Mapping[str, Evaluation], ranges: Mapping[str, tuple[int, int]]) -> str:

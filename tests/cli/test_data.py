@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import minari
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -34,6 +35,15 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         pyarrow.parquet.write_table(table.slice(600 * index, 600), f"logs/{index}.parquet")
     capsys.readouterr()  # what the guide prints
     return table
+
+
+def test_a_proposal_without_a_reward_says_so_beside_the_file(birl_: Any, logs: pyarrow.Table) -> None:
+    birl_("data", "schema", "logs/0.parquet")
+    assert "no column is called like the reward" not in birl_.notes
+    names = ["profit" if name == "reward" else name for name in logs.column_names]
+    pyarrow.parquet.write_table(logs.rename_columns(names), "logs/named.parquet")
+    birl_("data", "schema", "logs/named.parquet")
+    assert "no column is called like the reward: write its column below [reward], and take it out" in birl_.notes
 
 
 def test_the_commands_of_the_guide(birl_: Any, logs: pyarrow.Table) -> None:
@@ -147,3 +157,38 @@ def test_episodes_for_other_programs(birl_: Any, logs: pyarrow.Table, monkeypatc
     assert "--env-id x is for Minari" in birl_("data", "export", "data", "x.parquet", "--env-id", "x", status=1)
     assert "steps.parquet exists already" in birl_("data", "export", "data", "steps.parquet", status=1)
     assert "there is no file 'nowhere'" in birl_("data", "export", "nowhere", "x.parquet", status=1)
+
+
+@pytest.mark.slow
+def test_the_loop_over_five_splits_as_the_guide_has_it(
+    birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every word of it but the number of steps; the shell's part, the loop and patterns of folders, is played here."""
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "ope.md").read_text(encoding="utf-8")
+    (block,) = [own for own in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE) if "for k in" in own]
+    before, rest = block.split("for k in 0 1 2 3 4; do\n")
+    inside, after = rest.split("done\n")
+    lines = before.splitlines() + [line.replace("$k", str(k)) for k in range(5) for line in inside.splitlines()]
+    rng = np.random.default_rng(0)
+    schema = 'episode = "visit"\nterminated = "over"\n[[observation]]\ncolumn = "x"\n[action]\ncolumn = "offer"\n'
+    schema += 'kind = "discrete"\nsize = 2\n[reward]\ncolumn = "paid"\n[propensity]\ncolumn = "p"\nkind = "probability"'
+    Path("schema.toml").write_text(schema, encoding="utf-8")
+    Path("logs").mkdir()
+    for month in range(1, 10):
+        x, offer = rng.normal(size=50), rng.integers(2, size=50)
+        visit, over = np.repeat([f"{month}-{k}" for k in range(25)], 2), np.tile([0, 1], 25)
+        rows = {"visit": visit, "over": over, "x": x, "offer": offer, "paid": (offer == (x > 0)) * 1.0}
+        pyarrow.parquet.write_table(pyarrow.table({**rows, "p": np.full(50, 0.5)}), f"logs/2026-0{month}.parquet")
+    for line in lines:
+        words = shlex.split(line)[1:]
+        if words[0] == "train":
+            words[words.index("5000")] = "2"
+            words += ["--set", "batch_size=8"]
+        birl_(*words)
+    (line,) = after.splitlines()
+    words = shlex.split(line)[1:]
+    said = birl_(*(str(found) for word in words for found in (sorted(Path().glob(word)) if "*" in word else [word])))
+    assert sorted(row.split()[0] for row in said.splitlines()[1:3]) == ["bc", "cql"]
+    assert said.splitlines()[0].split() == ["SETTING", "MEAN", "RANK"] and "learn with it from all of these" in said
+    assert not Path("certify/looks.json").exists()  # it was not asked

@@ -177,6 +177,21 @@ def test_text_among_numbers_names_its_row(name: str, tmp_path: Path, monkeypatch
         import_files([file], SCHEMA, tmp_path / "data")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [("reward", "n/k", "string"), ("reward", [1.5], "array"), ("x", {"y": 1}, "object"), ("end", 1, "number")],
+)
+def test_lines_whose_type_changes_name_their_row(name: str, value: Any, kind: str, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"id": 1, "x": 0.5, "a": 0, "reward": 1.5, "end": k == 9} for k in range(10)]
+    rows[0][name], rows[7][name] = None, value
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "log.jsonl").write_text("\n" + lines)  # an empty line is no row
+    said = rf"row 8 of .*log\.jsonl, column '{name}': .* is of the type {kind}, others in this column .*: give a column"
+    with pytest.raises(DataError, match=said) as caught:
+        propose([tmp_path / "log.jsonl"])
+    assert json.dumps(value) in str(caught.value)
+
+
 def test_files_that_cannot_be_named(tmp_path: Path) -> None:
     file = write(table(), tmp_path / "log.csv")
     with pytest.raises(FileError, match="there is no file '.*no.*csv': give files, or patterns in quotes"):
@@ -304,11 +319,27 @@ def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> 
     for role, name in {"episode": "who", "terminated": "over", "column": "did"}.items():
         assert any(line.startswith(f'# {role} = "{name}"   # it may be: ') for line in lines), (role, text)
     assert any(line.startswith('# column = "cash"   # it may be: numbers') for line in lines)
+    assert lines[2] == "# no column is called like the episode or the action: write which it is, below."
+    assert lines[3].startswith("# no column is called like the reward: what was earned in a step may stand among the")
+    place = next(row for row, line in enumerate(lines) if line.startswith('column = "cash"'))
+    assert lines[place - 2] == "# if cash is the reward, take it out here and name it in [reward]"
+    named = "# Write the name of the reward's column here, and take it out above: it is no observation."
+    assert lines.index(named) > lines.index("[reward]")
     assert "# over may be the end or the action; it is an observation only if it was known before" in lines
     assert "# did may be the action; it is an observation only if it was known before" in lines
     assert not [line for line in lines if line.startswith(('column = "over"', 'column = "did"'))]
     with pytest.raises(ConfigError, match="action has no kind.*reward has no column.*the schema has no episode"):
         LogSchema.parse(text)  # all that is missing, at once
+
+
+@pytest.mark.parametrize("paid", [[0, 1, 3, 0], [False, True, True, False], [0.5, 1.5, 2.5, 3.5]])
+def test_rewards_may_be_whole_numbers(paid: list[Any], tmp_path: Path) -> None:
+    rows = pyarrow.table({"episode": [1, 1, 2, 2], "action": [0, 1, 0, 1], "clicks": paid, "same": [1.0] * 4})
+    text = propose([write(rows, tmp_path / "log.parquet")])
+    assert '# column = "clicks"   # it may be: ' in text and '# column = "same"' not in text
+    assert text.splitlines()[2].startswith("# no column is called like the reward: ")
+    named = propose([write(rows.rename_columns(["episode", "action", "reward", "same"]), tmp_path / "b.parquet")])
+    assert "no column is called like the reward" not in named and "if same is the reward" not in named
 
 
 @pytest.mark.parametrize("role", ["reward", "terminated", "propensity"])
@@ -433,6 +464,27 @@ def test_proposals_for_infinite_and_negative_numbers(tmp_path: Path) -> None:
     assert '"r"   # its name; numbers, from 2 to 2, 1 different, 1 infinite' in text
     rows = pyarrow.table({"id": [1, 1, 1], "action": [1, -1, 0]})
     assert "values = [-1, 0, 1]   # all that were taken" in propose([write(rows, tmp_path / "more.parquet")])
+
+
+def test_too_many_columns_of_parquet_are_refused_before_the_footer_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow takes 7 seconds and 630 MB for 200,000."""
+    for count in (1, 13, 14, 15, 127, 128, 300):
+        rows = pyarrow.table([pyarrow.array([1.0])] * count, names=[f"c{k}" for k in range(count)])
+        pyarrow.parquet.write_table(rows, tmp_path / "wide.parquet")
+        assert log_files._parts_of_parquet(tmp_path / "wide.parquet") == count
+    pyarrow.parquet.write_table(pyarrow.table({"x": [[1.0]], "a": [1]}), tmp_path / "lists.parquet")
+    assert log_files._parts_of_parquet(tmp_path / "lists.parquet") == 4  # the list, what repeats, its numbers, and a
+    monkeypatch.setattr(log_columns, "_MAX_COLUMNS", 20)
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", lambda *_, **__: pytest.fail("the footer was read"))
+    file = tmp_path / "wide.parquet"
+    for ask in (lambda: propose([file]), lambda: import_files([file], SCHEMA, tmp_path / "out")):
+        with pytest.raises(DataError, match=r"wide\.parquet has 300 columns, at most 20 are read: select those"):
+            ask()
+    for damaged in (b"x", b"PAR1", file.read_bytes()[-8:], bytes(40) + b"\xff\xff\xff\xffPAR1"):
+        (tmp_path / "damaged.parquet").write_bytes(damaged)
+        assert log_files._parts_of_parquet(tmp_path / "damaged.parquet") == 0  # Arrow says what is wrong
 
 
 @pytest.mark.parametrize("name", ["wide.csv", "wide.tsv", "wide.jsonl"])

@@ -176,7 +176,7 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
     ("columns", "options", "error", "said"),
     [
         ({"r": ["1", "2", "x", "3"]}, {},
-         DataError, "row 1 of the table, column 'r': the reward is '1', text; it must be n"),
+         DataError, "row 3 of the table, column 'r': the reward is 'x', text; it must be n"),
         ({"r": [1, 2, None, 3]}, {},
          NonFiniteError, "row 3 of the table, column 'r': the reward is missing; say missing"),
         ({"r": [1, 2, np.inf, 3]}, {},
@@ -190,7 +190,8 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
         ({"x": list("abcd")}, {}, DataError, "row 1 .*column 'x': the observation is 'a', text.*list its categories"),
         ({"x": list("abcd")}, {"x": 'column = "x"\nvalues = ["a", "b"]'},
          DataError, "row 3 .*is 'c'; it must be one of.*unknown"),
-        ({"x": [[1, 2], [1], [1], [2]]}, {}, ShapeError, "column 'x' is ragged"),
+        ({"x": [[1, 2], [1, 2], [1], [2]]}, {}, ShapeError, r"row 3 .*column 'x': the value is \[1\], .*is ragged"),
+        ({"trip": [[1, 2]] * 4}, {}, ShapeError, r"row 1 .*column 'trip': the episode is \[1, 2\], a list; give it"),
         ({"x": [0, 1]}, {}, ShapeError, "lengths of columns differ"),
         ({"a": [0, 1, 2, 0]}, {},
          ActionError, "row 3 .*column 'a': the action is 2; it must be a whole number from 0 to 1"),
@@ -241,6 +242,37 @@ def test_bad_rows_name_row_column_and_remedy(columns: Any, options: Any, error: 
         return
     with pytest.raises(error, match=said):
         from_table(pyarrow.table({name: pyarrow.array(values) for name, values in given.items()}), own)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ([1.0, None, "n/k", 2], DataError, "row 3 .*'r': the value is 'n/k', but 1.0 in row 1 of the table: make all"),
+        ([None, {}, 2.0, 1.0], ShapeError, "row 2 .*'r': the value is {}, an object: make it a number or text"),
+        ([[1, 2], [1, "n/k"], [1, 2], [1, 2]], DataError, "row 2 .*'r': the value is 'n/k', but 1 in row 1"),
+        (np.array(["2020-01-01", "NaT", "3020-01-01", "NaT"], "M8[s]"), DataError, "row 3 .*is 3020-01-01.*1678 to"),
+    ],
+)
+@pytest.mark.parametrize("kind", [list, lambda values: np.array(values, object)])
+def test_values_of_another_type_name_their_row(given: Any, error: type, said: str, kind: Any) -> None:
+    """Of a list of text and numbers numpy makes text alone."""
+    with pytest.raises(error, match=said):
+        from_table(plain(r=given if isinstance(given, np.ndarray) else kind(given)), schema())
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ([None, [1.0, 2], [1.0], [1.0, 2]], ShapeError, "row 3 .*'x': a list of 1 numbers, but of 2 in row 2 of the t"),
+        ([None, ["a"], ["b"], ["c"]], ShapeError, r"row 2 .*'x': the value is \['a'\], a list of text; it must be"),
+        ([None, None, {"z": 1}, {"z": 2}], ShapeError, "row 3 .*'x': the value is {'z': 1}, struct<z: int64>: make"),
+        ([None, [[b"a"]], [[b"a"]], [[b"a"]]], ShapeError, r"row 2 .*'x': the value is b'a', binary"),
+        (pyarrow.array([1, 2, 10**11, 4], pyarrow.timestamp("s")), DataError, "row 3 .*'x': the value .*out of bounds"),
+    ],
+)
+def test_values_of_another_type_in_arrow_name_their_row(given: Any, error: type, said: str) -> None:
+    with pytest.raises(error, match=said):
+        from_table(pyarrow.table({name: pyarrow.array(own) for name, own in plain(x=given).items()}), schema())
 
 
 def test_rows_leave_by_a_rule_and_are_counted() -> None:
@@ -349,7 +381,7 @@ def test_what_is_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         twice = pyarrow.table([[1], [1], [1], [0], [1.0], [1.0]], names=["trip", "done", "x", "a", "r", "x"])
         from_table(twice, own)
     nested = pyarrow.table({**plain(), "x": [{"y": 1}] * 4})
-    with pytest.raises(ShapeError, match="column 'x' holds struct"):
+    with pytest.raises(ShapeError, match="row 1 of the table, column 'x': the value is {'y': 1}, struct"):
         from_table(nested, own)
     table = pyarrow.table(plain())
     monkeypatch.setitem(sys.modules, "pyarrow", None)

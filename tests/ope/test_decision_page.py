@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 from birl.ope import evaluate, rank, verdict
-from birl.ope.decision_page import write_ranking, write_report
+from birl.ope.decision_page import CONTRADICTED, beside, contradicts, write_ranking, write_report
+from birl.ope.page import word
 from birl.ope.refusals import Finding
 from tests.ope.test_decisions import Told, improved, logs
 
@@ -48,4 +51,40 @@ def test_doubts_are_marked_as_such_and_a_rank_alone_is_no_range(tmp_path: Path) 
     assert marks["doubtful: something is doubtful"] == "note doubtful" and marks[said.reasons[0]] == "note good"
     ranked = rank({"a": Told(improved(2.0)), "b": Told(improved(-2.0))}, logs(400), gamma=0.95)
     write_ranking(tmp_path, ranked)
-    assert [row[:2] for row in rows_of(tree_of(tmp_path / "ranking.html"))[1:3]] == [["a", "1"], ["b", "2"]]
+    head, *rows = rows_of(tree_of(tmp_path / "ranking.html"))
+    assert [row[:2] for row in rows[:2]] == [["a", "1"], ["b", "2"]] and head[6:] == ["FQE", "DR", "differs"]
+
+
+def test_a_ranking_shows_what_the_model_says_where_weights_contradict_it(tmp_path: Path) -> None:
+    """A model of other gains is printed beside the one that decides, marked as refused, and said in words."""
+    ranked = rank({"a": Told(improved(2.0)), "b": Told(improved(-2.0))}, logs(400), gamma=0.95)
+    one = ranked.evaluations["a"]
+    assert not contradicts(one) and beside(one)[1] == word(float(one.rows["doubly_robust"].gain.value))
+    rows = {**one.rows, "direct_method": replace(one.rows["direct_method"], refused="weights say otherwise")}
+    wrong = replace(one, rows=rows, facts={**one.facts, "model_differs": 1.0})
+    write_ranking(tmp_path, replace(ranked, evaluations={**ranked.evaluations, "a": wrong}))
+    tree = tree_of(tmp_path / "ranking.html")
+    (row,) = [cells for cells in rows_of(tree) if cells[0] == "a"]
+    assert row[6] == f"{word(float(one.rows['direct_method'].gain.value))}!" and row[8] == word(one.differs)
+    assert f"?a: {CONTRADICTED}" in ["".join(node.itertext()) for node in tree.iter("p")]
+    told = json.loads((tmp_path / "ranking.json").read_text())
+    assert told["differences"]["a"]["b"] == ranked.differences["b"]["a"] > 0.1
+    assert told["policies"][0]["differs_from_logs"] == one.differs
+    apart = next(cells for cells in rows_of(tree) if cells[0] == "2. b")[1:]
+    assert apart == [f"{told['differences']['a']['b']:.2f}", "0.00"]
+
+
+def test_long_and_hostile_names_hide_nothing(tmp_path: Path) -> None:
+    """The name of the other policy, which may be cut, stands last; wide tables keep names narrow."""
+    long, hostile = "runs/" + "very_long_" * 60, "<script>\u202e</title></svg>"
+    data = logs(60, what="nothing")
+    found = evaluate(Told(improved(1.0)), data, gamma=0.95, against=Told(improved(0.5)), against_name=long)
+    said = verdict(found, 0.25)
+    assert said.verdict == "cannot_tell"
+    write_report(tmp_path, {hostile: replace(found, name=hostile)}, {hostile: said})
+    tree = tree_of(tmp_path / "report.html")
+    asked = ["".join(node.itertext()) for node in tree.iter("p")]
+    words = "60 episodes, 300 steps. A gain of more than 0.25 is asked for, with a confidence of 0.95, over runs/very_"
+    assert any(text.startswith(words) for text in asked) and "?<script>\ufffd</title></svg>: cannot tell" in asked
+    assert not list(tree.iter("script"))
+    assert "many" in [table.get("class") for table in tree.iter("table")]

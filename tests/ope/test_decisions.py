@@ -88,6 +88,33 @@ def test_an_evaluation_holds_the_truth() -> None:
     }
 
 
+def test_a_policy_without_any_weight_is_refused_in_words() -> None:
+    """It never does what the logs hold first: estimators that divide by weights say so, the others are refused."""
+    data = logs(100, what="taken")
+
+    class Other(Told):
+        """Does another action than the logged one, whatever that is, at first steps; then what the logger does."""
+
+        def action_probability(self, x: Any, action: Any = None) -> Any:
+            chance = super().action_probability(x).copy()
+            begins = np.cumsum([0, *(len(each.rewards) for each in data.episodes)])[:-1]
+            done = np.array([each.actions[0, 0] for each in data.episodes])
+            chance[begins, done] = 0
+            return chance / chance.sum(-1, keepdims=True)
+
+    found = evaluate(Other(LOGGER), data, gamma=0.95)
+    assert found.decides is None and found.facts["ess"] == 0 and found.differs is not None and found.differs > 0.1
+    for key in ("weighted_importance_sampling", "weighted_per_decision", "weighted_doubly_robust"):
+        assert key not in found.rows
+        said = [one.message for one in found.findings if one.message.startswith(key)]
+        assert said == [f"{key}: no logged episode can be one of the policy's: all weights are 0 from step 0 on. "
+                        "Evaluate a policy that is nearer to the logs"]  # fmt: skip
+    for key in ("importance_sampling", "per_decision", "doubly_robust"):
+        assert found.rows[key].refused.startswith("0 episodes are effective")
+    said_ = verdict(found)
+    assert said_.verdict == "cannot_tell" and any("0 episodes are effective" in reason for reason in said_.reasons)
+
+
 @pytest.mark.parametrize("what", ["vector", "taken", "given", "other"])
 def test_the_policy_that_acted_gains_exactly_nothing(what: str) -> None:
     data = logs(60, what="nothing" if what in ("given", "other") else what)

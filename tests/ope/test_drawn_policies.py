@@ -134,10 +134,11 @@ def test_a_mixture_is_the_mean_of_its_policies() -> None:
     assert Mixture([sac(), Gaussian(td3(), 0.3)]).action_probability(X, action) == pytest.approx(np.mean(both, 0))
 
 
+FLAT = StandardObservationScaler([0.5] * 3, [2.0, 0.0, 2.0])  # of data in which one number was always the same
 POLICIES: dict[str, Any] = {
     "epsilon": lambda: EpsilonGreedy(dqn({"size": 4, "start": 2}), 0.3),
     "softmax of several": lambda: Softmax(dqn([3, 2]), 0.1),
-    "gaussian": lambda: Gaussian(td3(observation_scaler=StandardObservationScaler([0.5] * 3, [2.0] * 3)), [0.5, 0.1]),
+    "gaussian": lambda: Gaussian(td3(observation_scaler=FLAT), [0.5, 0.1]),
     "sampled": lambda: Sampled(sac()),
     "mixture": lambda: Mixture([EpsilonGreedy(dqn(), 0.3), Softmax(dqn(seed=1))], [0.8, 0.2]),
     "mixture of densities": lambda: Mixture([sac(), Gaussian(td3(), 0.3)]),

@@ -124,6 +124,19 @@ def test_an_estimator_is_its_equation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_episode_may_have_no_weight_from_its_first_step_on(name: str) -> None:
+    """The policy never does what was done first: the episode stays in all divisors, and the model speaks of it."""
+    for seed in range(3):
+        episodes = lists(seed)
+        for episode in episodes[::2]:
+            episode["rho"][0] = 0.0
+        with np.errstate(divide="ignore"):
+            found = ESTIMATORS[name](arrays(episodes))
+        np.testing.assert_allclose(found.value, PLAIN[name](episodes), rtol=1e-12)
+        assert np.isfinite(found.terms).all()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_repetitions_stand_in_front(name: str) -> None:
     each = [arrays(lists(seed)) for seed in (0, 1)]
     each = [t for t in each if t.mask.shape[-1] == 5]

@@ -106,6 +106,28 @@ def found(name: str) -> Planted:
     return Planted({key: Estimate(np.concatenate(rows)) for key, rows in terms.items()}, truth, diagnose(of))
 
 
+def test_intervals_of_a_policy_that_never_does_what_many_episodes_began_with() -> None:
+    """A third of all episodes has the weight 0 from the first step on; intervals of half the width miss."""
+    world, n = planted.world(0, 3), 200
+    logger, policy = planted.policies(0, 0.3)
+    policy = np.where(np.arange(3) == 0, 0.0, policy)
+    policy /= policy.sum(-1, keepdims=True)
+    terms = dict[str, list[np.ndarray]]()
+    keys = ESTIMATORS.keys() - {"direct_method", "double_reinforcement_learning", "on_policy"}
+    for seed in range(4):
+        with np.errstate(divide="ignore"):
+            of = planted.trajectories(planted.log(world, logger, 250, n, seed), world, logger, policy)
+        for key in keys:
+            terms.setdefault(key, []).append(ESTIMATORS[key](of).terms)
+        terms.setdefault("gain", []).append((doubly_robust(of) - on_policy(of)).terms)
+    assert 0.25 < (of.weight[..., 0] == 0).mean() < 0.45 and diagnose(of).ess.min() > 20
+    for key, rows in terms.items():
+        truth = world.truth(policy) - (world.truth(logger) if key == "gain" else 0.0)
+        interval = t_interval(Estimate(np.concatenate(rows)))
+        assert planted.covers(interval.holds(truth)), (key, interval.holds(truth).mean())
+        assert not planted.covers(halved(interval).holds(truth)), key
+
+
 def halved(of: Interval) -> Interval:
     middle, half = (of.lower + of.upper) / 2, (of.upper - of.lower) / 4
     return replace(of, lower=middle - half, upper=middle + half)

@@ -28,6 +28,28 @@ def test_ranks() -> None:
     assert best[0] == 1 and {low for low, _ in found.ranges.values()} <= {1, 2, 3, 4}
 
 
+def test_ranks_say_how_far_policies_are_from_the_logs_and_from_each_other() -> None:
+    """In total variation, which is known: states are drawn, so the logged ones are counted."""
+    tables = {"near": improved(0.5), "far": improved(2.0), "logger": LOGGER}
+    data = logs(400)
+    found = rank({name: Told(table) for name, table in tables.items()}, data, gamma=0.95)
+    states = np.concatenate([each.observations for each in data.episodes]).argmax(-1)
+    share = np.bincount(states, minlength=5) / len(states)
+
+    def apart(one: np.ndarray, other: np.ndarray) -> float:
+        return float(share @ np.abs(one - other).sum(-1) / 2)
+
+    for name, table in tables.items():
+        differs = found.evaluations[name].differs
+        assert differs is not None and abs(differs - apart(table, LOGGER)) < 0.02
+        for other, its in tables.items():
+            assert abs(found.differences[name][other] - apart(table, its)) < 0.02
+    assert found.evaluations["logger"].differs == 0 and found.differences["far"]["far"] == 0
+    assert apart(tables["far"], LOGGER) > 0.2
+    bare = rank({"near": Told(improved(0.5))}, logs(60, what="nothing"), gamma=0.95)
+    assert bare.evaluations["near"].differs is None
+
+
 def test_ranges_hold_the_true_ranks() -> None:
     tables = {str(apart): improved(apart) for apart in (-0.4, 0.0, 0.1, 0.6)}
     truth = sorted(tables, key=lambda name: -WORLD.truth(tables[name]))
