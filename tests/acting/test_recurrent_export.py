@@ -22,7 +22,7 @@ from birl.models import GRUEncoderFactory, LSTMEncoderFactory, VectorEncoderFact
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 from birl.testing import check_algorithm
 from birl.testing.contract.acting import open_export
-from tests.algorithms import CONTRACT_FIELDS, GRU, LSTM, ROWS, Row, fill
+from tests.algorithms import CONTRACT_FIELDS, GRU, LSTM, ROWS, WHOLE, Row, fill
 
 SUFFIXES = (".pt", ".onnx", ".pt2")
 SMALL = VectorEncoderFactory(hidden_units=[6])
@@ -36,7 +36,10 @@ def check_row(row: Row, encoder: Any, name: str) -> None:
     assert check_algorithm(config, action_size=3, discrete_action=variant.discrete, checks=[name]) == [name]
 
 
-@pytest.mark.parametrize("row", ROWS_WITH_MEMORY, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=[] if row.name in WHOLE else [pytest.mark.slow], id=row.name) for row in ROWS_WITH_MEMORY],
+)
 def test_every_algorithm_exports_its_memory(row: Row) -> None:
     check_row(row, LSTM, "export_torchscript")
 

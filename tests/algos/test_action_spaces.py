@@ -106,7 +106,7 @@ CASES = [
 
 
 @pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(("space", "config"), CASES)
 def test_environments_are_given_their_own_actions(space: Any, config: Any, n: int, tmp_path: Path) -> None:
     birl.seed(0)

@@ -38,6 +38,7 @@ def run_guide() -> tuple[dict[str, Any], list[str]]:
     return names, commands
 
 
+@pytest.mark.slow
 def test_from_a_parquet_file_to_a_verdict_and_a_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
