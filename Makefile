@@ -16,7 +16,7 @@ demo: $(VENV)/.demo  ## train from logged data, evaluate, plot, export
 test: $(VENV)/.dev  ## all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
-test-slow: $(VENV)/.dev  ## learning runs of minutes
+test-slow: $(VENV)/.dev  ## all variants and seeds, learning runs of minutes
 	$(BIN)/python -m pytest -n 2 -q -m slow
 
 test-ray: $(VENV)/.ray  ## collectors that Ray places, in one cluster on this machine; fails if a process is left
