@@ -61,7 +61,7 @@ def test_a_run_that_fails_is_told(fake: None, birl_: Shell, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_seed_is_trained_as_if_alone(birl_: Shell, tmp_path: Path) -> None:
-    more = ["--collectors", 2, "--fragment", 5]
+    more = ["batch_size=16", "--collectors", 2, "--fragment", 5]
     birl_(*WORDS, *more, "--seeds", 2, "--jobs", 2, "--out", tmp_path / "x")
     birl_(*WORDS, *more, "--seed", 1, "--out", tmp_path / "y")
     folders = tmp_path / "x" / "seed_1", tmp_path / "y"
