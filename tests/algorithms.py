@@ -153,7 +153,7 @@ def _runs(suite: str, encoder: EncoderFactory, *fields: Fields) -> tuple[Run, ..
         begun = False
         for each in getattr(row, suite):
             slow = getattr(each, "slow", False) or (single and begun)
-            slow = slow or (suite == "seeds" and row.name not in WHOLE)
+            slow = slow or (suite in ("chain", "seeds") and row.name not in WHOLE)
             begun = begun or not slow
             config = fill(row.config, encoder, *fields, each.fields)
             found.append(Run(f"{row.name} {each.label}".rstrip(), config, each, slow))

@@ -25,6 +25,7 @@ from birl.ope.decision_page import (
     as_json,
     beside,
     contradicts,
+    ranking_as_json,
     write_ranking,
     write_report,
 )
@@ -152,9 +153,7 @@ def rank(
     for text in notes:
         note(plain(text))
     if as_json_:
-        ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
-        told = {"notes": notes, "advice": found.advice, "policies": ranked, "differences": found.differences}
-        print(json.dumps(told))
+        print(json.dumps(ranking_as_json(found, notes)))
         return
     rows = [["POLICY", "RANK", *_GAIN]]
     for name, one in found.evaluations.items():

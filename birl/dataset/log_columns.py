@@ -142,7 +142,7 @@ def column_of_array(given: Any, name: str, where: Where) -> Column:
         except ValueError as error:
             raise _ragged(given, name, where) from error
         if there.dtype.kind == "O":
-            row = int(np.flatnonzero(~missing)[0]) // max(1, array[:1].size)
+            row = _row_of(array, int(np.argmin(missing)))
             raise ShapeError(
                 f"{where(row)}, column {name!r:.60}: the value is {array[row]!r:.60}, an object: make it a number or "
                 "text"
@@ -161,8 +161,9 @@ def column_of_array(given: Any, name: str, where: Where) -> Column:
         raise ShapeError(f"column {name!r:.60} has the dtype {array.dtype}: make it numbers, text or dates")
     if array.dtype.kind == "M":
         exact = array.astype("datetime64[ns]")
-        if (exact.astype(array.dtype) != array)[~np.isnat(array)].any():
-            row = int(np.argmax((exact.astype(array.dtype) != array) & ~np.isnat(array))) // max(1, array[:1].size)
+        wrong = (exact.astype(array.dtype) != array) & ~np.isnat(array)
+        if wrong.any():
+            row = _row_of(array, int(np.argmax(wrong)))
             raise DataError(
                 f"{where(row)}, column {name!r:.60}: the date is {array[row]!s:.40}, outside 1678 to 2261: clip or "
                 "repair it"
@@ -172,6 +173,11 @@ def column_of_array(given: Any, name: str, where: Where) -> Column:
     if array.dtype.kind == "f":
         missing = missing | np.isnan(array)
     return Column(array, _any(missing))
+
+
+def _row_of(array: Array, place: int) -> int:
+    """The row of the number at a place of the flattened array."""
+    return place // max(1, array[:1].size)
 
 
 def _ragged(given: Any, name: str, where: Where) -> ShapeError:
@@ -191,10 +197,10 @@ def _check_one_kind(array: Array, missing: Array, name: str, where: Where) -> No
     for place in np.flatnonzero(~missing.ravel()).tolist():
         first = place if first is None else first
         if isinstance(values[place], str | bytes) != isinstance(values[first], str | bytes):
-            width = max(1, array[:1].size)
+            row, other = _row_of(array, place), _row_of(array, first)
             raise DataError(
-                f"{where(place // width)}, column {name!r:.60}: the value is {values[place]!r:.60}, but "
-                f"{values[first]!r:.60} in {where(first // width)}: make all of them numbers, or all text"
+                f"{where(row)}, column {name!r:.60}: the value is {values[place]!r:.60}, but {values[first]!r:.60} in "
+                f"{where(other)}: make all of them numbers, or all text"
             )
 
 

@@ -105,6 +105,12 @@ def write_report(
     _write(folder, "report", page, {"notes": list(notes), "policies": [as_json(found[k], said[k]) for k in found]})
 
 
+def ranking_as_json(found: Ranking, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """A ranking for programs, without what a screen left out."""
+    ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
+    return {"notes": list(notes), "advice": found.advice, "policies": ranked, "differences": found.differences}
+
+
 def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ()) -> None:
     """Write ``ranking.html`` and ``ranking.json``; see `write_report`."""
     rows = []
@@ -128,9 +134,7 @@ def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ())
         lead.append(Table(head, cells, "In what share of the steps two policies choose differently"))
     sections = [Section(name, _estimates(one)) for name, one in found.evaluations.items()]
     page = render_page("Ranks of policies", sections, [*lead, figure])
-    ranked = [{**as_json(one), "rank": list(found.ranges[name])} for name, one in found.evaluations.items()]
-    told = {"notes": list(notes), "advice": found.advice, "policies": ranked, "set_aside": aside, "differences": apart}
-    _write(folder, "ranking", page, told)
+    _write(folder, "ranking", page, {**ranking_as_json(found, notes), "set_aside": aside})
 
 
 def beside(found: Evaluation) -> list[str]:

@@ -280,7 +280,7 @@ ROWS: Final[Mapping[tuple[str, str], tuple[str, tuple[Setting, ...]]]] = {
                 f"{_DER_PAPER}: streams of 256 after two convolutions",
             ),
             _head(
-                C51QFunctionFactory(n_atoms=51, v_min=-10.0, v_max=10.0, dueling=[256], noisy=0.1),
+                dataclasses.replace(_RAINBOW, dueling=[256], noisy=0.1),
                 f"{_DER_PAPER}: dueling, 51 atoms; noise of 0.1 as Kaixhin's Rainbow",
             ),
         ),

@@ -17,11 +17,11 @@ from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.seeding import seed as seed_everything
 from birl.testing import ChainEnv, MemoryEnv, average_return, collect_dataset, train
 from birl.testing.contract.subject import keeping_still
-from tests.algorithms import CHAIN_RUNS, WHOLE, Run, tiers
+from tests.algorithms import CHAIN_RUNS, Run, tiers
 
 ENCODER = VectorEncoderFactory(hidden_units=[32])
 MEMORY = GRUEncoderFactory(hidden_size=16, hidden_units=[16], activation="tanh")
-RUNS = tiers(replace(run, slow=run.slow or run.name.split()[0] not in WHOLE) for run in CHAIN_RUNS)
+RUNS = tiers(CHAIN_RUNS)
 
 
 def learn(run: Run, seed: int, n_steps: int, config: Any = None) -> tuple[float, float, int | None]:
