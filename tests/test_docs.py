@@ -16,10 +16,12 @@ import pytest
 
 import birl
 from birl.cli import main
+from tests.tiers import slow_but
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GUIDES = sorted(path.name for path in DOCS.glob("*.md") if "```python" in path.read_text(encoding="utf-8"))
+LONG = {"deploying.md", "online.md", "ope.md"}  # 15 seconds and more each
 
 
 def test_there_are_guides() -> None:
@@ -27,7 +29,7 @@ def test_there_are_guides() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.*deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", GUIDES)
+@pytest.mark.parametrize("name", slow_but(set(GUIDES) - LONG, GUIDES))
 def test_code_of_a_guide_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (DOCS / name).read_text(encoding="utf-8")
@@ -37,6 +39,7 @@ def test_code_of_a_guide_runs(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     runpy.run_path(str(script))
 
 
+@pytest.mark.slow
 def test_commands_of_the_online_guide_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +78,7 @@ def test_commands_of_the_encoder_guide_run_with_its_file(
     assert type(config.encoder_factory).__module__ == "my_encoders" and config.encoder_factory.features == 64
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

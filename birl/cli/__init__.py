@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 import typer
 
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("birl").addHandler(logging.NullHandler())  # what it says is said here in options' words
     try:
         with _ended_by_sigterm():
-            return int(app(words, prog_name="birl", standalone_mode=False) or 0)
+            return int(_command_line()(words, prog_name="birl", standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):  # typer turns the first into the second
         return 130
     except Exception as error:
@@ -107,6 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = f"{_given(error, words)}{_field(error, words) or _one_line(error, usage)}"
         print(f"birl: {printable(said)}", file=sys.stderr)
         return 2 if usage else 1
+
+
+@functools.cache
+def _command_line() -> Any:
+    """The commands with their options, read from the signatures once."""
+    return typer.main.get_command(app)
 
 
 @contextlib.contextmanager

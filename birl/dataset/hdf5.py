@@ -274,22 +274,27 @@ class _File:
         """Whether an object is there. Refuses links, which could lead out of the file or in circles."""
         import h5py
 
-        link = self.h5.get(name, getlink=True)
-        if link is not None and not isinstance(link, h5py.HardLink):
+        links = self.h5.id.links
+        if not links.exists(name.encode()):
+            return False
+        if links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
             raise CorruptFileError(f"{self.name}: {name:.80} is a link, no array of this file: store the array itself")
-        return link is not None
+        return True
 
     def _dataset(self, name: str) -> Any:
-        """A dataset; everything that is read comes from here.
+        """A dataset by h5py's low-level interface; everything that is read comes from here.
 
         Its bytes are in this file, no code beside HDF5's and h5py's own decodes them, and they are within the budget.
-        Opening it and these checks read nothing of its content.
+        Opening it and these checks read nothing of its content. Files have a handful of datasets per episode: h5py's
+        own objects for them would take most of the time.
         """
         import h5py
 
-        dataset: Any = self.h5[name] if name in self else None
-        made = dataset.id.get_create_plist() if isinstance(dataset, h5py.Dataset) else None
-        if made is None or made.get_external_count() or made.get_layout() == h5py.h5d.VIRTUAL or dataset.shape is None:
+        dataset: Any = h5py.h5o.open(self.h5.id, name.encode()) if name in self else None
+        made = dataset.get_create_plist() if isinstance(dataset, h5py.h5d.DatasetID) else None
+        layout = None if made is None else made.get_layout()
+        empty = made is not None and dataset.get_space().get_simple_extent_type() == h5py.h5s.NULL
+        if made is None or made.get_external_count() or layout == h5py.h5d.VIRTUAL or empty:
             raise CorruptFileError(f"{self.name}: {name:.80} is no array of this file itself: store the array itself")
         filters = [made.get_filter(index)[0] for index in range(made.get_nfilters())]
         if not _FILTERS.keys() >= set(filters) or sum(each in (_DEFLATE, _LZF) for each in filters) > 1:
@@ -297,47 +302,59 @@ class _File:
                 f"{self.name}: {name:.80} is stored with the filters {filters!s:.80}; allowed are "
                 f"{', '.join(_FILTERS.values())}, one compression at most: write it again without others"
             )
-        largest = max(map(math.prod, (dataset.shape, dataset.chunks or ())))  # HDF5 decodes a chunk as a whole
-        self.budget.spend(largest * dataset.dtype.itemsize, name)
-        if dataset.id.get_storage_size() > self.budget.size:  # HDF5 would allocate that before it reads
+        chunk, itemsize = made.get_chunk() if layout == h5py.h5d.CHUNKED else (), dataset.dtype.itemsize
+        largest = max(math.prod(dataset.shape), math.prod(chunk))  # HDF5 decodes a chunk as a whole
+        self.budget.spend(largest * itemsize, name)
+        stored = dataset.get_storage_size()
+        if stored > self.budget.size:  # HDF5 would allocate that before it reads
             raise CorruptFileError(
-                f"{self.name}: {name:.80} says that it takes {dataset.id.get_storage_size()} bytes of a file of "
-                f"{self.budget.size}: restore it from a copy"
+                f"{self.name}: {name:.80} says that it takes {stored} bytes of a file of {self.budget.size}: "
+                "restore it from a copy"
             )
-        if _DEFLATE in filters and dataset.id.get_storage_size() * _MOST_DEFLATED > self.budget.left:
-            self._check_chunks(dataset, 1 << filters.index(_DEFLATE))
+        if _DEFLATE in filters and stored * _MOST_DEFLATED > self.budget.left:
+            self._check_chunks(dataset, name, math.prod(chunk) * itemsize, 1 << filters.index(_DEFLATE))
         return dataset
 
-    def _check_chunks(self, dataset: Any, skipped: int) -> None:
+    def _check_chunks(self, dataset: Any, name: str, size: int, skipped: int) -> None:
         """Check that no chunk holds more than it should: HDF5 would allocate that before it compares.
 
         Args:
             dataset: compressed with deflate.
+            name: its name.
+            size: bytes of a chunk.
             skipped: bit of chunks that are not compressed.
         """
         large: list[Any] = []
-        dataset.id.chunk_iter(
-            lambda chunk: large.append(chunk.chunk_offset)
-            if chunk.size * _MOST_DEFLATED > self.budget.left and not chunk.filter_mask & skipped
-            else None
+        dataset.chunk_iter(
+            lambda chunk: (
+                large.append(chunk.chunk_offset)
+                if chunk.size * _MOST_DEFLATED > self.budget.left and not chunk.filter_mask & skipped
+                else None
+            )
         )
         for offset in large:
             reader = zlib.decompressobj()
-            reader.decompress(
-                dataset.id.read_direct_chunk(offset)[1], math.prod(dataset.chunks) * dataset.dtype.itemsize
-            )
+            reader.decompress(dataset.read_direct_chunk(offset)[1], size)
             if reader.decompress(reader.unconsumed_tail, 1):
-                raise CorruptFileError(f"{self.name}: {dataset.name!r:.80} holds more than its shape: use another copy")
+                raise CorruptFileError(f"{self.name}: {name:.80} holds more than its shape: use another copy")
 
     def array(self, name: str) -> Array:
         """An array of numbers."""
+        import h5py
+
         dataset = self._dataset(name)
-        if dataset.dtype.kind not in "biuf":
-            raise CorruptFileError(f"{self.name}: {name} holds {dataset.dtype}, not numbers: restore it from a copy")
-        return np.asarray(dataset[()])
+        dtype = dataset.dtype
+        if dtype.kind not in "biuf":
+            raise CorruptFileError(f"{self.name}: {name} holds {dtype}, not numbers: restore it from a copy")
+        read = np.zeros(dataset.shape, dtype)
+        if read.size:
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, read)
+        return read
 
     def _text(self, name: str) -> str:
-        dataset = self._dataset(name)
+        import h5py
+
+        dataset = h5py.Dataset(self._dataset(name))
         if dataset.shape != () or dataset.dtype.itemsize > MAX_JSON_BYTES:
             raise CorruptFileError(f"{self.name}: {name} has shape {dataset.shape}; it must be one text")
         return self._variable_text(dataset) if dataset.dtype.kind == "O" else str(dataset.asstr()[()])
@@ -364,10 +381,10 @@ class _File:
         raise CorruptFileError(f"{self.name}: the text of {dataset.name!r:.80} is not there: use another copy")
 
     def _flag(self, name: str) -> bool:
-        value = self.array(name)
-        if value.size != 1 or not np.isin(value, (0, 1)).all():
+        value = self.array(name).reshape(-1)
+        if len(value) != 1 or value[0] not in (0, 1):
             raise CorruptFileError(f"{self.name}: {name} is {value!r:.80}; it must be 0 or 1: restore it from a copy")
-        return bool(value.any())
+        return bool(value[0])
 
     def _count(self) -> int:
         value, name = self.array("num_episodes"), re.compile(r"actions_\d+")

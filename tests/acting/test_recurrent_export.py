@@ -23,6 +23,7 @@ from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 from birl.testing import check_algorithm
 from birl.testing.contract.acting import open_export
 from tests.algorithms import CONTRACT_FIELDS, GRU, LSTM, ROWS, WHOLE, Row, fill
+from tests.tiers import slow_but
 
 SUFFIXES = (".pt", ".onnx", ".pt2")
 SMALL = VectorEncoderFactory(hidden_units=[6])
@@ -68,7 +69,7 @@ ACTING = {
 }
 
 
-@pytest.mark.parametrize("name", ACTING)
+@pytest.mark.parametrize("name", slow_but(["DQN, LSTM in ONNX", "TD3, GRU in TorchScript"], ACTING))
 def test_an_export_acts_as_birl_does_for_200_steps(name: str, tmp_path: Path) -> None:
     config, suffix = ACTING[name]
     discrete = config.action_scaler is None

@@ -231,6 +231,7 @@ def test_the_return_is_that_of_the_data() -> None:
 # -- every way of updating ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_compiled_and_stacked_updates_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "BACKEND", "aot_eager")
     path = str(tmp_path / "expert.d3")

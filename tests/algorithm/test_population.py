@@ -45,6 +45,7 @@ from birl.optimizers import (
 )
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 from tests.algorithms import ROWS, SEED_RUNS, SEEDS_ENCODER, SEEDS_FIELDS, Row, Run, fill, tiers
+from tests.tiers import slow_but
 
 SEEDS = (0, 3, 11)
 STEPS = 24
@@ -168,6 +169,7 @@ def test_clipping_is_not_by_the_norm_of_all_seeds() -> None:
 
     def moved(seeds: Sequence[int]) -> float:
         weights: list[torch.Tensor] = []
+
         def keep(algorithm: Any, epoch: int, step: int) -> None:
             weights.append(torch.cat([p.detach().flatten() for p in algorithm.nets.critic.parameters()]))
 
@@ -179,6 +181,7 @@ def test_clipping_is_not_by_the_norm_of_all_seeds() -> None:
 
 def test_dropout_as_a_gpu_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one operation there, which has no generator of its own."""
+
     def fused(x: torch.Tensor, p: float, training: bool, inplace: bool) -> torch.Tensor:
         return torch.native_dropout(x, p, training)[0] if training else x
 
@@ -319,7 +322,10 @@ def test_the_callers_generators_and_dataset_are_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [("DQN", signal.SIGTERM), ("SAC", signal.SIGINT), ("DoubleDQN dropout, layer norm", signal.SIGTERM)],
+    slow_but(
+        [("SAC", signal.SIGINT)],
+        [("DQN", signal.SIGTERM), ("SAC", signal.SIGINT), ("DoubleDQN dropout, layer norm", signal.SIGTERM)],
+    ),
 )
 def test_a_resumed_run_ends_bit_for_bit_where_it_would_have(name: str, number: int, tmp_path: Path) -> None:
     config = SEED_RUNS[name].config

@@ -856,6 +856,7 @@ class Matching(gymnasium.Env[Any, Any]):
         return self._show(), reward, False, self.steps == 10, {}
 
 
+@pytest.mark.slow
 def test_branches_learn_their_own_digits_in_seconds() -> None:
     birl.seed(1)
     env = Matching(3, 2)

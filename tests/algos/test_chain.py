@@ -92,6 +92,7 @@ def _recurrent_dqn(encoder: Any, learning_rate: float = 1e-2) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_recurrent_dqn_remembers_ten_steps() -> None:
     assert _remember(_recurrent_dqn(MEMORY), 500, 1) == 1.0
 

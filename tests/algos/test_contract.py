@@ -26,7 +26,7 @@ from birl.preprocessing import (
 )
 from birl.testing import CHECKS, SLOW_CHECKS, check_algorithm
 from birl.types import Loss
-from tests.algorithms import CONTRACT_RUNS, Run, tiers
+from tests.algorithms import CONTRACT_RUNS, WHOLE, Run
 from tests.testing.test_planted import PLANTED
 
 
@@ -34,8 +34,21 @@ def check(run: Run, name: str) -> None:
     check_algorithm(run.config, action_size=run.action_size, discrete_action=run.variant.discrete, checks=[name])
 
 
-@pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("run", tiers(CONTRACT_RUNS))
+def cases() -> list[Any]:
+    """Every check of every run; in the default tier, what learns from rewards is shown by probes of each algorithm."""
+    return [
+        pytest.param(
+            run,
+            name,
+            id=f"{run.name}-{name}",
+            marks=[pytest.mark.slow] if run.slow or (name == "follows_rewards" and run.name not in WHOLE) else [],
+        )
+        for run in CONTRACT_RUNS
+        for name in CHECKS
+    ]
+
+
+@pytest.mark.parametrize(("run", "name"), cases())
 def test_contract(run: Run, name: str) -> None:
     check(run, name)
 

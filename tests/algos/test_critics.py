@@ -255,9 +255,8 @@ COMPILED = {"CrossQ": CROSSQ, "DroQ": DROQ} | {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(COMPILED)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
 def test_compiled_updates_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As whole programs: another network's mode changes on the way; targets are mixtures of all actions' returns."""
     monkeypatch.setattr(compiler, "BACKEND", "aot_eager")

@@ -16,6 +16,7 @@ from birl import algos
 from birl.dataset import HindsightSampler, ReplayBuffer, create_fifo_replay_buffer, create_infinite_replay_buffer
 from birl.logging import NoopAdapterFactory
 from birl.seeding import seed as seed_everything
+from tests.tiers import slow_but
 
 QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 LAST = 29
@@ -106,17 +107,20 @@ def test_logs_of_a_random_walk_teach_the_way_in_hindsight_alone(hindsight: bool,
 @pytest.mark.slow
 @pytest.mark.parametrize(("hindsight", "seed"), [(True, 0), (True, 1), (True, 2), (False, 0), (False, 1)])
 def test_it_is_found_online_in_hindsight_alone(hindsight: bool, seed: int) -> None:
-    """Most episodes get to the goal; without hindsight a few do by chance, which teaches nothing in this time."""
+    """Most episodes get to the goal; without hindsight hardly one does.
+
+    In the second case nothing is said of the last policy: one that has learned nothing may always go right.
+    """
     seed_everything(seed)
     algorithm, env = dqn(), GoalChain()
     buffer = create_fifo_replay_buffer(100_000, env=env, sampler=sampler(hindsight))
     explorer = algos.ConstantEpsilonGreedy(0.3)
     algorithm.fit_online(env, buffer, explorer, n_steps=2500, random_steps=500, seed=seed, **QUIET)
     share = np.mean([episode.rewards.max() == 0 for episode in buffer.episodes])
-    assert arrives(algorithm) == (share > 0.5) == hindsight
+    assert (share > 0.5) == hindsight and (arrives(algorithm) or not hindsight)
 
 
-@pytest.mark.parametrize("number", [None, 2])
+@pytest.mark.parametrize("number", slow_but([2], [None, 2]))
 def test_what_was_achieved_is_stored_and_need_not_be_read(tmp_path: Path, number: int | None) -> None:
     """The networks read two parts; the third is there for hindsight, in the loop, in one's own loop and in logs."""
     keys = ("observation", "desired_goal")

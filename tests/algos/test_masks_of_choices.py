@@ -22,13 +22,13 @@ from birl.logging import NoopAdapterFactory
 from birl.metrics import DiscreteActionMatchEvaluator, TDErrorEvaluator, evaluate
 from birl.models import VectorEncoderFactory
 from birl.types import MASK
+from tests.tiers import slow_but
 
 QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 SMALL = VectorEncoderFactory([8])
-DICT = spaces.Dict(
-    buttons=spaces.MultiDiscrete([2, 3]), force=spaces.Box(0, 5, (2,)), move=spaces.Discrete(3, start=1)
-)
+DICT = spaces.Dict(buttons=spaces.MultiDiscrete([2, 3]), force=spaces.Box(0, 5, (2,)), move=spaces.Discrete(3, start=1))
 SEVERAL = spaces.MultiDiscrete([3, 2], start=[1, 0])
+BC = algos.BCConfig(encoder_factory=SMALL)
 PPO = algos.PPOConfig(
     rollout_length=10, n_epochs=1, batch_size=5, actor_encoder_factory=SMALL, value_encoder_factory=SMALL
 )
@@ -90,7 +90,7 @@ def logs(count: int = 30) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
-@pytest.mark.parametrize("config", [PPO, algos.BCConfig(encoder_factory=SMALL)], ids=["PPO", "BC"])
+@pytest.mark.parametrize("config", slow_but([BC], [PPO, BC]), ids=["PPO", "BC"])
 def test_masked_options_beside_quantities_are_never_taken(config: Any, tmp_path: Path) -> None:
     algorithm, actions = built(config, DICT), actions_of(DICT)
     assert algorithm.spec.masked and algorithm.spec.encoder_shape == (3,)

@@ -371,7 +371,7 @@ def test_a_signal_in_the_middle_of_anything_decides_the_status(monkeypatch, numb
         finally:
             raise AttributeError("half made")
 
-    monkeypatch.setattr(birl.cli, "app", half_made)
+    monkeypatch.setattr(birl.cli, "_command_line", lambda: half_made)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = birl.cli.main(["algos"])
@@ -495,6 +495,7 @@ def test_record_plays_what_evaluate_plays(birl_: Any, workplace: Path) -> None:
         assert pictures.std() > 10
 
 
+@pytest.mark.slow
 def test_record_a_sequence_model(birl_: Any, workplace: Path) -> None:
     algorithm = DecisionTransformerConfig(context_size=2, num_layers=1).create()
     algorithm.create_impl((3,), 1)

@@ -21,6 +21,7 @@ from birl.dataset.arrays import FolderPlace
 from birl.dataset.storage import Storage
 from birl.errors import CorruptFileError, DataError, FileError, WriteError
 from birl.types import ActionSpace
+from tests.tiers import slow_but
 
 WIDTH, LENGTH = 3, 7
 
@@ -133,10 +134,7 @@ def die(buffer: ReplayBuffer) -> None:
     place.lock._lock.release()
 
 
-@pytest.mark.parametrize(
-    ("limit", "lanes"),
-    [(0, 2), (10, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0, 1), (11, 2)))],
-)
+@pytest.mark.parametrize(("limit", "lanes"), slow_but([(0, 2)], [(0, 2), (10, 1), (0, 1), (11, 2)]))
 def test_a_step_that_was_stored_survives_an_end_at_any_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, lanes: int
 ) -> None:

@@ -17,6 +17,7 @@ from birl.dataset import (
     Signature,
 )
 from birl.types import ActionSpace
+from tests.tiers import slow_but
 
 SIDE, STACK = 84, 4
 
@@ -93,7 +94,7 @@ def check(buffer: ReplayBuffer, limit: int, n: int, n_steps: int = 1) -> None:
     assert limit - n <= buffer.step_count <= limit + n
 
 
-@pytest.mark.parametrize("n", [1, 3, 8])
+@pytest.mark.parametrize("n", slow_but([3], [1, 3, 8]))
 def test_a_step_takes_the_bytes_of_one_frame(n: int) -> None:
     limit = 4000
     buffer, games = made(limit, n), Games(n)

@@ -33,6 +33,7 @@ from birl.optimizers.steps import moments_of, rule_of
 from birl.types import Batch
 from tests.golden.case import CHOICES, OBSERVATION
 from tests.golden.cases_ppo import rollouts
+from tests.tiers import slow_but
 
 SMALL = VectorEncoderFactory([8])
 FACTORIES = [
@@ -265,7 +266,7 @@ def test_a_copy_does_not_train_the_original() -> None:
     assert max(differences(other.engine, eager.engine).values()) < 1e-6
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", slow_but([False], [False, True]))
 def test_copied_optimizer_states(compiled: bool) -> None:
     """The copy continues with the moments and the number of steps, which it does not share."""
     source, target, expected = dqn(compiled), dqn(compiled), dqn(False)
@@ -350,6 +351,7 @@ def direct_calls(algorithm: Any) -> list[bool]:
     return [graph._direct is not None for graph in algorithm.engine._updates._graphs.values()]
 
 
+@pytest.mark.slow
 def test_updates_are_called_without_the_shell() -> None:
     """Also after new moments, for which everything is looked up anew."""
     eager, compiled = dqn(False), dqn(True)
@@ -534,6 +536,7 @@ def test_many_updates_in_one_recording() -> None:
     assert (tape.recorded, tape.replayed) == (1, 7 - program.RUNS_BEFORE_RECORDING)
 
 
+@pytest.mark.slow
 def test_many_updates_see_a_later_reduce() -> None:
     seen: list[set[str]] = []
     algorithm = dqn(True, target_update_interval=2)
@@ -564,6 +567,7 @@ def test_many_updates_that_cannot_be_compiled_are_made_without() -> None:
     assert max(differences(plain.engine, failing.engine).values()) < 1e-6
 
 
+@pytest.mark.slow
 def test_many_updates_with_a_schedule_are_made_one_by_one() -> None:
     factory = AdamFactory(lr_scheduler_factory=WarmupSchedulerFactory(5))
     algorithm = dqn(True, optim_factory=factory)
@@ -584,5 +588,3 @@ def test_delayed_actor_has_a_program_of_its_own() -> None:
         assert metrics == [{"critic_loss"}, {"critic_loss", "actor_loss"}] * 2
         algorithms.append(algorithm)
     assert max(differences(*(each.engine for each in algorithms)).values()) < 1e-6
-
-

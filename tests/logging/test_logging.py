@@ -36,6 +36,7 @@ from birl.logging import (
 )
 from birl.logging.logger import optional
 from birl.run.gradient_statistics import GradientStatistics
+from tests.tiers import slow_but
 
 
 class Model:
@@ -430,7 +431,7 @@ def test_wrong_options(options: dict[str, Any], says: str) -> None:
         fit(dqn(), dataset(), 5, Table(), **options)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", slow_but([False], [False, True]))
 def test_gradient_statistics_are_those_of_the_gradients(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """TD3, whose actor moves in every second update only: beside gradients taken by hand on a copy."""
     monkeypatch.setattr(compiler, "BACKEND", "aot_eager")  # a whole update as one graph, without a C++ compiler
@@ -721,9 +722,7 @@ def test_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(fake.runs) == 1
 
 
-@pytest.mark.parametrize(
-    ("factory", "module"), [(WanDBAdapterFactory(), "wandb"), (MLflowAdapterFactory(), "mlflow")]
-)
+@pytest.mark.parametrize(("factory", "module"), [(WanDBAdapterFactory(), "wandb"), (MLflowAdapterFactory(), "mlflow")])
 def test_missing_packages_name_their_extra(factory: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"birl\[{module}\]"):

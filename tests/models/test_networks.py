@@ -42,6 +42,7 @@ from birl.models.heads import ImplicitQuantileHead
 from birl.models.scalar import SMALLEST
 from birl.spaces import Spec
 from birl.types import Inputs
+from tests.tiers import slow_but
 
 HEADS: list[QFunctionFactory] = [
     MeanQFunctionFactory(),
@@ -51,6 +52,7 @@ HEADS: list[QFunctionFactory] = [
 ]
 DISCRETE, CONTINUOUS = Spec((4,), Discrete(3)), Spec((4,), Continuous(2))
 ENCODER = VectorEncoderFactory([8, 8])
+LSTM, GRU = LSTMEncoderFactory(4, [6]), GRUEncoderFactory(4, [6])
 every_head = pytest.mark.parametrize("head", HEADS, ids=lambda head: head.get_type())
 
 
@@ -328,7 +330,9 @@ def compiled_equals_eager(modules: nn.Module, loss: Callable[[], Tensor]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("head", "dropout_rate"), [(head, None) for head in HEADS] + [(HEADS[0], 0.5)], ids=lambda value: str(value)[:5]
+    ("head", "dropout_rate"),
+    slow_but([(HEADS[2], None)], [*((head, None) for head in HEADS), (HEADS[0], 0.5)]),
+    ids=lambda value: str(value)[:5],
 )
 def test_discrete_losses_are_one_graph(head: QFunctionFactory, dropout_rate: float | None) -> None:
     critic = DiscreteQFunction(DISCRETE, DefaultEncoderFactory(dropout_rate=dropout_rate), head, 2)
@@ -349,7 +353,7 @@ def test_discrete_losses_are_one_graph(head: QFunctionFactory, dropout_rate: flo
         compiled_equals_eager(critic, loss)
 
 
-@every_head
+@pytest.mark.parametrize("head", slow_but([HEADS[1]], HEADS), ids=lambda head: head.get_type())
 def test_actor_critic_losses_are_one_graph(head: QFunctionFactory) -> None:
     critic = ContinuousQFunction(CONTINUOUS, ENCODER, head, 2)
     actor, temperature = SquashedNormalPolicy(CONTINUOUS, ENCODER), Scalar(0.5)
@@ -366,7 +370,7 @@ def test_actor_critic_losses_are_one_graph(head: QFunctionFactory) -> None:
     compiled_equals_eager(nn.ModuleList([critic, actor, temperature]), loss)
 
 
-@pytest.mark.parametrize("factory", [LSTMEncoderFactory(4, [6]), GRUEncoderFactory(4, [6])], ids=["lstm", "gru"])
+@pytest.mark.parametrize("factory", slow_but([GRU], [LSTM, GRU]), ids=["lstm", "gru"])
 def test_recurrent_losses_are_one_graph(factory: Any) -> None:
     critic = DiscreteQFunction(DISCRETE, factory, MeanQFunctionFactory(), 2)
     actor = CategoricalPolicy(DISCRETE, factory)

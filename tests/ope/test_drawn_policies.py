@@ -20,6 +20,7 @@ from birl.models import BetaFactory, DefaultEncoderFactory, GRUEncoderFactory, V
 from birl.ope import EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler
 from birl.testing import build_algorithm
+from tests.tiers import slow_but
 
 X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 SMALL = VectorEncoderFactory([4])
@@ -144,7 +145,7 @@ POLICIES: dict[str, Any] = {
     "mixture of densities": lambda: Mixture([sac(), Gaussian(td3(), 0.3)]),
 }
 FILES = [(name, suffix) for name in POLICIES for suffix in (".pt", ".onnx")]
-FAST = [("epsilon", ".onnx"), ("gaussian", ".onnx"), ("mixture of densities", ".pt")]
+FAST = [("gaussian", ".onnx"), ("mixture of densities", ".pt")]
 
 
 def exported(policy: Any, path: Path, x: Any, noise: Any) -> tuple[Any, Any]:
@@ -156,9 +157,7 @@ def exported(policy: Any, path: Path, x: Any, noise: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("name", "suffix"), [pytest.param(*each, marks=() if each in FAST else pytest.mark.slow) for each in FILES]
-)
+@pytest.mark.parametrize(("name", "suffix"), slow_but(FAST, FILES))
 def test_an_export_draws_as_often_as_is_told(name: str, suffix: str, tmp_path: Path) -> None:
     policy = POLICIES[name]()
     x = np.repeat(X[:1], MANY, 0)

@@ -63,6 +63,7 @@ from birl.seeding import seed as seed_everything
 from birl.spaces import Spec
 from birl.testing import CHECKS, SLOW_CHECKS, ChainEnv, check_algorithm, collect_dataset, random_dataset
 from birl.types import ActionSpace, Inputs
+from tests.tiers import slow_but
 
 # most runs here look at something else than estimates, and are as short as can be
 pytestmark = pytest.mark.filterwarnings("ignore:n_steps=.* copies of:birl.errors.ShortRunWarning")
@@ -239,9 +240,7 @@ def tabular() -> tuple[MDPDataset, Any, Any, Any]:
     eye = np.eye(STATES, dtype=np.float32)
     # every step is an episode of its own: terminated, or cut
     reward = reward.astype(np.float32)
-    data = MDPDataset(
-        eye[state], action, reward, ended, ~ended, action_size=CHOICES, next_observations=eye[following]
-    )
+    data = MDPDataset(eye[state], action, reward, ended, ~ended, action_size=CHOICES, next_observations=eye[following])
     r, p = np.zeros((STATES, CHOICES)), np.zeros((STATES, CHOICES, STATES))
     visits = np.zeros((STATES, CHOICES))
     np.add.at(visits, (state, action), 1)
@@ -348,7 +347,10 @@ PARTS: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
-@pytest.mark.parametrize(("name", "samples"), [(name, 0) for name in PARTS] + [("several from k", 3)])
+@pytest.mark.parametrize(
+    ("name", "samples"),
+    slow_but([("one from k", 0), ("several from k", 3)], [*((name, 0) for name in PARTS), ("several from k", 3)]),
+)
 def test_exact_values_of_other_actions(name: str, samples: int) -> None:
     """Those of the same process, whose actions are called otherwise. Two choices together are no sum of each."""
     data, r, p, eye = tabular()
@@ -847,6 +849,7 @@ def ranking() -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_policies_of_cartpole_are_ranked() -> None:
     """A short run of the example: bad policies are told from good ones by data alone."""
     example = ranking()

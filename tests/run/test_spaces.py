@@ -23,6 +23,7 @@ from birl.observations import Choices
 from birl.preprocessing import MinMaxObservationScaler, PixelObservationScaler
 from birl.types import tree_map
 from run.fakes import Told
+from tests.tiers import slow_but
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -38,6 +39,7 @@ def small(kind: Any, **fields: Any) -> Any:
     return kind(**{name: value for name, value in {**usual, **fields}.items() if name in names}).create()
 
 
+@pytest.mark.slow
 def test_frozen_lake_is_learned_in_seconds() -> None:
     birl.seed(1)
     lake = gymnasium.make("FrozenLake-v1", is_slippery=False)
@@ -136,7 +138,7 @@ def test_integers_are_learned_from_and_evaluated(tmp_path: Path) -> None:
     dqn.fit(seen, n_steps=1, n_steps_per_epoch=1, **QUIET)  # data need not show all
 
 
-@pytest.mark.parametrize("kind", [DQNConfig, PPOConfig])
+@pytest.mark.parametrize("kind", slow_but([DQNConfig], [DQNConfig, PPOConfig]))
 def test_parts_are_left_out_by_name(kind: Any, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentMismatchError, match=r"part 'mission' of .*observation_keys=\('direction', 'image'"):
         small(kind).fit_online(Told(), n_steps=8, **QUIET)
