@@ -69,7 +69,8 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: TQCConfig) -> Loss:
     """Algorithm 1: quantile regression on ``y_i = r + discount * (z_i(s', a') - alpha * log pi(a'|s'))``.
 
     ``z_i`` are the quantiles of all target critics but the ``n_critics * n_dropped_quantiles`` highest. Other than in
-    QR-DQN, losses are averaged over a critic's quantiles: for many weights the gradient is near Adam's epsilon then.
+    QR-DQN, losses are averaged over a critic's quantiles, as in the authors' code: gradients of many weights are near
+    Adam's epsilon then.
     """
     with torch.no_grad():
         action, log_prob = nets.actor(batch.next_inputs).sample()
