@@ -21,6 +21,7 @@ from birl.errors import ConfigError, UnsupportedError
 from birl.models import VectorEncoderFactory, eval_mode
 from birl.models.matmul import Threshold, products
 from birl.types import Batch, Loss, weighted_mean
+from tests.tiers import slow_but
 
 SMALL = VectorEncoderFactory([8])
 
@@ -58,7 +59,7 @@ def copied(engine: Engine) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in engine.nets.state_dict().items()}
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", slow_but([40], [40, 1000]))
 def test_updates_keep_the_bound_gain_or_restore_bit_for_bit(count: int) -> None:
     """With few lengths to try the search fails now and then."""
     search = {"conjugate_gradient_steps": 5, "conjugate_gradient_damping": 1e-3, "max_kl": 0.02}

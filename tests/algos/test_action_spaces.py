@@ -39,6 +39,7 @@ from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFac
 from birl.testing import check_algorithm
 from birl.testing.contract import SLOW_CHECKS
 from birl.types import MASK, ActionSpace, Batch
+from tests.tiers import slow_but
 
 QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
 ENCODER = VectorEncoderFactory(hidden_units=[5])
@@ -106,7 +107,7 @@ CASES = [
 
 
 @pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
-@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("n", slow_but([2], [1, 2]))
 @pytest.mark.parametrize(("space", "config"), CASES)
 def test_environments_are_given_their_own_actions(space: Any, config: Any, n: int, tmp_path: Path) -> None:
     birl.seed(0)

@@ -18,6 +18,7 @@ from birl.seeding import seed as seed_everything
 from birl.testing import ChainEnv, MemoryEnv, average_return, collect_dataset, train
 from birl.testing.contract.subject import keeping_still
 from tests.algorithms import CHAIN_RUNS, Run, tiers
+from tests.tiers import slow_but
 
 ENCODER = VectorEncoderFactory(hidden_units=[32])
 MEMORY = GRUEncoderFactory(hidden_size=16, hidden_units=[16], activation="tanh")
@@ -54,7 +55,7 @@ def learn(run: Run, seed: int, n_steps: int, config: Any = None) -> tuple[float,
     return before, average_return(algorithm, arena), solved[0] if solved else None
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", slow_but([0], [0, 1, 2]))
 @pytest.mark.parametrize("run", RUNS)
 def test_chain(run: Run, seed: int) -> None:
     begin = time.process_time()

@@ -12,6 +12,7 @@ from birl.errors import CorruptFileError, NonFiniteError
 from birl.models import DefaultEncoderFactory, GRUEncoderFactory, VectorEncoderFactory
 from birl.optimizers import AdamFactory, SGDFactory, WarmupSchedulerFactory
 from birl.types import Batch, Inputs
+from tests.tiers import slow_but
 
 SMALL = VectorEncoderFactory(hidden_units=[8])
 
@@ -306,7 +307,7 @@ def test_fault_12_padding_is_no_part_of_a_transformers_loss():
         torch.testing.assert_close(gradient, second[0][name])
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compiled", slow_but([False], [False, True]))
 def test_an_update_may_be_confined_to_some_steps(compiled):
     engine = make(algos.SACConfig(actor_encoder_factory=SMALL, critic_encoder_factory=SMALL)).engine
     if compiled:

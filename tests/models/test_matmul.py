@@ -17,6 +17,7 @@ from birl.models import VectorEncoderFactory, matmul
 from birl.models.layers import DenseLayer, EnsembleLinear
 from birl.optimizers import AdamFactory
 from birl.types import Batch
+from tests.tiers import slow_but
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_which_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("onednn")
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compiled", slow_but([False], [False, True]))
 def test_updates_are_equal(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for library in ("mkl", "onednn"):
