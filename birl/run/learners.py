@@ -62,6 +62,7 @@ class Learners(Others):
         self._group: Group | None = None
         self._digest = ""  # that they must answer with
         self._ended = False  # whether one has ended its part of the present update
+        self._uneven = 0  # times in a row that one waited for more minibatches than another had
 
     def learn(self, session: Any, drawn: Any) -> None:
         if not isinstance(drawn, Rollout):
@@ -80,15 +81,19 @@ class Learners(Others):
             make: makes the first learner's update, once; again if another learner is lost meanwhile.
 
         Raises:
-            WorkerError: if one has ended its part while the first one waits for it, and nobody was lost, twice.
+            WorkerError: if one has ended its part of an update while another waits for it, and nobody was lost, twice.
         """
+        number, replaced = self._algorithm.grad_step + 1, self.replaced
         whole = self._heard()
         self._digest = ""
+        if not whole and self.replaced == replaced:
+            self._count_uneven(number - 1, "fewer")
+        elif whole:
+            self._uneven = 0
         if not whole or self._group is None:
             self._meet()
-        engine, number = self._algorithm.engine, self._algorithm.grad_step + 1
+        engine = self._algorithm.engine
         before = engine.get_state(), random_state()
-        uneven = 0
         while True:
             self._ended, replaced = False, self.replaced
             digested = number % CHECK_INTERVAL == 0 or self._rollout is not None
@@ -103,15 +108,20 @@ class Learners(Others):
                 engine.set_state(before[0])
                 set_random_state(before[1])
                 self._heard()
-                uneven += self._ended and self.replaced == replaced
-                if uneven > 1:  # once may be a lost connection
-                    raise WorkerError(
-                        f"in update {number} learners have not as many minibatches as learner 0, which waited for "
-                        "more: learn from all steps of a rollout, or leave learners out"
-                    ) from None
+                if self._ended and self.replaced == replaced:
+                    self._count_uneven(number, "more")
                 self._meet()
         self._digest = digest_of(self._algorithm.nets) if digested else ""
         self._deaths = 0
+
+    def _count_uneven(self, number: int, first: str) -> None:
+        """Raise if it is the second time: once may be a lost connection."""
+        self._uneven += 1
+        if self._uneven > 1:
+            raise WorkerError(
+                f"in update {number} learner 0 had {first} minibatches than the others, and one waited for the other "
+                "in vain: learn from all steps of a rollout, or leave learners out"
+            )
 
     def _order(self, index: int, number: int, digested: bool) -> Update:
         if self._rollout is not None:
