@@ -121,7 +121,7 @@ class Learners(Others):
             raise WorkerError(
                 f"in update {number} learner 0 had {first} minibatches than the others, and one waited for the other "
                 "in vain: learn from all steps of a rollout, or leave learners out"
-            )
+            ) from None
 
     def _order(self, index: int, number: int, digested: bool) -> Update:
         if self._rollout is not None:
