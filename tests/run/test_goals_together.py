@@ -20,6 +20,7 @@ from birl.run.collecting import Collecting
 from birl.run.learning import Learning
 from birl.run.sharding import Sharding
 from run.test_fleet import run, same
+from run.test_shards import Batches
 
 STEPS = 8
 PLACE = spaces.Box(0, 1e6, (1,), np.float32)
@@ -52,9 +53,9 @@ def dqn(**fields: Any) -> Any:
     return DQNConfig(batch_size=16, **fields).create()
 
 
-def ran(cluster: birl.Cluster | None, inner: Sampler, **options: Any) -> Any:
+def ran(cluster: birl.Cluster | None, inner: Sampler) -> Any:
     stored = {"sampler": HindsightSampler(reward, k=3, sampler=inner), "limit": 90}
-    return run(cluster, dqn, n_steps=120, env=Stairs(), stored=lambda: stored, **options)
+    return run(cluster, dqn, n_steps=120, env=Stairs(), stored=lambda: stored)
 
 
 @pytest.fixture(autouse=True)
@@ -64,20 +65,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
     monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(Sharding))
     monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
-
-
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Those of all updates of all learners."""
-    found: list[Any] = []
-    update = birl.engine.Engine.update
-
-    def updated(engine: Any, batch: Any, only: Any = None) -> Any:
-        found.append(batch.map(torch.clone))
-        return update(engine, batch, only)
-
-    monkeypatch.setattr(birl.engine.Engine, "update", updated)
-    return found
 
 
 def check_goals(batch: Any) -> float:
@@ -94,7 +81,10 @@ def check_goals(batch: Any) -> float:
 
 @pytest.mark.parametrize("sampler", [Uniform, PrioritizedSampler])
 @pytest.mark.parametrize("part", ["learners", "shards"])
-def test_goals_are_later_states_of_the_same_episode(part: str, sampler: Any, batches: list[Any]) -> None:
+def test_goals_are_later_states_of_the_same_episode(
+    part: str, sampler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = Batches(monkeypatch).all
     cluster = birl.Cluster(collectors=4, fragment=3, order="turns", **{part: 2})
     ran(cluster, sampler())
     assert len(batches) > 20
