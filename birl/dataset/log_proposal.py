@@ -14,7 +14,6 @@ from birl.dataset.log_files import Logs, sources_of
 from birl.dataset.log_schema import toml
 from birl.errors import DataError, ShapeError
 
-NO_REWARD: Final = "no column is called like the reward"
 _NEEDED: Final = ("episode", "action", "reward")
 _SEEN: Final = 1000  # different values that are counted
 _LISTED: Final = 20  # categories that are proposed
@@ -91,8 +90,21 @@ class Profile:
         return ", ".join(words + [f"{self.missing} missing"] * bool(self.missing))
 
 
-def propose(logs: Logs) -> str:
-    """A schema in TOML for the logs, each line with its reason; to be read and corrected.
+@dataclass(frozen=True)
+class Proposal:
+    """A schema to be read and corrected.
+
+    Attributes:
+        text: the schema in TOML, each line with its reason.
+        missing: the roles ``"episode"``, ``"action"`` and ``"reward"`` that no column's name tells.
+    """
+
+    text: str
+    missing: tuple[str, ...]
+
+
+def propose(logs: Logs) -> Proposal:
+    """Propose a schema for the logs.
 
     A role that several columns could have gets none: they are listed.
 
@@ -124,16 +136,23 @@ def propose(logs: Logs) -> str:
                     profile.kind = _NESTED
             rows += batch.num_rows
         check_rows(rows - begin, str(source))
-    return _text(profiles, rows, [str(source) for source in sources])
+    found = _found(list(profiles))
+    text = _text(profiles, found, rows, [str(source) for source in sources])
+    return Proposal(text, tuple(role for role in _NEEDED if not found[role]))
 
 
-def _text(profiles: dict[str, Profile], rows: int, files: list[str]) -> str:
+def _found(names: list[str]) -> dict[str, list[str]]:
+    """The columns that are called like each role."""
     found: dict[str, list[str]] = {role: [] for role in _ROLES}
-    for name in profiles:
+    for name in names:
         for role, pattern in _ROLES.items():
             if pattern.fullmatch(name):
                 found[role].append(name)
                 break
+    return found
+
+
+def _text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, files: list[str]) -> str:
     used = {name for names in found.values() for name in names}
     lines = [
         f"# Proposed for {rows} rows of {toml(files[:5])}.",
@@ -187,7 +206,8 @@ def _missing(found: dict[str, list[str]]) -> list[str]:
     others = [role for role in none if role != "reward"]
     said = [f"no column is called like the {' or the '.join(others)}: write which it is, below."] * bool(others)
     if "reward" in none:
-        said.append(f"{NO_REWARD}: what was earned in a step may stand among the observations below.")
+        where = "what was earned in a step may stand among the observations below."
+        said.append(f"no column is called like the reward: {where}")
     return said + [f"several columns are called like the {' and the '.join(several)}: take one, below."] * bool(several)
 
 

@@ -58,10 +58,14 @@ class Query:
             if result is None:
                 raise ConfigError(f"{asked} gives no rows: write a query, select … from …")
             new = hasattr(result, "to_arrow_reader")
+            rows = 0
             try:
-                yield from result.to_arrow_reader(_ROWS) if new else result.fetch_arrow_reader(_ROWS)
+                for batch in result.to_arrow_reader(_ROWS) if new else result.fetch_arrow_reader(_ROWS):
+                    yield batch
+                    rows += batch.num_rows
             except (duckdb.Error, arrow.ArrowException, OSError) as error:
-                raise DataError(f"{asked} fails at a row: {_said(error)}: leave such rows out") from error
+                where = f"a row after row {rows} of its result" if rows else "a row"
+                raise DataError(f"{asked} fails at {where}: {_said(error)}: leave such rows out") from error
 
 
 def _said(error: Exception) -> str:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +300,7 @@ def test_a_proposal_can_be_imported(tmp_path: Path) -> None:
     rows = table().append_column("note", pyarrow.array([f"n{i}" for i in range(1000)]))
     rows = rows.append_column("deep", pyarrow.array([{"x": 1}] * 1000)).append_column("same", pyarrow.array([1] * 1000))
     file = write(rows, tmp_path / "log.parquet")
-    text = propose([file])
+    text = propose([file]).text
     assert 'column = "speed"   # numbers, from -' in text
     for name, why in (("note", "too many"), ("deep", "no number"), ("same", "always the same")):
         assert any(line.startswith(f'# not used: "{name}"') and why in line for line in text.splitlines())
@@ -314,7 +315,7 @@ def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> 
     """Names that say nothing: contents tell candidates, and ends and actions are not proposed as observations."""
     names = {"trip": "who", "done": "over", "act": "did", "reward": "cash"}
     rows = table().rename_columns([names.get(name, name) for name in table().column_names])
-    text = propose([write(rows, tmp_path / "log.parquet")])
+    text = propose([write(rows, tmp_path / "log.parquet")]).text
     lines = text.splitlines()
     for role, name in {"episode": "who", "terminated": "over", "column": "did"}.items():
         assert any(line.startswith(f'# {role} = "{name}"   # it may be: ') for line in lines), (role, text)
@@ -335,10 +336,11 @@ def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> 
 @pytest.mark.parametrize("paid", [[0, 1, 3, 0], [False, True, True, False], [0.5, 1.5, 2.5, 3.5]])
 def test_rewards_may_be_whole_numbers(paid: list[Any], tmp_path: Path) -> None:
     rows = pyarrow.table({"episode": [1, 1, 2, 2], "action": [0, 1, 0, 1], "clicks": paid, "same": [1.0] * 4})
-    text = propose([write(rows, tmp_path / "log.parquet")])
+    text = propose([write(rows, tmp_path / "log.parquet")]).text
     assert '# column = "clicks"   # it may be: ' in text and '# column = "same"' not in text
     assert text.splitlines()[2].startswith("# no column is called like the reward: ")
-    named = propose([write(rows.rename_columns(["episode", "action", "reward", "same"]), tmp_path / "b.parquet")])
+    assert propose([tmp_path / "log.parquet"]).missing == ("reward",)
+    named = propose([write(rows.rename_columns(["episode", "action", "reward", "same"]), tmp_path / "b.parquet")]).text
     assert "no column is called like the reward" not in named and "if same is the reward" not in named
 
 
@@ -357,7 +359,7 @@ def test_what_follows_from_the_action_is_no_observation(role: str) -> None:
 def test_of_two_candidates_none_is_chosen(tmp_path: Path) -> None:
     rows = table().append_column("rewards", pyarrow.array([1.0] * 1000))
     rows = rows.append_column("<script>\n", pyarrow.array(range(1000)))
-    text = propose([write(rows, tmp_path / "log.parquet")])
+    text = propose([write(rows, tmp_path / "log.parquet")]).text
     assert '# 2 columns could be the reward; take one:\n# column = "reward"' in text
     assert '# column = "rewards"' in text
     with pytest.raises(ConfigError, match="reward has no column"):
@@ -425,7 +427,7 @@ def test_lines_with_lists_and_truths(block: int, tmp_path: Path, monkeypatch: py
     assert np.concatenate([each.actions for each in found]).tolist() == [row["a"] for row in rows]
     assert np.concatenate([each.rewards for each in found])[:, 0].tolist() == [row["r"] for row in rows]
     assert "x[0]" in json.loads((tmp_path / "data" / "import.json").read_text())["observation"]
-    proposed = propose([tmp_path / "log.jsonl"])
+    proposed = propose([tmp_path / "log.jsonl"]).text
     assert 'column = "x"   # lists of 2 numbers, from 8 to 39.5, 8 missing' in proposed
 
     said = ["false", "true"]
@@ -459,11 +461,11 @@ def test_a_file_under_two_names_is_one(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_proposals_for_infinite_and_negative_numbers(tmp_path: Path) -> None:
     rows = pyarrow.table({"id": [1, 1], "x": [1.0, np.inf], "r": [-np.inf, 2.0], "action": [np.inf, np.inf]})
-    text = propose([write(rows, tmp_path / "log.parquet")])
+    text = propose([write(rows, tmp_path / "log.parquet")]).text
     assert "# its name; numbers, 0 different, 2 infinite, which is an error" in text
     assert '"r"   # its name; numbers, from 2 to 2, 1 different, 1 infinite' in text
     rows = pyarrow.table({"id": [1, 1, 1], "action": [1, -1, 0]})
-    assert "values = [-1, 0, 1]   # all that were taken" in propose([write(rows, tmp_path / "more.parquet")])
+    assert "values = [-1, 0, 1]   # all that were taken" in propose([write(rows, tmp_path / "more.parquet")]).text
 
 
 def test_too_many_columns_of_parquet_are_refused_before_the_footer_is_read(
@@ -485,6 +487,19 @@ def test_too_many_columns_of_parquet_are_refused_before_the_footer_is_read(
     for damaged in (b"x", b"PAR1", file.read_bytes()[-8:], bytes(40) + b"\xff\xff\xff\xffPAR1"):
         (tmp_path / "damaged.parquet").write_bytes(damaged)
         assert log_files._parts_of_parquet(tmp_path / "damaged.parquet") == 0  # Arrow says what is wrong
+
+
+@pytest.mark.parametrize("form", [pyarrow.ipc.new_file, pyarrow.ipc.new_stream])
+def test_too_many_columns_of_arrow_are_refused_before_rows_are_read(
+    form: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch may be the whole file."""
+    wide = pyarrow.table({f"c{k}": [1] for k in range(21)})
+    with form(str(tmp_path / "wide.arrow"), wide.schema) as file:
+        file.write_table(wide)
+    monkeypatch.setattr(log_columns, "_MAX_COLUMNS", 20)
+    with pytest.raises(DataError, match=r"wide\.arrow has 21 columns, at most 20 are read: select those"):
+        next(log_files.record_batches(tmp_path / "wide.arrow", None))
 
 
 @pytest.mark.parametrize("name", ["wide.csv", "wide.tsv", "wide.jsonl"])

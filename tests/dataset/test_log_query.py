@@ -91,7 +91,7 @@ def test_types_of_sql_are_numbers(table: pyarrow.Table) -> None:
 
 
 def test_a_schema_is_proposed_for_a_query(table: pyarrow.Table) -> None:
-    text = propose([Query("select * from 'log.parquet'")])
+    text = propose([Query("select * from 'log.parquet'")]).text
     assert text.startswith('# Proposed for 500 rows of ["the query"]')
     assert 'episode = "trip"   # its name; text, 100 different' in text
 
@@ -118,6 +118,15 @@ def test_queries_that_fail(sql: str, error: type, said: str, table: pyarrow.Tabl
     with pytest.raises(error, match=said):
         import_files([Query(sql)], bounded, "data")
     assert sorted(os.listdir()) == files
+
+
+def test_a_query_that_fails_late_says_how_far_it_came() -> None:
+    query = Query("select if(i < 900000, i, error('bad')) as x from range(1000000) numbers(i)")
+    read = 0
+    with pytest.raises(DataError, match=r"fails at a row after row \d+ of its result: .*bad") as caught:
+        for batch in query.read(None):
+            read += batch.num_rows
+    assert f"after row {read} of" in str(caught.value) and 0 < read <= 900_000
 
 
 def test_databases_that_cannot_be_read(table: pyarrow.Table) -> None:
