@@ -35,6 +35,7 @@ from birl.errors import (
 )
 from birl.files import load_archive, save_archive
 from birl.types import ActionSpace
+from tests.tiers import slow_but
 
 
 def data(count: int = 50, **options: Any) -> MDPDataset:
@@ -154,7 +155,10 @@ def test_alpha_zero_is_uniform() -> None:
     assert sorted(marks(batch)) == list(range(50)) and (batch.weights == 1).all()
 
 
-@pytest.mark.parametrize(("limit", "lanes"), [(0, 1), (0, 3), (20, 1), (37, 3), (5, 5)])
+ROOMS = [(0, 1), (0, 3), (20, 1), (37, 3), (5, 5)]
+
+
+@pytest.mark.parametrize(("limit", "lanes"), slow_but([(0, 3), (37, 3), (5, 5)], ROOMS))
 def test_priorities_stay_with_their_steps(limit: int, lanes: int) -> None:
     """Any order of writes, draws and late answers: each step that can be drawn has its newest priority."""
     random = np.random.default_rng(limit + lanes)

@@ -14,6 +14,7 @@ import birl
 from birl.algorithm import load_learnable
 from birl.errors import ConfigError, ResumeError
 from birl.ope import FQE, DiscreteFQE, DiscreteFQEConfig, EpsilonGreedy, FQEConfig, Gaussian, Mixture, Softmax
+from tests.tiers import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_steps=.* copies of:birl.errors.ShortRunWarning")
 X = np.eye(STATES, dtype=np.float32)
@@ -28,7 +29,7 @@ def of_states(kind: str) -> Any:
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["epsilon", "softmax", "mixture"])
+@pytest.mark.parametrize("kind", slow_but(["mixture"], ["epsilon", "softmax", "mixture"]))
 def test_exact_values_of_policies_that_draw(kind: str) -> None:
     """The solution of the linear equations of the data with the policy's probabilities."""
     data, r, p, _ = tabular()

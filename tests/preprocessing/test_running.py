@@ -36,6 +36,7 @@ from birl.preprocessing import (
 )
 from birl.testing import random_dataset
 from birl.types import Batch
+from tests.tiers import slow_but
 
 SMALL = VectorEncoderFactory([8])
 
@@ -286,7 +287,7 @@ def test_moving_them_inside_an_update_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [ppo, sac])
-@pytest.mark.parametrize("stop", [7, 33, 50])
+@pytest.mark.parametrize("stop", slow_but([33], [7, 33, 50]))
 def test_runs_resume_bit_for_bit_in_mid_episode(make: Any, stop: int, tmp_path: Path) -> None:
     def run(folder: Path, stop: int | None) -> Any:
         birl.seed(0)

@@ -21,6 +21,7 @@ from birl.run.cluster import FIRST_FRAGMENT, fragment_for
 from birl.run.collecting import Collecting
 from run.fakes import Drift
 from run.test_fleet import alike, here, lags, ppo, rolled, run, same, stopped, unruly
+from tests.tiers import slow_but
 
 __all__ = ["here"]
 
@@ -62,10 +63,12 @@ def test_the_error_of_an_environment_tells_what_leads_there() -> None:
 RESTART = birl.Cluster(3, 2, 4, "turns", on_error="restart")
 
 
-@pytest.mark.parametrize("fragment", [1, 4, 7])
-@pytest.mark.parametrize("order", ["together", "turns"])
+ORDERS = [(order, fragment) for order in ("together", "turns") for fragment in (1, 4, 7)]
+
+
+@pytest.mark.parametrize(("order", "fragment"), slow_but([("together", 4), ("turns", 7)], ORDERS))
 def test_failed_environments_are_made_anew(
-    fragment: int, order: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    order: str, fragment: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = birl.Cluster(3, 2, fragment, order, on_error="restart")
     found: list[Any] = []
