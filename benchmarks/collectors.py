@@ -35,7 +35,7 @@ from birl.dataset import create_fifo_replay_buffer
 from birl.models import VectorEncoderFactory
 from birl.run.identity import digest
 
-__all__ = ["Row", "counts", "trained"]
+__all__ = ["Row", "counts", "steps_of_threads", "trained", "write"]
 
 STEP, FRAGMENT = 0.01, 50
 _DRIVEN = 4000  # steps of the run whose learner is killed
@@ -102,15 +102,15 @@ def _efficiency(n: int, transport: str, rounds: int) -> float:
 
     cluster = birl.Cluster(n, 1, FRAGMENT, transport=transport)
     trained(cluster, Task(STEP), (rounds + 2) * whole, learns=False, callback=note)
-    return rounds * whole / (times[rounds + 2] - times[2]) / _threads(n, rounds)
+    return rounds * whole / (times[rounds + 2] - times[2]) / steps_of_threads(n, rounds * FRAGMENT, STEP)
 
 
-def _threads(n: int, rounds: int) -> float:
-    """Steps a second of threads that only sleep."""
+def steps_of_threads(n: int, n_steps: int, seconds: float) -> float:
+    """Steps a second of ``n`` threads that only sleep ``seconds`` in each of ``n_steps`` steps."""
 
     def sleep() -> None:
-        for _ in range(rounds * FRAGMENT):
-            time.sleep(STEP)
+        for _ in range(n_steps):
+            time.sleep(seconds)
 
     threads = [threading.Thread(target=sleep) for _ in range(n)]
     begin = time.perf_counter()
@@ -118,7 +118,7 @@ def _threads(n: int, rounds: int) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    return n * rounds * FRAGMENT / (time.perf_counter() - begin)
+    return n * n_steps / (time.perf_counter() - begin)
 
 
 class Steps(birl.algos.Explorer):
@@ -224,16 +224,16 @@ PARTS: dict[str, Callable[[str, bool], Iterator[Row]]] = {
 }
 
 
-def write(rows: list[Row], out: Path, transport: str, quick: bool) -> None:
-    """Write the table, as Markdown and as CSV."""
+def write(rows: list[Row], out: Path, name: str, what: str, quick: bool) -> None:
+    """Write the table of what was measured, as Markdown and as CSV of that name."""
     head = ["part", "case", "value", "goal"]
     cpus, note = os.cpu_count(), " A short trial, no result." if quick else ""
     day = time.strftime("%Y-%m-%d")
-    lines = [f"Collectors: transport {transport}, {cpus} cores, torch {torch.__version__}, {day}.{note}"]
+    lines = [f"{what}: {cpus} cores, torch {torch.__version__}, {day}.{note}"]
     lines += ["", f"| {' | '.join(head)} |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
     out.mkdir(parents=True, exist_ok=True)
-    (out / "collectors.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with open(out / "collectors.csv", "w", newline="", encoding="utf-8") as file:
+    (out / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with open(out / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
 
@@ -257,7 +257,7 @@ def main() -> None:
         for row in PARTS[name](given.transport, given.quick):
             rows.append(row)
             print(" | ".join(row), flush=True)
-            write(rows, given.out, given.transport, given.quick)
+            write(rows, given.out, "collectors", f"Collectors, transport {given.transport}", given.quick)
 
 
 if __name__ == "__main__":

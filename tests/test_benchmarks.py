@@ -23,7 +23,7 @@ import birl
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import cliff_walk, collectors, imitation, learning, policies, rainbow, scores
+from benchmarks import asynchronous, cliff_walk, collectors, imitation, learning, policies, rainbow, scores
 from benchmarks import values as value_scores
 from benchmarks.__main__ import chosen, measure_row, wanted_rows
 from benchmarks.peers_ray import task
@@ -487,3 +487,10 @@ def test_runs_of_the_task_are_compared_by_all_their_bits() -> None:
     cluster = birl.Cluster(2, 1, 5, "turns", transport="inline")
     found = [collectors.bits(collectors.trained(cluster, task.Task(), steps)) for steps in (60, 60, 61)]
     assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.slow
+def test_deaths_of_workers_are_told_and_cost_what_is_said() -> None:
+    killed, learned, beyond = asynchronous.deaths(quick=True)
+    assert killed.value == "2 of 2, 2" and learned.value == learned.goal == "400"
+    assert 0 <= int(beyond.value) <= 2 * asynchronous.ROLLOUT
