@@ -17,6 +17,7 @@ import numpy as np
 __all__ = ["COUNTS", "KILLS", "Task", "counted"]
 
 COUNTS, KILLS = "BIRL_BENCHMARK_COUNTS", "BIRL_BENCHMARK_KILLS"
+_CHANCE = random.SystemRandom()  # each process's own, whatever was copied there
 
 
 class Task(gymnasium.Env):  # type: ignore[type-arg]
@@ -27,7 +28,7 @@ class Task(gymnasium.Env):  # type: ignore[type-arg]
 
     Args:
         seconds: that a step sleeps.
-        delay: longest further time, drawn by the clock, so that no seed repeats it.
+        delay: longest further time, drawn so that no seed repeats it.
     """
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -35,7 +36,7 @@ class Task(gymnasium.Env):  # type: ignore[type-arg]
 
     def __init__(self, seconds: float = 0.0, delay: float = 0.0) -> None:
         self._seconds, self._delay, self._made = seconds, delay, 0
-        self._clock, self._file = random.Random(time.time_ns()), -1
+        self._file = -1
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -43,9 +44,9 @@ class Task(gymnasium.Env):  # type: ignore[type-arg]
         return self._state.copy(), {}
 
     def step(self, action: Any) -> Any:
-        if KILLS in os.environ and self._clock.random() < 0.05:
+        if KILLS in os.environ and _CHANCE.random() < 0.05:
             _kill_if_asked(Path(os.environ[KILLS]))
-        time.sleep(self._seconds + self._clock.random() * self._delay)
+        time.sleep(self._seconds + _CHANCE.random() * self._delay)
         self._count()
         self._steps += 1
         self._state = (self._state + 0.1 * self.np_random.normal(size=4)).astype(np.float32)
