@@ -69,8 +69,8 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: TQCConfig) -> Loss:
     """Algorithm 1: quantile regression on ``y_i = r + discount * (z_i(s', a') - alpha * log pi(a'|s'))``.
 
     ``z_i`` are the quantiles of all target critics but the ``n_critics * n_dropped_quantiles`` highest. Other than in
-    QR-DQN, losses are averaged over a critic's quantiles, as in the authors' code: gradients of many weights are near
-    Adam's epsilon then.
+    QR-DQN, losses are averaged over quantiles and over critics, as in the authors' code: gradients of many weights are
+    near Adam's epsilon then.
     """
     with torch.no_grad():
         action, log_prob = nets.actor(batch.next_inputs).sample()
@@ -79,7 +79,7 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: TQCConfig) -> Loss:
         target = target.backup(batch.reward, batch.discount, bonus=-nets.temperature() * log_prob)
     loss = td_loss(nets.critic(batch.inputs, batch.action), target, batch)
     factory: Any = cfg.q_func_factory
-    return replace(loss, value=loss.value / factory.n_quantiles)
+    return replace(loss, value=loss.value / (factory.n_quantiles * cfg.n_critics))
 
 
 def actor_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:

@@ -15,7 +15,7 @@ from tests.golden.reference_parts import BatchOf, Parameters, gradients_of, numb
 
 
 class TQCReference(MeanOfCriticsReference):
-    """Algorithm 1 of 2005.04269, with the mean over predicted quantiles."""
+    """Algorithm 1 of 2005.04269, with the mean over predicted quantiles and over critics."""
 
     def __init__(self, parameters: Parameters, *, dropped: int, **rest: Any) -> None:
         super().__init__(parameters, **rest)
@@ -46,7 +46,7 @@ class TQCReference(MeanOfCriticsReference):
                         for goal in y[b]:
                             u = goal - member[b, i]
                             huber = 0.5 * u**2 if abs(number(u)) <= 1 else torch.abs(u) - 0.5
-                            share = batch["weight"][b] / (len(y[b]) * head.size * size)
+                            share = batch["weight"][b] / (len(y[b]) * head.size * size * self.n)
                             total = total + share * abs(tau - (1.0 if number(u) < 0 else 0.0)) * huber
             return total
 
