@@ -102,6 +102,8 @@ class Handler(BaseHTTPRequestHandler):
         """One request."""
         try:
             rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["rows"]
+            if not isinstance(rows, list):
+                raise TypeError("the rows are no list")
             status, answer = 200, self.policy([dict(row) for row in rows])
         except LookupError as error:
             status, answer = 400, error.args[0] if isinstance(error.args[0], dict) else {"error": "no rows"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +61,11 @@ def import_(
         note(f"left out: {gone['episodes']} episodes, {gone['rows']} rows: {rule}")
     if found.get("duplicates"):
         note(f"left out: {found['duplicates']} rows of the same episode and time as another one")
+    if found.get("apart"):
+        note(
+            f"no time is named, and other rows stand between those of {found['apart']} episodes: their steps are taken "
+            "in the order of the log. If that is not when they happened, name the column of the time"
+        )
     if found.get("censored"):
         note(f"censored: {found['censored']} episodes still ran when the log ended")
 
@@ -132,10 +138,13 @@ def split(
     seed: Annotated[int, typer.Option(min=0, help="Fixes what is drawn.")] = 0,
 ) -> None:
     """Write parts of a folder of episodes: to train, to select by, and to certify with. No part knows another."""
-    found = split_folder(data, by, _shares(shares), out=out, seed=seed)
+    given = _shares(shares)
+    found = split_folder(data, by, given, out=out, seed=seed)
     columns = list(next(iter(found.values())))
     rows = [[str(Path(data if out is None else out) / name), *map(str, each.values())] for name, each in found.items()]
     print_table([["PART", *map(str.upper, columns)], *rows], right=True)
+    if (total := math.fsum(given.values())) < 1 - 1e-9:
+        note(f"the shares sum to {total:.6g}: the other episodes are in no part")
 
 
 def _in_folder(path: Path | None, name: str) -> Path | None:

@@ -162,6 +162,8 @@ def _text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, 
     maybe = {role: [] if found[role] else _candidates(role, profiles, used, rows) for role in _CONTENTS}
     for role in ("episode", "time", "terminated", "truncated", "logger", "cluster"):
         lines += _line(role, role, found[role], profiles, role == "episode", maybe.get(role, []))
+    if not found["time"]:
+        lines.append("# Without a time the rows of an episode must stand in their order in the log.")
     if not found["terminated"]:
         lines.append('# No column is called like the ends of the task. If it never ends: unmarked = "truncated".')
         lines.append('# If the last step of every episode is its end: unmarked = "terminated".')
@@ -181,6 +183,8 @@ def _text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, 
     lines += ["[action]", *_line("action", "column", found["action"], profiles, True, maybe["action"])]
     if len(found["action"]) == 1:
         lines += _action(profiles[found["action"][0]])
+    else:
+        lines.append('# kind = …   # needed: "discrete", with values = […] or size = …, or "continuous"')
     lines += _line("mask", "mask", found["mask"], profiles, False)
     lines += ["", "[reward]", *_line("reward", "column", found["reward"], profiles, True, maybe["reward"])]
     if not found["reward"]:
@@ -216,6 +220,7 @@ def _comment(value: Any) -> str:
 
 
 _CONTENTS: Final[dict[str, Callable[[Profile, int], bool]]] = {
+    "time": lambda one, rows: one.kind == "dates" and len(one.values) > 1,
     "episode": lambda one, rows: one.kind in ("text", "whole numbers") and _LISTED < len(one.values) < rows,
     "terminated": lambda one, rows: one.kind in ("true/false", "whole numbers") and {*one.values} == {0, 1},
     "action": lambda one, rows: one.kind in ("text", "whole numbers") and 1 < len(one.values) <= min(_LISTED, rows / 2),
@@ -223,7 +228,7 @@ _CONTENTS: Final[dict[str, Callable[[Profile, int], bool]]] = {
         one.kind in ("numbers", "true/false") or (one.kind == "whole numbers" and len(one.values) < rows)
     ),
 }
-"""What columns of a role hold, of those that every log has. Said where no name tells it."""
+"""What columns of a role hold, of those that most logs have. Said where no name tells it."""
 
 
 def _candidates(role: str, profiles: dict[str, Profile], used: set[str], rows: int) -> list[str]:

@@ -328,7 +328,11 @@ class RowEncoder:
             return {"extra.log_propensity": np.where(there, values, 0.0)}
         refuse(~((values > 0) & np.isfinite(values)), "it must be above 0: an action that was logged was possible")
         if kind == "probability":
-            advice = "a probability is at most 1: a density, of continuous actions, needs kind = 'density'"
+            advice = "a probability is at most 1: " + (
+                "divide percentages by 100"
+                if self.schema.action.discrete
+                else "a density, of continuous actions, needs kind = 'density'"
+            )
             refuse(values > 1, advice)
         return {"extra.log_propensity": _log(values, there)}
 

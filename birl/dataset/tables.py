@@ -197,6 +197,8 @@ class Importer:
         schema, episode, time = self.schema, rows["episode"], rows.get("time")
         if time is None:
             order = np.argsort(episode, kind="stable")
+            apart = (np.diff(order) != 1) & (np.diff(episode[order]) == 0)
+            self.counts["apart"] = len(np.unique(episode[order][1:][apart]))
         elif schema.order == "given":
             order = np.argsort(episode, kind="stable")
             back = np.flatnonzero((np.diff(time[order]) < 0) & (np.diff(episode[order]) == 0))

@@ -141,10 +141,15 @@ def propensities(seen: Seen, of: Behaviour, loggers: Sequence[str]) -> Check:
 
 
 def _excess(of: Behaviour) -> float | None:
-    """By how much a model foretells logged actions better than their propensities: the lower end of its interval."""
-    if of.logged is None or of.log_model is None:
+    """By how much a model, with or without observations, foretells logged actions better than their propensities.
+
+    The lower end of its interval: of the better one, as a model of many observations may learn their noise.
+    """
+    models = [model for model in (of.log_model, of.log_marginal) if model is not None]
+    if of.logged is None or not models:
         return None
-    return max(0.0, float(t_interval(Estimate(of.log_model - of.logged), clusters=of.groups).lower))
+    found = (t_interval(Estimate(model - of.logged), clusters=of.groups).lower for model in models)
+    return max(0.0, *map(float, found))
 
 
 def _by_chance(said: Array) -> float:

@@ -58,8 +58,13 @@ RULES: Final = (
         "offline RL, even over BC on data of experts", "Kumar et al. 2022, arXiv:2204.05618",
     ),
     Rule(
-        {GOOD: (0.6, 1), QUALITY: (0, 0.4)}, "few good episodes among many poor ones",
+        {_DISCRETE: (0, 0), GOOD: (0.6, 1), QUALITY: (0, 0.4)}, "quantities, few good episodes among many poor ones",
         "IQL, AWAC or CRR, or BC on the best tenth; sampling weighted by return", "Hong et al. 2023, arXiv:2306.13085",
+    ),
+    Rule(
+        {_DISCRETE: (1, 1), GOOD: (0.6, 1), QUALITY: (0, 0.4)}, "choices, few good episodes among many poor ones",
+        "DiscreteIQL or DiscreteAWR, or DiscreteBC on the best tenth; sampling weighted by return",
+        "Hong et al. 2023, arXiv:2306.13085",
     ),
     Rule(
         {_DISCRETE: (0, 0), _ZEROS: (0, 0.5)}, "quantities as actions, dense rewards", "TD3+BC first, then ReBRAC",
@@ -274,8 +279,10 @@ def _note(said: tuple[bool, str]) -> Note:
 
 def _section(of: Check, said: Mapping[str, tuple[bool, str]]) -> Section:
     parts: list[Any] = [of.about, *(_note(said[name]) for name in of.facts if name in said)]
-    if not any(name in said for name in of.facts) and any(value is not None for value in of.facts.values()):
-        parts.append(Note("good", "nothing to object to"))
+    asked = [value is not None for value in of.facts.values()]
+    if not any(name in said for name in of.facts) and any(asked):
+        some = "" if all(asked) else f" in the {sum(asked)} of {len(asked)} figures that these data have"
+        parts.append(Note("good", f"nothing to object to{some}"))
     facts = [[_SAID[name][0], value, *_SAID[name][1:]] for name, value in of.facts.items()]
     parts += [Table(_FACTS, facts)] if facts else []
     numbers = [[name, value] for name, value in of.numbers.items()]

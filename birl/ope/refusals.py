@@ -184,7 +184,9 @@ LIMITS = (
     Limit("pareto_k", ("weights", "kernel"), 0.5, 0.7, "the weights' tail has the shape {}", _NEARER),
     Limit("share", ("weights", "kernel"), 0.1, 0.15, "one episode has {} of all weight", _NEARER),
     Limit("kappa", ("weights", "kernel"), 1, None, "the weights' spread grows by {} a step", "take a shorter horizon"),
-    Limit("ess", ("robust",), 50, 6, "{} episodes are effective: the model decides", _NEARER, too_low=True),
+    Limit(
+        "ess", ("robust",), 50, 6, "{} episodes are effective: most of the value is the model's", _NEARER, too_low=True
+    ),
     Limit(
         "ess_where_model_differs", ("robust",), None, 20, "{} episodes are effective, and the model says otherwise",
         _NEARER, too_low=True,

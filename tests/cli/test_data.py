@@ -100,6 +100,21 @@ def test_what_left_is_said(birl_: Any, logs: pyarrow.Table) -> None:
     assert "Usage" in birl_("data", "import", "--help")
 
 
+def test_rows_that_are_apart_and_episodes_without_a_part_are_told(birl_: Any, logs: pyarrow.Table) -> None:
+    text = Path("schema.toml").read_text(encoding="utf-8")
+    Path("schema.toml").write_text(re.sub(r"(?m)^(time|terminated|truncated) = .*", "", text))
+    command = ["data", "import", "--schema", "schema.toml", "--out"]
+    birl_(*command, "whole", "logs/*.parquet")
+    assert "no time is named" not in birl_.notes
+    birl_("data", "split", "whole")
+    assert "the shares sum" not in birl_.notes
+    birl_("data", "split", "whole", "--shares", "train=.5,select=.2", "--out", "less")
+    assert "the shares sum to 0.7: the other episodes are in no part" in birl_.notes
+    pyarrow.parquet.write_table(logs.take(np.random.default_rng(0).permutation(1200)), "shuffled.parquet")
+    birl_(*command, "shuffled", "shuffled.parquet")
+    assert "no time is named, and other rows stand between those of 200 episodes" in birl_.notes
+
+
 def test_reports_name_columns_loggers_and_other_parts(birl_: Any, logs: pyarrow.Table) -> None:
     names = {"version": "<script>", "speed": "<b>"}
     logs = logs.rename_columns([names.get(name, name) for name in logs.column_names])

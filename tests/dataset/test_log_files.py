@@ -324,6 +324,7 @@ def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> 
     assert lines[3].startswith("# no column is called like the reward: what was earned in a step may stand among the")
     place = next(row for row, line in enumerate(lines) if line.startswith('column = "cash"'))
     assert lines[place - 2] == "# if cash is the reward, take it out here and name it in [reward]"
+    assert '# kind = …   # needed: "discrete", with values = […] or size = …, or "continuous"' in lines
     named = "# Write the name of the reward's column here, and take it out above: it is no observation."
     assert lines.index(named) > lines.index("[reward]")
     assert "# over may be the end or the action; it is an observation only if it was known before" in lines
@@ -354,6 +355,14 @@ def test_what_follows_from_the_action_is_no_observation(role: str) -> None:
     with pytest.raises(ConfigError, match=f"{role}: the column '{name}' is an observation or action, too"):
         LogSchema.parse(text.replace("NAME", name))
     LogSchema.parse(text.replace("NAME", "x"))
+
+
+def test_dates_may_be_the_time(tmp_path: Path) -> None:
+    days = pyarrow.array(np.arange(1000), pyarrow.timestamp("s"))
+    rows = table().drop_columns(["at"]).append_column("created", days)
+    lines = propose([write(rows, tmp_path / "log.parquet")]).text.splitlines()
+    place = next(row for row, line in enumerate(lines) if line.startswith('# time = "created"   # it may be: dates'))
+    assert lines[place + 1].startswith("# Without a time") or "# Without a time" in "\n".join(lines[place:])
 
 
 def test_of_two_candidates_none_is_chosen(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
         ({"at": ["1", "2", "3", "4"]}, {"more": 'time = "at"'},
          DataError, "the time is '1', text; it must be numbers or dates"),
         ({"p": [0.5, 1.5, 1, 1]}, {"tables": PROPENSITY.format("probability")},
-         DataError, "row 2 .*the propensity is 1.5; .*kind = 'density'"),
+         DataError, "row 2 .*the propensity is 1.5; .*at most 1: divide percentages by 100"),
         ({"p": [0.5, 0.5, 0, 1]}, {"tables": PROPENSITY.format("probability")},
          DataError, "row 3 .*is 0.0; it must be above 0"),
         ({"p": [-1, -2, 0.5, 0]}, {"tables": PROPENSITY.format("log")},

@@ -331,6 +331,23 @@ FOLLOWS = {
 }
 
 
+def test_wrong_propensities_are_found_where_observations_tell_nothing() -> None:
+    """A model of forty columns of noise foretells worse than the shares of actions, which propensities contradict."""
+    logs = Logs(3)
+    steps = len(logs.action)
+    logs.observation = logs.rng.normal(size=(steps, 40))
+    logs.action = logs.rng.choice(3, steps, p=[0.5, 0.35, 0.15])
+    logs.vector, logs.propensity = None, np.full(steps, 1 / 3)
+    assert "propensity_excess" in report(logs).messages()
+
+
+def test_what_was_not_asked_is_not_said_to_be_good() -> None:
+    assert "of 6 figures" not in report(Logs(), others={"certify": Logs(100).data()}).html()
+    logs = Logs()
+    logs.time = logs.cluster = None
+    assert "nothing to object to in the 2 of 6 figures that these data have" in report(logs).html()
+
+
 def test_every_check_has_a_planted_fault() -> None:
     of_data = {limit.fact for limit in LIMITS if limit.families == ("data",)}
     assert {*report(Logs()).facts} | of_data == PLANTED.keys() <= set(FACTS)
