@@ -76,10 +76,12 @@ class Family:
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """Settings with the same algorithms, which are in one table."""
+        """Settings in which something was run; those with the same algorithms are in one table."""
+        known = self.outcomes()
         found: dict[tuple[str, ...], dict[str, Any]] = {}
         for name, each in self.settings.items():
-            found.setdefault(self.algorithms[name], {})[name] = each
+            if any(f"{algorithm.lower()}-{name}" in known for algorithm in self.algorithms[name]):
+                found.setdefault(self.algorithms[name], {})[name] = each
         return list(found.values())
 
     def lines(self, group: Mapping[str, Any]) -> list[tuple[str, str, dict[str, scores.Outcome]]]:
@@ -112,7 +114,8 @@ class Family:
                 )
                 text += [f"| {algorithm} | {scores.SIDES[side][0]} | {' | '.join(words)} |"]
             text += [""]
-        return "\n".join([*text, self.notes, "", *(f"- {setting}" for setting in self.settings.values()), ""])
+        settings = [f"- {setting}" for group in self.groups for setting in group.values()]
+        return "\n".join([*text, self.notes, "", *settings, ""])
 
     def plot(self) -> None:
         """Draw the outcomes with their intervals, a panel for each environment and a row for each group."""
@@ -120,7 +123,6 @@ class Family:
         from matplotlib.figure import Figure
 
         groups = [(group, self.lines(group)) for group in self.groups]
-        groups = [(group, lines) for group, lines in groups if lines]
         heights = [1 + 0.3 * len(lines) for _, lines in groups]
         with matplotlib.rc_context({"svg.hashsalt": "birl", "svg.fonttype": "none"}):
             figure = Figure((11, sum(heights)), layout="constrained", facecolor="white")
