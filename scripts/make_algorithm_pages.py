@@ -202,7 +202,9 @@ def results(scores: dict[str, Scores]) -> list[str]:
             kinds.setdefault(f"{TASKS[task].title}, {TASKS[task].length}", {})[name] = sides
     lines = ["## Measured", ""]
     lines += [f"Mean return of the greedy policy in {EPISODES} episodes at the end of training: the mean over n seeds"]
-    lines += ["with its 95 % bootstrap interval. Curves and hyper-parameters are on the algorithms' pages.", ""]
+    lines += ["with its 95 % bootstrap interval. Curves and hyper-parameters are on the algorithms' pages. Families in"]
+    tables = (f"[{name}](../../benchmarks/results/{name}.md)" for name in ("values", "policies", "imitation"))
+    lines += [f"more tasks, with three seeds each, have tables of their own: {', '.join(tables)}.", ""]
     for kind, rows in kinds.items():
         shown = [side for side in SIDES if any(side in sides for sides in rows.values())]
         header = ["algorithm", *(SIDES[side][0] for side in shown)]
