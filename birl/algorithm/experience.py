@@ -432,6 +432,7 @@ class Replays(Experience):
     stores = ("policy_action",)
     on_policy = True
     replays = True
+    one_step = True  # recursions go from step to step: rewards of several would count more than once
     errors = False
     single_seed = "learns from its own experience, which seeds do not share"
     description = "live environments: its own fresh experience, and older steps of its own from a replay buffer"

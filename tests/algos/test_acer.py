@@ -8,8 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from birl import algos
 from birl.algos.acer import trusted_gradient
+from birl.dataset import MultiStepTransitionPicker, create_fifo_replay_buffer
+from birl.errors import ConfigError
 from birl.models.distributions import Categorical, Normal
+from birl.testing import ChainEnv
 
 
 def distributions(kind: str, seed: int) -> tuple[Any, Any, Any]:
@@ -56,3 +60,14 @@ def test_a_fixed_deviation_has_no_part() -> None:
     assert not bool(z[:, 2:].any())
     free = trusted_gradient(policy, average, objective, 0.1)
     assert not torch.allclose(z[:, :2], free[:, :2])
+
+
+@pytest.mark.parametrize("name", ["DiscreteACER", "IMPALA"])
+def test_replayed_steps_are_single_ones(name: str) -> None:
+    """Sums over several steps would be summed again."""
+    env = ChainEnv()
+    buffer = create_fifo_replay_buffer(100, env=env, transition_picker=MultiStepTransitionPicker(3, 0.99))
+    algorithm = getattr(algos, f"{name}Config")().create()
+    with pytest.raises(ConfigError, match=f"of up to 3 steps, but {name} learns from single steps"):
+        algorithm.fit_online(env, n_steps=10, buffer=buffer)
+    assert buffer.step_count == 0
