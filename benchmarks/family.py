@@ -103,7 +103,8 @@ class Family:
         text += [f"Mean return of {scores.EPISODES} greedy episodes, {counted}"]
         text += ["a run and over seeds, with 95 % bootstrap intervals over seeds. In brackets: number of seeds, and"]
         text += ["the median of the seconds that a run took, beside other work: no benchmark of speed.", ""]
-        for group in self.groups:
+        groups = self.groups
+        for group in groups:
             heads = (f"{each.env}, {each.steps:,} steps" for each in group.values())
             text += [f"| algorithm | side | {' | '.join(heads)} |", "|---" * (2 + len(group)) + "|"]
             for algorithm, side, each in self.lines(group):
@@ -114,7 +115,7 @@ class Family:
                 )
                 text += [f"| {algorithm} | {scores.SIDES[side][0]} | {' | '.join(words)} |"]
             text += [""]
-        settings = [f"- {setting}" for group in self.groups for setting in group.values()]
+        settings = [f"- {setting}" for group in groups for setting in group.values()]
         return "\n".join([*text, self.notes, "", *settings, ""])
 
     def plot(self) -> None:

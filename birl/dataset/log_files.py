@@ -256,13 +256,12 @@ def record_batches(
         with arrow.memory_map(str(file)) as source:
             try:
                 reader = arrow.ipc.open_file(source)
-                check_columns(columns or (), tuple(reader.schema.names), str(file))
-                yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
+                batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
             except arrow.ArrowInvalid:
                 source.seek(0)
-                stream = arrow.ipc.open_stream(source)
-                check_columns(columns or (), tuple(stream.schema.names), str(file))
-                yield from stream
+                batches = reader = arrow.ipc.open_stream(source)
+            check_columns(columns or (), tuple(reader.schema.names), str(file))
+            yield from batches
     elif kind == "csv":
         text = require("pyarrow.csv", "logs")
         names, told = _told(file, columns, numbers)

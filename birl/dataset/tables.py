@@ -197,8 +197,6 @@ class Importer:
         schema, episode, time = self.schema, rows["episode"], rows.get("time")
         if time is None:
             order = np.argsort(episode, kind="stable")
-            apart = (np.diff(order) != 1) & (np.diff(episode[order]) == 0)
-            self.counts["apart"] = len(np.unique(episode[order][1:][apart]))
         elif schema.order == "given":
             order = np.argsort(episode, kind="stable")
             back = np.flatnonzero((np.diff(time[order]) < 0) & (np.diff(episode[order]) == 0))
@@ -211,7 +209,10 @@ class Importer:
         else:
             order = np.lexsort((time, episode))
         same = np.diff(episode[order]) == 0
-        if time is not None:
+        if time is None:
+            apart = same & (np.diff(order) != 1)
+            self.counts["apart"] = len(np.unique(episode[order[1:][apart]]))
+        else:
             step = np.diff(self.encoder.seconds(time)[order]) if isinstance(schema.episode, Cut) else None
             order, same = self._without_duplicates(rows, order, same, np.diff(time[order]) == 0, step)
         return order, np.append(~same, True)
