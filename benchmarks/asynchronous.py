@@ -25,7 +25,7 @@ import torch
 
 import birl
 from benchmarks.collectors import Row, steps_of_threads, write
-from benchmarks.peers_ray.task import COUNTS, KILLS, Task, counted
+from benchmarks.peers_ray.task import COUNTS, Task, counted, killing
 from birl.models import VectorEncoderFactory
 
 __all__ = ["deaths", "scaling"]
@@ -76,17 +76,15 @@ def deaths(quick: bool) -> Iterator[Row]:
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("birl")
     logger.addHandler(handler)
-    with tempfile.TemporaryDirectory() as kills, tempfile.TemporaryDirectory() as counts:
-        for index in range(number):
-            (Path(kills) / f"{index:03}").touch()
-        os.environ |= {KILLS: kills, COUNTS: counts}
+    with killing(number) as left, tempfile.TemporaryDirectory() as counts:
+        os.environ[COUNTS] = counts
         learned: list[int] = []
         try:
             trained(4, Task(STEP), n_steps, callback=lambda algorithm, epoch, step: learned.append(step))
         finally:
-            del os.environ[KILLS], os.environ[COUNTS]
+            del os.environ[COUNTS]
             logger.removeHandler(handler)
-        done = number - len(list(Path(kills).iterdir()))
+        done = number - len(list(left.iterdir()))
         made = sum(counted(Path(counts)).values())
     told = sum("another worker takes its place" in text for text in said)
     yield Row("deaths", "workers killed by SIGKILL, and said to be", f"{done} of {number}, {told}", "equal")

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 import birl
-from benchmarks.peers_ray.task import COUNTS, KILLS, Task, counted
+from benchmarks.peers_ray.task import COUNTS, Task, counted, killing
 from birl.dataset import create_fifo_replay_buffer
 from birl.models import VectorEncoderFactory
 from birl.run.identity import digest
@@ -161,15 +161,9 @@ def kills(transport: str, quick: bool) -> Iterator[Row]:
     number, n_steps = (3, 600) if quick else (20, 4000)
     cluster = birl.Cluster(2, 1, 5, "turns", transport=transport)
     expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), n_steps))
-    with tempfile.TemporaryDirectory() as folder:
-        for i in range(number):
-            (Path(folder) / f"{i:03}").touch()
-        os.environ[KILLS] = folder
-        try:
-            same = bits(trained(cluster, Task(), n_steps)) == expected
-        finally:
-            del os.environ[KILLS]
-        done = number - len(list(Path(folder).iterdir()))
+    with killing(number) as left:
+        same = bits(trained(cluster, Task(), n_steps)) == expected
+        done = number - len(list(left.iterdir()))
     yield Row("kills", f"{done} collectors killed by SIGKILL", "equal" if same else "other bits", "equal")
 
 

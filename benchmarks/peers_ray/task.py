@@ -7,14 +7,16 @@ import os
 import random
 import signal
 import struct
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-__all__ = ["COUNTS", "KILLS", "Task", "counted"]
+__all__ = ["COUNTS", "KILLS", "Task", "counted", "killing"]
 
 COUNTS, KILLS = "BIRL_BENCHMARK_COUNTS", "BIRL_BENCHMARK_KILLS"
 _CHANCE = random.SystemRandom()  # each process's own, whatever was copied there
@@ -67,6 +69,19 @@ def _kill_if_asked(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # there is none, or another process took it
         min(folder.iterdir(), default=folder / "none").unlink()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def killing(number: int) -> Iterator[Path]:
+    """Let so many processes with a `Task` kill themselves. Gives a folder with a file for each that has not yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        for index in range(number):
+            (Path(folder) / f"{index:03}").touch()
+        os.environ[KILLS] = folder
+        try:
+            yield Path(folder)
+        finally:
+            del os.environ[KILLS]
 
 
 def counted(folder: Path) -> dict[int, int]:
