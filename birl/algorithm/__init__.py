@@ -26,20 +26,11 @@ from birl.algorithm.addons import (
     RewardPredictor,
 )
 from birl.algorithm.algorithm import Algorithm
-from birl.algorithm.experience import (
-    DemonstratedRollouts,
-    Iterations,
-    Nothing,
-    Regression,
-    Replays,
-    Rollouts,
-    Tails,
-    Trajectories,
-    Transitions,
-)
+from birl.algorithm.experience import Iterations, Nothing, Regression, Tails, Trajectories, Transitions
 from birl.algorithm.learner import Experience, Learner, Pass
 from birl.algorithm.persistence import load_learnable
 from birl.algorithm.population import fit_many
+from birl.algorithm.rollouts import DemonstratedRollouts, Replays, Rollouts
 from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig
 from birl.algorithm.trust_region import TrustRegion
 from birl.config import (

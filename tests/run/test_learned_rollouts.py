@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import birl
-from birl.algorithm.experience import Rollouts
 from birl.algorithm.learner import Learner
+from birl.algorithm.rollouts import Rollouts
 from birl.algos import A2CConfig, IMPALAConfig, REINFORCEConfig
 from birl.distributed.rounds import Rounds
 from birl.distributed.transport import Inline
