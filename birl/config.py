@@ -465,5 +465,9 @@ def read_json_config(path: str | Path) -> dict[str, Any]:
         known = {key: data[key] for key in ("config", "observation_shape", "action_size")}
         # d3rlpy's files do not say it
         return {**known, "discrete_action": data.get("discrete_action"), "choices": data.get("choices")}
+    except UnicodeDecodeError as error:
+        raise ForeignFileError(
+            f"{path} is not a params.json of a training run, it is no text; birl.load_learnable reads a saved model"
+        ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ForeignFileError(f"{path} is not a params.json of a training run: {error}") from error

@@ -19,8 +19,9 @@ from birl.algorithm.learner import Experience, Learner, Pass, Passes
 from birl.dataset.minibatch import TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
-from birl.errors import DataError
+from birl.errors import DataError, ShapeError
 from birl.models import eval_mode
+from birl.observations import as_observations, reads, shapes_of
 from birl.types import Batch, Inputs
 
 OFFLINE: Final = frozenset({"fit"})
@@ -62,6 +63,19 @@ class Transitions(Experience):
     @property
     def description(self) -> str:  # type: ignore[override]
         return "logged data, or live environments through a replay buffer" if self.online else "logged data"
+
+    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+        own, info = learner.spec.observations, getattr(source, "dataset_info", None)
+        if info is None or learner.recurrent:
+            return
+        drawn = source.observation_shape
+        there = info.observations if shapes_of(info.observations) == drawn else as_observations(drawn)
+        if not reads(own, there):
+            raise ShapeError(
+                f"minibatches from the buffer have observations {there}, but this {learner.name} was built for {own}: "
+                "a buffer of single frames needs a FrameStackTransitionPicker of as many as the environment stacks, "
+                "and one of whole observations none"
+            )
 
     def draw(self, learner: Learner, source: Any) -> Any:
         config, columns = learner.config, Columns(self.next_actions, learner.returns)

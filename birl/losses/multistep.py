@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from birl.checks import check
 from birl.errors import ShapeError
 
 
@@ -94,7 +95,7 @@ def lambda_returns(
     Returns:
         Returns ``[T, B]``.
     """
-    _check(reward, next_value=next_value, discount=discount, ended=ended)
+    _check(reward, next_value=next_value, discount=discount, ended=ended, trace=trace)
     trace = trace * _goes_on(ended)
     return backward_recursion(reward + discount * (1 - trace) * next_value, discount * trace)
 
@@ -125,6 +126,7 @@ def n_step_returns(reward: Tensor, next_value: Tensor, discount: Tensor, ended: 
         Returns ``[T, B]``.
     """
     _check(reward, next_value=next_value, discount=discount, ended=ended)
+    check("n", n, int, low=1)
     goes_on = _goes_on(ended)
     returns = reward + discount * next_value
     for _ in range(min(n, reward.shape[-2]) - 1):
@@ -154,7 +156,7 @@ def retrace(
     Returns:
         Targets ``[T, B]``.
     """
-    _check(reward, q=q, next_value=next_value, discount=discount, ended=ended)
+    _check(reward, q=q, next_value=next_value, discount=discount, ended=ended, trace=trace)
     delta = reward + discount * next_value - q
     below = _below(trace) if isinstance(trace, Tensor) else trace
     return q + backward_recursion(delta, discount * (1 - ended) * below)
@@ -232,9 +234,11 @@ def _goes_on(ended: Tensor) -> Tensor:
     return F.pad(1 - ended[..., :-1, :], (0, 0, 0, 1))
 
 
-def _check(reward: Tensor, **others: Tensor) -> None:
+def _check(reward: Tensor, **others: Tensor | float) -> None:
     """Refuse shapes that would broadcast to something else, such as ``[T, B, 1]`` beside ``[T, B]``."""
     for name, x in others.items():
+        if not isinstance(x, Tensor):
+            continue
         if x.shape[-2:] != reward.shape[-2:] or reward.dim() < 2:
             raise ShapeError(
                 f"{name} has shape {tuple(x.shape)} and reward {tuple(reward.shape)}; both must end in the same "

@@ -202,7 +202,8 @@ class SquashedNormal:
 class Beta:
     """Beta distributions of independent dimensions, stretched to [-1, 1] (Chou et al. 2017, PMLR 70:834-843).
 
-    No density lies outside of the bounds, and none needs to be clipped to them.
+    No density lies outside of the bounds, and none needs to be clipped to them. Where peaks are narrow, densities are
+    small differences of large numbers, which are therefore computed in 64 bits.
 
     Attributes:
         alpha, beta: ``[..., action_size]``, at least 1, so that the density has one peak.
@@ -221,10 +222,10 @@ class Beta:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density of ``action`` in [-1, 1], clamped to `ATANH_LIMIT` first: at 1 it may have no finite value."""
-        inside = action.clamp(-ATANH_LIMIT, ATANH_LIMIT)
-        alpha, beta = self._pair
+        inside = action.clamp(-ATANH_LIMIT, ATANH_LIMIT).double()
+        alpha, beta = self._precise
         density = (alpha - 1.0) * torch.log1p(inside) + (beta - 1.0) * torch.log1p(-inside)
-        return (density - (alpha + beta - 1.0) * _LOG_2 - _log_beta(alpha, beta)).sum(-1)
+        return self._total(density - (alpha + beta - 1.0) * _LOG_2 - _log_beta(alpha, beta))
 
     def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
         """See `Distribution.log_probability`."""
@@ -237,16 +238,17 @@ class Beta:
 
     def entropy(self) -> Tensor:
         """Differential entropy in nats ``[...]``."""
-        alpha, beta = self._pair
+        alpha, beta = self._precise
         both = alpha + beta
         mean = (alpha - 1.0) * alpha.digamma() + (beta - 1.0) * beta.digamma() - (both - 2.0) * both.digamma()
-        return (_log_beta(alpha, beta) - mean + _LOG_2).sum(-1)
+        return self._total(_log_beta(alpha, beta) - mean + _LOG_2)
 
     def kl(self, other: Beta) -> Tensor:
         """``KL(self || other)`` in nats ``[...]``."""
-        more, less, both = self.alpha - other.alpha, self.beta - other.beta, self.alpha + self.beta
-        mean = more * self.alpha.digamma() + less * self.beta.digamma() - (more + less) * both.digamma()
-        return (_log_beta(*other._pair) - _log_beta(*self._pair) + mean).sum(-1)
+        (alpha, beta), (other_alpha, other_beta) = self._precise, other._precise
+        more, less = alpha - other_alpha, beta - other_beta
+        mean = more * alpha.digamma() + less * beta.digamma() - (more + less) * (alpha + beta).digamma()
+        return self._total(_log_beta(other_alpha, other_beta) - _log_beta(alpha, beta) + mean)
 
     def parameters(self) -> Tensor:
         """``alpha``, then ``beta`` ``[..., 2 * action_size]``."""
@@ -259,6 +261,15 @@ class Beta:
     @property
     def _pair(self) -> tuple[Tensor, Tensor]:
         return self.alpha, self.beta
+
+    @property
+    def _precise(self) -> tuple[Tensor, Tensor]:
+        if self.alpha.device.type == "mps":  # which has no numbers of 64 bits
+            return self._pair
+        return self.alpha.double(), self.beta.double()
+
+    def _total(self, of_dimensions: Tensor) -> Tensor:
+        return of_dimensions.sum(-1).to(self.alpha.dtype)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,9 @@ from birl.types import Array, State
 MOST_DEATHS: Final = 5
 """Deaths for each worker, without a rollout of any between them, after which a run ends."""
 
+SILENCE: Final = 60.0
+"""Seconds without a word of any worker after which it is said who is waited for."""
+
 _ADVICE: Final = (
     "give a name, such as 'CartPole-v1', or 'module:factory' for a function in a module that can be imported, which "
     "every worker calls"
@@ -292,7 +295,21 @@ class Crew:
     def _listen(self) -> None:
         """Wait for a word of one of the workers that begin, or work on an order."""
         waited_for = {place.worker: place for place in self._places if place.busy or not place.ready}
-        place = waited_for[first_ready(worker for worker in waited_for if worker is not None)]
+        workers = [worker for worker in waited_for if worker is not None]
+        ready = first_ready(workers, SILENCE)
+        if ready is None:
+            doing = [
+                f"worker {place.number} (process {worker.number}) {'makes a rollout' if place.ready else 'begins'}"
+                for worker, place in waited_for.items()
+                if worker is not None
+            ]
+            LOG.warning(
+                "nothing has been heard for %g seconds, and the run waits: %s. It goes on when one of them does; "
+                "Ctrl-C, and again, ends it as its last checkpoint has it",
+                *(SILENCE, ", ".join(doing)),
+            )
+            ready = first_ready(workers)
+        place = waited_for[ready]
         try:
             found = _worker(place).receive()
         except Ended as error:

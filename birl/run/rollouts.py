@@ -6,14 +6,15 @@ import contextlib
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Box
 
 from birl.dataset import ReplayBuffer
 from birl.dataset.views import TransitionView
-from birl.envs import Step, number_of_environments
+from birl.envs import Step, number_of_environments, single_spaces
 from birl.errors import ConfigError, CorruptFileError, DataError, ResumeError
 from birl.run.identity import dataset_settings
 from birl.run.player import Choice, Measure, Player, check_lanes, clip_episodes, unmeasured
@@ -21,6 +22,9 @@ from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, 
 from birl.run.replaying import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
 from birl.run.session import SamplerPart
 from birl.types import Array, State, Tree, tree_map
+
+ROUNDING: Final = 1e-5
+"""How far actions may lie beyond their bounds that were scaled to there and back."""
 
 
 class Beside:
@@ -150,7 +154,24 @@ def begin_rollouts(
         learner.begin_run(None, n_steps, lanes=n)
         return Beside()
     algorithm.build_with_dataset(demonstrations)  # checks that they fit
+    _check_shown(demonstrations, single_spaces(env)[1])
     return _Demonstrations(demonstrations, learner.begin_run(demonstrations, n_steps, lanes=n), digested)
+
+
+def _check_shown(demonstrations: Any, space: Any) -> None:
+    """Raise `DataError` if demonstrations have actions that the policy could never be taken for an expert by."""
+    if not isinstance(space, Box):
+        return
+    least, most = demonstrations.action_bounds()
+    low, high = space.low.ravel(), space.high.ravel()
+    beyond = np.flatnonzero((least < low - ROUNDING) | (most > high + ROUNDING))
+    if beyond.size:
+        i = beyond[0]
+        raise DataError(
+            f"the demonstrations' actions reach from {least[i]:g} to {most[i]:g} in dimension {i}, beyond the "
+            f"environment's bounds [{low[i]:g}, {high[i]:g}], to which the policy's are clipped: it would be told from "
+            "the expert by these alone. Clip them as the environment did, or scale them to its units"
+        )
 
 
 def _check_buffer(buffer: Any, config: Any, n: int) -> None:

@@ -16,7 +16,12 @@ import torch
 
 import birl
 from birl import algos
-from birl.dataset import MDPDataset
+from birl.dataset import (
+    FrameStackTransitionPicker,
+    LastFrameWriterPreprocess,
+    MDPDataset,
+    create_fifo_replay_buffer,
+)
 from birl.errors import (
     ActionError,
     ActionRangeWarning,
@@ -342,8 +347,13 @@ def test_parameters_alone(tmp_path):
     other.create_impl((5,), 2)
     with pytest.raises(CorruptFileError, match=r"shape"):
         other.load_model(tmp_path / "dqn.pt")
-    with pytest.raises(FileError):
+    with pytest.raises(FileError, match="holds a 'parameters', expected a 'model'; load_model.path. of an algorithm"):
         birl.load_learnable(tmp_path / "dqn.pt")
+    dqn.save(tmp_path / "dqn.d3")
+    with pytest.raises(FileError, match="expected a 'parameters'; birl.load_learnable.path. reads it"):
+        again.load_model(tmp_path / "dqn.d3")
+    with pytest.raises(FileError, match="it is no text; birl.load_learnable reads a saved model"):
+        algos.DQN.from_json(tmp_path / "dqn.d3")
 
 
 def test_from_json(tmp_path):
@@ -667,3 +677,14 @@ def test_on_policy_algorithms_refuse_options_of_replay(options: dict[str, Any]) 
     (name,) = options
     with pytest.raises(ConfigError, match=f"PPO learns from rollouts of .* and has no use for {name}: leave it out"):
         algos.PPOConfig().create().fit_online(gymnasium.make("CartPole-v1"), n_steps=10, **options)
+
+
+def test_a_buffer_whose_frames_do_not_fit_is_refused_before_a_step_is_made():
+    env = gymnasium.make("CartPole-v1")
+    stacked = create_fifo_replay_buffer(100, env=env, transition_picker=FrameStackTransitionPicker(4))
+    with pytest.raises(ShapeError, match=r"have observations \(16,\), but this DQN was built for \(4,\): a buffer of"):
+        small_dqn().fit_online(env, stacked, n_steps=40)
+    assert stacked.transition_count == 0
+    single = create_fifo_replay_buffer(100, env=env, writer_preprocessor=LastFrameWriterPreprocess())
+    with pytest.raises(ShapeError, match=r"but this DQN was built for \(4,\)"):
+        small_dqn().fit_online(env, single, n_steps=40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from types import new_class
@@ -98,6 +99,16 @@ def test_quantities_without_bounds_stay_as_they_are(monkeypatch: pytest.MonkeyPa
     taken, own = batch.extra["taken_action"], batch.action
     assert float(own[..., 0].abs().max()) > 0.1 and float(own[..., 1].abs().max()) > 1
     assert torch.allclose(taken[..., 0], own[..., 0].clamp(-0.1, 0.1)) and torch.equal(taken[..., 1], own[..., 1])
+
+
+def test_demonstrations_beyond_the_bounds_are_refused() -> None:
+    rows, ends = np.zeros((20, 8), np.float32), np.arange(20) % 5 == 4
+    for reach, refused in (([0.1, 9.0], False), ([0.2, 0.0], True)):
+        actions = np.tile(np.array(reach, np.float32), (20, 1))
+        expert = MDPDataset(rows, actions, np.zeros(20, np.float32), ends)
+        says = "actions reach from 0.2 to 0.2 in dimension 0, beyond the environment's bounds .-0.1, 0.1."
+        with pytest.raises(DataError, match=says) if refused else contextlib.nullcontext():
+            GAILConfig(**SMALL).create().fit_online(HalfBounded(), n_steps=16, demonstrations=expert, **QUIET)
 
 
 def judged_batches(config: Any, env: Any, n_steps: int) -> list[tuple[Any, Any]]:

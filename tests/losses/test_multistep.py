@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from birl.errors import ShapeError
+from birl.errors import ConfigError, ShapeError
 from birl.losses import (
     backward_recursion,
     finished,
@@ -297,6 +297,13 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         generalized_advantage(**hand(value=torch.zeros(3, 1, 1)), gae_lambda=0.9)
     with pytest.raises(ShapeError, match=r"\[T, B\]"):
         lambda_returns(torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.zeros(3))
+    columns = [torch.zeros(3, 1)] * 4
+    with pytest.raises(ShapeError, match=r"trace has shape \(3,\)"):
+        lambda_returns(*columns, trace=torch.ones(3))
+    with pytest.raises(ShapeError, match=r"trace has shape \(3, 1, 1\)"):
+        retrace(columns[0], *columns, trace=torch.ones(3, 1, 1))
+    with pytest.raises(ConfigError, match="n is 0"):
+        n_step_returns(*columns, n=0)
 
 
 def test_every_function_compiles_in_one_graph() -> None:

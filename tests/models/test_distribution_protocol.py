@@ -184,6 +184,25 @@ def test_beta_peaks_and_bounds() -> None:
     assert torch.isfinite(steep.log_prob(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]))).all()
 
 
+@pytest.mark.parametrize("size", [10.0, 1e4, 1e7])
+def test_narrow_peaks_lose_no_digits(size: float) -> None:
+    """In 32 bits the entropy at 1e6 was wrong by more than 1."""
+    alpha, beta = torch.tensor([size, 2 * size]), torch.tensor([3 * size, size])
+    own, other = Beta(alpha, beta), Beta(1.01 * alpha, beta)
+    expected = Beta(alpha.double(), beta.double()), Beta((1.01 * alpha).double(), beta.double())
+    exact = [td.Beta(each.alpha, each.beta) for each in expected]
+    action = own.mode()
+    density = exact[0].log_prob((action.double() + 1) / 2).sum(-1) - 2 * math.log(2)
+    entropy = exact[0].entropy().sum(-1) + 2 * math.log(2)
+    for found, true in (
+        (own.log_prob(action), density),
+        (own.entropy(), entropy),
+        (own.kl(other), td.kl_divergence(*exact).sum(-1)),
+    ):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-5)
+
+
 def test_beta_samples_are_reparametrised() -> None:
     """The mean is ``2 alpha / (alpha + beta) - 1``, so its derivatives are known."""
     torch.manual_seed(0)

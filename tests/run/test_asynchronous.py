@@ -485,6 +485,31 @@ def test_real_processes_are_killed_replaced_and_ended_by_ctrl_c() -> None:
     assert algorithm.grad_step == 12
 
 
+def test_a_worker_that_is_silent_is_named(
+    threads: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = threading.Event()
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.set()
+
+    def work(owner: Any, given: Any) -> None:
+        assert said.wait(60)
+        right(owner, given)
+
+    right, handler = asynchronous.work, Slow()
+    monkeypatch.setattr(asynchronous, "work", work)
+    monkeypatch.setattr(asynchronous, "SILENCE", 0.05)
+    logging.getLogger("birl").addHandler(handler)
+    try:
+        fit(a2c(), 10, workers=1)
+    finally:
+        logging.getLogger("birl").removeHandler(handler)
+    (words,) = {record.getMessage() for record in caplog.records if "waits" in record.getMessage()}
+    assert "worker 0 (process 1) begins" in words and "Ctrl-C, and again" in words
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [a2c, acer], ids=["A2C", "ACER"])
 def test_twenty_real_processes_are_killed_at_random(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
