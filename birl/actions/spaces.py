@@ -256,7 +256,8 @@ def check_actions(actions: Actions, given: Any, allowed: Array | None = None) ->
     values = np.asarray(given)
     index = actions.outside(values)
     if index is not None:
-        scaler = "" if actions.discrete else "set action_scaler=birl.preprocessing.MinMaxActionScaler(), or "
+        ends = "" if actions.bounds else "minimum=…, maximum=…"  # of a range to act in, where there are no bounds
+        scaler = "" if actions.discrete else f"set action_scaler=birl.preprocessing.MinMaxActionScaler({ends}), or "
         raise ActionError(
             f"the action {values[index].tolist()!s:.100} for environment {index} is not in its action space; allowed "
             f"are {actions.allowed}: {scaler}use an explorer whose actions are allowed"
