@@ -37,7 +37,7 @@ def test_every_estimator_has_its_page():
     written = {file.name: file.read_text(encoding="utf-8") for file in module.PAGES.glob("*.md")}
     assert written == module.pages(), "run scripts/make_estimator_pages.py"
     assert "**Needs** propensities and a model." in written["doubly_robust.md"]
-    assert "| `ess` | … episodes are effective | below 50 | below 20 |" in written["README.md"]
+    assert "| `ess` | effective episodes: … | below 50 | below 20 |" in written["README.md"]
 
 
 def test_the_index_names_all_algorithms():

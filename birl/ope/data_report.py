@@ -176,7 +176,8 @@ class DataReport:
         words = f"{words if said else 'No answer is doubtful.'} A dash stands for what these logs do not tell."
         lead: list[Any] = [words, *map(_note, said.values())]
         rows = [[one.looks, one.advice, one.reason, one.source] for one in self.advice]
-        advice = Table(["the data look like", "try first", "because", "source"], rows)
+        advice: Any = Table(["the data look like", "try first", "because", "source"], rows)
+        advice = advice if rows else "No rule knows data that look like these."
         about = "Never applied by itself: which algorithm is better is found by evaluation, on other episodes."
         sections = [Section("Advice", [about, advice])] + [_section(each, said) for each in self.checks]
         return render_page(f"Logged data: {self.title}" if self.title else "Logged data", sections, lead)

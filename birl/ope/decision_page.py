@@ -133,7 +133,7 @@ def write_ranking(folder: str | Path, found: Ranking, notes: Sequence[str] = ())
         cells = [[f"{n}. {name}", *(f"{apart[name][other]:.2f}" for other in shown)] for n, name in enumerate(apart, 1)]
         lead.append(Table(head, cells, "In what share of the steps two policies choose differently"))
     sections = [Section(name, _estimates(one)) for name, one in found.evaluations.items()]
-    page = render_page("Ranks of policies", sections, [*lead, figure])
+    page = render_page("Ranks of policies", sections, [*lead, *figure])
     _write(folder, "ranking", page, {**ranking_as_json(found, notes), "set_aside": aside})
 
 
@@ -193,8 +193,10 @@ def _estimates(found: Evaluation) -> list[str | Table | Note | Figure]:
 
     table = [["what the logs earned", found.logs.value, *_ends(found.logs.interval), None, None, None, ""]]
     table += [cells(key, row) for key, row in found.rows.items()]
-    gains = {f"{key}{' ✗' if row.refused else ''}": row for key, row in found.rows.items()}
-    parts: list[str | Table | Note | Figure] = [Table(_HEAD, table), _gains("Gains by estimator", gains)]
+    trusted = {key: row for key, row in found.rows.items() if not row.refused}
+    refused = {f"{key} ✗": row for key, row in found.rows.items()}
+    figure = _gains("Gains by estimator", trusted) or _gains("Gains by estimator, all of them refused", refused)
+    parts: list[str | Table | Note | Figure] = [Table(_HEAD, table), *figure]
     if "direct_method" in found.rows:
         parts.append(_ALONE)
     told: dict[tuple[bool, str], list[str]] = {}
@@ -217,18 +219,20 @@ def _estimates(found: Evaluation) -> list[str | Table | Note | Figure]:
 
 
 def _refused_for(name: str, findings: Sequence[Finding]) -> str:
-    """The figure that refuses an estimator: findings below the table say it in full."""
-    return next((one.fact for one in findings if one.refused and name in FAMILIES[one.family]), "")
+    """The figures that refuse an estimator: findings below the table say it in full."""
+    return ", ".join(dict.fromkeys(one.fact for one in findings if one.refused and name in FAMILIES[one.family]))
 
 
 def _ranks(best: int, worst: int) -> str:
     return f"{best}" if best == worst else f"{best} to {worst}"
 
 
-def _gains(caption: str, rows: Mapping[str, Row | None]) -> Figure:
+def _gains(caption: str, rows: Mapping[str, Row | None]) -> list[str | Table | Note | Figure]:
+    """A drawing of gains, if there are any."""
     known = {key: row for key, row in rows.items() if row is not None and row.gain_interval is not None}
     ends = [(key, _ends(row.gain_interval), float(row.gain.value)) for key, row in known.items()]
-    return intervals(caption, [(key, low, value, high) for key, (low, high), value in ends], zero=0.0, x="gain")
+    shown = [(key, low, value, high) for key, (low, high), value in ends]
+    return [intervals(caption, shown, zero=0.0, x="gain")] if shown else []
 
 
 def _ends(interval: Any) -> tuple[Any, Any]:

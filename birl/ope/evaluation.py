@@ -19,7 +19,16 @@ from birl.ope.estimators import (
 )
 from birl.ope.intervals import Interval, t_interval
 from birl.ope.logged import Logged, View, check_columns, read
-from birl.ope.refusals import FAMILIES, Finding, allowed, judge, model_facts, tail_facts, weight_facts
+from birl.ope.refusals import (
+    FAMILIES,
+    Finding,
+    allowed,
+    judge,
+    model_facts,
+    reward_facts,
+    tail_facts,
+    weight_facts,
+)
 from birl.ope.sensitivity import Confounded
 from birl.ope.weights import Trajectories
 from birl.types import Array
@@ -239,6 +248,8 @@ def _baseline(logs: Logged, view: View, estimates: Mapping[str, Estimate]) -> di
 
 def _facts(logs: Logged, view: View, estimates: Mapping[str, Estimate], seen: bool) -> dict[str, float | None]:
     facts = {**logs.facts, **view.facts, "seen": 1.0 if seen else None}
+    if "double_reinforcement_learning" in estimates:
+        facts |= reward_facts(estimates["double_reinforcement_learning"], view.of)
     if view.of.log_ratio is None:
         return facts
     facts |= weight_facts(diagnose(view.of))

@@ -18,6 +18,7 @@ from birl.errors import ConfigError, did_you_mean
 from birl.ope.diagnostics import Diagnostics, tail_weight
 from birl.ope.estimators import Estimate
 from birl.ope.intervals import t_interval
+from birl.ope.weights import Trajectories
 from birl.types import Array
 
 FAMILIES = {
@@ -177,18 +178,19 @@ LIMITS = (
         "let the logging policy try them, with a floor, or forbid them to the policy",
     ),
     Limit(
-        "seen", ALL, None, 0, "{} of the policies to evaluate have seen these episodes",
+        "seen", ALL, None, 0, "policies that have seen these episodes: {}",
         "hold out episodes for the last evaluation",
     ),
-    Limit("ess", ("weights", "kernel"), 50, 20, "{} episodes are effective", _NEARER, too_low=True),
+    Limit("ess", ("weights", "kernel"), 50, 20, "effective episodes: {}", _NEARER, too_low=True),
     Limit("pareto_k", ("weights", "kernel"), 0.5, 0.7, "the weights' tail has the shape {}", _NEARER),
     Limit("share", ("weights", "kernel"), 0.1, 0.15, "one episode has {} of all weight", _NEARER),
     Limit("kappa", ("weights", "kernel"), 1, None, "the weights' spread grows by {} a step", "take a shorter horizon"),
     Limit(
-        "ess", ("robust",), 50, 6, "{} episodes are effective: most of the value is the model's", _NEARER, too_low=True
+        "ess", ("robust",), 50, 6, "effective episodes: {}, so that most of the value is the model's", _NEARER,
+        too_low=True,
     ),
     Limit(
-        "ess_where_model_differs", ("robust",), None, 20, "{} episodes are effective, and the model says otherwise",
+        "ess_where_model_differs", ("robust",), None, 20, "effective episodes: {}, and the model says otherwise",
         _NEARER, too_low=True,
     ),
     Limit(
@@ -206,6 +208,10 @@ LIMITS = (
     Limit(
         "calibration_error", WEIGHTED, 0.02, 0.05, "estimated propensities are off by {} on average",
         "log propensities, or calibrate the model",
+    ),
+    Limit(
+        "beyond_rewards", ("marginal",), 1, 1.5, "the value is {} times the most that logged rewards could add up to",
+        "trust other estimators: observations are not the whole state, or too few to express ratios of visits by",
     ),
     Limit("kernel_dimensions", ("kernel",), 1, 2, "an action has {} dimensions", "take a model or a stochastic policy"),
     Limit(
@@ -285,6 +291,19 @@ def model_facts(robust: Estimate, model: Estimate, ess: float) -> dict[str, floa
     """
     differs = not t_interval(robust - model, 0.99).holds(0.0)
     return {"model_differs": float(differs), "ess_where_model_differs": ess if differs else None}
+
+
+def reward_facts(marginal: Estimate, of: Trajectories) -> dict[str, float | None]:
+    """How much further from 0 an estimate lies than rewards as they were logged could take any policy.
+
+    Args:
+        marginal: of `double_reinforcement_learning`.
+        of: the episodes.
+    """
+    value, steps = float(marginal.value), of.discount.sum()
+    low, high = steps * min(of.reward[of.mask].min(), 0.0), steps * max(of.reward[of.mask].max(), 0.0)
+    end = float(high if value > 0 else low)
+    return {"beyond_rewards": value / end if end else math.inf if value else 0.0}
 
 
 def tail_facts(gain: Estimate, clusters: Array | None = None) -> dict[str, float | None]:

@@ -225,7 +225,7 @@ def test_logs_without_propensities_spend_no_look(here: Path, capsys: pytest.Capt
 def test_figures_are_explained_and_signs_are_harmless(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "report", "drawn.d3", "--dataset", "certify", "--out", "ope")[0] == 0
     text = page("ope/report.html")
-    assert "pareto_k" in text and "the weights' tail has the shape …" in text and "… episodes are effective" in text
+    assert "pareto_k" in text and "the weights' tail has the shape …" in text and "effective episodes: …" in text
     status, said = run(capsys, "report", "no\x1b[31m\u202e.d3", "--dataset", "certify")
     assert status == 1 and "there is no no" in said and "\x1b" not in said and "\u202e" not in said
 

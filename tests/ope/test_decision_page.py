@@ -31,10 +31,13 @@ def test_what_is_refused_is_said_once_and_named_beside_each_estimator(tmp_path: 
     assert all(sum(one.message in note for note in notes) == 1 for one in refused) and refused
     assert not any("kernel" in note for note in notes)
     table = {row[0]: row[-1] for row in rows_of(tree)}
-    assert table["per_decision"] == table["weighted_per_decision"] == refused[0].fact
+    assert table["per_decision"] == table["weighted_per_decision"] == ", ".join(one.fact for one in refused)
     assert table["doubly_robust (decides)"] == ""
     labels = [node.text for node in tree.iter("text")]
-    assert "per_decision ✗" in labels and "doubly_robust" in labels
+    assert "doubly_robust" in labels and not any("per_decision" in str(label) for label in labels)  # axes are for them
+    nothing = replace(found, rows={key: replace(row, refused="ess") for key, row in found.rows.items()})
+    write_report(tmp_path, {"far": nothing}, {"far": verdict(nothing)})
+    assert "per_decision ✗" in [node.text for node in tree_of(tmp_path / "report.html").iter("text")]
     (row,) = [cells for cells in rows_of(tree) if cells[0] == "pareto_k"]
     assert row[1] == "the weights' tail has the shape …" and row[3:] == ["above 0.5", "above 0.7"]
 

@@ -110,9 +110,9 @@ def test_a_policy_without_any_weight_is_refused_in_words() -> None:
         assert said == [f"{key}: no logged episode can be one of the policy's: all weights are 0 from step 0 on. "
                         "Evaluate a policy that is nearer to the logs"]  # fmt: skip
     for key in ("importance_sampling", "per_decision", "doubly_robust"):
-        assert found.rows[key].refused.startswith("0 episodes are effective")
+        assert found.rows[key].refused.startswith("effective episodes: 0")
     said_ = verdict(found)
-    assert said_.verdict == "cannot_tell" and any("0 episodes are effective" in reason for reason in said_.reasons)
+    assert said_.verdict == "cannot_tell" and any("effective episodes: 0;" in reason for reason in said_.reasons)
 
 
 @pytest.mark.parametrize("what", ["vector", "taken", "given", "other"])
@@ -228,7 +228,7 @@ def test_what_cannot_be_told() -> None:
     assert "log them, or estimate them" in cannot(evaluate(Told(POLICY), logs(what="nothing"), gamma=0.95))
     assert "hold out episodes" in cannot(evaluate(Told(POLICY), logs(100), gamma=0.95, seen=True))
     few = evaluate(Told(far), logs(60, world=planted.world(0, 10)), gamma=0.95)
-    assert "episodes are effective" in cannot(few)
+    assert "effective episodes: " in cannot(few)
     users = {"cluster": np.arange(200) % 5}
     assert "there are 5 clusters" in cannot(evaluate(Told(POLICY), logs(200, extra=users), gamma=0.95))
     cut = {"censored": np.arange(200) % 2}

@@ -141,7 +141,7 @@ def test_findings_and_what_they_leave() -> None:
     found = judge({"ess": 12.0, "episodes": 80, "clusters": None})
     assert [one.refused for one in found] == [True, True, *[False] * 6]
     assert found[0].message == (
-        "12 episodes are effective; at least 20 is allowed: "
+        "effective episodes: 12; at least 20 is allowed: "
         "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"
     )
     assert set(allowed(found)) == {*FAMILIES["robust"], *FAMILIES["marginal"], "direct_method"}

@@ -12,16 +12,20 @@ from ope.test_refits import steps_of
 
 from birl.errors import DataError
 from birl.ope import (
+    Estimate,
     Trajectories,
+    allowed,
     double_reinforcement_learning,
     doubly_robust,
     evaluate,
+    judge,
     marginal_ratios,
     more_robust_q,
     t_interval,
     verdict,
 )
 from birl.ope.linear import Steps, fitted_q
+from birl.ope.refusals import reward_facts
 from birl.ope.weights import padded
 from tests.ope import planted
 
@@ -117,6 +121,19 @@ def test_it_is_a_row_and_never_the_verdict() -> None:
     assert found.decides is None and verdict(found).verdict == "cannot_tell"
     with_propensities = evaluate(Told(LOGGER), logs(100), gamma=0.95)
     assert not with_propensities.rows["double_reinforcement_learning"].gain.terms.any()
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "times"),
+    [(5.0, 0.0, 1.0, 5 / 1.75), (-3.0, -2.0, 1.0, 3 / 3.5), (0.5, 0.0, 1.0, 0.5 / 1.75), (1.0, -1.0, 0.0, np.inf)],
+)
+def test_what_no_rewards_could_add_up_to_is_refused(value: float, low: float, high: float, times: float) -> None:
+    of = Trajectories(np.array([[low, high, 0.0], [high, 99.0, 99.0]]), np.array([[1, 1, 1], [1, 0, 0]]), gamma=0.5)
+    facts = reward_facts(Estimate(np.full(2, value)), of)
+    assert facts["beyond_rewards"] == pytest.approx(times)
+    refused = [one.message for one in judge(facts) if one.refused]
+    assert bool(refused) == (times > 1.5) and all("logged rewards could add up to; at most 1.5" in m for m in refused)
+    assert ("double_reinforcement_learning" in allowed(judge(facts))) == (times <= 1.5)
 
 
 # -- models that make estimates vary least ---------------------------------------------------------------------------

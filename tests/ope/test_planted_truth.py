@@ -281,7 +281,7 @@ REFUSED = {
     "3 users": ({"clusters": 3}, "there are 3 clusters; at least 30 is allowed"),
     "censored": ({"censored": 0.3}, "0.3 of the episodes are cut off by the end of the log; at most 0.2 is allowed"),
     "unsupported": ({"unsupported": 0.1}, "on actions that the logs do not hold; at most 0.05 is allowed: let the"),
-    "seen": ({"seen": 1}, "1 of the policies to evaluate have seen these episodes; at most 0 is allowed: hold out"),
+    "seen": ({"seen": 1}, "policies that have seen these episodes: 1; at most 0 is allowed: hold out"),
 }
 
 
