@@ -63,7 +63,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
 for _command, _summary in _COMMANDS.items():
     app.command(short_help=_summary, **(COMMAND if _command is tune else {}))(_command)
 app.add_typer(data, name="data", short_help="Logs as episodes: schema, import, report, split.")
-app.add_typer(ope, name="ope", short_help="From logs to a decision: report, rank.")
+app.add_typer(ope, name="ope", short_help="From logs to a decision: report, rank, choose.")
 
 
 def _version(wanted: bool) -> None:

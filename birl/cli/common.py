@@ -17,8 +17,9 @@ from birl import algos, dataset, datasets, ope
 from birl.algorithm import Algorithm, load_learnable
 from birl.algorithm.elsewhere import called_here
 from birl.config import AlgorithmConfig
+from birl.dataset.log_files import FORMATS
 from birl.envs import make_env
-from birl.errors import ConfigError, FileError
+from birl.errors import ConfigError, FileError, ForeignFileError
 from birl.ope.page import printable
 
 _MODEL = re.compile(r"model_(\d+)\.d3")
@@ -144,8 +145,14 @@ def several_runs(folder: Path) -> str:
 
 def models_of(folder: Path) -> list[Path]:
     """The models of a run folder in the order of training."""
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _MODEL.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    return sorted((path for path in folder.iterdir() if _MODEL.fullmatch(path.name)), key=step_of)
+
+
+def step_of(model: Path) -> int:
+    """The step after which a run wrote one of its models."""
+    match = _MODEL.fullmatch(model.name)
+    assert match is not None
+    return int(match[1])
 
 
 def newest_model(folder: Path) -> Path | None:
@@ -203,14 +210,24 @@ def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
         raise FileError(f"there is no file {name!r}: give the path of an .h5 file or the name of a dataset")
     if (path / "storage.json").is_file():
         return dataset.ReplayBuffer.open(path, picker, sampler=sampler)
+    if path.suffix in FORMATS and path.is_file():
+        raise ForeignFileError(
+            f"{name!r} is a table: birl data schema {name} > schema.toml says what is in it, and birl data import "
+            f"{name} --schema schema.toml --out episodes makes the folder to give here"
+        )
     if name not in datasets.NAMES and path.is_file():
         return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer(), transition_picker=picker, sampler=sampler)
     try:
         return datasets.get_dataset(name, transition_picker=picker, sampler=sampler)[0]
     except ConfigError as error:
         if path.is_dir():
-            raise FileError(f"{name!r} is a folder: give the path of an .h5 file or the name of a dataset") from error
-        raise ConfigError(f"there is no file {name!r}, and {error}") from error
+            raise FileError(
+                f"{name!r} is a folder without episodes: give one that birl data import or birl data split wrote, the "
+                "path of an .h5 file, or the name of a dataset"
+            ) from error
+        raise ConfigError(
+            f"there is no file or folder {name!r} (birl data import and birl data split write folders), and {error}"
+        ) from error
 
 
 def make_environment(

@@ -13,7 +13,16 @@ import typer
 
 from birl import ope
 from birl.algos import CQL, CalQL, DiscreteCQL
-from birl.cli.common import import_own, load_dataset, load_model, models_of, newest_model, note, print_table
+from birl.cli.common import (
+    import_own,
+    load_dataset,
+    load_model,
+    models_of,
+    newest_model,
+    note,
+    print_table,
+    step_of,
+)
 from birl.cli.folder import settings_of
 from birl.cli.options import Device, Import, Share, Std, Temperature
 from birl.cli.policies import load_acting
@@ -160,11 +169,16 @@ def rank(
         best, worst = found.ranges[name]
         rows.append([plain(name), f"{best}" if best == worst else f"{best}-{worst}", *_gain_of(one)])
     print_table(rows)
+    helps = []
     for name, one in found.evaluations.items():
         if contradicts(one):
             note(f"{plain(name)}: {CONTRADICTED}")
-        for reason in dict.fromkeys(each.message for each in one.findings if each.refused and one.decides is None):
+        refused = [each for each in one.findings if each.refused and one.decides is None]
+        for reason in dict.fromkeys(each.says for each in refused):
             note(f"{plain(name)}: {plain(reason)}")
+        helps += [each.remedy for each in refused]
+    for remedy in dict.fromkeys(filter(None, helps)):
+        note(f"this would help: {remedy}")
     print(plain(found.advice))
 
 
@@ -345,7 +359,12 @@ def _policies(models: list[Path], device: str, own: str | None, drawn: dict[str,
     names = [str(path) for path in models]
     if len(set(names)) < len(names):
         raise ConfigError(f"{next(name for name in names if names.count(name) > 1)} is given twice: leave one out")
-    return {str(path): load_acting(path, device, drawn)[1] for path in models}
+    found = {str(path): load_acting(path, device, drawn)[1] for path in models}
+    for path in models:
+        newest, steps = newest_model(path) if path.is_dir() else None, settings_of(path).get("n_steps")
+        if newest is not None and steps is not None and (made := step_of(newest)) < steps:
+            note(f"{path}: its newest model is of step {made}, and the run was to make {steps}")
+    return found
 
 
 def _behaviour(name: str, device: str) -> Any:

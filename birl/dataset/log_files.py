@@ -40,7 +40,7 @@ from birl.files.strict_json import dump_json
 
 _BLOCK: Final = 2**23  # bytes of text that are parsed at once
 _BUFFER: Final = 2**20  # bytes of each column that are read at once; else a row group is read whole
-_FORMATS: Final = {
+FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json",
     ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
@@ -218,9 +218,9 @@ class LogFile:
 
 def _format(file: Path) -> str:
     suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
-    kind = _FORMATS.get(suffixes[-1].lower()) if suffixes else None
+    kind = FORMATS.get(suffixes[-1].lower()) if suffixes else None
     if kind is None or (file.suffix == ".gz" and kind not in ("csv", "json")):
-        known = ", ".join(_FORMATS)
+        known = ", ".join(FORMATS)
         raise ForeignFileError(f"{file} is of no known kind; logs are files {known}: convert it to Parquet")
     return kind
 
@@ -326,7 +326,9 @@ def _told(
     found: dict[str, Any] = {}
     for index, lines in enumerate(_blocks(file)):
         if not index:
-            check_columns((), ("",) * _count_of_columns(file, lines.split(b"\n", 1)[0]), str(file))
+            head = lines.split(b"\n", 1)[0]
+            _check_delimiter(file, head)
+            check_columns((), ("",) * _count_of_columns(file, head), str(file))
         try:
             seen = _types(file, lines)
         except arrow.ArrowException:
@@ -339,6 +341,17 @@ def _told(
             break
     told = {name: _as_floats(kind) if name in numbers else kind for name, kind in found.items()}
     return names, {name: kind for name, kind in told.items() if not _open(kind)}
+
+
+def _check_delimiter(file: Path, line: bytes) -> None:
+    """Raise `DataError` if the names of columns are divided by something else than the file's name says."""
+    own = _delimiter(file)
+    others = [sign for sign in (";", "\t", "|", ",") if sign.encode() in line]
+    if _format(file) == "csv" and others and own.encode() not in line:
+        raise DataError(
+            f"{file} has {others[0]!r} between the names of its columns, and not {own!r}: write it with {own!r}, or "
+            f"read it with --sql \"select * from read_csv('{file}', delim='{others[0]}')\""
+        )
 
 
 def _count_of_columns(file: Path, line: bytes) -> int:

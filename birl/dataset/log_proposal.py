@@ -155,7 +155,7 @@ def _found(names: list[str]) -> dict[str, list[str]]:
 def _text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, files: list[str]) -> str:
     used = {name for names in found.values() for name in names}
     lines = [
-        f"# Proposed for {rows} rows of {toml(files[:5])}.",
+        f"# Proposed for {rows} rows of {_comment(', '.join(files[:5]))}{' and others' * (len(files) > 5)}.",
         "# Read each line: what is wrong here is wrong in every result.",
     ]
     lines += [f"# {text}" for text in _missing(found)] + [""]
@@ -172,7 +172,7 @@ def _text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, 
     lines.append("")
     for name in (name for name in profiles if name not in used):
         roles = [word for role, word in (("terminated", "end"), ("action", "action")) if name in maybe[role]]
-        proposed = _observation(name, profiles[name], rows)
+        proposed = [] if name in maybe["time"] else _observation(name, profiles[name], rows)
         if name in maybe["reward"] and not roles:
             proposed.insert(0, f"# if {_comment(name)} is the reward, take it out here and name it in [reward]")
         if roles:  # what is known only after an action must not become an observation by oversight

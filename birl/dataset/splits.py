@@ -49,7 +49,8 @@ def split(
         DataError: if a part would have fewer than 30 episodes (or clusters), or there are no clusters or times.
         WriteError: if a part is there already.
     """
-    check("by", by, str, choices=WAYS)
+    hint = ": to keep what shares a column together, name the column as cluster in the schema, and split by 'cluster'"
+    check("by", by, str, hint, choices=WAYS)
     _check_shares(shares)
     notes, schema, whole = _notes(Path(folder))
     data = ReplayBuffer.open(folder)

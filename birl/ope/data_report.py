@@ -151,7 +151,16 @@ class DataReport:
             "birl": __version__,
             "title": self.title,
             "messages": [{"fact": fact, "refused": no, "message": text} for fact, (no, text) in said.items()],
-            "findings": [{**vars(one), "value": _json(one.value)} for one in self.findings],
+            "findings": [
+                {
+                    "family": one.family,
+                    "refused": one.refused,
+                    "fact": one.fact,
+                    "value": _json(one.value),
+                    "message": one.message,
+                }
+                for one in self.findings
+            ],
             "advice": [vars(one) for one in self.advice],
             "checks": [
                 {

@@ -94,10 +94,9 @@ def verdict(found: Evaluation, min_gain: float = 0.0, confidence: float | None =
     notes = _assumptions(found)
     row = found.gain
     if row is None:
-        refused = list(dict.fromkeys(one.message for one in found.findings if one.refused and one.family != "kernel"))
-        parts = [one.partition(" is allowed: ") for one in refused]
-        said = tuple(f"{head}{' is allowed' * bool(rest)}" for head, _, rest in parts)
-        return Verdict("cannot_tell", said, _unique([rest for *_, rest in parts]), notes, asked, confidence=confidence)
+        refused = [one for one in found.findings if one.refused and one.family != "kernel"]
+        said, helps = _unique([one.says for one in refused]), _unique([one.remedy for one in refused])
+        return Verdict("cannot_tell", said, helps, notes, asked, confidence=confidence)
     interval = t_interval(row.gain, confidence, found.clusters)
     lower, upper = float(interval.lower), float(interval.upper)
     word, times = decide(lower, upper, asked, found.drifts)

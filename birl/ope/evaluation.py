@@ -183,7 +183,7 @@ def judged(
         beside = judge(_facts(logs, versus[1], others, False))
         usable &= set(allowed(beside))
         told = {(one.family, one.message) for one in findings}
-        findings += tuple(replace(one, message=f"{versus[0]}: {one.message}") for one in beside
+        findings += tuple(replace(one, says=f"{versus[0]}: {one.says}") for one in beside
                           if (one.family, one.message) not in told)
     rows = {}
     for key, estimate in estimates.items():

@@ -76,14 +76,21 @@ class Finding:
         family: of which estimators.
         refused: refused, or only doubtful.
         fact, value: the number.
-        message: what it is, what is allowed and what would help.
+        says: what it is, and what is allowed.
+        remedy: what would help, if anything is known.
     """
 
     family: str
     refused: bool
     fact: str
     value: float
-    message: str
+    says: str
+    remedy: str = ""
+
+    @property
+    def message(self) -> str:
+        """All of it, in a line."""
+        return f"{self.says}: {self.remedy}" if self.remedy else self.says
 
 
 _NEARER = "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"
@@ -270,8 +277,8 @@ def judge(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
             end = limit.refuse if refused else limit.warn
             side = "at least" if limit.too_low else "at most"
             says = f"{limit.meaning.format(f'{value:.3g}')}; {side} {end:g} {'is allowed' if refused else 'is safe'}"
-            message = f"{says}: {limit.remedy}"
-            found += [Finding(family, refused, limit.fact, float(value), message) for family in limit.families]
+            own = (refused, limit.fact, float(value), says, limit.remedy)
+            found += [Finding(family, *own) for family in limit.families]
     return tuple(sorted(found, key=lambda one: not one.refused))
 
 

@@ -129,7 +129,15 @@ def differences(saved: Any, given: Any, name: str = "") -> list[str]:
     off = _ABSENT in pair and all(value is _ABSENT or value is None or value is False for value in pair)
     if saved == given or fitted or off:
         return []
-    return [f"{name} was {saved!r:.60}, now {given!r:.60}"]
+    return [f"{name} was {_short(saved)}, now {_short(given)}"]
+
+
+def _short(value: Any) -> str:
+    """A setting for people: of a part with parameters of its own its type alone."""
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        value = value["type"]
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def random_state() -> State:

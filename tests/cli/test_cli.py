@@ -313,7 +313,7 @@ def test_actions_beyond_one_are_scaled_and_it_is_said(birl_: Any, tmp_path: Path
         (["train", "EDAC", "--dataset", "pendulum-random", *ONLINE[4:], "--out", "x", "--seeds", "2"], 1, ONE_SEED),
         ([*OFFLINE, "--out", "x", "--target-return", "5"], 1, "DiscreteCQL takes no --target-return"),
         ([*ONLINE, "--out", "x", "--target-return", "5"], 1, "DQN takes no --target-return"),
-        (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "docs"], 1, "docs' is a folder: give the path"),
+        (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "docs"], 1, "docs' is a folder without episodes: give one"),
         (["plot", "LICENSE", "--xlim", "5", "1"], 1, "--xlim 5 1: the first must be below the second"),
         (["plot", "LICENSE", "--ylim", "nan", "1"], 1, "--ylim nan 1: the first must be below the second"),
         (["plot", "LICENSE", "--ylim", "0", "inf"], 1, "--ylim 0 inf: "),
@@ -656,7 +656,8 @@ def test_stats(birl_: Any, tmp_path: Path) -> None:
     a_run(tmp_path / "seeds" / "seed_3")
     assert "seed_3" in birl_("stats", tmp_path / "seeds", status=1)
     assert "train first" in birl_("stats", ROOT / "docs", status=1)
-    assert "no file 'nowhere', and no dataset is called 'nowhere'; known: cart" in birl_("stats", "nowhere", status=1)
+    said = birl_("stats", "nowhere", status=1)
+    assert "no file or folder 'nowhere'" in said and "and no dataset is called 'nowhere'; known: cart" in said
     assert "hopper_medium.hdf5" in birl_("stats", "hopper-medium-v0", status=1)
     (tmp_path / "empty.csv").write_text("")
     assert "epoch,step,value" in birl_("stats", tmp_path / "empty.csv", status=1)

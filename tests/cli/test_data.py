@@ -138,7 +138,7 @@ def test_reports_name_columns_loggers_and_other_parts(birl_: Any, logs: pyarrow.
     assert "<b> is" not in page and "&lt;b&gt; is missing" in page
     assert all(one["message"][:60] in said for one in told["messages"])
     assert birl_(*command) == said  # the same without files
-    assert "there is no file 'nowhere'" in birl_("data", "report", "nowhere", status=1)
+    assert "there is no file or folder 'nowhere'" in birl_("data", "report", "nowhere", status=1)
     assert "no/r.html" in birl_(*command, "--out", "no/r.html", status=1)
     Path("data/certify/import.json").write_text("[]")
     assert "holds no object of JSON" in birl_(*command, status=1)
@@ -149,7 +149,7 @@ def test_a_query_instead_of_files(birl_: Any, logs: pyarrow.Table) -> None:
     command = ["data", "import", "--schema", "schema.toml", "--out", "data"]
     assert re.match(r"data: \d+ episodes, \d+ of them terminated, (\d+) of \1 rows", birl_(*command, "--sql", sql))
     assert json.loads(Path("data/import.json").read_text())["files"][0]["sql"] == sql
-    assert 'of ["the query"]' in birl_("data", "schema", "--sql", sql)
+    assert 'rows of the query.' in birl_("data", "schema", "--sql", sql)
     assert "there are no logs: give files, or a query" in birl_(*command, status=1)
     assert "give files or --sql" in birl_(*command, "logs/0.parquet", "--sql", sql, status=1)
     assert "--database x is for --sql" in birl_(*command, "logs/0.parquet", "--database", "x", status=1)
@@ -171,7 +171,7 @@ def test_episodes_for_other_programs(birl_: Any, logs: pyarrow.Table, monkeypatc
     assert "'steps.csv' has no format: write to" in birl_("data", "export", "data", "steps.csv", status=1)
     assert "--env-id x is for Minari" in birl_("data", "export", "data", "x.parquet", "--env-id", "x", status=1)
     assert "steps.parquet exists already" in birl_("data", "export", "data", "steps.parquet", status=1)
-    assert "there is no file 'nowhere'" in birl_("data", "export", "nowhere", "x.parquet", status=1)
+    assert "there is no file or folder 'nowhere'" in birl_("data", "export", "nowhere", "x.parquet", status=1)
 
 
 @pytest.mark.slow
@@ -207,3 +207,11 @@ def test_the_loop_over_five_splits_as_the_guide_has_it(
     assert sorted(row.split()[0] for row in said.splitlines()[1:3]) == ["bc", "cql"]
     assert said.splitlines()[0].split() == ["SETTING", "MEAN", "RANK"] and "learn with it from all of these" in said
     assert not Path("certify/looks.json").exists()  # it was not asked
+
+
+def test_tables_are_no_datasets_yet(birl_: Any, logs: pyarrow.Table) -> None:
+    said = birl_("train", "DiscreteBC", "--dataset", "logs/0.parquet", status=1)
+    assert "'logs/0.parquet' is a table: birl data schema logs/0.parquet > schema.toml" in said
+    assert "birl data import logs/0.parquet --schema schema.toml --out episodes" in said
+    said = birl_("train", "DiscreteBC", "--dataset", "logs", status=1)
+    assert "'logs' is a folder without episodes: give one that birl data import or birl data split wrote" in said

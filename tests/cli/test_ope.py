@@ -109,6 +109,26 @@ def page(path: str) -> str:
     return " ".join("".join(tree.itertext()).split())
 
 
+def test_of_a_run_that_was_stopped_the_step_is_told(here: Path, birl_: Any) -> None:
+    for made in (100, 300):
+        run = here / f"run_{made}"
+        run.mkdir()
+        (run / "run.json").write_text('{"n_steps": 300}')
+        (run / f"model_{made}.d3").write_bytes((here / "good.d3").read_bytes())
+    birl_("ope", "rank", "run_100", "run_300", "--dataset", "select")
+    assert "run_100: its newest model is of step 100, and the run was to make 300" in birl_.notes
+    assert "run_300: its newest" not in birl_.notes
+
+
+def test_what_would_help_is_said_once_beside_a_ranking(here: Path, birl_: Any) -> None:
+    contexts(3, 40).dump("few.h5")
+    birl_("ope", "rank", "good.d3", "drawn.d3", "--dataset", "few.h5")
+    reasons = [line for line in birl_.notes.splitlines() if line.startswith(("good.d3: ", "drawn.d3: "))]
+    assert len(reasons) > 1 and all(line.endswith("is allowed") for line in reasons)
+    helps = [line for line in birl_.notes.splitlines() if line.startswith("this would help: ")]
+    assert helps and len(set(helps)) == len(helps)
+
+
 def test_a_model_of_each_run_is_chosen(here: Path, birl_: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, names in {"one": ("bad", "bad", "good", "good"), "two": ("bad", "bad", "bad", "bad")}.items():
         Path(folder).mkdir()

@@ -203,6 +203,10 @@ def test_files_that_cannot_be_named(tmp_path: Path) -> None:
         import_files([tmp_path], SCHEMA, tmp_path / "data")
     with pytest.raises(ConfigError, match="is named twice"):
         import_files([file, tmp_path / "*.csv"], SCHEMA, tmp_path / "data")
+    file.write_text(file.read_text().replace(",", ";"))
+    for use in (lambda: import_files([file], SCHEMA, tmp_path / "data"), lambda: propose([file])):
+        with pytest.raises(DataError, match=r"has ';' between the names of its columns, and not ','.*delim=';'"):
+            use()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
     with pytest.raises(WriteError, match="full exists already: give another folder"):
@@ -271,7 +275,7 @@ def test_parts_that_say_nothing_are_refused(data: Path, tmp_path: Path) -> None:
         split(data, "cluster", {"train": 0.8, "certify": 0.3})
     with pytest.raises(ConfigError, match="its name must be a word"):
         split(data, "cluster", {"../train": 0.5})
-    with pytest.raises(ConfigError, match="by is 'user'; it must be one of 'episode', 'cluster', 'time'"):
+    with pytest.raises(ConfigError, match="by is 'user'; it must be one of 'episode', 'cluster', 'time': to keep"):
         split(data, "user", {"train": 0.5})
     split(data, "time", {"train": 0.5})
     with pytest.raises(WriteError, match="train exists already"):
@@ -362,6 +366,7 @@ def test_dates_may_be_the_time(tmp_path: Path) -> None:
     rows = table().drop_columns(["at"]).append_column("created", days)
     lines = propose([write(rows, tmp_path / "log.parquet")]).text.splitlines()
     assert any(line.startswith('# time = "created"   # it may be: dates') for line in lines)
+    assert not any("not used" in line and "created" in line for line in lines)
     assert "# Without a time the rows of an episode must stand in their order in the log." in lines
 
 
