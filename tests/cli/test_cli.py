@@ -313,7 +313,7 @@ def test_actions_beyond_one_are_scaled_and_it_is_said(birl_: Any, tmp_path: Path
         (["train", "EDAC", "--dataset", "pendulum-random", *ONLINE[4:], "--out", "x", "--seeds", "2"], 1, ONE_SEED),
         ([*OFFLINE, "--out", "x", "--target-return", "5"], 1, "DiscreteCQL takes no --target-return"),
         ([*ONLINE, "--out", "x", "--target-return", "5"], 1, "DQN takes no --target-return"),
-        (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "docs"], 1, "docs' is a folder without episodes: give one"),
+        (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "docs"], 1, "is a folder without episodes"),
         (["plot", "LICENSE", "--xlim", "5", "1"], 1, "--xlim 5 1: the first must be below the second"),
         (["plot", "LICENSE", "--ylim", "nan", "1"], 1, "--ylim nan 1: the first must be below the second"),
         (["plot", "LICENSE", "--ylim", "0", "inf"], 1, "--ylim 0 inf: "),
