@@ -115,6 +115,7 @@ def report(
         gamma=gamma,
         title=Path(data).name or data,
         names=notes.get("observation"),
+        actions=called if isinstance(called := notes.get("actions"), list) else None,
         loggers=notes.get("loggers", []),
         seed=seed,
     )

@@ -145,7 +145,8 @@ def returns(seen: Seen, gamma: float, loggers: Sequence[str]) -> Check:
     if len(label) > 1:
         rows = [[*row] for row in zip(label, count, mean, strict=True)]
         tables["Mean return in time"] = Table(["when", "episodes", "mean return"], rows)
-        figures.append(lines("Mean return in time", {"mean return": (range(len(mean)), mean)}, x="time", y="return"))
+        of_time = {"mean return": (range(len(mean)), mean)}
+        figures.append(lines("Mean return in time", of_time, x="time", y="return", ticks=label))
     equal = int(len(plain) > 1 and float(np.ptp(plain)) <= 1e-9 * max(1.0, float(abs(plain).max())))
     facts = {"drift": drift, "equal_returns": len(plain) * equal}
     about = "Where returns drift the logs tell of the past, and a verdict for tomorrow needs more data."
@@ -289,15 +290,16 @@ def to_go(reward: Array, episode: Array) -> Array:
     return np.asarray(total[ends][np.searchsorted(ends, np.arange(len(reward)))] - total + reward)
 
 
-def action_coverage(seen: Seen) -> Check:
-    """What was tried."""
+def action_coverage(seen: Seen, names: Sequence[str]) -> Check:
+    """What was tried. Actions are called by their ``names`` if these are as many."""
     about = "Of an action that was never tried, nothing can be learned; and of one that always was, nothing compared."
     if seen.taken is not None and isinstance(seen.actions, Discrete):
         could = np.ones(len(seen.taken), bool) if seen.possible is None else seen.possible > 0
         never = np.flatnonzero(could & (seen.taken == 0))
         share = seen.taken / seen.taken.sum()
         entropy = float(-(share[share > 0] * np.log(share[share > 0])).sum())
-        label = [str(k + seen.actions.start) for k in range(len(share))]
+        numbers = [str(k + seen.actions.start) for k in range(len(share))]
+        label = numbers if len(names) != len(share) else names
         rows = [
             [name, int(count), None if seen.possible is None else int(seen.possible[k])]
             for k, (name, count) in enumerate(zip(label, seen.taken, strict=True))
@@ -314,9 +316,10 @@ def action_coverage(seen: Seen) -> Check:
     middle = np.quantile(action, [0.05, 0.95], axis=0)
     used = (middle[1] - middle[0]) / np.where(high > low, high - low, 1)
     spread = action.std(0)
-    told = [[k, *map(float, of)] for k, of in enumerate(zip(low, high, spread, used, strict=True))]
+    label = names if len(names) == len(low) else [str(k) for k in range(len(low))]
+    told = [[name, *map(float, of)] for name, *of in zip(label, low, high, spread, used, strict=True)]
     heads = ["dimension", "least", "greatest", "spread", "share of the range that holds 90 %"]
-    table, figure = histogram("Actions (sample), dimension 0", action[:, 0], "action", "steps")
+    table, figure = histogram(f"Actions (sample), dimension {label[0]}", action[:, 0], "action", "steps")
     fact = {"constant_actions": int((low == high).sum())}
     return Check("Actions", about, fact, {}, {"Dimensions": Table(heads, told), figure.caption: table}, [figure])
 

@@ -217,6 +217,7 @@ def report_data(
     gamma: float = 0.99,
     title: str = "",
     names: Sequence[str] | None = None,
+    actions: Sequence[str] | None = None,
     loggers: Sequence[str] = (),
     seed: int = 0,
 ) -> DataReport:
@@ -233,6 +234,7 @@ def report_data(
         gamma: discount of a step, 0 to 1.
         title: what the data are called.
         names: of the numbers of an observation.
+        actions: names of the choices, or of the numbers of an action.
         loggers: names of the policies that acted, by the numbers in ``logger``.
         seed: of the sample and the models.
 
@@ -245,7 +247,7 @@ def report_data(
     check("gamma", gamma, float, low=0, high=1)
     check("seed", seed, int, low=0)
     tidy = None if names is None else [plain(str(name)) for name in names]
-    loggers = [plain(str(name)) for name in loggers]
+    loggers, called = ([plain(str(name)) for name in each] for each in (loggers, actions or ()))
     seen = look(dataset, gamma=gamma, names=tidy, seed=seed)
     beside = {plain(name): look(other, gamma=gamma, seed=seed) for name, other in (others or {}).items()}
     acted = data_estimates.behaviour_of(seen, seed)
@@ -257,7 +259,7 @@ def report_data(
         data_checks.rewards(seen),
         data_checks.observations(seen, data_estimates.part_aucs(seen, beside, seed)),
         data_checks.leakage(seen),
-        data_checks.action_coverage(seen),
+        data_checks.action_coverage(seen, called),
         data_estimates.propensities(seen, acted, loggers),
         data_estimates.behaviour(seen, acted),
         data_estimates.memory(seen, acted, seed),

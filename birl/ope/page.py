@@ -167,31 +167,32 @@ def bars(caption: str, labels: Sequence[str], values: Sequence[float] | Array, *
     heights = [float(value) for value in values][:MOST_BARS]
     frame = _Frame(0, max(len(heights), 1), 0, max([*heights, 1e-300]))
     shapes = frame.axes(x, y, ticks_x=False)
-    step = max(1, math.ceil(max((len(label) for label in labels), default=1) * 7 * len(heights) / (_WIDTH - _LEFT)))
+    shapes += _words_below(labels[: len(heights)], [frame.at(index + 0.5, 0) for index in range(len(heights))])
     for index, (label, height) in enumerate(zip(labels, heights, strict=False)):
         begin, top = frame.at(index + 0.08, height)
         end, bottom = frame.at(index + 0.92, 0)
         told = {"class": "bar", "x": _n(begin), "y": _n(top), "width": _n(end - begin), "height": _n(bottom - top)}
         shapes.append(("rect", told, f"{label[:60]}: {word(height)}"))
-        if index % step == 0:
-            middle = {"class": "tick", "x": _n((begin + end) / 2), "y": _n(bottom + 14), "text-anchor": "middle"}
-            shapes.append(("text", middle, label[:40]))
     return Figure(caption, tuple(shapes))
 
 
-def lines(caption: str, series: Mapping[str, tuple[Any, Any]], *, x: str = "", y: str = "") -> Figure:
+def lines(
+    caption: str, series: Mapping[str, tuple[Any, Any]], *, x: str = "", y: str = "", ticks: Sequence[str] = ()
+) -> Figure:
     """Curves, each of at most 200 points.
 
     Args:
         caption: what they show.
         series: by name the points' x ``[n]`` and y ``[n]``; those that are not finite are left out. At most 6.
         x, y: names of the axes; numbers below the first are whole if all x are.
+        ticks: words below x of 0, 1, 2 … instead of numbers; some are left out where they would overlap.
     """
     curves = {name: _points(*points) for name, points in list(series.items())[:6]}
     every = [point for points in curves.values() for point in points] or [(0.0, 0.0)]
     xs, ys = [a for a, _ in every], [b for _, b in every]
     frame = _Frame(min(xs), max(xs), min(ys), max(ys))
-    shapes = frame.axes(x, y, whole_x=all(a == int(a) for a in xs))
+    shapes = frame.axes(x, y, ticks_x=not ticks, whole_x=all(a == int(a) for a in xs))
+    shapes += _words_below(ticks, [frame.at(place, min(ys)) for place in range(len(ticks))])
     for index, (name, points) in enumerate(curves.items()):
         path = " ".join(f"{_n(a)},{_n(b)}" for a, b in (frame.at(*point) for point in points))
         shapes.append(("polyline", {"class": f"line s{index}", "points": path}, name[:60]))
@@ -234,6 +235,19 @@ def intervals(
         beside = {"class": "tick", "x": left - 8, "y": _n(level + 4), "text-anchor": "end"}
         shapes.append(("text", beside, names[index]))
     return Figure(caption, tuple(shapes), height)
+
+
+def _words_below(
+    words: Sequence[str], places: Sequence[tuple[float, float]]
+) -> list[tuple[str, Mapping[str, object], str]]:
+    """Words below an axis, as many as do not overlap."""
+    step = max(1, math.ceil(max(map(len, words), default=1) * 7 * len(words) / (_WIDTH - _LEFT)))
+    shapes: list[tuple[str, Mapping[str, object], str]] = []
+    for text, (x, y) in list(zip(words, places, strict=True))[::step]:
+        wide = x + 3.5 * len(text[:40]) > _WIDTH  # the right edge would cut it
+        told = {"x": _n(_WIDTH - 2 if wide else x), "y": _n(y + 14), "text-anchor": "end" if wide else "middle"}
+        shapes.append(("text", {"class": "tick", **told}, text[:40]))
+    return shapes
 
 
 class _Frame:
@@ -334,7 +348,7 @@ th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px so
 .number { text-align: right; } td.number { font-variant-numeric: tabular-nums; }
 th { color: var(--soft); vertical-align: bottom; } td { white-space: nowrap; }
 .text { white-space: normal; min-width: 9rem; max-width: 30rem; }
-.many .text { max-width: 14rem; } .many td, .many th { padding-right: .6rem; }
+.many .text { min-width: 6rem; max-width: 14rem; } .many td, .many th { padding-right: .6rem; }
 .note { margin: .5rem 0; padding: .35rem .8rem; border-left: 4px solid var(--soft); }
 .note b { margin-right: .4rem; } .good { border-color: var(--good); } .good b { color: var(--good); }
 .bad { border-color: var(--bad); } .bad b { color: var(--bad); } .doubtful { border-color: var(--doubt); }
@@ -360,7 +374,8 @@ _PAGE: Final = """<!DOCTYPE html>
 </tr></thead><tbody>
 {% for row in part.shown %}
 <tr>{% for text, number in row %}\
-<td{% if number %} class="number"{% elif text | length > 30 %} class="text"{% endif %}>{{ text }}</td>{% endfor %}</tr>
+<td{% if number %} class="number"{% elif text | length > 30 or ", " in text %} class="text"{% endif %}>{{ text }}\
+</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% if part.left_out %}<p class="more">and {{ part.left_out }} more</p>{% endif %}

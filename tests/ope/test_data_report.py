@@ -506,11 +506,16 @@ def test_any_data_that_can_be_learned_from() -> None:
     rng = np.random.default_rng(0)
     end = np.tile([0, 0, 0, 1], 30)
     x, r = rng.normal(size=(120, 2)).astype(np.float32), rng.normal(size=120)
-    quantities = finds(MDPDataset(x, rng.normal(size=(120, 2)), r, end, timeouts=1 - end))
+    quantities = finds(MDPDataset(x, rng.normal(size=(120, 2)), r, end, timeouts=1 - end), actions=["<gas>", "brake"])
+    assert [row[0] for row in quantities.checks[7].tables["Dimensions"].rows] == ["<gas>", "brake"]
     assert quantities.facts["constant_actions"] == 0 and "never_taken" not in quantities.facts
     several = finds(MDPDataset(x, rng.integers(0, 2, (120, 3)), r, end, action_size=[2, 2, 2], timeouts=0 * end))
     assert several.facts["leak_action"] is not None and "near_certain" not in several.facts
-    choices = finds(MDPDataset(rng.integers(0, 4, 120), rng.integers(0, 2, 120), r, end, timeouts=0 * end))
+    choices = MDPDataset(rng.integers(0, 4, 120), rng.integers(0, 2, 120), r, end, timeouts=0 * end)
+    for names, shown in ((["wait", "call"], ["wait", "call"]), (["wait"], ["0", "1"]), (None, ["0", "1"])):
+        called = finds(choices, actions=names)
+        assert [row[0] for row in called.checks[7].tables["How often actions were taken"].rows] == shown
+    choices = finds(choices)
     assert choices.facts["constant_columns"] == 0
     assert choices.checks[5].tables["Columns"].rows[2][0] == "observation[0] = 2"
     parts = {"a": x, "b": rng.integers(0, 255, (120, 3, 2, 2), dtype=np.uint8)}

@@ -93,6 +93,12 @@ def test_figures_are_legible() -> None:
     drawn = lines("l", {"a": (range(3), [0.0, 1e5, 2e5])})
     texts = [text for _, told, text in drawn.shapes if told["class"] == "tick"]
     assert {"0", "1", "2", "50,000", "200,000"} <= {*texts} and "0.5" not in texts and "2e+05" not in texts
+    drawn = lines("l", {"a": (range(3), [1.0, 0.0, 2.0])}, ticks=["2026-01", "2026-02", "2026-03"])
+    words = {text: told for _, told, text in drawn.shapes if text.startswith("2026")}
+    assert len(words) == 3
+    assert words["2026-01"]["text-anchor"] == "middle" and words["2026-03"]["text-anchor"] == "end"
+    many = lines("l", {"a": (range(100), range(100))}, ticks=[f"day {k}" for k in range(100)])
+    assert 5 < sum(text.startswith("day") for _, _, text in many.shapes) < 20
     long = "runs/" + "x" * 40 + "/model_1000.d3"
     figure = intervals("i", [("double_reinforcement_learning", 0.0, 1.0, 2.0), (long, 0.0, 1.0, 2.0)])
     shown = [text for _, told, text in figure.shapes if told.get("text-anchor") == "end"]
