@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,14 @@ def no_errors(name: str) -> UnsupportedError:
     )
 
 
+class _Made(NamedTuple):
+    """See `Trained`."""
+
+    optimizers: dict[str, Any]
+    schedulers: dict[str, Any]
+    clip_norms: dict[str, float | None]
+
+
 class Trained:
     """Networks, their optimisers and schedules, and the counters of their steps.
 
@@ -41,7 +49,9 @@ class Trained:
         gradient_steps: those of them that have an optimiser.
         targets: those of them that move target networks.
         parameters: by name, for each step that lowers a loss.
-        optimizers, schedulers, step_counts: of each gradient step.
+        optimizers, schedulers, clip_norms: of each gradient step. They are made when one of them is asked for first:
+            processes that only act need none, and torch loads its compiler for them (2 s, 70 MB).
+        step_counts: of each gradient step.
         grad_step: number of updates so far.
         version: changes whenever optimisers or their states are replaced.
         reduce: applied to each step's gradients before the optimiser sees them, if it is not ``None``. Distributed
@@ -104,18 +114,38 @@ class Trained:
 
     def reset_optimizers(self) -> None:
         """Make all optimisers and schedules anew."""
-        self.optimizers: dict[str, Any] = {}
-        self.schedulers: dict[str, Any] = {}
-        self.clip_norms: dict[str, float | None] = {}
-        for step in self.gradient_steps:
-            rate, factory = self.config.optimizer(*step.fields)
-            optimizer = factory.create(list(self.parameters[step.name].items()), rate)
-            self.optimizers[step.name] = optimizer
-            self.schedulers[step.name] = factory.create_scheduler(optimizer)
-            self.clip_norms[step.name] = factory.clip_grad_norm
-        self.step_counts = dict.fromkeys(self.optimizers, 0)
+        self._made: _Made | None = None
+        self.step_counts = dict.fromkeys((step.name for step in self.gradient_steps), 0)
         self._counts_stored = True
         self.version += 1
+
+    @property
+    def optimizers(self) -> dict[str, Any]:
+        """See above."""
+        return self._parts.optimizers
+
+    @property
+    def schedulers(self) -> dict[str, Any]:
+        """See above; ``None`` for constant rates."""
+        return self._parts.schedulers
+
+    @property
+    def clip_norms(self) -> dict[str, float | None]:
+        """See above; ``None`` for gradients that are not clipped."""
+        return self._parts.clip_norms
+
+    @property
+    def _parts(self) -> _Made:
+        if self._made is None:
+            made = _Made({}, {}, {})
+            for step in self.gradient_steps:
+                rate, factory = self.config.optimizer(*step.fields)
+                optimizer = factory.create(list(self.parameters[step.name].items()), rate)
+                made.optimizers[step.name] = optimizer
+                made.schedulers[step.name] = factory.create_scheduler(optimizer)
+                made.clip_norms[step.name] = factory.clip_grad_norm
+            self._made = made
+        return self._made
 
     def retune(self, config: Any) -> None:
         """Go on with another configuration of the same networks and steps. Moments, counters and schedules go on.
@@ -191,7 +221,7 @@ class Trained:
                 for value in state.values():
                     if isinstance(value, Tensor):
                         value.zero_()
-        self.step_counts = dict.fromkeys(self.optimizers, 0)
+        self.step_counts = dict.fromkeys(self.step_counts, 0)
         self._counts_stored = True
 
     def copy_optimizer(self, name: str, source: Trained) -> None:
