@@ -36,7 +36,7 @@ PEERS = {"A2C": "stable_baselines3", "PPO": "stable_baselines3", "TRPO": "sb3_co
 ALONE = ("ACER", "REINFORCE", "MPO")
 """Algorithms that have one environment whatever the setting says."""
 RANDOM_STEPS = 2_000  # of MPO, before its first update
-WIDE = 256  # units of its layers
+WIDE = 128  # units of its layers, and steps in its batches
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ of 5 (ACER, IMPALA: 20) steps of each environment; all but ACER have epsilon out
 norm of 0.5. With unscaled rewards A3C and IMPALA ended at -500 on Acrobot with all three seeds: the policy was certain
 before it had got to the goal once. ACER and IMPALA replay from 1,000 steps on. REINFORCE has a baseline, two episodes
 an update and a rate of 0.001. TRPO's value function has a rate of 0.001; its bound of 0.01 and damping of 0.1 are those
-of the sum over dimensions of the actions. MPO has two layers of {WIDE} units with ReLU, batches of 256 after
+of the sum over dimensions of the actions. MPO has two layers of {WIDE} units with ReLU, batches of {WIDE} after
 {RANDOM_STEPS:,} random steps, and rates of 3e-4.""",
 )
 
@@ -165,7 +165,7 @@ def configuration(algorithm: str, setting: Setting, **rest: Any) -> Any:
             "line_search_shrink": 0.8,
         },
         "MPO": {
-            "batch_size": 256,
+            "batch_size": WIDE,
             "actor_learning_rate": 3e-4,
             "critic_learning_rate": 3e-4,
             "target_update_type": "soft",
