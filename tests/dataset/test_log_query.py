@@ -92,7 +92,7 @@ def test_types_of_sql_are_numbers(table: pyarrow.Table) -> None:
 
 def test_a_schema_is_proposed_for_a_query(table: pyarrow.Table) -> None:
     text = propose([Query("select * from 'log.parquet'")]).text
-    assert text.startswith('# Proposed for 500 rows of ["the query"]')
+    assert text.startswith("# Proposed for 500 rows of the query.")
     assert 'episode = "trip"   # its name; text, 100 different' in text
 
 
