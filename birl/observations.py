@@ -367,6 +367,12 @@ def reads(own: Tree, other: Tree) -> bool:
     return all(reads(*pair) for pair in pairs)
 
 
+def drawn_from(stored: Tree, shape: Shape) -> Tree:
+    """What minibatches of this shape hold: ``stored`` itself, unless a picker changes shapes."""
+    drawn = as_observations(shape)
+    return stored if shapes_of(stored) == shapes_of(drawn) else drawn
+
+
 # -- data ----------------------------------------------------------------------------------------------------------
 
 

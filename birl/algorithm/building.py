@@ -17,7 +17,7 @@ from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.envs import Elsewhere
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
-from birl.observations import Choices, as_observations, choices_in, chosen, reads, shapes_of
+from birl.observations import Choices, choices_in, chosen, drawn_from, reads
 from birl.run.hooks import Hooks
 from birl.run.options import ONLINE_DEFAULTS
 from birl.spaces import Spec, environment_spec
@@ -194,9 +194,9 @@ def dataset_spec(dataset: ReplayBufferBase, keys: Sequence[str] | None) -> Spec:
     Raises:
         ConfigError: if ``keys`` names what is no part, or frames of choices are stacked.
     """
-    info, drawn = dataset.dataset_info, as_observations(dataset.observation_shape)
-    observations = info.observations if shapes_of(info.observations) == shapes_of(drawn) else drawn
-    if observations is drawn and any(choices_in(info.observations)):
+    info = dataset.dataset_info
+    observations = drawn_from(info.observations, dataset.observation_shape)
+    if observations is not info.observations and any(choices_in(info.observations)):
         raise ConfigError(
             f"the {type(dataset.transition_picker).__name__} changes the shape of observations {info.observations}, of "
             "which some are choices: use a picker that leaves them as they are"

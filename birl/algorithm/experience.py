@@ -21,7 +21,7 @@ from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError, ShapeError
 from birl.models import eval_mode
-from birl.observations import as_observations, reads, shapes_of
+from birl.observations import drawn_from, reads
 from birl.types import Batch, Inputs
 
 OFFLINE: Final = frozenset({"fit"})
@@ -65,11 +65,9 @@ class Transitions(Experience):
         return "logged data, or live environments through a replay buffer" if self.online else "logged data"
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
-        own, info = learner.spec.observations, getattr(source, "dataset_info", None)
-        if info is None or learner.recurrent:
+        if learner.recurrent or not hasattr(source, "dataset_info"):
             return
-        drawn = source.observation_shape
-        there = info.observations if shapes_of(info.observations) == drawn else as_observations(drawn)
+        own, there = learner.spec.observations, drawn_from(source.dataset_info.observations, source.observation_shape)
         if not reads(own, there):
             raise ShapeError(
                 f"minibatches from the buffer have observations {there}, but this {learner.name} was built for {own}: "

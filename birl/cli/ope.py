@@ -359,12 +359,12 @@ def _policies(models: list[Path], device: str, own: str | None, drawn: dict[str,
     names = [str(path) for path in models]
     if len(set(names)) < len(names):
         raise ConfigError(f"{next(name for name in names if names.count(name) > 1)} is given twice: leave one out")
-    found = {str(path): load_acting(path, device, drawn)[1] for path in models}
-    for path in models:
-        newest, steps = newest_model(path) if path.is_dir() else None, settings_of(path).get("n_steps")
-        if newest is not None and steps is not None and (made := step_of(newest)) < steps:
+    found = {path: load_acting(path, device, drawn) for path in models}
+    for path, (file, _) in found.items():
+        steps = settings_of(path).get("n_steps") if path.is_dir() else None
+        if steps is not None and (made := step_of(file)) < steps:
             note(f"{path}: its newest model is of step {made}, and the run was to make {steps}")
-    return found
+    return {str(path): policy for path, (_, policy) in found.items()}
 
 
 def _behaviour(name: str, device: str) -> Any:

@@ -45,7 +45,7 @@ from birl.types import State
 _VERSION: Final = "2"
 _START: Final = b'{"__metadata__":{"sha256":"'
 _COVERED: Final = 8 + len(_START) + 64  # start of the part of the header that the digest covers
-READERS: Final = {
+_READERS: Final = {
     "model": "birl.load_learnable(path)",
     "parameters": "load_model(path) of an algorithm with the same networks",
     "policy": "birl.ope.load_policy(path)",
@@ -149,7 +149,7 @@ def _load(path: Target, kind: str, *, with_state: bool) -> tuple[dict[str, Any],
         file.seek(start)
         found, config, tree, read_arrays = read_legacy(file, label) if zipped else _read(path, file, label)
         if found != kind:
-            reader = READERS.get(found)
+            reader = _READERS.get(found)
             advice = f"; {reader} reads it" if reader else ""
             raise ForeignFileError(f"{label}: holds a {found!r:.50}, expected a {kind!r}{advice}")
         settings = unpack(config, {}, label)

@@ -290,6 +290,11 @@ def to_go(reward: Array, episode: Array) -> Array:
     return np.asarray(total[ends][np.searchsorted(ends, np.arange(len(reward)))] - total + reward)
 
 
+def _called(names: Sequence[str], numbers: Sequence[str]) -> Sequence[str]:
+    """Names, or numbers where these are not as many."""
+    return names if len(names) == len(numbers) else numbers
+
+
 def action_coverage(seen: Seen, names: Sequence[str]) -> Check:
     """What was tried. Actions are called by their ``names`` if these are as many."""
     about = "Of an action that was never tried, nothing can be learned; and of one that always was, nothing compared."
@@ -299,7 +304,7 @@ def action_coverage(seen: Seen, names: Sequence[str]) -> Check:
         share = seen.taken / seen.taken.sum()
         entropy = float(-(share[share > 0] * np.log(share[share > 0])).sum())
         numbers = [str(k + seen.actions.start) for k in range(len(share))]
-        label = numbers if len(names) != len(share) else names
+        label = _called(names, numbers)
         rows = [
             [name, int(count), None if seen.possible is None else int(seen.possible[k])]
             for k, (name, count) in enumerate(zip(label, seen.taken, strict=True))
@@ -316,7 +321,7 @@ def action_coverage(seen: Seen, names: Sequence[str]) -> Check:
     middle = np.quantile(action, [0.05, 0.95], axis=0)
     used = (middle[1] - middle[0]) / np.where(high > low, high - low, 1)
     spread = action.std(0)
-    label = names if len(names) == len(low) else [str(k) for k in range(len(low))]
+    label = _called(names, [str(k) for k in range(len(low))])
     told = [[name, *map(float, of)] for name, *of in zip(label, low, high, spread, used, strict=True)]
     heads = ["dimension", "least", "greatest", "spread", "share of the range that holds 90 %"]
     table, figure = histogram(f"Actions (sample), dimension {label[0]}", action[:, 0], "action", "steps")

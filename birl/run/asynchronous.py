@@ -294,21 +294,21 @@ class Crew:
 
     def _listen(self) -> None:
         """Wait for a word of one of the workers that begin, or work on an order."""
-        waited_for = {place.worker: place for place in self._places if place.busy or not place.ready}
-        workers = [worker for worker in waited_for if worker is not None]
-        ready = first_ready(workers, SILENCE)
+        begun = [(place.worker, place) for place in self._places if place.worker is not None]
+        waited_for = {worker: place for worker, place in begun if place.busy or not place.ready}
+        ready = first_ready(waited_for, SILENCE)
         if ready is None:
             doing = [
                 f"worker {place.number} (process {worker.number}) {'makes a rollout' if place.ready else 'begins'}"
                 for worker, place in waited_for.items()
-                if worker is not None
             ]
             LOG.warning(
                 "nothing has been heard for %g seconds, and the run waits: %s. It goes on when one of them does; "
                 "Ctrl-C, and again, ends it as its last checkpoint has it",
                 *(SILENCE, ", ".join(doing)),
             )
-            ready = first_ready(workers)
+            ready = first_ready(waited_for)
+        assert ready is not None
         place = waited_for[ready]
         try:
             found = _worker(place).receive()
