@@ -42,6 +42,7 @@ from birl.types import MASK, Tree
 FORMAT: Final = "birl policy schema"
 VERSION: Final = 1
 _DTYPES: Final = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(double)": "float64"}
+_PLAIN: Final = {"size": 1, "missing": "error", "length": None, "fill": None, "indicator": False}
 _OUTPUTS: Final = {"output_0": "action", "log_probability": "log_probability"}
 
 
@@ -85,7 +86,7 @@ def schema_of(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord
             path, leaf = leaves[int(index)]
             masked = spec.masked and path == MASK
             role = "action_mask" if masked else "observation"
-            own = _mask(path, logs) if masked else _columns(path, tuple(leaf.shape), logs)
+            own = _mask(path, leaf.shape[0], logs) if masked else _columns(path, tuple(leaf.shape), logs)
         inputs.append({**_tensor(each), "role": role, **own})
     outputs = [{**_tensor(each), "role": _OUTPUTS.get(each.name, "state")} for each in session.get_outputs()]
     made: dict[str, Any] = {
@@ -120,8 +121,10 @@ def _leaves(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
-def _mask(path: str, logs: LogRecord | None) -> dict[str, Any]:
-    return {"column": path if logs is None or logs.schema.action.mask is None else logs.schema.action.mask}
+def _mask(path: str, size: int, logs: LogRecord | None) -> dict[str, Any]:
+    """The column of a mask: a list of zeros and ones."""
+    column = path if logs is None or logs.schema.action.mask is None else logs.schema.action.mask
+    return {"columns": [{**_PLAIN, "column": column, "size": size, "length": size}]}
 
 
 def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None) -> dict[str, Any]:
@@ -140,8 +143,7 @@ def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None) -> dict[
     if len(shape) > 1:
         return {"frames": 1, "columns": None}
     names = [path or "0"] if shape == () else [f"{path}.{index}" if path else str(index) for index in range(*shape)]
-    plain = {"size": 1, "missing": "error", "length": None, "fill": None, "indicator": False}
-    return {"frames": 1, "columns": [{"column": name, **plain} for name in names]}
+    return {"frames": 1, "columns": [{"column": name, **_PLAIN} for name in names]}
 
 
 def _action(spec: Spec, logs: LogRecord | None) -> dict[str, Any]:
