@@ -148,6 +148,10 @@ class ActionRangeWarning(UserWarning):
     """Actions reach beyond what a policy in ``[-1, 1]`` can express, and no action scaler is set."""
 
 
+_ALIKE = 0.7
+"""How alike names must be: at difflib's own 0.6 ``created`` is a guess for ``reward``."""
+
+
 class ShortRunWarning(UserWarning):
     """A run is too short for what it is to learn."""
 
@@ -161,7 +165,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = list(known)
     same = [each for each in names if _plain(each) == _plain(name)]
     holding = [each for each in names if name in each or "".join(word[:1] for word in each.split("_")).endswith(name)]
-    near = same or (holding[:3] if len(name) > 1 and holding else difflib.get_close_matches(name, names, 1))
+    near = same or (holding[:3] if len(name) > 1 and holding else difflib.get_close_matches(name, names, 1, _ALIKE))
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

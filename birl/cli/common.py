@@ -17,7 +17,7 @@ from birl import algos, dataset, datasets, ope
 from birl.algorithm import Algorithm, load_learnable
 from birl.algorithm.elsewhere import called_here
 from birl.config import AlgorithmConfig
-from birl.dataset.log_files import FORMATS
+from birl.dataset.log_files import table_format
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError, ForeignFileError
 from birl.ope.page import printable
@@ -210,7 +210,7 @@ def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
         raise FileError(f"there is no file {name!r}: give the path of an .h5 file or the name of a dataset")
     if (path / "storage.json").is_file():
         return dataset.ReplayBuffer.open(path, picker, sampler=sampler)
-    if path.suffix in FORMATS and path.is_file():
+    if table_format(path) and path.is_file():
         raise ForeignFileError(
             f"{name!r} is a table: birl data schema {name} > schema.toml says what is in it, and birl data import "
             f"{name} --schema schema.toml --out episodes makes the folder to give here"

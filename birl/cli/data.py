@@ -11,7 +11,7 @@ import typer
 from birl.cli.common import load_dataset, note, print_table
 from birl.dataset import LogSchema, write_parquet
 from birl.dataset.log_files import import_files
-from birl.dataset.log_proposal import propose
+from birl.dataset.log_proposal import NO_REWARD, propose
 from birl.dataset.log_query import Query
 from birl.dataset.log_record import IMPORT
 from birl.dataset.splits import split as split_folder
@@ -40,9 +40,7 @@ def schema(logs: Logs = None, sql: Sql = None, database: Database = None) -> Non
     proposal = propose(_sources(logs, sql, database))
     print(proposal.text, end="")
     if "reward" in proposal.missing:  # who writes the schema to a file sees this all the same
-        note(
-            "no column is called like the reward: write its column below [reward], and take it out of the observations"
-        )
+        note(NO_REWARD)
 
 
 @app.command("import", short_help="Write logs as episodes, by a schema.")

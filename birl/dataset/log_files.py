@@ -216,10 +216,16 @@ class LogFile:
         require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
 
 
-def _format(file: Path) -> str:
+def table_format(file: Path) -> str | None:
+    """Of which kind a table is by its name, or ``None``."""
     suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
     kind = FORMATS.get(suffixes[-1].lower()) if suffixes else None
-    if kind is None or (file.suffix == ".gz" and kind not in ("csv", "json")):
+    return None if file.suffix == ".gz" and kind not in ("csv", "json") else kind
+
+
+def _format(file: Path) -> str:
+    kind = table_format(file)
+    if kind is None:
         known = ", ".join(FORMATS)
         raise ForeignFileError(f"{file} is of no known kind; logs are files {known}: convert it to Parquet")
     return kind

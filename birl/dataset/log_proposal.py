@@ -14,6 +14,9 @@ from birl.dataset.log_files import Logs, sources_of
 from birl.dataset.log_schema import toml
 from birl.errors import DataError, ShapeError
 
+NO_REWARD: Final = (
+    "no column is called like the reward, so that it may stand among the observations: write it below [reward] instead"
+)
 _NEEDED: Final = ("episode", "action", "reward")
 _SEEN: Final = 1000  # different values that are counted
 _LISTED: Final = 20  # categories that are proposed
@@ -209,9 +212,7 @@ def _missing(found: dict[str, list[str]]) -> list[str]:
     several = [role for role in _NEEDED if len(found[role]) > 1]
     others = [role for role in none if role != "reward"]
     said = [f"no column is called like the {' or the '.join(others)}: write which it is, below."] * bool(others)
-    if "reward" in none:
-        where = "what was earned in a step may stand among the observations below."
-        said.append(f"no column is called like the reward: {where}")
+    said += [NO_REWARD] * ("reward" in none)
     return said + [f"several columns are called like the {' and the '.join(several)}: take one, below."] * bool(several)
 
 

@@ -151,16 +151,7 @@ class DataReport:
             "birl": __version__,
             "title": self.title,
             "messages": [{"fact": fact, "refused": no, "message": text} for fact, (no, text) in said.items()],
-            "findings": [
-                {
-                    "family": one.family,
-                    "refused": one.refused,
-                    "fact": one.fact,
-                    "value": _json(one.value),
-                    "message": one.message,
-                }
-                for one in self.findings
-            ],
+            "findings": [one.as_dict() for one in self.findings],
             "advice": [vars(one) for one in self.advice],
             "checks": [
                 {

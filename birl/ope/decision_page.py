@@ -60,10 +60,7 @@ def as_json(found: Evaluation, said: Verdict | None = None) -> dict[str, Any]:
         "decides": found.decides,
         "differs_from_logs": _number(found.differs),
         "facts": {key: _number(value) for key, value in found.facts.items() if value is not None},
-        "findings": [
-            {"family": one.family, "refused": one.refused, "fact": one.fact, "message": one.message}
-            for one in found.findings
-        ],
+        "findings": [one.as_dict() for one in found.findings],
         "drift": None if found.drift is None else {"halves": list(found.drift), "refused": found.drifts},
     }
     if said is not None:

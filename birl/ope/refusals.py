@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -91,6 +92,13 @@ class Finding:
     def message(self) -> str:
         """All of it, in a line."""
         return f"{self.says}: {self.remedy}" if self.remedy else self.says
+
+    def as_dict(self) -> dict[str, Any]:
+        """As values of JSON; a value that is not known or not finite is ``None``."""
+        value = self.value if math.isfinite(self.value) else None
+        return {
+            "family": self.family, "refused": self.refused, "fact": self.fact, "value": value, "message": self.message
+        }
 
 
 _NEARER = "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"

@@ -43,7 +43,7 @@ def test_a_proposal_without_a_reward_says_so_beside_the_file(birl_: Any, logs: p
     names = ["profit" if name == "reward" else name for name in logs.column_names]
     pyarrow.parquet.write_table(logs.rename_columns(names), "logs/named.parquet")
     birl_("data", "schema", "logs/named.parquet")
-    assert "no column is called like the reward: write its column below [reward], and take it out" in birl_.notes
+    assert "stand among the observations: write it below [reward]" in birl_.notes
 
 
 def test_the_commands_of_the_guide(birl_: Any, logs: pyarrow.Table) -> None:

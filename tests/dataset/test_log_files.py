@@ -325,7 +325,7 @@ def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> 
         assert any(line.startswith(f'# {role} = "{name}"   # it may be: ') for line in lines), (role, text)
     assert any(line.startswith('# column = "cash"   # it may be: numbers') for line in lines)
     assert lines[2] == "# no column is called like the episode or the action: write which it is, below."
-    assert lines[3].startswith("# no column is called like the reward: what was earned in a step may stand among the")
+    assert lines[3].startswith("# no column is called like the reward, so that it may stand among the observations")
     place = next(row for row, line in enumerate(lines) if line.startswith('column = "cash"'))
     assert lines[place - 2] == "# if cash is the reward, take it out here and name it in [reward]"
     assert '# kind = …   # needed: "discrete", with values = […] or size = …, or "continuous"' in lines
@@ -343,7 +343,7 @@ def test_rewards_may_be_whole_numbers(paid: list[Any], tmp_path: Path) -> None:
     rows = pyarrow.table({"episode": [1, 1, 2, 2], "action": [0, 1, 0, 1], "clicks": paid, "same": [1.0] * 4})
     text = propose([write(rows, tmp_path / "log.parquet")]).text
     assert '# column = "clicks"   # it may be: ' in text and '# column = "same"' not in text
-    assert text.splitlines()[2].startswith("# no column is called like the reward: ")
+    assert text.splitlines()[2].startswith("# no column is called like the reward")
     assert propose([tmp_path / "log.parquet"]).missing == ("reward",)
     named = propose([write(rows.rename_columns(["episode", "action", "reward", "same"]), tmp_path / "b.parquet")]).text
     assert "no column is called like the reward" not in named and "if same is the reward" not in named
