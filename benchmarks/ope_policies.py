@@ -32,7 +32,7 @@ GAMMA, HORIZON = 0.9, 40
 """The question: weights of later steps are below 0.015."""
 RESULTS = Path(__file__).parent / "results"
 FIELDS = (
-    *("environment", "seed", "policy", "true", "true_gain"),
+    *("environment", "seed", "policy", "true", "true_gain", "true_gain_error"),
     *("fqe", "weighed", "lower", "upper", "ess", "verdict", "rank"),
 )
 HEAD = """
@@ -114,6 +114,12 @@ def discounted(episodes: list[Episode]) -> np.ndarray:
     return np.array([(GAMMA ** np.arange(len(e.rewards)) * e.rewards[:, 0]).sum() for e in episodes])
 
 
+def true_returns(env_id: str, policy: Any) -> np.ndarray:
+    """Returns of 20,000 episodes from the same first states for each policy: gains are of pairs."""
+    parts = [discounted(play(env_id, policy, 1000, 1_000_000 + 1000 * part)) for part in range(20)]
+    return np.concatenate(parts)
+
+
 def fitted(policy: Any, dataset: Any, steps: int) -> float:
     """The estimate of fitted Q evaluation, of the policy as it draws."""
     discrete = policy.spec.actions.discrete
@@ -133,12 +139,13 @@ def measure(name: str, seed: int, episodes: int, steps: int) -> list[dict[str, A
     order = sorted(alone, key=alone.__getitem__)
     behaviour = birl.ope.Mixture([policies[order[k]] for k in (1, 3, 5, 7)])
     policies = {key: birl.ope.Mixture([behaviour, policy], [0.75, 0.25]) for key, policy in policies.items()}
-    truth = {key: float(discounted(play(env_id, policy, 1000, 10_000)).mean()) for key, policy in policies.items()}
+    returns = {key: true_returns(env_id, policy) for key, policy in {"behaviour": behaviour, **policies}.items()}
+    truth = {key: float(each.mean()) for key, each in returns.items()}
+    gains = {key: returns[key] - returns["behaviour"] for key in policies}
     logged = play(env_id, behaviour, episodes, 50_000 + 1000 * seed)
     spec = behaviour.spec.actions
     space = birl.ActionSpace.DISCRETE if spec.discrete else birl.ActionSpace.CONTINUOUS
     data = create_infinite_replay_buffer(episodes=logged, action_space=space, action_size=spec.size)
-    earned = float(discounted(play(env_id, behaviour, 1000, 10_000)).mean())
     ranking = birl.ope.rank(policies, data, gamma=GAMMA, behaviour=behaviour, keep=len(policies))
     verdicts = birl.ope.verdicts(ranking.evaluations)
     weigher = "doubly_robust" if spec.discrete else "weighted_per_decision"
@@ -147,7 +154,9 @@ def measure(name: str, seed: int, episodes: int, steps: int) -> list[dict[str, A
         row = found.rows.get(weigher)
         interval = None if row is None else row.gain_interval
         rows.append({
-            "environment": env_id, "seed": seed, "policy": key, "true": truth[key], "true_gain": truth[key] - earned,
+            "environment": env_id, "seed": seed, "policy": key, "true": truth[key],
+            "true_gain": float(gains[key].mean()),
+            "true_gain_error": float(gains[key].std() / len(gains[key]) ** 0.5),
             "fqe": fitted(policies[key], data, steps), "weighed": np.nan if row is None else row.value,
             "lower": np.nan if interval is None else float(interval.lower),
             "upper": np.nan if interval is None else float(interval.upper),
@@ -190,7 +199,14 @@ def part(run: tuple[str, str], rows: list[dict[str, Any]]) -> str:
     gains = {word: [float(row["true_gain"]) for row in rows if row["verdict"] == word] for word in birl.ope.STATUS}
     wrong = sum(gain <= 0 for gain in gains["ship"]), sum(gain > 0 for gain in gains["do_not_ship"])
     said = ", ".join(f"{len(each)} `{word}`" for word, each in gains.items())
-    lines += ["", f"Verdicts: {said}; wrong: {wrong[0]} `ship`, {wrong[1]} `do_not_ship`.", ""]
+    held = sum(float(row["lower"]) <= float(row["true_gain"]) <= float(row["upper"]) for row in rows)
+    error = max(float(row["true_gain_error"]) for row in rows)
+    lines += [
+        "",
+        f"Verdicts: {said}; wrong: {wrong[0]} `ship`, {wrong[1]} `do_not_ship`. "
+        f"{held} of {len(rows)} intervals hold the true gain, whose standard error is {error:.3f} at most.",
+        "",
+    ]
     return f"**{run[0]}**, seed {run[1]}\n{HEAD}" + "\n".join(lines)
 
 

@@ -59,6 +59,7 @@ class Probing(Variant):
         expert: whether the data are the best actions.
         action: how far from the best action is still good.
         true_values: whether predicted values must be the true ones; a conservative algorithm's are lower.
+        slow: whether it belongs to the slow tier.
     """
 
     n_steps: int = 0
@@ -66,6 +67,7 @@ class Probing(Variant):
     expert: bool = False
     action: float = 0.3
     true_values: bool = True
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -783,7 +785,7 @@ ROWS: tuple[Row, ...] = (
             Variant("continuous", {"value_encoder_factory": None}, discrete=False),
             Variant("discrete, GRU", {"actor_encoder_factory": GRU, "value_encoder_factory": GRU}, discrete=True),
         ),
-        probes=(Probing("discrete", A3C_PROBE, True, n_steps=1920),),
+        probes=(Probing("discrete", A3C_PROBE, True, n_steps=1920, slow=True),),
         chain=(Chain("discrete", A3C_CHAIN, True, n_steps=6144),),
         apart="A3C",
     ),
@@ -877,8 +879,8 @@ ROWS: tuple[Row, ...] = (
             ),
         ),
         probes=(
-            Probing("", TRPO_GAIL, True, n_steps=1920, kinds=ACTION_PROBES, expert=True, true_values=False),
-            Probing("airl", TRPO_AIRL, False, 2560, ("action_observation",), True, true_values=False),
+            Probing("", TRPO_GAIL, True, 1920, ACTION_PROBES, True, true_values=False, slow=True),
+            Probing("airl", TRPO_AIRL, False, 2560, ("action_observation",), True, true_values=False, slow=True),
         ),
         chain=(Chain("airl", TRPO_AIRL, True, n_steps=6144, skill=1.0),),
         apart="TRPO",
@@ -889,7 +891,7 @@ ROWS: tuple[Row, ...] = (
             Variant("airl", {"reward": "airl"}, discrete=False),
             Variant("GRU", {"actor_encoder_factory": GRU, "value_encoder_factory": GRU}, discrete=True),
         ),
-        probes=(Probing("", A2C_GAIL, True, n_steps=2560, kinds=ACTION_PROBES, expert=True, true_values=False),),
+        probes=(Probing("", A2C_GAIL, True, 2560, ACTION_PROBES, True, true_values=False, slow=True),),
         chain=(Chain("airl", A2C_AIRL, True, n_steps=8192, skill=1.0),),
         apart="A2C",
     ),

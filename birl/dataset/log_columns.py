@@ -115,10 +115,13 @@ def check_columns(wanted: tuple[str, ...], there: tuple[str, ...], origin: str) 
     """Raise `DataError` unless each of the wanted columns is there once."""
     check_count(len(there), 1, origin)
     for name in wanted:
-        if there.count(name) != 1:
-            found = f"{there.count(name)} columns" if name in there else "no column"
+        if name not in there:
             hint = did_you_mean(name, there) or f"; there are: {', '.join(map(repr, there[:20]))}"
-            raise DataError(f"{origin} has {found} {name!r:.60}, which the schema names{hint}")
+            raise DataError(f"{origin} has no column {name!r:.60}, which the schema names{hint}")
+        if there.count(name) > 1:
+            raise DataError(
+                f"{origin} has {there.count(name)} columns {name!r:.60}, which the schema names: rename all but one"
+            )
 
 
 def column_of_array(given: Any, name: str, where: Where) -> Column:

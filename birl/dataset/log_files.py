@@ -426,6 +426,11 @@ class ReadErrors:
 
     def __exit__(self, kind: Any, error: BaseException | None, *_: object) -> None:
         arrow = require("pyarrow", "logs")
+        if isinstance(error, UnicodeDecodeError):
+            raise CorruptFileError(
+                f"{self._file} is no text in UTF-8 ({error.reason} 0x{error.object[error.start]:02x}): save it in this "
+                "encoding"
+            ) from error
         if not isinstance(error, arrow.ArrowException | OSError) or isinstance(error, BirlError):
             return
         text, what = " ".join(str(error).split()), _format(self._file)
@@ -442,6 +447,8 @@ class ReadErrors:
                 f"{row}{self._file}, column {match[1]!r:.60}: {value:.60} is of the type {match[3]}, others in this "
                 f"column are of the type {match[2]}: give a column one type in all lines"
             ) from error
+        if what == "json" and next(_blocks(self._file), b"").lstrip().startswith(b"["):
+            raise CorruptFileError(f"{self._file} holds one array: write its objects one a line (.jsonl)") from error
         raise CorruptFileError(
             f"{self._file} cannot be read as {what} ({text:.200}): it is damaged, cut off or of another kind: write "
             "it again"

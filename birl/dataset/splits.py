@@ -113,7 +113,7 @@ def _order(
         if cluster is not None and len(np.unique(cluster)) < len(cluster):
             raise DataError(
                 "the episodes belong to clusters, which would be in several parts, so that one would know of another: "
-                "split by cluster, or leave cluster out of the schema if its episodes are independent"
+                "split by cluster (--by cluster), or leave cluster out of the schema if its episodes are independent"
             )
         return rng.permutation(len(first)), None
     if cluster is None:

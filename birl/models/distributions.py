@@ -107,7 +107,7 @@ class Normal:
         """See `Distribution.log_probability`."""
         density = _log_density((action - self.mean) * (-self.log_std).exp(), self.log_std) - log_slope
         if clipped:
-            beyond = torch.special.log_ndtr((action.sign() * self.mean - 1.0) * (-self.log_std).exp())
+            beyond = _log_ndtr((action.sign() * self.mean - 1.0) * (-self.log_std).exp())
             density = _inside(action, torch.where(action.abs() >= ATANH_LIMIT, beyond, density))
         return density.sum(-1)
 
@@ -450,6 +450,19 @@ def _log_density(noise: Tensor, log_std: Tensor) -> Tensor:
 
 def _log_jacobian(raw: Tensor) -> Tensor:
     return 2.0 * (_LOG_2 - raw - F.softplus(-2.0 * raw))
+
+
+def _log_ndtr(x: Tensor) -> Tensor:
+    """Logarithm of the standard normal distribution function, to 1e-7.
+
+    That of torch overflows in ONNX from -13 on. Far below 0 it is the continued fraction of the Mills ratio.
+    """
+    below = -x.clamp(max=-2.5)
+    fraction = below
+    for k in range(20, 0, -1):
+        fraction = below + k / fraction
+    far = -0.5 * below.square() - _HALF_LOG_2PI - fraction.log()
+    return torch.where(x < -2.5, far, (0.5 + 0.5 * torch.erf(x.clamp(min=-2.5) * math.sqrt(0.5))).log())
 
 
 def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:

@@ -71,7 +71,8 @@ def ends(seen: Seen) -> Check:
     at_limit = None
     if len(ended) and (longest := length.max()) >= _LONG:
         at_limit = float((ended == longest).mean()) if (ended == longest).sum() >= _OFTEN else 0.0
-    censored = float(np.mean(of["censored"] != 0)) if "censored" in of else None
+    cut = ~of["terminated"].astype(bool) & (length < length.max())
+    censored = float(np.mean(cut | (of["censored"] != 0 if "censored" in of else False)))
     numbers = {"terminated": int(of["terminated"].sum()), "truncated": int(of["truncated"].sum())}
     numbers["running"] = len(length) - sum(numbers.values())
     about = "After a termination nothing is earned, after a cut something unknown: "

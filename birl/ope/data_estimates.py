@@ -109,6 +109,7 @@ def propensities(seen: Seen, of: Behaviour, loggers: Sequence[str]) -> Check:
         error = abs(float(ratio.mean()) - 1)
         sure = error > 4 * float(ratio.std()) / math.sqrt(len(ratio))  # beyond chance
         facts |= {"inverse_propensity": error if sure else 0.0, "certain": float(1 - drawn.mean())}
+        facts["propensity_rows"] = _beside_a_model(of, drawn)
         facts["propensity_floor"] = float(p.min())
         numbers = {"mean of 1 / (propensity x number of possible actions that were ever taken)": float(ratio.mean())}
         if of.vector is not None:
@@ -138,6 +139,18 @@ def propensities(seen: Seen, of: Behaviour, loggers: Sequence[str]) -> Check:
         heads = ["logger", "steps", "mean log-propensity", "mean by the model"]
         tables["By logger"] = Table(heads, rows)
     return Check(title, about, facts, numbers, tables, figures)
+
+
+def _beside_a_model(of: Behaviour, drawn: Array) -> float | None:
+    """By how much the mean of ``m(a|x) / p`` is above 1, for a model ``m`` that has not seen the episode.
+
+    For right propensities it is at most 1, whatever the model: the sum of what it says of all actions. Those of other
+    rows are not high where the model is. The lower end of its interval.
+    """
+    if of.log_model is None or of.logged is None or len(np.unique(of.groups[drawn])) < 2:
+        return None
+    ratio = np.exp(of.log_model - of.logged)[drawn]
+    return max(0.0, float(t_interval(Estimate(ratio), 0.999, clusters=of.groups[drawn]).lower) - 1)
 
 
 def _excess(of: Behaviour) -> float | None:

@@ -28,10 +28,14 @@ _APART: Final = 0.02
 """Logarithms of ratios that are nearer to 0 are 0: logs may hold float32."""
 SUPPORTED: Final = 1e-3
 """The least propensity of an action that logs hold."""
+TAKEN: Final = 10
+"""How often logs must have an action to hold it: of fewer steps neither weights nor models know what it leads to."""
 MARGINAL: Final = 100
 """Features that ratios of visits may have."""
 COMPARED: Final = 2000
 """Steps at which policies are compared with each other."""
+_UNEVEN: Final = 0.1
+"""How far the time to the next step may be from one unit."""
 _AT_ONCE: Final = 20_000
 
 
@@ -114,6 +118,18 @@ class Logged:
         reward, at, ends = (column[self.mask] for column in (self.reward, step, last))
         return Steps(self.x, self.action, reward, at, ends, self.gamma)
 
+    def unsupported(self, every: Array) -> float:
+        """Share of a policy's probability on choices that the logs do not hold.
+
+        Args:
+            every: its `probabilities` of these steps.
+        """
+        held = np.bincount(self.action, minlength=self.choices) >= TAKEN
+        held = np.broadcast_to(held, every.shape)
+        if self.propensities is not None:
+            held = held & (self.propensities > SUPPORTED)
+        return float(unsupported_mass(every[:, None], held[:, None], np.ones((len(every), 1), bool)))
+
     def probabilities(self, policy: Any) -> Array:
         """Of all choices at each step, ``[N, A]``."""
         every = np.exp(_in_parts(log_probability_of(policy), self.observations))
@@ -158,12 +174,8 @@ class Logged:
                 v_logged = self.pad((self.propensities * all_q).sum(-1))
         of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v, z)
         facts: dict[str, float | None] = {}
-        if every is not None and self.propensities is not None:
-            everything = self.propensities > SUPPORTED
-            shape = (*self.mask.shape, self.choices)
-            target_, known = np.zeros(shape), np.ones(shape, bool)
-            target_[self.mask], known[self.mask] = every, everything
-            facts["unsupported"] = float(unsupported_mass(target_, known, self.mask))
+        if every is not None:
+            facts["unsupported"] = self.unsupported(every)
         some = None if every is None else every[:: -(-len(every) // COMPARED)]
         return View(of, v_logged, facts, some)
 
@@ -222,10 +234,13 @@ def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logg
     facts: dict[str, float | None] = {"episodes": float(len(episodes))}
     if cluster is not None:
         facts["clusters"] = float(len(np.unique(cluster)))
-    censored = _column(episodes, "censored", None)
-    if censored is not None:
-        marked = [bool(np.any(each.extra["censored"])) and len(each.rewards) < cut for each in episodes]
-        facts["censored"] = float(np.mean(marked))
+    # After an end rewards count as none, which is so after terminations alone.
+    marked = (not each.terminated or np.any((each.extra or {}).get("censored", False)) for each in episodes)
+    short = (len(each.rewards) < cut for each in episodes)
+    facts["censored"] = float(np.mean([a and b for a, b in zip(marked, short, strict=True)]))
+    gaps = _column(episodes, "time_gap", cut)
+    if gaps is not None and gamma < 1:
+        facts["uneven_steps"] = float(np.mean(np.abs(gaps - 1) > _UNEVEN))
     steps = np.repeat(part, mask.sum(1))
     logged, vector = _propensities(behaviour, episodes, cut, observations, action, choices, x, steps)
     if logged is None:

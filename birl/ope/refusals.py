@@ -164,6 +164,11 @@ _DATA_LIMITS = (
         "look at the propensities: are they those of the logged actions, by the policy that acted?",
     ),
     Limit(
+        "propensity_rows", _ON, 0.05, None,
+        "a model's probabilities of the logged actions are {} higher than the propensities, on average of their ratios",
+        "look at the propensities: does each stand in the row of its action?",
+    ),
+    Limit(
         "propensity_calibration", _ON, 0.02, 0.05, "logged propensities are off by {} on average",
         "look at the propensities: are they those of the policy that acted?",
     ),
@@ -187,9 +192,16 @@ _DATA_LIMITS = (
 LIMITS = (
     Limit("episodes", ALL, 100, LEAST_EPISODES, "there are {} episodes", _LOG_MORE, too_low=True),
     Limit("clusters", ALL, 50, LEAST_EPISODES, "there are {} clusters", _LOG_MORE, too_low=True),
-    Limit("censored", ALL, 0.05, 0.2, "{} of the episodes are cut off by the end of the log", "take a shorter horizon"),
     Limit(
-        "unsupported", ALL, 0.01, 0.05, "{} of the policy's probability is on actions that the logs do not hold",
+        "censored", ALL, 0.05, 0.2, "{} of the episodes are cut off before the horizon, not terminated",
+        "take a shorter horizon, or mark ends after which nothing more is earned as terminations",
+    ),
+    Limit(
+        "uneven_steps", ALL, 0.05, None, "{} of the steps are shorter or longer than the unit of time",
+        "the discount counts steps, not time: take gamma 1 and a horizon, or make rows of equal times",
+    ),
+    Limit(
+        "unsupported", ALL, 0.01, 0.05, "{} of the policy's probability is on actions that the logs hardly hold",
         "let the logging policy try them, with a floor, or forbid them to the policy",
     ),
     Limit(
@@ -304,7 +316,9 @@ def model_facts(robust: Estimate, model: Estimate, ess: float) -> dict[str, floa
         model: of `direct_method`, of the same episodes.
         ess: the effective sample size of the weights.
     """
-    differs = not t_interval(robust - model, 0.99).holds(0.0)
+    apart = robust - model
+    rounding = 1e-3 * max(abs(float(robust.value)), float(robust.terms.std()))  # of a model without chance
+    differs = not t_interval(apart, 0.99).holds(0.0) and abs(float(apart.value)) > rounding
     return {"model_differs": float(differs), "ess_where_model_differs": ess if differs else None}
 
 

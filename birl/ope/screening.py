@@ -12,10 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from birl.errors import DataError
-from birl.ope.diagnostics import unsupported_mass
 from birl.ope.estimators import weighted_per_decision
 from birl.ope.linear import weighted_q
-from birl.ope.logged import SUPPORTED, Logged
+from birl.ope.logged import Logged
 from birl.ope.refusals import judge
 from birl.ope.weights import Trajectories
 from birl.types import Array
@@ -47,11 +46,8 @@ def _value(policy: Any, logs: Logged) -> float:
     every = logs.probabilities(policy) if logs.choices else None
     if every is None or logs.x is None:
         return _weighted(logs, logs.ratios(policy, every))
-    if logs.propensities is not None:
-        held, steps = logs.propensities > SUPPORTED, np.ones((len(every), 1), bool)
-        away = float(unsupported_mass(every[:, None], held[:, None], steps))
-        if any(one.refused for one in judge({"unsupported": away})):
-            return -np.inf
+    if any(one.refused for one in judge({"unsupported": logs.unsupported(every)})):
+        return -np.inf
     first = np.append(0, np.cumsum(logs.mask.sum(1))[:-1])
     q = weighted_q(logs.steps(), every, np.ones((1, len(every))))[0, first]
     return float((every[first] * q).sum(-1).mean())

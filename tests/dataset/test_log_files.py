@@ -151,7 +151,13 @@ def changed(file: Path, change: Any) -> Path:
         ("log.csv", lambda data: data.splitlines()[0] + b"\n", EmptyDataError, "has 0 rows"),
         ("log.csv", lambda data: data + b"1,2\n", CorruptFileError, "Expected 9 columns, got 2"),
         ("log.csv", lambda data: data.replace(b"trip", b"tour", 1), DataError, "no column 'trip'"),
+        ("log.csv", lambda data: data.decode().encode("utf-16"), CorruptFileError, "is no text in UTF-8"),
+        ("log.csv", lambda data: data.replace(b"speed", b"sp\xe9ed", 1), CorruptFileError, "is no text in UTF-8"),
         ("log.jsonl", lambda data: data + b"{", CorruptFileError, "cannot be read as json"),
+        (
+            "log.jsonl", lambda data: b"[" + b",".join(data.splitlines()) + b"]", CorruptFileError,
+            "holds one array: write its objects one a line",
+        ),
         ("log.jsonl", lambda data: b"\n", CorruptFileError, "cannot be read as json"),
     ],
 )
@@ -267,7 +273,7 @@ def test_parts_share_no_episode_and_lose_none(
 
 
 def test_parts_that_say_nothing_are_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the episodes belong to clusters.*split by cluster"):
+    with pytest.raises(DataError, match="the episodes belong to clusters.*split by cluster \\(--by cluster\\)"):
         split(data, "episode", {"train": 0.6, "certify": 0.4})
     with pytest.raises(DataError, match="'certify' would have 20 of 100 clusters.*at least 0.3, or log at least 150"):
         split(data, "cluster", {"train": 0.8, "certify": 0.2})

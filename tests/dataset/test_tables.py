@@ -377,7 +377,7 @@ def test_what_is_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         from_table(plain(), "x")  # type: ignore[arg-type]
     with pytest.raises(EmptyDataError, match="the table has 0 rows"):
         from_table({name: [] for name in plain()}, own)
-    with pytest.raises(DataError, match="has 2 columns 'x'"):
+    with pytest.raises(DataError, match="has 2 columns 'x', which the schema names: rename all but one"):
         twice = pyarrow.table([[1], [1], [1], [0], [1.0], [1.0]], names=["trip", "done", "x", "a", "r", "x"])
         from_table(twice, own)
     nested = pyarrow.table({**plain(), "x": [{"y": 1}] * 4})

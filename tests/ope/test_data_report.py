@@ -304,6 +304,16 @@ def propensity_excess(logs: Logs) -> None:
 
 
 @planted
+def propensity_rows(logs: Logs) -> None:
+    """Each stands a row too late: their inverse and their likelihood are right on average."""
+    logs.observation *= 2
+    score = np.exp(logs.observation)
+    score /= score.sum(1, keepdims=True)
+    logs.action = (score.cumsum(1) > logs.rng.random((len(score), 1))).argmax(1)
+    logs.vector, logs.propensity = None, np.roll(score[np.arange(len(score)), logs.action], 1)
+
+
+@planted
 def propensity_calibration(logs: Logs) -> None:
     """Of a softmax at another temperature."""
     sharp = logs.vector**2.5
@@ -325,9 +335,11 @@ def history(logs: Logs) -> None:
 
 FOLLOWS = {
     "leak_next_reward": {"history"},  # the column of the step before foretells the reward
-    "leak_action": {"propensity_excess"},  # and an observation, the action
+    "leak_action": {"propensity_excess", "propensity_rows"},  # and an observation, the action
+    "leak_reward": {"propensity_rows"},  # which it says with the others
+    "propensity_excess": {"propensity_rows"},
     "certain": {"near_certain"},
-    "propensity_calibration": {"propensity_excess", "inverse_propensity"},
+    "propensity_calibration": {"propensity_excess", "propensity_rows", "inverse_propensity"},
 }
 
 

@@ -232,7 +232,20 @@ def test_what_cannot_be_told() -> None:
     users = {"cluster": np.arange(200) % 5}
     assert "there are 5 clusters" in cannot(evaluate(Told(POLICY), logs(200, extra=users), gamma=0.95))
     cut = {"censored": np.arange(200) % 2}
-    assert "cut off by the end" in cannot(evaluate(Told(POLICY), logs(200, extra=cut), gamma=0.95, horizon=9))
+    assert "cut off before" in cannot(evaluate(Told(POLICY), logs(200, extra=cut), gamma=0.95, horizon=9))
+    data = logs(200)
+    shorter = [replace(each, terminated=bool(i % 3)) for i, each in enumerate(data.episodes)]  # the log cut the others
+    told = create_infinite_replay_buffer(episodes=shorter, action_space=ActionSpace.DISCRETE, action_size=3)
+    assert "cut off before" in cannot(evaluate(Told(POLICY), told, gamma=0.95, horizon=9))
+    short = evaluate(Told(POLICY), told, gamma=0.95, horizon=min(len(each.rewards) for each in shorter))
+    assert short.facts["censored"] == 0
+
+
+def test_steps_of_uneven_length_are_doubted() -> None:
+    gaps = {"time_gap": np.where(np.arange(200) % 5, 1.0, 2.5)}
+    found = evaluate(Told(POLICY), logs(200, extra=gaps), gamma=0.95)
+    assert any("the discount counts steps, not time" in one.message for one in found.findings)
+    assert "uneven_steps" not in evaluate(Told(POLICY), logs(200, extra=gaps), gamma=1.0, horizon=3).facts
 
 
 def test_propensities_that_are_wrong_are_refused() -> None:
@@ -253,7 +266,26 @@ def test_actions_that_no_log_holds_are_refused() -> None:
         extra = {"log_propensity": np.full(3, np.log(0.999)), "propensities": np.tile(table[0], (3, 1))}
         episodes.append(Episode(x, np.zeros((3, 1), int), rng.normal(size=(3, 1)), True, extra=extra))
     data = create_infinite_replay_buffer(episodes=episodes, action_space=ActionSpace.DISCRETE, action_size=3)
-    assert "on actions that the logs do not hold" in cannot(evaluate(Told(POLICY), data))
+    assert "on actions that the logs hardly hold" in cannot(evaluate(Told(POLICY), data))
+
+
+@pytest.mark.parametrize("what", ["propensities of the logged actions", "vectors"])
+def test_actions_that_logs_hold_too_seldom_are_refused(what: str) -> None:
+    """What costs 100 was hardly ever taken: neither weights nor a model can know it."""
+    rng = np.random.default_rng(0)
+    share = np.array([0.5, 0.5, 0.0]) if what != "vectors" else np.array([0.4995, 0.4995, 0.001001])
+    episodes = []
+    for _ in range(300):
+        action = int(rng.choice(2))
+        extra = {"log_propensity": np.log(share[[action]])}
+        if what == "vectors":
+            extra["propensities"] = (share / share.sum())[None]
+        x, reward = np.eye(5, dtype=np.float32)[[rng.integers(5)]], rng.normal(-10, 1, (1, 1))
+        episodes.append(Episode(x, np.array([[action]]), reward, True, extra=extra))
+    data = create_infinite_replay_buffer(episodes=episodes, action_space=ActionSpace.DISCRETE, action_size=3)
+    assert "on actions that the logs hardly hold" in cannot(evaluate(Told(np.tile([0.75, 0.15, 0.1], (5, 1))), data))
+    nearer = evaluate(Told(np.tile([0.75, 0.245, 0.005], (5, 1))), data)
+    assert nearer.facts["unsupported"] == pytest.approx(0.005) and nearer.decides is not None
 
 
 def test_estimated_propensities() -> None:

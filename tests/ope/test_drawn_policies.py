@@ -143,9 +143,10 @@ POLICIES: dict[str, Any] = {
     "sampled": lambda: Sampled(sac()),
     "mixture": lambda: Mixture([EpsilonGreedy(dqn(), 0.3), Softmax(dqn(seed=1))], [0.8, 0.2]),
     "mixture of densities": lambda: Mixture([sac(), Gaussian(td3(), 0.3)]),
+    "narrow and wide": lambda: Mixture([Gaussian(td3(), [0.05, 0.01]), Gaussian(td3(), [9.0, 2.0])]),
 }
 FILES = [(name, suffix) for name in POLICIES for suffix in (".pt", ".onnx")]
-FAST = [("gaussian", ".onnx"), ("mixture of densities", ".pt")]
+FAST = [("narrow and wide", ".onnx"), ("mixture of densities", ".pt")]
 
 
 def exported(policy: Any, path: Path, x: Any, noise: Any) -> tuple[Any, Any]:
