@@ -131,7 +131,7 @@ def report(
 @app.command(short_help="Divide episodes into parts.")
 def split(
     data: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `birl data import` wrote.")],
-    by: Annotated[str, typer.Option(help="episode, cluster or time.")] = "episode",
+    by: Annotated[str, typer.Option(help="episode, cluster or time; cluster, if the schema names one.")] = "episode",
     shares: Annotated[str, typer.Option(help="Shares of the episodes.")] = "train=.6,select=.2,certify=.2",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the parts go; by default into DIR.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Fixes what is drawn.")] = 0,

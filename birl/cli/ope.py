@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import typer
 
 from birl import ope
+from birl._version import __version__
 from birl.algos import CQL, CalQL, DiscreteCQL
 from birl.cli.common import (
     import_own,
@@ -115,7 +117,9 @@ def report(
     reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)  # before anybody sees an answer
     notes = [f"these episodes were looked at before: what is said of them is too good ({dataset})"] if reused else []
     if out is not None:
-        write_report(out, found, said, notes)
+        told = {name: f"{_in_words(policy.told())}; SHA-256 {_digest_of(name)}" for name, policy in policies.items()}
+        told |= {"episodes": f"{dataset}; digest {contents}", "date": f"{date.today()}, birl {__version__}"}
+        write_report(out, found, said, notes, told)
     for text in notes:
         note(text)
     _say(found, said, out, as_json_, notes)
@@ -365,6 +369,14 @@ def _policies(models: list[Path], device: str, own: str | None, drawn: dict[str,
         if steps is not None and (made := step_of(file)) < steps:
             note(f"{path}: its newest model is of step {made}, and the run was to make {steps}")
     return {str(path): policy for path, (_, policy) in found.items()}
+
+
+def _in_words(told: Mapping[str, Any]) -> str:
+    """A policy as people say it: EpsilonGreedy of DiscreteCQL, epsilon 0.1."""
+    own = [f"{key} {value}" for key, value in told.items() if key not in ("type", "draws", "of", "members")]
+    own += [f"{one['weight']:g} times {_in_words(one)}" for one in told.get("members", ())]
+    of = f" of {told['of']}" if "of" in told else ""
+    return ", ".join([f"{told['type']}{of}{'' if told['draws'] else ', greedy'}", *own])
 
 
 def _behaviour(name: str, device: str) -> Any:

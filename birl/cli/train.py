@@ -112,7 +112,7 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="Run folder: models, metrics, checkpoint; by default runs/ALGO-DATA-seedN."),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(metavar="NAME|FILE.h5", help="Logged data to train from.")] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME|FILE.h5|DIR", help="Logged data to train from.")] = None,
     env_id: Annotated[
         str | None,
         typer.Option(help="Environment to train in; with --dataset, to evaluate in. Gymnasium id or module:factory."),
@@ -199,7 +199,7 @@ def train(
     """
     asked = {name for name, value in locals().items() if value is not None and value is not False}
     if dataset is None and env_id is None:
-        raise ConfigError("nothing to learn from: give --dataset NAME or FILE.h5, or --env-id ID")
+        raise ConfigError("nothing to learn from: give --dataset NAME, FILE.h5 or DIR, or --env-id ID")
     if own is not None:
         import_own(own)
     algorithm = algorithm_class(algo)
@@ -463,7 +463,7 @@ def check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None, show
     if dataset is not None and "fit" not in algorithm.learns_from.loops:
         raise ConfigError(f"{name} learns in an environment only: give --env-id ID and leave out --dataset {dataset}")
     if dataset is None and "fit_online" not in algorithm.learns_from.loops:
-        raise ConfigError(f"{name} learns from logged data only: give --dataset NAME or FILE.h5, too")
+        raise ConfigError(f"{name} learns from logged data only: give --dataset NAME, FILE.h5 or DIR, too")
     if algorithm.learns_from.demonstrated != (shown is not None):
         needs = "imitates an expert: give --demonstrations NAME or FILE.h5" if shown is None else "takes no"
         raise ConfigError(f"{name} {needs}{'' if shown is None else ' --demonstrations, which are for GAIL'}")

@@ -34,7 +34,7 @@ _NAMES: Final = {
     "propensity": "propensity|propensities|p_?scores?|pscore|action_?prob(ability)?|prob(ability)?|p"
     "|behaviou?r_?prob(ability)?|action_?logp|log_?p(rob)?|action_?log_?prob|_?label_?probability",
     "mask": "action_?mask|possible_?actions_?mask|allowed(_?actions)?|legal_?actions(_?mask)?",
-    "logger": "logger|policy(_?(id|name|version))?|model(_?(id|version))?|behaviou?r_?policy",
+    "logger": "logger|policy(_?(id|name|version))?|model_?(id|version)|behaviou?r_?policy",
     "cluster": "cluster|user(_?id)?|customer(_?id)?|patient(_?id)?|machine(_?id)?|device(_?id)?|uid",
     "next": "next_?(obs|observations?|state|features|state_?features|action|actions)|new_?obs",
 }  # fmt: skip

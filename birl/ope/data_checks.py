@@ -68,16 +68,18 @@ def ends(seen: Seen) -> Check:
     """How episodes end, and whether a time limit is among the terminations."""
     of, length = seen.episodes, seen.episodes["length"]
     ended = length[of["terminated"]]
-    at_limit = None
-    if len(ended) and (longest := length.max()) >= _LONG:
+    at_limit, longest = None, length.max()
+    if len(ended) and longest >= _LONG:
         at_limit = float((ended == longest).mean()) if (ended == longest).sum() >= _OFTEN else 0.0
     cut = ~of["terminated"].astype(bool) & (length < length.max())
     censored = float(np.mean(cut | (of["censored"] != 0 if "censored" in of else False)))
     numbers = {"terminated": int(of["terminated"].sum()), "truncated": int(of["truncated"].sum())}
     numbers["running"] = len(length) - sum(numbers.values())
-    about = "After a termination nothing is earned, after a cut something unknown: "
+    about = "After a termination nothing is earned, after a cut something unknown: a limit that is marked as an end of "
+    about += "the task changes every value that is learned."
+    about += "" if longest >= _LONG else f" Such a limit is not looked for in episodes of less than {_LONG} steps."
     return Check(
-        "Ends", about + "a limit that is marked as an end of the task changes every value that is learned.",
+        "Ends", about,
         {"ends_at_limit": at_limit, "censored": censored}, numbers,
     )  # fmt: skip
 

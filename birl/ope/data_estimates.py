@@ -245,10 +245,11 @@ def _lowered(
 ) -> float:
     """By which share of the error of a ``blind`` guess an error is lower, 0 if that may be chance; noted in ``rows``.
 
-    Not as a share of the error itself: where the world is almost certain, that is the error of a small model.
+    Not as a share of the error itself: where the world is almost certain, that is the error of a small model. Where
+    that model is worse than the blind guess, only what is better than the guess counts.
     """
     gain = t_interval(Estimate(without - with_), clusters=groups)
-    share = float((without - with_).mean()) / blind
+    share = (min(float(without.mean()), blind) - float(with_.mean())) / blind
     rows.append([name, float(without.mean()), float(with_.mean()), blind, share])
     return share if gain.lower > 0 else 0.0
 

@@ -62,7 +62,8 @@ RULES: Final = (
         "IQL, AWAC or CRR, or BC on the best tenth; sampling weighted by return", "Hong et al. 2023, arXiv:2306.13085",
     ),
     Rule(
-        {_DISCRETE: (1, 1), GOOD: (0.6, 1), QUALITY: (0, 0.4)}, "choices, few good episodes among many poor ones",
+        {_DISCRETE: (1, 1), GOOD: (0.6, 1), QUALITY: (0, 0.4)},
+        "discrete actions, few good episodes among many poor ones",
         "DiscreteIQL or DiscreteAWR, or DiscreteBC on the best tenth; sampling weighted by return",
         "Hong et al. 2023, arXiv:2306.13085",
     ),
@@ -75,11 +76,11 @@ RULES: Final = (
         "IQL or CQL", "Kostrikov et al. 2021, arXiv:2110.06169",
     ),
     Rule(
-        {_DISCRETE: (1, 1), PAIRS: (0.3, 1), OBSERVED: (0, 0.8)}, "choices as actions, much of the world seen",
+        {_DISCRETE: (1, 1), PAIRS: (0.3, 1), OBSERVED: (0, 0.8)}, "discrete actions, much of the world seen",
         "DiscreteCQL, or the family of DQN", "Schweighofer et al. 2022, arXiv:2111.04714",
     ),
     Rule(
-        {_DISCRETE: (1, 1), PAIRS: (0, 0.3)}, "choices as actions, little of the world seen, or again and again",
+        {_DISCRETE: (1, 1), PAIRS: (0, 0.3)}, "discrete actions, little of the world seen, or again and again",
         "DiscreteBCQ or DiscreteIQL", "Schweighofer et al. 2022, arXiv:2111.04714",
     ),
     Rule(
@@ -177,7 +178,7 @@ class DataReport:
         lead: list[Any] = [words, *map(_note, said.values())]
         rows = [[one.looks, one.advice, one.reason, one.source] for one in self.advice]
         advice: Any = Table(["the data look like", "try first", "because", "source"], rows)
-        advice = advice if rows else "No rule knows data that look like these."
+        advice = advice if rows else "No rule of thumb fits these data."
         about = "Never applied by itself: which algorithm is better is found by evaluation, on other episodes."
         sections = [Section("Advice", [about, advice])] + [_section(each, said) for each in self.checks]
         return render_page(f"Logged data: {self.title}" if self.title else "Logged data", sections, lead)

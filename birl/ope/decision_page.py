@@ -35,8 +35,8 @@ _BESIDE: Final = (
 )
 _MOST_COLUMNS: Final = 12
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1, if all is right)"}
-_HEAD: Final = ("estimator", "value", "from", "to", "gain", "from", "to", "refused for")
-_FACTS: Final = ("figure", "what would be said past a limit", "value", "doubtful", "refused")
+_HEAD: Final = ("estimator", "value", "value from", "to", "gain", "gain from", "to", "refused for")
+_FACTS: Final = ("figure", "what it says", "value", "doubtful", "refused")
 
 
 def as_json(found: Evaluation, said: Verdict | None = None) -> dict[str, Any]:
@@ -81,7 +81,8 @@ def as_json(found: Evaluation, said: Verdict | None = None) -> dict[str, Any]:
 
 
 def write_report(
-    folder: str | Path, found: Mapping[str, Evaluation], said: Mapping[str, Verdict], notes: Sequence[str] = ()
+    folder: str | Path, found: Mapping[str, Evaluation], said: Mapping[str, Verdict], notes: Sequence[str] = (),
+    asked: Mapping[str, str] | None = None,
 ) -> None:
     """Write ``report.html`` and ``report.json``.
 
@@ -90,6 +91,7 @@ def write_report(
         found: evaluations by name.
         said: verdicts by name.
         notes: what a reader must know first, such as that episodes were used before.
+        asked: what was evaluated, of what and when, by name.
 
     Raises:
         MissingExtraError: without jinja2.
@@ -97,9 +99,11 @@ def write_report(
     """
     lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
     lead += [Note(_MARKS[one.verdict], f"{name}: {_WORDS[one.verdict]}") for name, one in said.items()]
+    lead += [Table(["evaluated", ""], [[*row] for row in asked.items()])] if asked else []
     sections = [part for name in found for part in _sections(found[name], said[name])]
     page = render_page("From logs to a decision", sections, lead)
-    _write(folder, "report", page, {"notes": list(notes), "policies": [as_json(found[k], said[k]) for k in found]})
+    policies = [as_json(found[k], said[k]) for k in found]
+    _write(folder, "report", page, {"notes": list(notes), "asked": dict(asked or {}), "policies": policies})
 
 
 def ranking_as_json(found: Ranking, notes: Sequence[str] = ()) -> dict[str, Any]:
@@ -154,7 +158,7 @@ def _sections(found: Evaluation, said: Verdict) -> list[Section]:
     asked = f"A gain of more than {said.min_gain:g} is asked for, with a confidence of {said.confidence:.4g}, over"
     against = "what the logs earned." if found.against == "logs" else f"{found.against}."  # last: names may be cut
     parts.append(f"{found.episodes} episodes, {found.steps} steps. {asked} {against}")
-    head = "What must be true for it to hold, and no log can show"
+    head = "Assumptions, which no log can check"
     parts.append(Table([head], [[text] for text in said.assumptions]))
     confounding: list[str | Table | Note | Figure] = []
     if said.ranges:
@@ -185,22 +189,25 @@ def _estimates(found: Evaluation) -> list[str | Table | Note | Figure]:
 
     def cells(name: str, row: Row) -> list[Any]:
         label = f"{name}{' (decides)' if name == found.decides else ''}"
-        gain = [float(row.gain.value), *_ends(row.gain_interval)]
-        return [label, row.value, *_ends(row.interval), *gain, _refused_for(name, findings)]
+        known = [row.value, *_ends(row.interval), float(row.gain.value), *_ends(row.gain_interval)]
+        return [label, *([None] * len(known) if row.refused else known), _refused_for(name, findings)]
 
     table = [["what the logs earned", found.logs.value, *_ends(found.logs.interval), None, None, None, ""]]
     table += [cells(key, row) for key, row in found.rows.items()]
     trusted = {key: row for key, row in found.rows.items() if not row.refused}
-    refused = {f"{key} ✗": row for key, row in found.rows.items()}
-    figure = _gains("Gains by estimator", trusted) or _gains("Gains by estimator, all of them refused", refused)
-    parts: list[str | Table | Note | Figure] = [Table(_HEAD, table), *figure]
+    some = len(trusted) < len(found.rows)
+    title = f"{100 * found.confidence:.4g} % intervals"
+    parts: list[str | Table | Note | Figure] = [Table(_HEAD, table, title)]
+    parts += _gains(f"Gains by estimator{' that is not refused' if some else ''}", trusted)
+    parts += ["What refused estimators say stands in the JSON file alone: it may be far off."] if some else []
     if "direct_method" in found.rows:
         parts.append(_ALONE)
     told: dict[tuple[bool, str], list[str]] = {}
     for one in findings:
         told.setdefault((one.refused, one.message), []).append(one.family)
+    worst: Any = "bad" if found.decides is None else "info"  # what is refused beside the one that decides does no harm
     parts += [
-        Note("bad" if refused else "doubtful", f"{', '.join(families)}: {message}")
+        Note(worst if refused else "doubtful", f"{', '.join(families)}{' refused' if refused else ''}: {message}")
         for (refused, message), families in told.items()
     ]
     facts = [
@@ -211,7 +218,8 @@ def _estimates(found: Evaluation) -> list[str | Table | Note | Figure]:
     parts.append(Table(_FACTS, facts, "Figures, and the limits that they are compared with"))
     for key, text in _BY_STEP.items():
         if key in found.weights:
-            parts.append(lines(text, {key: (np.arange(found.horizon), found.weights[key])}, x="step"))
+            steps = np.arange(1, found.horizon + 1)
+            parts.append(lines(text, {key: (steps, found.weights[key])}, x="step", from_zero=True))
     return parts
 
 

@@ -177,7 +177,8 @@ def bars(caption: str, labels: Sequence[str], values: Sequence[float] | Array, *
 
 
 def lines(
-    caption: str, series: Mapping[str, tuple[Any, Any]], *, x: str = "", y: str = "", ticks: Sequence[str] = ()
+    caption: str, series: Mapping[str, tuple[Any, Any]], *, x: str = "", y: str = "", ticks: Sequence[str] = (),
+    from_zero: bool = False,
 ) -> Figure:
     """Curves, each of at most 200 points.
 
@@ -186,10 +187,11 @@ def lines(
         series: by name the points' x ``[n]`` and y ``[n]``; those that are not finite are left out. At most 6.
         x, y: names of the axes; numbers below the first are whole if all x are.
         ticks: words below x of 0, 1, 2 … instead of numbers; some are left out where they would overlap.
+        from_zero: whether y begins at 0, if no point is lower.
     """
     curves = {name: _points(*points) for name, points in list(series.items())[:6]}
     every = [point for points in curves.values() for point in points] or [(0.0, 0.0)]
-    xs, ys = [a for a, _ in every], [b for _, b in every]
+    xs, ys = [a for a, _ in every], [b for _, b in every] + [0.0] * from_zero
     frame = _Frame(min(xs), max(xs), min(ys), max(ys))
     shapes = frame.axes(x, y, ticks_x=not ticks, whole_x=all(a == int(a) for a in xs))
     shapes += _words_below(ticks, [frame.at(place, min(ys)) for place in range(len(ticks))])

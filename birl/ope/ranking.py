@@ -154,7 +154,7 @@ def _advice(found: Mapping[str, Evaluation], ranges: Mapping[str, tuple[int, int
     elif len(first) == len(found) > 1:
         said = f"None stands out: these logs do not tell the {len(found)} policies apart."
     elif len(first) == 1:
-        said = f"{first[0]} stands out among those that can be judged: certify it."
+        said = f"{first[0]} stands out among those that can be judged{': certify it' if above else ''}."
     else:
         said = f"{len(first)} may be the best, {', '.join(first)}: certify these, or the one that is cheapest to run."
     none = "" if above else " None of these is surely better than the logs."

@@ -128,7 +128,7 @@ _DATA_LIMITS = (
     Limit("equal_returns", _ON, 0, None, "all {} returns are equal", "nothing can be learned from them: log more"),
     Limit(
         "reward_outliers", _ON, 0.001, None, "{} of the rewards are over 10 MAD from the median",
-        "look at them, or clip them when learning: ClipRewardScaler",
+        "look at them: clip errors when learning (ClipRewardScaler), but not what matters most",
     ),
     Limit(
         "reward_magnitude", _ON, 2, None, "rewards are of the size 10 to the power of {} or its inverse",
@@ -221,12 +221,12 @@ LIMITS = (
         _NEARER, too_low=True,
     ),
     Limit(
-        "mean_error", WEIGHTED, 3, 4, "the mean weight misses 1 by {} standard errors",
-        "look at the propensities: are they those of the logged actions, by the policy that acted?",
+        "certain", (*WEIGHTED, "marginal"), 0.5, 0.95, "{} of the logged actions had the propensity 1",
+        "log with a policy that tries every action, with a floor",
     ),
     Limit(
-        "certain", WEIGHTED, 0.5, 0.95, "{} of the logged actions had the propensity 1",
-        "log with a policy that tries every action, with a floor",
+        "mean_error", WEIGHTED, 3, 4, "the mean weight misses 1 by {} standard errors",
+        "look at the propensities: are they those of the policy that acted? If so, the logs lack what this one does",
     ),
     Limit(
         "no_propensities", WEIGHTED, None, 0, "steps have no propensity (a share of {})",
@@ -296,7 +296,8 @@ def judge(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
         if refused or limit.passed(value, limit.warn):
             end = limit.refuse if refused else limit.warn
             side = "at least" if limit.too_low else "at most"
-            says = f"{limit.meaning.format(f'{value:.3g}')}; {side} {end:g} {'is allowed' if refused else 'is safe'}"
+            told = "all" if value == 1 and limit.meaning.startswith("{} of the") else f"{value:.3g}"
+            says = f"{limit.meaning.format(told)}; {side} {end:g} {'is allowed' if refused else 'is safe'}"
             own = (refused, limit.fact, float(value), says, limit.remedy)
             found += [Finding(family, *own) for family in limit.families]
     return tuple(sorted(found, key=lambda one: not one.refused))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -84,7 +85,12 @@ def test_from_logs_to_a_decision(here: Path, birl_: Any, capsys: pytest.CaptureF
     status, said = run(capsys, *ask, "--min-gain", 0.1, "--out", "ope")
     assert status == 0 and said.startswith("good.d3: ship\n") and "all of it above 0.1" in said
     assert "from a Gamma of" in said and "ope/report.html" in said
-    found = json.loads(Path("ope/report.json").read_text())["policies"][0]
+    told = json.loads(Path("ope/report.json").read_text())
+    found, asked = told["policies"][0], told["asked"]
+    assert asked.keys() == {"good.d3", "episodes", "date"} and asked["episodes"].startswith("certify; digest ")
+    digest = hashlib.sha256(Path("good.d3").read_bytes()).hexdigest()
+    assert asked["good.d3"].startswith("EpsilonGreedy of ") and asked["good.d3"].endswith(f"; SHA-256 {digest}")
+    assert digest in Path("ope/report.html").read_text()
     assert found["verdict"] == "ship" and found["status"] == 0 and found["decides"] == "doubly_robust"
     truth = 2 * (1 - 0.2 + 0.2 / 3) - 2 / 3  # of the policy that always knows, discounted by nearly 1
     assert found["gain"][0] < 0.99 * truth and found["gain"][1] > 0.8 * truth

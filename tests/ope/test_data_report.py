@@ -353,6 +353,16 @@ def test_wrong_propensities_are_found_where_observations_tell_nothing() -> None:
     assert "propensity_excess" in report(logs).messages()
 
 
+def test_no_memory_is_claimed_where_models_are_worse_than_a_blind_guess() -> None:
+    """Actions that hardly differ, by a logger that looks at nothing: small models learn noise."""
+    for seed in range(3):
+        logs = Logs(seed)
+        steps = len(logs.action)
+        logs.action = logs.rng.choice(3, steps, p=[0.996, 0.002, 0.002])
+        logs.vector, logs.propensity = None, np.array([0.996, 0.002, 0.002])[logs.action]
+        assert "history" not in report(logs).messages()
+
+
 def test_what_was_not_asked_is_not_said_to_be_good() -> None:
     assert "of 6 figures" not in report(Logs(), others={"certify": Logs(100).data()}).html()
     logs = Logs()

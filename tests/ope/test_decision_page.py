@@ -37,7 +37,11 @@ def test_what_is_refused_is_said_once_and_named_beside_each_estimator(tmp_path: 
     assert "doubly_robust" in labels and not any("per_decision" in str(label) for label in labels)  # axes are for them
     nothing = replace(found, rows={key: replace(row, refused="ess") for key, row in found.rows.items()})
     write_report(tmp_path, {"far": nothing}, {"far": verdict(nothing)})
-    assert "per_decision ✗" in [node.text for node in tree_of(tmp_path / "report.html").iter("text")]
+    tree = tree_of(tmp_path / "report.html")  # what is refused has no figures, but in the JSON file
+    assert not any("doubly_robust" in str(node.text) for node in tree.iter("text"))
+    assert all(set(row[1:-1]) == {"–"} for row in rows_of(tree) if row[0] in nothing.rows)
+    told = json.loads((tmp_path / "report.json").read_text())["policies"][0]["estimates"]
+    assert all(row["value"] is not None and row["refused"] for row in told.values())
     (row,) = [cells for cells in rows_of(tree) if cells[0] == "pareto_k"]
     assert row[1] == "the weights' tail has the shape …" and row[3:] == ["above 0.5", "above 0.7"]
 
