@@ -5,21 +5,62 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from birl.cli.common import note
 
 PATIENCE: Final = 60.0
 """Seconds in which a run writes its checkpoint once it is told to end."""
 
-Process = subprocess.Popen[bytes]
+LOCAL: Final = "local"
+"""The address of a Ray of this machine, which ends with the command."""
 
 
-def begin(command: Sequence[str], folder: Path, jobs: int) -> Process:
-    """Begin a run.
+class Process(Protocol):
+    """A run's process, here or on another machine."""
+
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The exit status, if it has ended."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, when there is one; see `subprocess.Popen.wait`."""
+
+
+@contextmanager
+def starter(jobs: int, address: str | None) -> Iterator[Callable[[Sequence[str], Path], Process]]:
+    """How runs are begun.
+
+    Args:
+        jobs: see `begin`.
+        address: of Ray's cluster, which places them; ``None`` for this machine without Ray.
+    """
+    if address is None:
+        yield partial(begin, jobs=jobs)
+        return
+    from birl.distributed.ray import Places  # it imports Ray
+
+    places = Places(partial(begin, jobs=1), None if address == LOCAL else address)
+    try:
+        yield places.begin
+    finally:
+        places.close()
+
+
+def begin(command: Sequence[str], folder: Path, jobs: int) -> subprocess.Popen[bytes]:
+    """Begin a run on this machine.
 
     Args:
         command: the program and its words.

@@ -12,14 +12,14 @@ import numpy as np
 
 from birl.cli.common import note, print_table
 from birl.cli.curves import RETURNS, read_curve
-from birl.cli.processes import Process, begin, end, last_line
+from birl.cli.processes import Process, end, last_line, starter
 from birl.errors import BirlError
 from birl.run.lock import only_run
 
 _POLL: Final = 0.2
 
 
-def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path, jobs: int) -> None:
+def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path, jobs: int, address: str | None) -> None:
     """Train all seeds, some at once, and print a table of their last scores. Runs that are finished stay.
 
     Args:
@@ -27,17 +27,18 @@ def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path, jobs: int
         seeds: all different.
         out: folder; the run of a seed is in ``seed_<seed>`` below it.
         jobs: how many run at once.
+        address: of Ray's cluster, if it places them.
 
     Raises:
         BirlError: if a run fails. The others write checkpoints, and the same command goes on with all.
     """
-    with only_run(out):
+    with only_run(out), starter(jobs, address) as begin:
         waiting, running = list(seeds), dict[int, Process]()
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     seed = waiting.pop(0)
-                    running[seed] = begin(_command(words, seed, out), out / f"seed_{seed}", jobs)
+                    running[seed] = begin(_command(words, seed, out), out / f"seed_{seed}")
                     note(f"seed {seed} -> {out / f'seed_{seed}'}")
                 sleep(_POLL)
                 for seed in [seed for seed, process in running.items() if process.poll() is not None]:

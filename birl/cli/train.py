@@ -208,7 +208,9 @@ def train(
         raise ConfigError("--jobs: for --seeds in environments only; leave it out")
     if several is not None and dataset is None:
         place = _default_folder(algorithm, str(env_id), None) if out is None else out
-        train_seeds(words_of(context, ("seeds", "seed", "out", "jobs")), several, place, jobs or 1)
+        placed = address if collectors is None else None
+        own_words = ("seeds", "seed", "out", "jobs", *(["address"] if placed else []))
+        train_seeds(words_of(context, own_words), several, place, jobs or 1, placed)
         return
     made = None if recipe is None else _recipe(algorithm, recipe, dataset, init_from)
     published = {} if made is None else made.options

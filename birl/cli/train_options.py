@@ -203,7 +203,8 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Of --collectors: Ray places them, in its cluster there; auto finds it, local is this machine.",
+        help="Of --collectors, or of the runs of --seeds: Ray places them, in its cluster there; auto finds it, local "
+        "is this machine.",
     ),
 ]
 Learners = Annotated[

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from birl.algorithm import Algorithm
 from birl.cli.common import algorithm_class, flags, import_own
 from birl.cli.initial import initial_model
+from birl.cli.processes import starter
 from birl.cli.settings import configure
 from birl.cli.train import check_source, train
 from birl.cli.tuning import Tuning
@@ -115,6 +116,14 @@ def tune(
         bool, typer.Option("--no-prune", help="Let all runs end, also those worse than the median of others.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the search, and of each run.")] = 0,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Ray places the runs, in its cluster there; auto finds it, local is this machine. With --collectors "
+            "it places those.",
+        ),
+    ] = None,
 ) -> None:
     """Search for settings with Optuna: each trial is a run of `birl train`. The same command again goes on.
 
@@ -124,6 +133,9 @@ def tune(
     searches = [parse_search(word) for word in search]
     words = list(context.args)
     options = _options(algo, words)
+    if address is not None and "collectors" in options:
+        words, address = [*words, "--address", address], None
+        options = _options(algo, words)
     algorithm, searches = _check(algo, options, searches)
     told = {
         "algorithm": algorithm.__name__,
@@ -138,7 +150,8 @@ def tune(
         metric = "evaluation" if options.get("dataset") is None else "environment"
         fixed = [algo, *words, "--seed", str(seed)]
         tuning = Tuning(out, fixed, searches, metric=metric, seed=seed, prune=not no_prune)
-        tuning.run(trials, jobs)
+        with starter(jobs, address) as begin:
+            tuning.run(trials, jobs, begin)
         tuning.report()
 
 

@@ -1,4 +1,4 @@
-"""Workers on one machine or many, by Ray: the only file that knows it.
+"""Workers, and whole runs, on one machine or many, by Ray: the only file that knows it.
 
 Ray starts and places processes and carries messages. It never restarts one by itself, nor sends an order twice: a
 worker that is made anew goes on from a state, which only its owner has.
@@ -6,9 +6,15 @@ worker that is made anew goes on from a state, which only its owner has.
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from birl.distributed.transport import Begin, Gone, Transport
@@ -17,6 +23,11 @@ from birl.errors import BirlError, ConfigError, WorkerError, require
 
 PATIENCE: Final = 30.0
 """Seconds in which a place for a worker must be found."""
+_LOST: Final = 3
+"""How often a run whose process was lost is begun again."""
+_POLL: Final = 0.1
+_ANSWER: Final = 10.0
+"""Seconds in which a cluster's address must answer."""
 
 
 class Remote(Transport):
@@ -48,7 +59,7 @@ class Remote(Transport):
         self._begin, self._own = begin, not self._ray.is_initialized()
         self._watch, self._patience = Watch(step_timeout), patience
         if self._own:
-            self._init(address)
+            _reach(self._ray, address)
         self._asked = {name: amount for name, amount in (asked or {"CPU": 1.0}).items() if amount}
         own = dict(self._asked)
         options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"signs": 1}}
@@ -61,16 +72,6 @@ class Remote(Transport):
         self._waited = 0.0  # seconds since somebody was asked where it is
         self._signs: dict[int, Any] = {}  # questions where it is
         self._unplaced: dict[int, float] = {}  # those started whose place is not sure yet, with the seconds for that
-
-    def _init(self, address: str | None) -> None:
-        local = {"include_dashboard": False} if address is None else {}
-        try:
-            self._ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"Cluster.address is {address!r}, and Ray cannot be reached there ({error!s:.200}): start it with `ray "
-                "start --head`, give the address that this prints, or leave address out for a Ray of this machine"
-            ) from error
 
     @property
     def host(self) -> str:
@@ -175,6 +176,150 @@ class Remote(Transport):
         if index in self._actors:
             self._ray.kill(self._actors.pop(index), no_restart=True)
             self._ray.util.remove_placement_group(self._places.pop(index))
+
+
+class Placed:
+    """A process on one of the machines, as `subprocess.Popen` has it.
+
+    If it is lost with its machine it is begun again: what it runs must go on by the same command.
+
+    Attributes:
+        returncode: its exit status; ``None`` while it runs, or waits for a place.
+    """
+
+    def __init__(self, start: Callable[[], Any], folder: Path) -> None:
+        self._ray: Any = require("ray", "ray")
+        self._start, self._folder, self._left = start, folder, _LOST
+        self._actor, self._question, self._begun = start(), None, False
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, ``None`` if it runs or waits."""
+        if self.returncode is not None:
+            return self.returncode
+        if self._question is None:
+            self._question = self._actor.poll.remote()
+        if self._ray.wait([self._question], timeout=0)[0]:
+            question, self._question = self._question, None
+            try:
+                self._end(self._ray.get(question))
+                self._begun = True
+            except self._ray.exceptions.RayActorError as error:
+                self._lost(" ".join(str(error).split()))
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Ask it to end; where it has no place yet, it never begins."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, when there is one.
+
+        Raises:
+            subprocess.TimeoutExpired: if there is none after so many seconds.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired(str(self._folder), timeout or 0.0)
+            time.sleep(_POLL)
+        return status
+
+    def _signal(self, number: int) -> None:
+        self._left = 0
+        if self.poll() is None and self._begun:
+            self._actor.signal.remote(number)
+        elif self.returncode is None:
+            self._end(-number)
+
+    def _end(self, status: int | None) -> None:
+        self.returncode = status
+        if status is not None:
+            self._ray.kill(self._actor, no_restart=True)
+
+    def _lost(self, how: str) -> None:
+        if not self._begun:
+            raise ConfigError(
+                f"the run in {self._folder} cannot begin where Ray has put it ({how[-300:]}): all machines must have "
+                "birl and share this folder"
+            )
+        with open(f"{self._folder}.log", "a", encoding="utf-8") as log:
+            log.write(f"Ray has lost this run: {how:.200}\n")
+        if not self._left:
+            self.returncode = -signal.SIGKILL
+            return
+        self._left, self._begun = self._left - 1, False
+        self._actor = self._start()
+
+
+class Places:
+    """Places for whole runs, each a process with a processor of its own.
+
+    Args:
+        begin: begins a process, of its command and folder.
+        address: see `Remote`.
+
+    Raises:
+        MissingExtraError, ConfigError: as `Remote`.
+    """
+
+    def __init__(self, begin: Callable[[Sequence[str], Path], Any], address: str | None = None) -> None:
+        self._ray: Any = require("ray", "ray")
+        self._begin, self._own = begin, not self._ray.is_initialized()
+        if self._own:
+            _reach(self._ray, address)
+        self._kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(_Process)
+
+    def begin(self, command: Sequence[str], folder: Path) -> Placed:
+        """Begin a process as soon as there is room.
+
+        Args:
+            command: the program, which is the other machine's own Python, and its words.
+            folder: what it writes to, and beside it, on a disk that all machines share.
+        """
+        given = self._begin, list(command[1:]), folder.absolute(), Path.cwd()
+        return Placed(lambda: self._kind.remote(*given), folder.absolute())
+
+    def close(self) -> None:
+        """Leave Ray, and end it if it was begun here."""
+        if self._own:
+            self._ray.shutdown()
+
+
+class _Process:
+    """A process on the machine where Ray has put this actor."""
+
+    def __init__(self, begin: Any, words: list[str], folder: Path, here: Path) -> None:
+        os.chdir(here)  # words may name files from there
+        self._process = begin([sys.executable, *words], folder)
+
+    def poll(self) -> int | None:
+        """Its exit status."""
+        found: int | None = self._process.poll()
+        return found
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+
+def _reach(ray: Any, address: str | None) -> None:
+    """Join the cluster there, or begin one on this machine."""
+    local = {"include_dashboard": False} if address is None else {}
+    host, _, port = (address or "").rpartition("//")[2].rpartition(":")
+    try:
+        if port.isdecimal():  # Ray itself waits for minutes
+            socket.create_connection((host, int(port)), _ANSWER).close()
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"Ray cannot be reached at the address {address!r} ({error!s:.200}): start it with `ray "
+            "start --head`, give the address that this prints, or leave address out for a Ray of this machine"
+        ) from error
 
 
 def _amounts(amounts: Mapping[str, float]) -> str:

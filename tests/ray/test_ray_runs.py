@@ -1,0 +1,107 @@
+"""Whole runs that Ray places: they end as those of one machine do, also where a process was lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from birl.cli import main
+from birl.cli.processes import begin, last_line
+from birl.distributed.ray import Places
+from birl.errors import ConfigError
+
+TRAIN = ["--env-id", "CartPole-v1", "--n-steps", "600", "--n-steps-per-epoch", "200", "--set", "batch_size=8"]
+
+
+def models(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("model_*.d3"))}
+
+
+def test_seeds_end_as_on_one_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "DQN", *TRAIN, "--seeds", "2"]
+    assert main([*words, "--out", str(tmp_path / "here")]) == 0
+    assert main([*words, "--jobs", "2", "--address", "local", "--out", str(tmp_path / "there")]) == 0
+    assert len(models(tmp_path / "here")) >= 2 and models(tmp_path / "here") == models(tmp_path / "there")
+    assert "deviation" in capsys.readouterr().out
+    assert not ray.is_initialized()
+
+
+def test_a_search_is_the_same_wherever_trials_run(tmp_path: Path) -> None:
+    words = ["tune", "DQN", *TRAIN, "--trials", "3", "--search", "learning_rate=1e-4..1e-2:log", "--no-prune"]
+    assert main([*words, "--out", str(tmp_path / "here")]) == 0
+    assert main([*words, "--address", "local", "--out", str(tmp_path / "there")]) == 0
+    here, there = ((tmp_path / name / "trials.csv").read_text() for name in ("here", "there"))
+    assert here == there and len(here.splitlines()) == 4
+
+
+@pytest.fixture
+def places() -> Any:
+    made = Places(partial(begin, jobs=1))
+    yield made
+    made.close()
+
+
+def script(folder: Path, text: str) -> list[str]:
+    (folder / "work.py").write_text(text)
+    return ["python", str(folder / "work.py")]
+
+
+def test_a_run_whose_actor_is_lost_is_begun_again(places: Places, tmp_path: Path) -> None:
+    """It says which process it is in, and ends when there have been two."""
+    text = "import os, sys, time\n"
+    text += "from pathlib import Path\n"
+    text += "file = Path(sys.argv[0]).parent / 'begun'\n"
+    text += "lines = file.read_text().split() if file.exists() else []\n"
+    text += "file.write_text(' '.join([*lines, f'{os.getppid()}:{os.getpid()}']))\n"
+    text += "time.sleep(0 if lines else 600)\n"
+    run = places.begin(script(tmp_path, text), tmp_path / "run")
+    until = time.monotonic() + 120
+    while not (tmp_path / "begun").exists() or not (tmp_path / "begun").read_text():
+        assert run.poll() is None and time.monotonic() < until
+        time.sleep(0.1)
+    while run.poll() is None and not run._begun:
+        time.sleep(0.1)
+    actor, process = map(int, (tmp_path / "begun").read_text().split(":"))
+    os.kill(actor, signal.SIGKILL)
+    os.kill(process, signal.SIGKILL)
+    assert run.wait(120) == 0
+    assert len((tmp_path / "begun").read_text().split()) == 2
+    assert "Ray has lost this run" in last_line(tmp_path / "run")
+
+
+def test_runs_are_ended(places: Places, tmp_path: Path) -> None:
+    sleeps = script(tmp_path, "import time\nprint('on', flush=True)\ntime.sleep(600)\n")
+    run = places.begin(sleeps, tmp_path / "run")
+    with pytest.raises(subprocess.TimeoutExpired):
+        run.wait(0.5)
+    while not run._begun:
+        assert run.poll() is None
+        time.sleep(0.1)
+    run.terminate()
+    assert run.wait(60) == -signal.SIGTERM
+    waiting = [places.begin(sleeps, tmp_path / f"run{k}") for k in range(int(ray.cluster_resources()["CPU"]) + 1)]
+    for each in waiting:  # one of them has no place
+        each.kill()
+    assert all(each.wait(60) < 0 for each in waiting)
+
+
+def test_errors_are_those_of_a_run(places: Places, tmp_path: Path) -> None:
+    run = places.begin(script(tmp_path, "raise SystemExit('what is wrong')"), tmp_path / "run")
+    assert run.wait(60) == 1 and last_line(tmp_path / "run") == "what is wrong"
+    lost = places.begin(["python"], tmp_path / "no" / "such" / "run")
+    with pytest.raises(ConfigError, match="all machines must have birl and share this folder"):
+        lost.wait(60)
+
+
+def test_nobody_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "DQN", *TRAIN, "--seeds", "2", "--address", "127.0.0.1:1", "--out", str(tmp_path / "runs")]
+    assert main(words) == 1
+    assert "Ray cannot be reached at the address '127.0.0.1:1'" in capsys.readouterr().err
