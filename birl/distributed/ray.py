@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from birl.distributed.transport import Begin, Gone, Transport
+from birl._version import __version__
+from birl.distributed.transport import Begin, Gone, Transport, check_version
 from birl.distributed.watch import Alive, Watch
 from birl.errors import BirlError, ConfigError, WorkerError, require
 
@@ -205,7 +206,7 @@ class Placed:
                 self._end(self._ray.get(question))
                 self._begun = True
             except self._ray.exceptions.RayActorError as error:
-                self._lost(" ".join(str(error).split()))
+                self._lost(" ".join(str(error).split()), error.actor_init_failed)
         return self.returncode
 
     def terminate(self) -> None:
@@ -241,8 +242,8 @@ class Placed:
         if status is not None:
             self._ray.kill(self._actor, no_restart=True)
 
-    def _lost(self, how: str) -> None:
-        if not self._begun:
+    def _lost(self, how: str, never_begun: bool) -> None:
+        if never_begun:
             raise ConfigError(
                 f"the run in {self._folder} cannot begin where Ray has put it ({how[-300:]}): all machines must have "
                 "birl and share this folder"
@@ -281,7 +282,7 @@ class Places:
             command: the program, which is the other machine's own Python, and its words.
             folder: what it writes to, and beside it, on a disk that all machines share.
         """
-        given = self._begin, list(command[1:]), folder.absolute(), Path.cwd()
+        given = self._begin, list(command[1:]), folder.absolute(), Path.cwd(), __version__
         return Placed(lambda: self._kind.remote(*given), folder.absolute())
 
     def close(self) -> None:
@@ -293,7 +294,8 @@ class Places:
 class _Process:
     """A process on the machine where Ray has put this actor."""
 
-    def __init__(self, begin: Any, words: list[str], folder: Path, here: Path) -> None:
+    def __init__(self, begin: Any, words: list[str], folder: Path, here: Path, version: str) -> None:
+        check_version(f"the run in {folder}", version)
         os.chdir(here)  # words may name files from there
         self._process = begin([sys.executable, *words], folder)
 

@@ -101,6 +101,13 @@ def test_errors_are_those_of_a_run(places: Places, tmp_path: Path) -> None:
         lost.wait(60)
 
 
+def test_another_version_of_birl(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("birl.distributed.ray.__version__", "0.0.9")
+    run = places.begin(script(tmp_path, ""), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"the run has birl 0\.0\.9: install the same version on all machines"):
+        run.wait(60)
+
+
 def test_nobody_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "DQN", *TRAIN, "--seeds", "2", "--address", "127.0.0.1:1", "--out", str(tmp_path / "runs")]
     assert main(words) == 1
