@@ -166,7 +166,7 @@ class Remote(Transport):
             raise WorkerError(f"worker {index} has failed, and with it the run. Its error:\n{error}") from None
 
     def close(self) -> None:
-        for index in list(self._actors):
+        for index in list(self._places):
             self._forget(index)
         if self._own:
             self._ray.shutdown()
@@ -176,6 +176,7 @@ class Remote(Transport):
         self._signs.pop(index, None)
         if index in self._actors:
             self._ray.kill(self._actors.pop(index), no_restart=True)
+        if index in self._places:  # also of one that could not be sent there
             self._ray.util.remove_placement_group(self._places.pop(index))
 
 
