@@ -23,7 +23,8 @@ def encode(value, told, last):
     if values := told.get("values"):
         text = str(value).lower()
         same = [value == each or (not isinstance(each, str) and text == str(each).lower()) for each in values]
-        if not any(same) and not told["unknown"]:
+        alike = empty or isinstance(value, str) == isinstance(values[0], str)
+        if not any(same) and not (told["unknown"] and alike):
             raise ValueError("missing value" if empty else "unknown category")
         return same + [not any(same)] * told["unknown"]
     numbers = np.full_like(last, np.nan) if empty else np.array(value, np.float32).reshape(last.shape)

@@ -117,9 +117,9 @@ def report(
     reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)  # before anybody sees an answer
     notes = [f"these episodes were looked at before: what is said of them is too good ({dataset})"] if reused else []
     if out is not None:
-        told = {name: f"{_in_words(policy.told())}; SHA-256 {_digest_of(name)}" for name, policy in policies.items()}
-        told |= {"episodes": f"{dataset}; digest {contents}", "date": f"{date.today()}, birl {__version__}"}
-        write_report(out, found, said, notes, told)
+        each = {name: f"{_in_words(policy.told())}; SHA-256 {_digest_of(name)}" for name, policy in policies.items()}
+        logs = {"episodes": f"{dataset}; digest {contents}", "date": f"{date.today()}, birl {__version__}"}
+        write_report(out, found, said, notes, {"policies": each, **logs})
     for text in notes:
         note(text)
     _say(found, said, out, as_json_, notes)
@@ -373,8 +373,9 @@ def _policies(models: list[Path], device: str, own: str | None, drawn: dict[str,
 
 def _in_words(told: Mapping[str, Any]) -> str:
     """A policy as people say it: EpsilonGreedy of DiscreteCQL, epsilon 0.1."""
-    own = [f"{key} {value}" for key, value in told.items() if key not in ("type", "draws", "of", "members")]
-    own += [f"{one['weight']:g} times {_in_words(one)}" for one in told.get("members", ())]
+    known = ("type", "draws", "of", "members", "weight")
+    own = [f"{key} {value}" for key, value in told.items() if key not in known]
+    own += [f"{one['weight']:g} of ({_in_words(one)})" for one in told.get("members", ())]
     of = f" of {told['of']}" if "of" in told else ""
     return ", ".join([f"{told['type']}{of}{'' if told['draws'] else ', greedy'}", *own])
 

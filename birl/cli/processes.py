@@ -17,10 +17,6 @@ from birl.cli.common import note
 PATIENCE: Final = 60.0
 """Seconds in which a run writes its checkpoint once it is told to end."""
 
-LOCAL: Final = "local"
-"""The address of a Ray of this machine, which ends with the command."""
-
-
 class Process(Protocol):
     """A run's process, here or on another machine."""
 
@@ -52,7 +48,7 @@ def starter(jobs: int, address: str | None) -> Iterator[Callable[[Sequence[str],
         return
     from birl.distributed.ray import Places  # it imports Ray
 
-    places = Places(partial(begin, jobs=1), None if address == LOCAL else address)
+    places = Places(partial(begin, jobs=1), address)
     try:
         yield places.begin
     finally:

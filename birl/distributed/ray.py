@@ -27,6 +27,7 @@ PATIENCE: Final = 30.0
 _LOST: Final = 3
 """How often a run whose process was lost is begun again."""
 _POLL: Final = 0.1
+_SENT: Final = 5.0
 _ANSWER: Final = 10.0
 """Seconds in which a cluster's address must answer."""
 
@@ -206,6 +207,8 @@ class Placed:
             try:
                 self._end(self._ray.get(question))
                 self._begun = True
+            except self._ray.exceptions.ActorUnavailableError:
+                pass  # it may answer the next time
             except self._ray.exceptions.RayActorError as error:
                 self._lost(" ".join(str(error).split()), error.actor_init_failed)
         return self.returncode
@@ -233,9 +236,10 @@ class Placed:
 
     def _signal(self, number: int) -> None:
         self._left = 0
-        if self.poll() is None and self._begun:
-            self._actor.signal.remote(number)
-        elif self.returncode is None:
+        if self.poll() is not None:
+            return
+        sent = self._actor.signal.remote(number)
+        if not self._begun and not self._ray.wait([sent], timeout=_SENT)[0]:  # it still waits for a place
             self._end(-number)
 
     def _end(self, status: int | None) -> None:
@@ -245,9 +249,10 @@ class Placed:
 
     def _lost(self, how: str, never_begun: bool) -> None:
         if never_begun:
+            self.returncode = 1
             raise ConfigError(
                 f"the run in {self._folder} cannot begin where Ray has put it ({how[-300:]}): all machines must have "
-                "birl and share this folder"
+                f"birl, share this folder, and have {Path.cwd()}"
             )
         with open(f"{self._folder}.log", "a", encoding="utf-8") as log:
             log.write(f"Ray has lost this run: {how:.200}\n")
@@ -312,8 +317,9 @@ class _Process:
 
 def _reach(ray: Any, address: str | None) -> None:
     """Join the cluster there, or begin one on this machine."""
-    local = {"include_dashboard": False} if address is None else {}
-    host, _, port = (address or "").rpartition("//")[2].rpartition(":")
+    local = {"include_dashboard": False} if address in (None, "local") else {}
+    there = os.environ.get("RAY_ADDRESS", "") if address in (None, "auto") else str(address)
+    host, _, port = there.rpartition("//")[2].rpartition(":")
     try:
         if port.isdecimal():  # Ray itself waits for minutes
             socket.create_connection((host, int(port)), _ANSWER).close()

@@ -248,10 +248,10 @@ def _lowered(
     Not as a share of the error itself: where the world is almost certain, that is the error of a small model. Where
     that model is worse than the blind guess, only what is better than the guess counts.
     """
-    gain = t_interval(Estimate(without - with_), clusters=groups)
-    share = (min(float(without.mean()), blind) - float(with_.mean())) / blind
+    better = (without if without.mean() < blind else blind) - with_
+    share = float(better.mean()) / blind
     rows.append([name, float(without.mean()), float(with_.mean()), blind, share])
-    return share if gain.lower > 0 else 0.0
+    return share if t_interval(Estimate(better), clusters=groups).lower > 0 else 0.0
 
 
 def coverage(seen: Seen) -> Check:

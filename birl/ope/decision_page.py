@@ -82,7 +82,7 @@ def as_json(found: Evaluation, said: Verdict | None = None) -> dict[str, Any]:
 
 def write_report(
     folder: str | Path, found: Mapping[str, Evaluation], said: Mapping[str, Verdict], notes: Sequence[str] = (),
-    asked: Mapping[str, str] | None = None,
+    asked: Mapping[str, Any] | None = None,
 ) -> None:
     """Write ``report.html`` and ``report.json``.
 
@@ -91,7 +91,7 @@ def write_report(
         found: evaluations by name.
         said: verdicts by name.
         notes: what a reader must know first, such as that episodes were used before.
-        asked: what was evaluated, of what and when, by name.
+        asked: what was evaluated: ``policies`` by name, and other facts by theirs, in words.
 
     Raises:
         MissingExtraError: without jinja2.
@@ -99,7 +99,9 @@ def write_report(
     """
     lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
     lead += [Note(_MARKS[one.verdict], f"{name}: {_WORDS[one.verdict]}") for name, one in said.items()]
-    lead += [Table(["evaluated", ""], [[*row] for row in asked.items()])] if asked else []
+    if asked:
+        facts = {**asked.get("policies", {}), **{key: text for key, text in asked.items() if key != "policies"}}
+        lead.append(Table(["evaluated", ""], [[*row] for row in facts.items()]))
     sections = [part for name in found for part in _sections(found[name], said[name])]
     page = render_page("From logs to a decision", sections, lead)
     policies = [as_json(found[k], said[k]) for k in found]
@@ -198,7 +200,7 @@ def _estimates(found: Evaluation) -> list[str | Table | Note | Figure]:
     some = len(trusted) < len(found.rows)
     title = f"{100 * found.confidence:.4g} % intervals"
     parts: list[str | Table | Note | Figure] = [Table(_HEAD, table, title)]
-    parts += _gains(f"Gains by estimator{' that is not refused' if some else ''}", trusted)
+    parts += _gains(f"Gains by estimator{'s that are not refused' if some else ''}", trusted)
     parts += ["What refused estimators say stands in the JSON file alone: it may be far off."] if some else []
     if "direct_method" in found.rows:
         parts.append(_ALONE)

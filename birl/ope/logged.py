@@ -14,7 +14,7 @@ from birl.checks import check
 from birl.dataset.log_record import check_same_columns
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
-from birl.ope.diagnostics import calibration_error, unsupported_mass
+from birl.ope.diagnostics import calibration_error
 from birl.ope.estimators import folds
 from birl.ope.linear import WIDEST, Steps, estimated_propensities, features, fitted_q
 from birl.ope.marginal import marginal_ratios
@@ -34,6 +34,8 @@ MARGINAL: Final = 100
 """Features that ratios of visits may have."""
 COMPARED: Final = 2000
 """Steps at which policies are compared with each other."""
+_SPENT: Final = 0.01
+"""Discounts below this leave nothing of what comes after a cut."""
 _UNEVEN: Final = 0.1
 """How far the time to the next step may be from one unit."""
 _AT_ONCE: Final = 20_000
@@ -119,16 +121,22 @@ class Logged:
         return Steps(self.x, self.action, reward, at, ends, self.gamma)
 
     def unsupported(self, every: Array) -> float:
-        """Share of a policy's probability on choices that the logs do not hold.
+        """Share of a policy's probability that is beyond that of the logger, on choices that the logs hardly hold.
+
+        Where the logger's is not known, it is their share of the steps; of those that were never taken together, that
+        of those taken once (Good 1953, Biometrika 40:237-264).
 
         Args:
             every: its `probabilities` of these steps.
         """
-        held = np.bincount(self.action, minlength=self.choices) >= TAKEN
-        held = np.broadcast_to(held, every.shape)
+        taken = np.bincount(self.action, minlength=self.choices)
+        rare = taken < TAKEN
         if self.propensities is not None:
-            held = held & (self.propensities > SUPPORTED)
-        return float(unsupported_mass(every[:, None], held[:, None], np.ones((len(every), 1), bool)))
+            rare = rare | (self.propensities <= SUPPORTED)
+            return float((np.maximum(every - self.propensities, 0) * rare).sum(-1).mean())
+        mean, share = every.mean(0), taken / len(every)
+        never = mean[taken == 0].sum() - share[taken == 1].sum()
+        return float(max(never, mean[rare].sum() - share[rare].sum(), 0.0))
 
     def probabilities(self, policy: Any) -> Array:
         """Of all choices at each step, ``[N, A]``."""
@@ -236,7 +244,7 @@ def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logg
         facts["clusters"] = float(len(np.unique(cluster)))
     # After an end rewards count as none, which is so after terminations alone.
     marked = (not each.terminated or np.any((each.extra or {}).get("censored", False)) for each in episodes)
-    short = (len(each.rewards) < cut for each in episodes)
+    short = (len(each.rewards) < cut and gamma ** len(each.rewards) > _SPENT for each in episodes)
     facts["censored"] = float(np.mean([a and b for a, b in zip(marked, short, strict=True)]))
     gaps = _column(episodes, "time_gap", cut)
     if gaps is not None and gamma < 1:

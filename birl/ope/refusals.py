@@ -193,7 +193,7 @@ LIMITS = (
     Limit("episodes", ALL, 100, LEAST_EPISODES, "there are {} episodes", _LOG_MORE, too_low=True),
     Limit("clusters", ALL, 50, LEAST_EPISODES, "there are {} clusters", _LOG_MORE, too_low=True),
     Limit(
-        "censored", ALL, 0.05, 0.2, "{} of the episodes are cut off before the horizon, not terminated",
+        "censored", ALL, 0.05, 0.2, "{} of the episodes are cut off early, not terminated",
         "take a shorter horizon, or mark ends after which nothing more is earned as terminations",
     ),
     Limit(
@@ -296,7 +296,9 @@ def judge(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
         if refused or limit.passed(value, limit.warn):
             end = limit.refuse if refused else limit.warn
             side = "at least" if limit.too_low else "at most"
-            told = "all" if value == 1 and limit.meaning.startswith("{} of the") else f"{value:.3g}"
+            told = f"{value:.3g}"
+            if told == "1" and limit.meaning.startswith("{} of the"):
+                told = "all" if value == 1 else "nearly all"
             says = f"{limit.meaning.format(told)}; {side} {end:g} {'is allowed' if refused else 'is safe'}"
             own = (refused, limit.fact, float(value), says, limit.remedy)
             found += [Finding(family, *own) for family in limit.families]
@@ -318,7 +320,7 @@ def model_facts(robust: Estimate, model: Estimate, ess: float) -> dict[str, floa
         ess: the effective sample size of the weights.
     """
     apart = robust - model
-    rounding = 1e-3 * max(abs(float(robust.value)), float(robust.terms.std()))  # of a model without chance
+    rounding = 1e-3 * float(robust.terms.std()) + 1e-6 * abs(float(robust.value))  # of a model without chance
     differs = not t_interval(apart, 0.99).holds(0.0) and abs(float(apart.value)) > rounding
     return {"model_differs": float(differs), "ess_where_model_differs": ess if differs else None}
 

@@ -87,9 +87,10 @@ def test_from_logs_to_a_decision(here: Path, birl_: Any, capsys: pytest.CaptureF
     assert "from a Gamma of" in said and "ope/report.html" in said
     told = json.loads(Path("ope/report.json").read_text())
     found, asked = told["policies"][0], told["asked"]
-    assert asked.keys() == {"good.d3", "episodes", "date"} and asked["episodes"].startswith("certify; digest ")
+    assert asked.keys() == {"policies", "episodes", "date"} and asked["episodes"].startswith("certify; digest ")
     digest = hashlib.sha256(Path("good.d3").read_bytes()).hexdigest()
-    assert asked["good.d3"].startswith("EpsilonGreedy of ") and asked["good.d3"].endswith(f"; SHA-256 {digest}")
+    said_of = asked["policies"]["good.d3"]
+    assert said_of.startswith("EpsilonGreedy of ") and said_of.endswith(f"; SHA-256 {digest}")
     assert digest in Path("ope/report.html").read_text()
     assert found["verdict"] == "ship" and found["status"] == 0 and found["decides"] == "doubly_robust"
     truth = 2 * (1 - 0.2 + 0.2 / 3) - 2 / 3  # of the policy that always knows, discounted by nearly 1

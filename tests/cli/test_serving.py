@@ -171,6 +171,7 @@ def test_rows_of_a_log_get_the_actions_of_the_policy(birl_: Any, trips: list[dic
             ((column, value),) = wrong.items()
             told = {"error": change, "row": 1, "column": column, "value": value}
             assert post(address, {"rows": [row, {**row, **wrong}]}) == (400, told)
+        assert post(address, {"rows": [{**row, "weather": 7}]})[1]["error"] == "unknown category"  # as an import says
         less = {name: value for name, value in row.items() if name != "load"}
         assert post(address, {"rows": [less]}) == (
             400, {"error": "missing column", "row": 0, "column": "load", "value": None}

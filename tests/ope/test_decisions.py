@@ -23,6 +23,7 @@ from birl.ope import (
     doubly_robust,
     evaluate,
     holm,
+    model_facts,
     on_policy,
     p_value,
     t_interval,
@@ -232,11 +233,12 @@ def test_what_cannot_be_told() -> None:
     users = {"cluster": np.arange(200) % 5}
     assert "there are 5 clusters" in cannot(evaluate(Told(POLICY), logs(200, extra=users), gamma=0.95))
     cut = {"censored": np.arange(200) % 2}
-    assert "cut off before" in cannot(evaluate(Told(POLICY), logs(200, extra=cut), gamma=0.95, horizon=9))
+    assert "cut off early" in cannot(evaluate(Told(POLICY), logs(200, extra=cut), gamma=0.95, horizon=9))
     data = logs(200)
     shorter = [replace(each, terminated=bool(i % 3)) for i, each in enumerate(data.episodes)]  # the log cut the others
     told = create_infinite_replay_buffer(episodes=shorter, action_space=ActionSpace.DISCRETE, action_size=3)
-    assert "cut off before" in cannot(evaluate(Told(POLICY), told, gamma=0.95, horizon=9))
+    assert "cut off early" in cannot(evaluate(Told(POLICY), told, gamma=0.95, horizon=9))
+    assert evaluate(Told(POLICY), told, gamma=0.1, horizon=9).facts["censored"] == 0  # nothing is left of what was cut
     short = evaluate(Told(POLICY), told, gamma=0.95, horizon=min(len(each.rewards) for each in shorter))
     assert short.facts["censored"] == 0
 
@@ -285,7 +287,33 @@ def test_actions_that_logs_hold_too_seldom_are_refused(what: str) -> None:
     data = create_infinite_replay_buffer(episodes=episodes, action_space=ActionSpace.DISCRETE, action_size=3)
     assert "on actions that the logs hardly hold" in cannot(evaluate(Told(np.tile([0.75, 0.15, 0.1], (5, 1))), data))
     nearer = evaluate(Told(np.tile([0.75, 0.245, 0.005], (5, 1))), data)
-    assert nearer.facts["unsupported"] == pytest.approx(0.005) and nearer.decides is not None
+    assert nearer.facts["unsupported"] == pytest.approx(0.0045, abs=6e-4) and nearer.decides is not None
+
+
+def test_the_logger_itself_is_never_unsupported() -> None:
+    """Of 500 actions each is taken a few times; weights of 1 need no more."""
+    rng, n = np.random.default_rng(0), 500
+    episodes = []
+    for _ in range(200):
+        x, action = np.eye(5, dtype=np.float32)[rng.integers(5, size=4)], rng.integers(n, size=(4, 1))
+        extra = {"log_propensity": np.full(4, -np.log(n))}
+        episodes.append(Episode(x, action, rng.normal(size=(4, 1)), True, extra=extra))
+    data = create_infinite_replay_buffer(episodes=episodes, action_space=ActionSpace.DISCRETE, action_size=n)
+    logger = np.full((5, n), 1 / n)
+    found = evaluate(Told(logger), data)
+    assert (found.facts["unsupported"] or 0) < 0.05 and found.facts["ess"] == pytest.approx(200)
+    vectors = [replace(each, extra={**each.extra, "propensities": np.full((4, n), 1 / n)}) for each in data.episodes]
+    told = create_infinite_replay_buffer(episodes=vectors, action_space=ActionSpace.DISCRETE, action_size=n)
+    assert evaluate(Told(logger), told).facts["unsupported"] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_wrong_model_is_seen_wherever_the_zero_of_rewards_is() -> None:
+    rng = np.random.default_rng(0)
+    robust, model = rng.normal(size=2000), rng.normal(0.5, 1, 2000)
+    for zero in (0.0, 1000.0):
+        found = model_facts(Estimate(robust + zero), Estimate(model + zero), 15.0)
+        assert found == {"model_differs": 1.0, "ess_where_model_differs": 15.0}
+    assert model_facts(Estimate(np.ones(50)), Estimate(np.ones(50) - 1e-7), 15.0)["model_differs"] == 0
 
 
 def test_estimated_propensities() -> None:

@@ -279,7 +279,7 @@ REFUSED = {
     "12 episodes": ({"episodes": 12}, "there are 12 episodes; at least 30 is allowed: log more episodes"),
     "one trajectory": ({"episodes": 1}, "there are 1 episodes; at least 30"),
     "3 users": ({"clusters": 3}, "there are 3 clusters; at least 30 is allowed"),
-    "censored": ({"censored": 0.3}, "0.3 of the episodes are cut off before the horizon, not terminated; at"),
+    "censored": ({"censored": 0.3}, "0.3 of the episodes are cut off early, not terminated; at most 0.2 is allowed"),
     "unsupported": ({"unsupported": 0.1}, "on actions that the logs hardly hold; at most 0.05 is allowed: let the"),
     "seen": ({"seen": 1}, "policies that have seen these episodes: 1; at most 0 is allowed: hold out"),
 }

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from birl.cli import main
-from birl.cli.processes import begin, last_line
+from birl.cli.processes import begin, end, last_line
 from birl.distributed.ray import Places
 from birl.errors import ConfigError
 
@@ -81,10 +81,7 @@ def test_runs_are_ended(places: Places, tmp_path: Path) -> None:
     sleeps = script(tmp_path, "import time\nprint('on', flush=True)\ntime.sleep(600)\n")
     run = places.begin(sleeps, tmp_path / "run")
     with pytest.raises(subprocess.TimeoutExpired):
-        run.wait(0.5)
-    while not run._begun:
-        assert run.poll() is None
-        time.sleep(0.1)
+        run.wait(2)
     run.terminate()
     assert run.wait(60) == -signal.SIGTERM
     waiting = [places.begin(sleeps, tmp_path / f"run{k}") for k in range(int(ray.cluster_resources()["CPU"]) + 1)]
@@ -97,8 +94,11 @@ def test_errors_are_those_of_a_run(places: Places, tmp_path: Path) -> None:
     run = places.begin(script(tmp_path, "raise SystemExit('what is wrong')"), tmp_path / "run")
     assert run.wait(60) == 1 and last_line(tmp_path / "run") == "what is wrong"
     lost = places.begin(["python"], tmp_path / "no" / "such" / "run")
-    with pytest.raises(ConfigError, match="all machines must have birl and share this folder"):
+    with pytest.raises(ConfigError, match="all machines must have birl, share this folder, and have"):
         lost.wait(60)
+    sleeps = places.begin(script(tmp_path, "import time\ntime.sleep(600)"), tmp_path / "sleeps")
+    end([lost, sleeps])  # what cannot begin does not keep others running
+    assert sleeps.returncode == -signal.SIGTERM
 
 
 def test_another_version_of_birl(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
