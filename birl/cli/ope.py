@@ -97,8 +97,9 @@ def report(
     versus = against if against == "logs" else load_acting(Path(against), device, drawn)[1]
     acted = _behaviour(behaviour, device)
     data, contents = _data(dataset)
+    digests = {name: _digest_of(name) for name in policies}
     asked = question(
-        policies=sorted(_digest_of(str(path)) for path in models), against=_digest_of(against), min_gain=min_gain,
+        policies=sorted(digests.values()), against=_digest_of(against), min_gain=min_gain,
         gamma=gamma, horizon=horizon, behaviour=_digest_of(behaviour), confidence=confidence, seed=seed, **drawn,
     )
     seen = _seen({**policies, **({} if against == "logs" else {against: versus})}, dataset, data, contents)
@@ -117,7 +118,7 @@ def report(
     reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)  # before anybody sees an answer
     notes = [f"these episodes were looked at before: what is said of them is too good ({dataset})"] if reused else []
     if out is not None:
-        each = {name: f"{_in_words(policy.told())}; SHA-256 {_digest_of(name)}" for name, policy in policies.items()}
+        each = {name: f"{_in_words(policy.told())}; SHA-256 {digests[name]}" for name, policy in policies.items()}
         logs = {"episodes": f"{dataset}; digest {contents}", "date": f"{date.today()}, birl {__version__}"}
         write_report(out, found, said, notes, {"policies": each, **logs})
     for text in notes:

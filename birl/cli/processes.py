@@ -17,6 +17,7 @@ from birl.cli.common import note
 PATIENCE: Final = 60.0
 """Seconds in which a run writes its checkpoint once it is told to end."""
 
+
 class Process(Protocol):
     """A run's process, here or on another machine."""
 
@@ -35,8 +36,12 @@ class Process(Protocol):
         """The exit status, when there is one; see `subprocess.Popen.wait`."""
 
 
+Begin = Callable[[Sequence[str], Path], Process]
+"""Begins a run, of its command and folder; see `starter`."""
+
+
 @contextmanager
-def starter(jobs: int, address: str | None) -> Iterator[Callable[[Sequence[str], Path], Process]]:
+def starter(jobs: int, address: str | None) -> Iterator[Begin]:
     """How runs are begun.
 
     Args:

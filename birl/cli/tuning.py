@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from birl.cli.common import BEST_MODEL, newest_model, note, print_table
-from birl.cli.processes import PATIENCE, Process, end, last_line
+from birl.cli.processes import PATIENCE, Begin, Process, end, last_line
 from birl.errors import BirlError, CorruptFileError, MissingExtraError, require
 from birl.files import atomic_write
 from birl.run.lock import only_run
@@ -88,13 +88,13 @@ class Tuning:
             raise CorruptFileError(f"{file} cannot be read as Optuna's journal ({error!r:.200}): give another --out") \
                 from error
 
-    def run(self, trials: int, jobs: int, begin: Callable[[Sequence[str], Path], Process]) -> None:
+    def run(self, trials: int, jobs: int, begin: Begin) -> None:
         """Train until there are so many trials, some at once; those that an earlier process left go on first.
 
         Args:
             trials: how many there are in the end.
             jobs: how many run at once.
-            begin: begins a run, of its command and folder; see `birl.cli.processes.starter`.
+            begin: begins each of them.
 
         Raises:
             BirlError: if the first three trials that end have failed.
@@ -143,7 +143,7 @@ class Tuning:
         found = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         return ["train", *self._words, *found]
 
-    def _start(self, number: int | None, begin: Callable[[Sequence[str], Path], Process]) -> _Running:
+    def _start(self, number: int | None, begin: Begin) -> _Running:
         """Begin a new trial, or go on with one, with the values that the storage has."""
         new = number is None
         if number is None:

@@ -100,8 +100,8 @@ def write_report(
     lead: list[str | Table | Note | Figure] = [Note("bad", text) for text in notes]
     lead += [Note(_MARKS[one.verdict], f"{name}: {_WORDS[one.verdict]}") for name, one in said.items()]
     if asked:
-        facts = {**asked.get("policies", {}), **{key: text for key, text in asked.items() if key != "policies"}}
-        lead.append(Table(["evaluated", ""], [[*row] for row in facts.items()]))
+        facts = [[key, text] for key, text in asked.items() if key != "policies"]
+        lead.append(Table(["evaluated", ""], [*map(list, asked.get("policies", {}).items()), *facts]))
     sections = [part for name in found for part in _sections(found[name], said[name])]
     page = render_page("From logs to a decision", sections, lead)
     policies = [as_json(found[k], said[k]) for k in found]

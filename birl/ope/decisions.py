@@ -18,8 +18,6 @@ from birl.ope.refusals import CAPPED, FAMILIES, LIMITS
 
 STATUS: Final = {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5}
 """Exit status of each verdict."""
-_FEW: Final = 20
-"""Effective episodes below which other logs help more than many of these."""
 STRENGTHS: Final = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 """Gammas that a report shows."""
 
@@ -114,7 +112,7 @@ def verdict(found: Evaluation, min_gain: float = 0.0, confidence: float | None =
     elif word == "more_data":
         near = "no number of episodes can be said: the estimate lies at the limit itself"
         remedies.append(near if times is None else f"log about {_rounded(max(times, 1.1))} times as many episodes")
-        if (found.facts.get("ess") or math.inf) < _FEW:
+        if any(one.refused and one.fact == "ess" for one in found.findings):  # other logs help more than many of these
             remedies.append("or log with a floor under the propensities, or evaluate a policy nearer to the logs")
     if word == "ship":
         remedies.append("ship behind a guarded online test, which also sees what logs cannot")

@@ -14,7 +14,7 @@ from birl.checks import check
 from birl.dataset.log_record import check_same_columns
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
-from birl.ope.diagnostics import calibration_error
+from birl.ope.diagnostics import calibration_error, unsupported_mass
 from birl.ope.estimators import folds
 from birl.ope.linear import WIDEST, Steps, estimated_propensities, features, fitted_q
 from birl.ope.marginal import marginal_ratios
@@ -133,7 +133,8 @@ class Logged:
         rare = taken < TAKEN
         if self.propensities is not None:
             rare = rare | (self.propensities <= SUPPORTED)
-            return float((np.maximum(every - self.propensities, 0) * rare).sum(-1).mean())
+            beyond, steps = np.maximum(every - self.propensities, 0), np.ones((len(every), 1), bool)
+            return float(unsupported_mass(beyond[:, None], ~rare[:, None], steps))
         mean, share = every.mean(0), taken / len(every)
         never = mean[taken == 0].sum() - share[taken == 1].sum()
         return float(max(never, mean[rare].sum() - share[rare].sum(), 0.0))
