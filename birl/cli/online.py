@@ -49,7 +49,7 @@ BUFFER_SIZE = 1_000_000
 _GOALS = 4.0
 _OF_BUFFER = {"buffer_size", "whole_episodes", "random_shift"}
 _FIRST, _EPSILON, _NOISE, _OU_NOISE = 1000, (1.0, 0.05), 0.1, 0.2
-_IMAGE, _PRIORITY, _LOCAL = 3, "priority_", "local"
+_IMAGE, _PRIORITY = 3, "priority_"
 # The Atari papers' numbers, which some algorithms have as defaults, and what learns where observations are vectors.
 _ATARI: dict[str, Any] = {"batch_size": [32], "learning_rate": [5e-5, 6.25e-5], "target_update_interval": [8000]}
 _VECTORS: dict[str, Any] = {"batch_size": 64, "learning_rate": 1e-3, "target_update_interval": 100}
@@ -167,7 +167,7 @@ def cluster_of(given: dict[str, Any], num_envs: int | None) -> Cluster | None:
     more: dict[str, Any] = {name: str(given[name]) for name in ("on_error", "gradients") if name in given}
     more |= {name: given[name] for name in ("learners", "shards") if name in given}
     if address is not None:
-        more |= {"transport": "ray", "address": None if address == _LOCAL else address}
+        more |= {"transport": "ray", "address": address}
     return Cluster(given["collectors"], num_envs or 1, given.get("fragment"), order and str(order), **more)
 
 
