@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-ray test-slow lint docs datasets bench clean
+.PHONY: demo test test-cuda test-ray test-slow lint docs datasets bench clean
 
 demo: $(VENV)/.demo  ## train from logged data, evaluate, plot, export
 	$(BIN)/python examples/cartpole_from_logs.py --out birl_demo
@@ -18,6 +18,9 @@ test: $(VENV)/.dev  ## all tests but the slow ones
 
 test-slow: $(VENV)/.dev  ## all variants and seeds, learning runs of minutes
 	$(BIN)/python -m pytest -n 2 -q -m slow
+
+test-cuda: $(VENV)/.dev  ## the contract, recordings and many seeds on a GPU; needs one, and a torch that finds it
+	$(BIN)/python -m pytest -n 4 -q tests/cuda
 
 test-ray: $(VENV)/.ray  ## collectors that Ray places, in one cluster on this machine; fails if a process is left
 	PYTHONPATH=tests:tests/ray $(BIN)/python -m pytest -q -s tests/ray

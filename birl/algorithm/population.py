@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from torch import Tensor
 from birl import seeding
 from birl.algorithm.batches import hand_back
 from birl.algorithm.building import check_fit_arguments
+from birl.algorithm.learner import COMPILE_FROM, UPDATES_AT_ONCE
 from birl.checks import Allowed
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -30,7 +31,7 @@ from birl.run.checkpoint import random_state, randomness_kept, set_random_state
 from birl.run.hooks import Hook
 from birl.run.protocols import Callback, Stateful
 from birl.run.session import says_stop
-from birl.types import State
+from birl.types import Batch, State
 
 Evaluators = Mapping[str, Any]
 
@@ -260,13 +261,36 @@ class _Stack:
         self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
-        """The dataset, which is placed already. Compilation does not depend on the number of updates."""
+        """The dataset, which is placed already."""
         self.algorithms[0].learner.check_sampler(source)
+        if self.compiled or (self._config.compile_graph == "auto" and count >= COMPILE_FROM):
+            self.engine.record()
         return source
 
     def updates_at_once(self, source: Any) -> int:
-        """One for each algorithm."""
-        return 1
+        """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
+        there = all(run.reader.device_generator is not None for run in self._runs)
+        together = there and self.engine.records and self.algorithms[0].learner.experience.gathers
+        return UPDATES_AT_ONCE if together else 1
+
+    def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
+        """``count`` updates of every algorithm with batches drawn on the device; metrics ``[k]`` as in `learn`."""
+        self.engine.prioritised = False
+        generators = [each for each in (run.reader.device_generator for run in self._runs) if each is not None]
+        metrics = self.engine.update_many(lambda: self._batch(self.draw(source)), count, generators)
+        return self._named({name: values.unbind(1) for name, values in metrics.items()})
+
+    def _batch(self, drawn: Any) -> Batch:
+        batch: Batch = self.algorithms[0].learner.batch(drawn)
+        return batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
+
+    def _named(self, metrics: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+        """Metrics of all seeds by the names that the loop knows them by."""
+        return {
+            f"{run.name}/{name}": values[index]
+            for index, run in enumerate(self._runs)
+            for name, values in metrics.items()
+        }
 
     def draw(self, source: Any) -> Any:
         """A minibatch for each seed, one after the other."""
@@ -274,16 +298,11 @@ class _Stack:
 
     def learn(self, drawn: Any) -> dict[str, Tensor]:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
-        batch = self.algorithms[0].learner.batch(drawn)
-        batch = batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
+        batch = self._batch(drawn)
         self.engine.prioritised = drawn.rows is not None
         metrics = {name: values.unbind() for name, values in self.engine.update(batch).items()}
         hand_back(drawn, batch, self.engine)
-        return {
-            f"{run.name}/{name}": values[index]
-            for index, run in enumerate(self._runs)
-            for name, values in metrics.items()
-        }
+        return self._named(metrics)
 
     def evaluators(self) -> dict[str, Any]:
         """Each seed's evaluators, for the loop."""

@@ -7,6 +7,7 @@ that are due together (two for an actor that moves in every second update).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,10 +15,10 @@ from torch import Tensor
 
 from birl.engine import stored
 from birl.engine.compiler import Graphs, Uncopied
-from birl.engine.cuda_graphs import Generators, Recorder, Recording, Updates
+from birl.engine.cuda_graphs import Generators, Recorder, Recording, Updates, drawn_ahead
 from birl.engine.digests import OpaqueError, digest
 from birl.engine.steps import Gradients, Step
-from birl.engine.trained import Trained, clip
+from birl.engine.trained import Trained
 from birl.engine.update import Eager, stacked
 from birl.errors import CompileError
 from birl.models.matmul import fast_products
@@ -63,7 +64,7 @@ class Program(Eager):
     def update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
         if self._version != self._trained.version:
             self._refresh()
-        scalars = self._step_scalars([due])
+        batch, scalars = self._prepared(batch, due), self._step_scalars([due])
         key = self._key(due)
         metrics = self._made(key, lambda own, own_scalars: self._run(own, own_scalars, due), batch, scalars)
         self._single[key] = True
@@ -80,17 +81,34 @@ class Program(Eager):
         """
         scheduled = any(schedule is not None for schedule in self._trained.schedulers.values())
         replaced = self._version != self._trained.version
-        if scheduled or replaced or any(self._key(due) not in self._single for due in dues):
+        if scheduled or replaced or any(map(self.is_new, dues)):
             return None
 
         def updates(_: Batch | None, scalars: Tensor) -> dict[str, Tensor]:
-            return stacked(self._run(draw(), own, due) for due, own in zip(dues, scalars.split(sizes), strict=True))
+            batches = drawn_ahead([partial(self._drawn, draw, due) for due in dues], self._device)
+            each = zip(batches, scalars.split(sizes), dues, strict=True)
+            return stacked(self._run(batch, own, due) for batch, own, due in each)
 
         scalars = self._step_scalars(dues)
         sizes = [sum(step.size for step in self._optimized(due).values()) for due in dues]
         metrics = self._made(tuple(self._key(due) for due in dues), updates, None, scalars, generators)
         self._count(dues)
         return metrics
+
+    def is_new(self, due: Due) -> bool:
+        """Whether no single update of this kind was made yet, so that the next one compiles."""
+        return self._key(due) not in self._single
+
+    def _drawn(self, draw: Callable[[], Batch], due: Due) -> Batch:
+        return self._prepared(draw(), due)
+
+    def _prepared(self, batch: Batch, due: Due) -> Batch:
+        """The batch as the update takes it."""
+        return batch
+
+    def _losses(self, move: Callable[[str, Gradients], None]) -> Eager:
+        """What makes the update while it is traced."""
+        return Eager(self._trained, move)
 
     def _made(
         self, key: Hashable, updates: Updates, batch: Batch | None, scalars: Tensor, generators: Generators = ()
@@ -162,7 +180,7 @@ class Program(Eager):
         return None if shelf is None else shelf / digest(key)
 
     def _function(self, due: Due) -> Callable[[Batch, Tensor, Moments], dict[str, Tensor]]:
-        trained, steps = self._trained, self._optimized(due)
+        steps = self._optimized(due)
         sizes = [step.size for step in steps.values()]
 
         def update(batch: Batch, scalars: Tensor, moments: Moments) -> dict[str, Tensor]:
@@ -172,7 +190,7 @@ class Program(Eager):
                 with torch.no_grad():
                     steps[name](list(gradients.values()), moments[name], own[name])
 
-            return Eager(trained, move).update(batch, due)
+            return self._losses(move).update(batch, due)
 
         return update
 
@@ -220,7 +238,7 @@ class _OptimizerStep:
         """Move the parameters."""
         limit = self._trained.clip_norms[self._name]
         if limit is not None:
-            gradients = clip(gradients, limit)
+            gradients = self._trained.clip(gradients, limit)
         groups = zip(self.rules, self._optimizer.param_groups, strict=True)
         own = [each.unbind() for each in scalars.split([len(rule.step_scalars(group, 1)) for rule, group in groups])]
         for parameter, gradient, kept, group in zip(self._parameters, gradients, moments, self.groups, strict=True):

@@ -26,6 +26,9 @@ BACKEND = "inductor"
 INDUCTOR: dict[str, Any] = {"fallback_random": True, "size_asserts": False}
 """Options of the backend."""
 
+ON_GPU: dict[str, Any] = {"deterministic": True}
+"""Further options for GPUs: sums are not timed to find the fastest order of their terms, or runs would round anew."""
+
 _TORN = re.compile(r"(/[^:\n]+\.so): (?:file too short|invalid ELF header|.*past end of file|cannot read file)")
 """What the system says of a library that is not whole."""
 
@@ -128,7 +131,10 @@ class _Compiled:
         wrapped = all(example.device.type == "cpu" for example in examples if isinstance(example, Tensor))
         settings: dict[str, Any] = {}
         if BACKEND == "inductor":
-            settings = {"config_patches": INDUCTOR | {"cpp_wrapper": wrapped}, "inner_compile": self._inner_compile}
+            known = torch._inductor.config  # older versions lack some
+            further = {name: value for name, value in ON_GPU.items() if not wrapped and hasattr(known, name)}
+            options = INDUCTOR | {"cpp_wrapper": wrapped} | further
+            settings = {"config_patches": options, "inner_compile": self._inner_compile}
         compile_: Any = torch._dynamo.lookup_backend(BACKEND)
         # A hit in the cache of the autograd layer would leave out `_inner_compile`.
         with torch._functorch.config.patch(enable_autograd_cache=False):
@@ -241,9 +247,7 @@ def _wiring(
     return Wiring([place[id(tensor)] for tensor in inputs], names, moved)
 
 
-def _bound(
-    program: Program, wiring: Wiring, kept: Sequence[Tensor]
-) -> Callable[[Sequence[Tensor]], dict[str, Tensor]]:
+def _bound(program: Program, wiring: Wiring, kept: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], dict[str, Tensor]]:
     """A program with the tensors that stay in place, as a function of those that change."""
     moving = [(index, number) for index, (stays, number) in enumerate(wiring.inputs) if not stays]
     fixed = [kept[number] if stays else None for stays, number in wiring.inputs]  # the batch's memory is not kept

@@ -7,7 +7,7 @@ default random generator advances with every replay; others have to be named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,25 @@ def record_cuda_graph(function: Callable[[], Any], generators: Generators) -> tu
     with torch.cuda.graph(graph):
         result = function()
     return graph.replay, result
+
+
+def drawn_ahead(draws: Sequence[Callable[[], Batch]], device: torch.device) -> Iterator[Batch]:
+    """What some functions draw on a device, one after the other.
+
+    While updates are recorded, draws get a stream of their own: the device goes on with them beside the updates.
+    """
+    if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+        yield from (draw() for draw in draws)
+        return
+    updating, drawing = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    drawing.wait_stream(updating)
+    drawn = []  # all of them are kept until the end, or a later draw would write to the memory of an earlier one
+    with torch.cuda.stream(drawing):
+        for draw in draws:
+            drawn.append((draw(), drawing.record_event()))
+    for batch, event in drawn:
+        updating.wait_event(event)
+        yield batch
 
 
 class Recording:

@@ -7,23 +7,29 @@ and its gradients are traced once, as one graph, and run for all seeds at once.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.graph import CodeGen
 
 from birl.engine import compiler
+from birl.engine.compiled import Due, Program, supports
+from birl.engine.compiler import has_compiler
+from birl.engine.cuda_graphs import Recorder, record_cuda_graph
 from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
-from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, TargetUpdate, Update
+from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, TargetUpdate, Training, Update
 from birl.engine.trained import Trained, clip
 from birl.engine.update import Eager, LossModule, with_priority
-from birl.errors import ConfigError, UnsupportedError
+from birl.engine.update import stacked as joined_metrics
+from birl.errors import CompileError, ConfigError, UnsupportedError
 from birl.optimizers.steps import ELEMENTWISE
 from birl.types import Batch, Loss, State
 
@@ -62,8 +68,26 @@ class StackedEngine(Eager):
         self._trained.clip = vmap(clip, (0, None))
         self.priority: Tensor | None = None
         self._losses: dict[Hashable, _StackedLoss] = {}
+        self._known: dict[Hashable, tuple[_StackedLoss, ...]] = {}  # of each kind of update
+        self._program: _StackedProgram | None = None
         self._stack()
         self.restack_optimizers()
+
+    def record(self) -> None:
+        """Compile whole updates from now on, and record them, where the device can replay recordings.
+
+        Elsewhere losses alone are compiled, and only if the configuration says so.
+        """
+        device = next(iter(self.saved.values())).device
+        if device.type == "cuda" and has_compiler(device) and supports(self._trained):
+            known = (Training, Polyak, HardCopy)
+            if all(isinstance(step, known) for step in self._trained.steps):
+                self._program = _StackedProgram(self, self._trained, record_cuda_graph)
+
+    @property
+    def records(self) -> bool:
+        """Whether updates are recorded and replayed, so that several can be made in one call."""
+        return self._program is not None
 
     def _stackable(self, step: Step) -> Step:
         """The step itself; a custom target update, which need not be elementwise, is made for each engine in turn."""
@@ -86,6 +110,7 @@ class StackedEngine(Eager):
     def restack_optimizers(self) -> None:
         """Copy counters, moments and schedules from the engines, whose own are unused afterwards."""
         _carry(self._engines[0], self._trained, _joined([_states(engine) for engine in self._engines]))
+        self._trained.version += 1
 
     # -- learning --------------------------------------------------------------------------------------------------
 
@@ -102,9 +127,56 @@ class StackedEngine(Eager):
         """
         keep_freed_memory()
         self._trained.grad_step += 1
-        metrics = super().update(batch, self._trained.due() if due is None else due)
+        due = self._trained.due() if due is None else due
+        if self._program is None:
+            metrics = super().update(batch, due)
+        else:
+            before = [each.get_state() for each in self._generators] if self._program.is_new(due) else []
+            try:
+                metrics = self._program.update(batch, due)
+            except CompileError as error:  # raised before anything has changed but the generators
+                if self.config.compile_graph is True:
+                    raise
+                warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
+                self._program = None
+                for generator, state in zip(self._generators, before, strict=True):
+                    generator.set_state(state)
+                metrics = super().update(batch, due)
         self.priority = self._trained.take_priority(metrics)
         return metrics
+
+    def update_many(
+        self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
+    ) -> dict[str, Tensor]:
+        """``count`` updates of every engine, as one recording where the device can replay one.
+
+        Args:
+            draw, count, generators: see `Engine.update_many`; the minibatches are those of `update`.
+
+        Returns:
+            Losses and metrics ``[k, S]`` of the ``k`` updates that had them.
+        """
+        if self._program is not None:
+            dues = [self._trained.due(ahead) for ahead in range(1, count + 1)]
+            metrics = self._program.update_many(draw, dues, (*generators, *self._generators))
+            if metrics is not None:
+                self._trained.grad_step += count
+                return metrics
+        return joined_metrics(self.update(draw()) for _ in range(count))
+
+    def losses(self, batch: Batch, due: Sequence[Step]) -> tuple[_StackedLoss, ...]:
+        """The losses of an update, in order."""
+        kind = tuple(step.name for step in due), self.prioritised, batch.signature
+        if kind not in self._known:
+            trial = _Trial(self, self._trained)
+            trial.update(batch, due)
+            self._known[kind] = tuple(trial.losses)
+        return self._known[kind]
+
+    def noise(self, losses: Sequence[_StackedLoss]) -> dict[str, Tensor]:
+        """The random numbers of losses by name, drawn as each engine would draw them alone."""
+        drawn = [number for loss in losses for number in loss.draw(self._generators)]
+        return {f"{_NOISE}{index}": number for index, number in enumerate(drawn)}
 
     @property
     def prioritised(self) -> bool:
@@ -117,15 +189,21 @@ class StackedEngine(Eager):
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`; everything is ``[S, …]``."""
+        found = self.loss(loss, of, batch)
+        return found(self.saved, batch, found.draw(self._generators))
+
+    def loss(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> _StackedLoss:
+        """A loss for all seeds and batches like this one."""
         key = (loss, of, batch.signature, self.prioritised)
         if key not in self._losses:
             self._losses[key] = _StackedLoss(self, loss, list(self._trained.parameters_of(of)), batch)
-        return self._losses[key](self.saved, batch, self._generators)
+        return self._losses[key]
 
     # -- the engines -----------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
         """Bring counters, moments and schedules of the engines up to date: before one is saved or handed out."""
+        self._trained.store_counts()
         for number, engine in enumerate(self._engines):
             _carry(self._trained, engine, _part(_states(self._trained), number))
 
@@ -152,60 +230,137 @@ class _OneByOne(TargetUpdate):
         return batch
 
 
+class _StackedProgram(Program):
+    """Whole updates of a stacked engine as programs. The random numbers of its losses travel in the batch."""
+
+    def __init__(self, stacked: StackedEngine, trained: Trained, record: Recorder) -> None:
+        super().__init__(trained, record)
+        self._stacked = stacked
+        self._sequence: tuple[_StackedLoss, ...] = ()
+
+    @property
+    def shelf(self) -> None:
+        """They are not kept on disk."""
+
+    def _prepared(self, batch: Batch, due: Due) -> Batch:
+        self._sequence = self._stacked.losses(batch, due)
+        return replace(batch, extra={**batch.extra, **self._stacked.noise(self._sequence)})
+
+    def _losses(self, move: Callable[[str, Gradients], None]) -> Eager:
+        return _InOrder(self._trained, move, self._stacked.saved, self._sequence)
+
+
+class _Trial(Eager):
+    """Goes through an update to know its losses. Nothing is drawn, and nothing moves."""
+
+    def __init__(self, stacked: StackedEngine, trained: Trained) -> None:
+        super().__init__(trained, lambda name, gradients: None)
+        self._stacked = stacked
+        self._saved = {name: tensor.detach().clone() for name, tensor in stacked.saved.items()}
+        self.losses: list[_StackedLoss] = []
+
+    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
+        """See `Eager`."""
+        return super().update(batch, [step for step in due if isinstance(step, Training)])
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`."""
+        self.losses.append(self._stacked.loss(loss, of, batch))
+        return self.losses[-1](self._saved, batch, self.losses[-1].blanks())
+
+    def assign(self, parameters: Mapping[str, Tensor]) -> None:
+        """Nothing moves."""
+
+
+class _InOrder(Eager):
+    """Makes an update of known losses, one after the other, with random numbers that come with the batch."""
+
+    def __init__(
+        self,
+        trained: Trained,
+        move: Callable[[str, Gradients], None],
+        saved: Mapping[str, Tensor],
+        sequence: Sequence[_StackedLoss],
+    ) -> None:
+        super().__init__(trained, move)
+        self._saved, self._sequence = saved, sequence
+        self._next = self._used = 0
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`."""
+        made = self._sequence[self._next]
+        noise = [batch.extra[f"{_NOISE}{self._used + index}"] for index in range(made.draws)]
+        self._next += 1
+        self._used += made.draws
+        rest = {name: value for name, value in batch.extra.items() if not name.startswith(_NOISE)}
+        return made(self._saved, replace(batch, extra=rest), noise)
+
+
 class _StackedLoss:
-    """A loss and its gradients for all seeds, as one graph of plain operations."""
+    """A loss and its gradients for all seeds, as one graph of plain operations.
+
+    Attributes:
+        draws: how many tensors of random numbers it needs.
+    """
 
     def __init__(self, stacked: StackedEngine, loss: LossFunction, trained: list[str], batch: Batch) -> None:
         self._trained = trained
+        self._rest = [name for name in stacked.saved if name not in trained]
         self._metrics: list[str] = []
         self._shared: list[str] = []
         loss_of, prioritised = LossModule(loss, stacked.nets, stacked.config), stacked.prioritised
 
-        def one(
-            trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor]
-        ) -> tuple[Tensor, list[Tensor]]:
-            tensors = {f"nets.{name}": tensor for name, tensor in {**rest, **trained}.items()}
+        def one(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            named = (*zip(self._rest, rest, strict=True), *zip(trained, given, strict=True))
+            tensors = {f"nets.{name}": tensor for name, tensor in named}
             rows = iter(leaves)
             found = with_priority(functional_call(loss_of, tensors, (batch.map(lambda _: next(rows)),)), prioritised)
             self._metrics, self._shared = list(found.metrics), list(found.share)
             return found.value, [*found.metrics.values(), *found.share.values()]
 
-        def all_(
-            trained: dict[str, Tensor], rest: dict[str, Tensor], leaves: list[Tensor]
-        ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+        def all_(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
             with torch.enable_grad():
-                trained = {name: tensor.detach().requires_grad_() for name, tensor in trained.items()}
-                values, more = vmap(one, randomness="different")(trained, rest, leaves)
-                gradients = torch.autograd.grad(values.sum(), list(trained.values()))
+                given = [tensor.detach().requires_grad_() for tensor in given]
+                values, more = vmap(one, randomness="different")(given, rest, leaves)
+                gradients = torch.autograd.grad(values.sum(), given)
             # fused optimisers read memory in order, whatever the strides say
-            return [each.contiguous() for each in gradients], values.detach(), [each.detach() for each in more]
+            return [*(each.contiguous() for each in gradients), values.detach(), *(each.detach() for each in more)]
 
         # on copies: tracing a loss moves batch norm's statistics
         given, rest = self._split({name: tensor.detach().clone() for name, tensor in stacked.saved.items()})
         try:
             graph = make_fx(all_, {aten.native_dropout.default: _dropout})(given, rest, batch.leaves)
+            graph.graph.set_codegen(CodeGen())  # takes and gives tensors one by one, not in lists
             self._draws = _draws_of(graph)
         except RuntimeError as error:
             raise UnsupportedError(
                 f"the loss of {trained[0].partition('.')[0]!r} cannot be computed for several seeds at once: train "
                 f"each seed by itself. (To whoever wrote its loss, torch says: {str(error).splitlines()[0]})"
             ) from error
+        self.draws = len(self._draws)
         _simplify(graph)
         self._graph: Callable[..., Any] = graph
-        if stacked.config.compile_graph is True:
+        if stacked.config.compile_graph is True and not stacked.records:
             self._graph = torch.compile(graph, fullgraph=True, backend=compiler.BACKEND)
 
-    def _split(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        trained = {name: saved[name].detach() for name in self._trained}
-        return trained, {name: tensor.detach() for name, tensor in saved.items() if name not in trained}
+    def _split(self, saved: Mapping[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        return [saved[name].detach() for name in self._trained], [saved[name].detach() for name in self._rest]
 
-    def __call__(
-        self, saved: Mapping[str, Tensor], batch: Batch, generators: Sequence[torch.Generator]
-    ) -> tuple[Gradients, Loss]:
+    def draw(self, generators: Sequence[torch.Generator]) -> list[Tensor]:
+        """The random numbers that it needs."""
+        return [draw.numbers(generators) for draw in self._draws]
+
+    def blanks(self) -> list[Tensor]:
+        """Zeros instead of random numbers."""
+        return [draw.blank() for draw in self._draws]
+
+    def __call__(self, saved: Mapping[str, Tensor], batch: Batch, noise: Sequence[Tensor]) -> tuple[Gradients, Loss]:
         """Gradients of the trained parameters ``[S, …]``, and the losses ``[S]`` with the values they share."""
-        for draw in self._draws:
-            draw.fill(generators)
-        gradients, value, more = self._graph(*self._split(saved), batch.leaves)
+        given, rest = self._split(saved)
+        leaves: list[Tensor] = []
+        batch.map(lambda leaf: leaves.append(leaf) or leaf)  # type: ignore[func-returns-value]
+        found = self._graph(*given, *rest, *leaves, *noise)
+        gradients, value, more = found[: len(given)], found[len(given)], found[len(given) + 1 :]
         metrics = dict(zip(self._metrics, more, strict=False))
         share = dict(zip(self._shared, more[len(metrics) :], strict=True))
         return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share)
@@ -213,25 +368,37 @@ class _StackedLoss:
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
+_NOISE: Final = "noise of a stacked loss "
+"""How the names of random numbers in a batch begin."""
+
 
 @dataclass(frozen=True)
 class _Draw:
     """Random numbers of a loss.
 
     Attributes:
-        into: where the graph reads them, ``[S, …]``.
+        shape: ``[S, …]``.
+        dtype, device: of them.
         method: name of the tensor method that draws them, such as ``"normal_"``.
         args: its arguments.
     """
 
-    into: Tensor
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
     method: str
     args: tuple[Any, ...]
 
-    def fill(self, generators: Sequence[torch.Generator]) -> None:
+    def blank(self) -> Tensor:
+        """Zeros."""
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+    def numbers(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Draw each seed's part from its own generator, as it would be drawn alone."""
-        for part, generator in zip(self.into.unbind(), generators, strict=True):
+        drawn = self.blank()
+        for part, generator in zip(drawn.unbind(), generators, strict=True):
             getattr(part, self.method)(*self.args, generator=generator)
+        return drawn
 
 
 _METHODS = {
@@ -249,20 +416,20 @@ _METHODS = {
 
 
 def _draws_of(graph: GraphModule) -> list[_Draw]:
-    """Take the random operations out of a graph: it reads tensors instead, which are filled before it runs."""
+    """Take the random operations out of a graph: it takes further tensors instead, which are drawn before it runs."""
     draws: list[_Draw] = []
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for node in graph.graph.nodes:
         if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
         if node.target not in _METHODS:
             raise RuntimeError(f"{node.target} cannot draw from the generator of each seed")
-        like, name = node.meta["val"], f"noise_{len(draws)}"
-        draws.append(
-            _Draw(torch.empty(like.shape, dtype=like.dtype, device=like.device), _METHODS[node.target], node.args[1:])
-        )
-        graph.register_buffer(name, draws[-1].into)
+        with graph.graph.inserting_after(last):
+            noise = last = graph.graph.placeholder(f"noise_{len(draws)}")
+            noise.meta["val"] = node.meta["val"]
+        like = node.meta["val"]
+        draws.append(_Draw(like.shape, like.dtype, like.device, _METHODS[node.target], node.args[1:]))
         with graph.graph.inserting_before(node):
-            noise = graph.graph.get_attr(name)
             if node.target._schema.is_mutable:  # views of the tensor see the numbers, too
                 noise = graph.graph.call_function(aten.copy_.default, (node.args[0], noise))
             node.replace_all_uses_with(noise)

@@ -252,7 +252,12 @@ class Polyak(TargetUpdate):
 
     def move(self, target: list[Tensor], source: list[Tensor], config: Any) -> None:
         """Move the target's parameters in place."""
-        torch._foreach_lerp_(target, source, getattr(config, self.tau))
+        tau = getattr(config, self.tau)
+        if not torch.compiler.is_compiling():
+            torch._foreach_lerp_(target, source, tau)
+            return
+        for own, other in zip(target, source, strict=True):  # a compiler makes each a part of its source's own step
+            own.lerp_(other, tau)
 
 
 @dataclass(frozen=True)

@@ -391,11 +391,19 @@ def project(probs: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
     """
     last = support.shape[0] - 1
     position = ((atoms - support[0]) * (last / (support[-1] - support[0]))).clamp(0, last).expand_as(probs)
+    if probs.device.type != "cpu":  # a GPU would add the masses of a point in any order, and runs would not repeat
+        return _all_to_all(probs, position)
     lower = position.floor()
     to_upper = probs * (position - lower)
     index = lower.long()
     projected = torch.zeros_like(probs).scatter_add(-1, index, probs - to_upper)
     return projected.scatter_add(-1, (index + 1).clamp(max=last), to_upper)
+
+
+def _all_to_all(probs: Tensor, position: Tensor) -> Tensor:
+    """The same, given positions in units of the points' distance: each point adds the shares of all atoms in order."""
+    distance = position.unsqueeze(-1) - torch.arange(probs.shape[-1], device=probs.device)
+    return (probs.unsqueeze(-1) * (1 - distance.abs()).clamp(min=0)).sum(-2)
 
 
 def _member(values: Tensor, index: Tensor) -> Tensor:

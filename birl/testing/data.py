@@ -22,6 +22,7 @@ def build_algorithm(
     *,
     discrete_action: bool | None = None,
     seed: int = 0,
+    device: bool | int | str | None = None,
 ) -> Any:
     """An algorithm with networks, made after seeding everything.
 
@@ -31,9 +32,10 @@ def build_algorithm(
         action_size: number of action dimensions or of discrete actions; see `birl.actions.actions_told`.
         discrete_action: only for algorithms that handle both kinds of actions.
         seed: of the parameters.
+        device: see `AlgorithmConfig.create`.
     """
     seed_everything(seed)
-    algorithm = config.create()
+    algorithm = config.create(device)
     algorithm.create_impl(observation_shape, action_size, discrete_action=discrete_action)
     return algorithm
 

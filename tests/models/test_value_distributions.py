@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from birl.models.value_distributions import CategoricalReturns, MeanReturns, QuantileReturns, midpoints, project
+from birl.models.value_distributions import (
+    CategoricalReturns,
+    MeanReturns,
+    QuantileReturns,
+    _all_to_all,
+    midpoints,
+    project,
+)
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0, 2.0])
 
@@ -170,6 +177,8 @@ def test_projection_equals_its_definition_and_keeps_mass_and_mean() -> None:
     projected = project(probs, atoms, support)
     assert torch.allclose(projected, (probs.unsqueeze(-2) @ triangle).squeeze(-2), atol=1e-5)
     assert torch.allclose(projected.sum(-1), torch.ones(2, 64), atol=1e-5)
+    position = ((atoms + 10) / 0.4).clamp(0, 50).expand_as(probs)
+    assert torch.allclose(_all_to_all(probs, position), projected, atol=1e-6)  # a GPU's way
     inside = project(probs, 0.5 * support, support)
     assert torch.allclose(inside @ support, probs @ (0.5 * support), atol=1e-4)
 

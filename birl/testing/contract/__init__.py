@@ -76,6 +76,7 @@ def check_algorithm(
     discrete_action: bool | None = None,
     checks: Sequence[str] | None = None,
     seed: int = 0,
+    device: bool | int | str | None = None,
 ) -> list[str]:
     """Check that an algorithm keeps the contract of all algorithms.
 
@@ -87,6 +88,7 @@ def check_algorithm(
         discrete_action: only for algorithms that handle both kinds of actions.
         checks: names from `CHECKS` and `SLOW_CHECKS`; all of `CHECKS` by default.
         seed: of parameters and data.
+        device: that the algorithm learns on; see `AlgorithmConfig.create`.
 
     Returns:
         The names of the checks that were made.
@@ -94,7 +96,7 @@ def check_algorithm(
     Raises:
         AssertionError: if a check fails; it names the check and the fault.
     """
-    subject = Subject(config, observation_shape, action_size, discrete_action, seed)
+    subject = Subject(config, observation_shape, action_size, discrete_action, seed, device)
     known = {**CHECKS, **SLOW_CHECKS}
     names = list(CHECKS) if checks is None else list(checks)
     for name in names:

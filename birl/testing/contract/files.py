@@ -6,9 +6,9 @@ import copy
 import io
 
 import numpy as np
-import torch
 
 from birl.algorithm import load_learnable
+from birl.run.checkpoint import random_state, set_random_state
 from birl.testing.contract.states import differences
 from birl.testing.contract.subject import Subject
 
@@ -34,24 +34,24 @@ def save_load_continue(subject: Subject) -> None:
         algorithm.update(item)
     file = io.BytesIO()
     algorithm.save(file)
-    state, rng = copy.deepcopy(algorithm.get_state()), torch.get_rng_state()
+    state, rng = copy.deepcopy(algorithm.get_state()), random_state()
     for item in items[3:]:
         algorithm.update(item)
     expected = algorithm.get_state()
     expected_actions = subject.act(algorithm, subject.observations(5))
 
     file.seek(0)
-    loaded = load_learnable(file)
+    loaded = load_learnable(file, subject.device)
     assert loaded.config.serialize() == algorithm.config.serialize(), "the loaded configuration is another one"
     assert loaded.grad_step == state["engine"]["grad_step"], f"grad_step is {loaded.grad_step} after loading"
     restored = subject.build(subject.seed + 1)
     restored.set_state(state)
     for name, other in (("load", loaded), ("set_state", restored)):
-        torch.set_rng_state(rng)
+        set_random_state(rng)
         for item in items[3:]:
             other.update(item)
         differing = differences(expected, other.get_state())
         assert not differing, f"after {name} training goes on differently in {differing[:5]}"
-        torch.set_rng_state(rng)
+        set_random_state(rng)
         actions = subject.act(other, subject.observations(5))
         assert np.array_equal(expected_actions, actions), f"after {name} the policy acts differently"

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from birl.engine import Gradient
 from birl.errors import BirlError
+from birl.run.checkpoint import random_state, set_random_state
 from birl.testing.contract.states import changed_names, differences, same, snapshot
 from birl.testing.contract.subject import Subject, gradients, randomly_moved
 from birl.types import Batch, Loss
@@ -128,9 +129,9 @@ def padding_is_ignored(subject: Subject) -> None:
     steps = algorithm.engine.trainings
     for _ in range(2):
         changed = replace(batch.map(garbage), weight=weight)
-        state = torch.get_rng_state()
+        state = random_state()
         results.append([algorithm.engine.compute_gradients(step, changed)[0] for step in steps])
-        torch.set_rng_state(state)
+        set_random_state(state)
     for step, first, second in zip(steps, *results, strict=True):
         for name in first:
             error = float((first[name] - second[name]).abs().max())

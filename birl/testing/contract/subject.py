@@ -35,6 +35,7 @@ class Subject:
         action_size: number of action dimensions or of discrete actions, or a list of numbers of options.
         discrete_action: only for algorithms that handle both kinds of actions, which are continuous by default.
         seed: of parameters and data.
+        device: that the algorithm learns on; see `AlgorithmConfig.create`.
     """
 
     config: Any
@@ -42,6 +43,7 @@ class Subject:
     action_size: Any = 2
     discrete_action: bool | None = None
     seed: int = 0
+    device: bool | int | str | None = None
 
     @property
     def actions(self) -> Actions:
@@ -69,6 +71,7 @@ class Subject:
             self.observation_shape,
             self.actions,
             seed=self.seed if seed is None else seed,
+            device=self.device,
         )
 
     def inputs(self, algorithm: Any, count: int, *, marked: bool = False) -> list[Any]:

@@ -1,0 +1,192 @@
+"""Updates of SAC on a GPU, beside d3rlpy and Stable-Baselines3, in one run: ``python benchmarks/gpu.py``.
+
+Batches of 256 are drawn from 100,000 steps of 17 observations and 6 actions; networks have two layers of 256 units.
+Needs a CUDA device, which nothing else in the project does. Peers that are not installed are left out. Each library has
+a process of its own, because importing d3rlpy turns TF32 on.
+"""
+# ruff: noqa: T201  a script that prints
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from work import ACTION, BATCH, OBSERVATION, WIDTHS, arrays
+
+SIDES = ("birl", "stable_baselines3", "d3rlpy")
+SEEDS = 16
+PRECISION = {"float32": "highest", "TF32": "high"}
+RESULTS = Path(__file__).parent / "results" / "gpu.md"
+
+
+def rate(step: Callable[[], object], each: int, device: str, seconds: float) -> dict[str, Any]:
+    """Updates per second of ``step``, which makes ``each``, after a warm-up of 20 calls."""
+    import torch
+
+    def wait() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    begin = time.perf_counter()
+    for _ in range(20):
+        step()
+    wait()
+    first, count, begin = time.perf_counter() - begin, 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for _ in range(5):
+            step()
+        wait()
+        count += 5 * each
+    return {"updates/s": count / (time.perf_counter() - begin), "warm-up, s": first}
+
+
+def epochs(fit: Callable[..., object], length: int, count: int = 4) -> dict[str, Any]:
+    """Updates per second of a whole training loop, from the end of its first epoch to that of its last.
+
+    At the end of an epoch its metrics are read, so that all of its updates are made by then.
+    """
+    from birl.logging import NoopAdapterFactory
+
+    ends: dict[int, float] = {}
+    begin = time.perf_counter()
+    fit(
+        n_steps=length * count,
+        n_steps_per_epoch=length,
+        epoch_callback=lambda algorithm, epoch, step: ends.setdefault(epoch, time.perf_counter()) and None,
+        show_progress=False,
+        logger_adapter=NoopAdapterFactory(),
+        save_interval=count,
+    )
+    return {"updates/s": length * (count - 1) / (ends[count] - ends[1]), "warm-up, s": ends[1] - begin}
+
+
+def birl(device: str, seconds: float) -> Iterator[dict[str, Any]]:
+    """Eager updates, recorded ones, and recorded ones of many seeds at once, as ``fit`` and ``fit_many`` make them."""
+    import torch
+
+    import birl
+    from birl.algos import SACConfig
+    from birl.dataset import MDPDataset
+    from birl.models import VectorEncoderFactory
+
+    encoder = VectorEncoderFactory(WIDTHS)
+    dataset = MDPDataset(**arrays())
+    for precision, setting in PRECISION.items():
+        torch.set_float32_matmul_precision(setting)
+        for compiled in (False, True):
+            birl.seed(0)
+            config = SACConfig(
+                compile_graph=compiled, batch_size=BATCH, actor_encoder_factory=encoder, critic_encoder_factory=encoder
+            )
+            algorithm = config.create(device)
+            length = int(seconds * (1500 if compiled else 50))
+            side = f"birl, {'recorded' if compiled else 'eager'}"
+            yield {"side": side, "precision": precision, **epochs(partial(algorithm.fit, dataset), length)}
+        many = partial(birl.fit_many, config, dataset, seeds=SEEDS, device=device)
+        side = f"birl, recorded, {SEEDS} seeds at once"
+        yield {"side": side, "precision": precision, **epochs(many, int(seconds * 700))}
+
+
+def stable_baselines3(device: str, seconds: float) -> Iterator[dict[str, Any]]:
+    """Its own training loop."""
+    import gymnasium
+    import numpy as np
+    import stable_baselines3 as sb3
+    import torch
+    from stable_baselines3.common.logger import configure
+
+    class Spaces(gymnasium.Env[Any, Any]):
+        """Stands for its spaces alone."""
+
+        observation_space = gymnasium.spaces.Box(-10, 10, (OBSERVATION,))
+        action_space = gymnasium.spaces.Box(-1, 1, (ACTION,))
+
+    steps = arrays()
+    for precision, setting in PRECISION.items():
+        torch.set_float32_matmul_precision(setting)
+        model = sb3.SAC("MlpPolicy", Spaces(), batch_size=BATCH, buffer_size=len(steps["rewards"]), device=device)
+        buffer = model.replay_buffer
+        buffer.observations[:, 0], buffer.actions[:, 0] = steps["observations"], steps["actions"]
+        buffer.next_observations[:, 0] = np.roll(steps["observations"], -1, 0)
+        buffer.rewards[:], buffer.dones[:], buffer.full = steps["rewards"], steps["terminals"], True
+        model.set_logger(configure(None, []))
+        found = rate(lambda own=model: own.train(1, BATCH), 1, device, seconds)
+        yield {"side": f"Stable-Baselines3 {sb3.__version__}", "precision": precision, **found}
+
+
+def d3rlpy(device: str, seconds: float) -> Iterator[dict[str, Any]]:
+    """Without and with its ``compile_graph``."""
+    import d3rlpy
+    import torch
+
+    factory = d3rlpy.models.VectorEncoderFactory(WIDTHS)
+    dataset = d3rlpy.dataset.MDPDataset(**arrays())
+    precision = "TF32" if torch.get_float32_matmul_precision() == "high" else "float32"
+    for compiled in (False, True):
+        config = d3rlpy.algos.SACConfig(
+            compile_graph=compiled, batch_size=BATCH, actor_encoder_factory=factory, critic_encoder_factory=factory
+        )
+        algorithm = config.create(device)
+        algorithm.build_with_dataset(dataset)
+        found = rate(lambda own=algorithm: own.update(dataset.sample_transition_batch(BATCH)), 1, device, seconds)
+        side = f"d3rlpy {d3rlpy.__version__}{', compile_graph' if compiled else ''}"
+        yield {"side": side, "precision": precision, **found}
+
+
+def table(rows: list[dict[str, Any]], machine: str) -> str:
+    """The rows as a page."""
+    lines = [
+        "# Updates of SAC on a GPU",
+        "",
+        f"{machine}. Written by `python benchmarks/gpu.py`: batches of {BATCH}, two layers of {WIDTHS[0]}, "
+        f"{OBSERVATION} observations, {ACTION} actions, minibatches drawn as well. All in one run, each library "
+        "in a process of its own. birl's are those of `fit` and `fit_many`, after a first epoch; its peers' those of "
+        "`update` and `train`, after 20 of them. The last column is what was not counted, compilation with it.",
+        "",
+        "| side | precision of products | updates/s | warm-up, s |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        speed = f"{row['updates/s']:,.0f}"
+        if "seeds" in row["side"]:
+            speed += f" of each, {SEEDS * row['updates/s']:,.0f} in all"
+        lines.append(f"| {row['side']} | {row['precision']} | {speed} | {row['warm-up, s']:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure all sides in turn and write the table."""
+    parser = argparse.ArgumentParser(prog="gpu.py", description=__doc__)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--side", choices=SIDES, help="measure this library alone, and print its rows")
+    given = parser.parse_args()
+    if given.side:
+        for row in globals()[given.side](given.device, given.seconds):
+            print(json.dumps(row), flush=True)
+        return
+    import torch
+
+    card = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else given.device
+    rows: list[dict[str, Any]] = []
+    for side in SIDES:
+        command = [sys.executable, __file__, "--side", side]
+        command += ["--device", given.device, "--seconds", str(given.seconds)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"side"')]
+        rows += found
+        print("\n".join(map(str, found)) or f"{side} gave nothing", flush=True)
+        given.out.write_text(table(rows, f"{card}, torch {torch.__version__}"), encoding="utf-8")
+    print(given.out)
+
+
+if __name__ == "__main__":
+    main()
