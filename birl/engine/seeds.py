@@ -14,26 +14,24 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.graph import CodeGen
+from torch.func import vmap
 
-from birl.engine import compiler
 from birl.engine.compiled import Due, Program, supports
 from birl.engine.compiler import has_compiler
 from birl.engine.cuda_graphs import Recorder, record_cuda_graph
 from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
+from birl.engine.stacked_loss import StackedLoss
 from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, TargetUpdate, Training, Update
 from birl.engine.trained import Trained, clip
-from birl.engine.update import Eager, LossModule, with_priority
+from birl.engine.update import Eager, LossModule
 from birl.engine.update import stacked as joined_metrics
 from birl.errors import CompileError, ConfigError, UnsupportedError
 from birl.optimizers.steps import ELEMENTWISE
 from birl.types import Batch, Loss, State
 
-aten = torch.ops.aten
+_NOISE: Final = "noise of a stacked loss "
+"""How the names of random numbers in a batch begin."""
 
 _SHARED = ("step", "mu_product")
 """State that an optimiser keeps once per parameter: the same for all seeds."""
@@ -67,8 +65,8 @@ class StackedEngine(Eager):
         super().__init__(Trained(nets, [self._stackable(step) for step in first.steps], first.config))
         self._trained.clip = vmap(clip, (0, None))
         self.priority: Tensor | None = None
-        self._losses: dict[Hashable, _StackedLoss] = {}
-        self._known: dict[Hashable, tuple[_StackedLoss, ...]] = {}  # of each kind of update
+        self._losses: dict[Hashable, StackedLoss] = {}
+        self._known: dict[Hashable, tuple[StackedLoss, ...]] = {}  # of each kind of update
         self._program: _StackedProgram | None = None
         self._stack()
         self.restack_optimizers()
@@ -164,7 +162,7 @@ class StackedEngine(Eager):
                 return metrics
         return joined_metrics(self.update(draw()) for _ in range(count))
 
-    def losses(self, batch: Batch, due: Sequence[Step]) -> tuple[_StackedLoss, ...]:
+    def losses(self, batch: Batch, due: Sequence[Step]) -> tuple[StackedLoss, ...]:
         """The losses of an update, in order."""
         kind = tuple(step.name for step in due), self.prioritised, batch.signature
         if kind not in self._known:
@@ -173,7 +171,7 @@ class StackedEngine(Eager):
             self._known[kind] = tuple(trial.losses)
         return self._known[kind]
 
-    def noise(self, losses: Sequence[_StackedLoss]) -> dict[str, Tensor]:
+    def noise(self, losses: Sequence[StackedLoss]) -> dict[str, Tensor]:
         """The random numbers of losses by name, drawn as each engine would draw them alone."""
         drawn = [number for loss in losses for number in loss.draw(self._generators)]
         return {f"{_NOISE}{index}": number for index, number in enumerate(drawn)}
@@ -192,11 +190,18 @@ class StackedEngine(Eager):
         found = self.loss(loss, of, batch)
         return found(self.saved, batch, found.draw(self._generators))
 
-    def loss(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> _StackedLoss:
+    def loss(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> StackedLoss:
         """A loss for all seeds and batches like this one."""
         key = (loss, of, batch.signature, self.prioritised)
         if key not in self._losses:
-            self._losses[key] = _StackedLoss(self, loss, list(self._trained.parameters_of(of)), batch)
+            self._losses[key] = StackedLoss(
+                LossModule(loss, self.nets, self.config),
+                self.saved,
+                list(self._trained.parameters_of(of)),
+                batch,
+                prioritised=self.prioritised,
+                compiled=self.config.compile_graph is True and not self.records,
+            )
         return self._losses[key]
 
     # -- the engines -----------------------------------------------------------------------------------------------
@@ -236,7 +241,7 @@ class _StackedProgram(Program):
     def __init__(self, stacked: StackedEngine, trained: Trained, record: Recorder) -> None:
         super().__init__(trained, record)
         self._stacked = stacked
-        self._sequence: tuple[_StackedLoss, ...] = ()
+        self._sequence: tuple[StackedLoss, ...] = ()
 
     @property
     def shelf(self) -> None:
@@ -257,7 +262,7 @@ class _Trial(Eager):
         super().__init__(trained, lambda name, gradients: None)
         self._stacked = stacked
         self._saved = {name: tensor.detach().clone() for name, tensor in stacked.saved.items()}
-        self.losses: list[_StackedLoss] = []
+        self.losses: list[StackedLoss] = []
 
     def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
         """See `Eager`."""
@@ -280,7 +285,7 @@ class _InOrder(Eager):
         trained: Trained,
         move: Callable[[str, Gradients], None],
         saved: Mapping[str, Tensor],
-        sequence: Sequence[_StackedLoss],
+        sequence: Sequence[StackedLoss],
     ) -> None:
         super().__init__(trained, move)
         self._saved, self._sequence = saved, sequence
@@ -294,153 +299,6 @@ class _InOrder(Eager):
         self._used += made.draws
         rest = {name: value for name, value in batch.extra.items() if not name.startswith(_NOISE)}
         return made(self._saved, replace(batch, extra=rest), noise)
-
-
-class _StackedLoss:
-    """A loss and its gradients for all seeds, as one graph of plain operations.
-
-    Attributes:
-        draws: how many tensors of random numbers it needs.
-    """
-
-    def __init__(self, stacked: StackedEngine, loss: LossFunction, trained: list[str], batch: Batch) -> None:
-        self._trained = trained
-        self._rest = [name for name in stacked.saved if name not in trained]
-        self._metrics: list[str] = []
-        self._shared: list[str] = []
-        loss_of, prioritised = LossModule(loss, stacked.nets, stacked.config), stacked.prioritised
-
-        def one(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            named = (*zip(self._rest, rest, strict=True), *zip(trained, given, strict=True))
-            tensors = {f"nets.{name}": tensor for name, tensor in named}
-            rows = iter(leaves)
-            found = with_priority(functional_call(loss_of, tensors, (batch.map(lambda _: next(rows)),)), prioritised)
-            self._metrics, self._shared = list(found.metrics), list(found.share)
-            return found.value, [*found.metrics.values(), *found.share.values()]
-
-        def all_(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
-            with torch.enable_grad():
-                given = [tensor.detach().requires_grad_() for tensor in given]
-                values, more = vmap(one, randomness="different")(given, rest, leaves)
-                gradients = torch.autograd.grad(values.sum(), given)
-            # fused optimisers read memory in order, whatever the strides say
-            return [*(each.contiguous() for each in gradients), values.detach(), *(each.detach() for each in more)]
-
-        # on copies: tracing a loss moves batch norm's statistics
-        given, rest = self._split({name: tensor.detach().clone() for name, tensor in stacked.saved.items()})
-        try:
-            graph = make_fx(all_, {aten.native_dropout.default: _dropout})(given, rest, batch.leaves)
-            graph.graph.set_codegen(CodeGen())  # takes and gives tensors one by one, not in lists
-            self._draws = _draws_of(graph)
-        except RuntimeError as error:
-            raise UnsupportedError(
-                f"the loss of {trained[0].partition('.')[0]!r} cannot be computed for several seeds at once: train "
-                f"each seed by itself. (To whoever wrote its loss, torch says: {str(error).splitlines()[0]})"
-            ) from error
-        self.draws = len(self._draws)
-        _simplify(graph)
-        self._graph: Callable[..., Any] = graph
-        if stacked.config.compile_graph is True and not stacked.records:
-            self._graph = torch.compile(graph, fullgraph=True, backend=compiler.BACKEND)
-
-    def _split(self, saved: Mapping[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        return [saved[name].detach() for name in self._trained], [saved[name].detach() for name in self._rest]
-
-    def draw(self, generators: Sequence[torch.Generator]) -> list[Tensor]:
-        """The random numbers that it needs."""
-        return [draw.numbers(generators) for draw in self._draws]
-
-    def blanks(self) -> list[Tensor]:
-        """Zeros instead of random numbers."""
-        return [draw.blank() for draw in self._draws]
-
-    def __call__(self, saved: Mapping[str, Tensor], batch: Batch, noise: Sequence[Tensor]) -> tuple[Gradients, Loss]:
-        """Gradients of the trained parameters ``[S, …]``, and the losses ``[S]`` with the values they share."""
-        given, rest = self._split(saved)
-        leaves: list[Tensor] = []
-        batch.map(lambda leaf: leaves.append(leaf) or leaf)  # type: ignore[func-returns-value]
-        found = self._graph(*given, *rest, *leaves, *noise)
-        gradients, value, more = found[: len(given)], found[len(given)], found[len(given) + 1 :]
-        metrics = dict(zip(self._metrics, more, strict=False))
-        share = dict(zip(self._shared, more[len(metrics) :], strict=True))
-        return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share)
-
-
-# -- random numbers ----------------------------------------------------------------------------------------------------
-
-_NOISE: Final = "noise of a stacked loss "
-"""How the names of random numbers in a batch begin."""
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """Random numbers of a loss.
-
-    Attributes:
-        shape: ``[S, …]``.
-        dtype, device: of them.
-        method: name of the tensor method that draws them, such as ``"normal_"``.
-        args: its arguments.
-    """
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-    method: str
-    args: tuple[Any, ...]
-
-    def blank(self) -> Tensor:
-        """Zeros."""
-        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
-
-    def numbers(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Draw each seed's part from its own generator, as it would be drawn alone."""
-        drawn = self.blank()
-        for part, generator in zip(drawn.unbind(), generators, strict=True):
-            getattr(part, self.method)(*self.args, generator=generator)
-        return drawn
-
-
-_METHODS = {
-    aten.randn.default: "normal_",
-    aten.randn_like.default: "normal_",
-    aten.normal_.default: "normal_",
-    aten.rand.default: "uniform_",
-    aten.rand_like.default: "uniform_",
-    aten.uniform_.default: "uniform_",
-    aten.exponential_.default: "exponential_",
-    aten.bernoulli.p: "bernoulli_",
-    aten.bernoulli_.float: "bernoulli_",
-}
-"""Random operations, and the tensor methods that draw the same numbers. Arguments after the first are the same."""
-
-
-def _draws_of(graph: GraphModule) -> list[_Draw]:
-    """Take the random operations out of a graph: it takes further tensors instead, which are drawn before it runs."""
-    draws: list[_Draw] = []
-    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
-    for node in graph.graph.nodes:
-        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-            continue
-        if node.target not in _METHODS:
-            raise RuntimeError(f"{node.target} cannot draw from the generator of each seed")
-        with graph.graph.inserting_after(last):
-            noise = last = graph.graph.placeholder(f"noise_{len(draws)}")
-            noise.meta["val"] = node.meta["val"]
-        like = node.meta["val"]
-        draws.append(_Draw(like.shape, like.dtype, like.device, _METHODS[node.target], node.args[1:]))
-        with graph.graph.inserting_before(node):
-            if node.target._schema.is_mutable:  # views of the tensor see the numbers, too
-                noise = graph.graph.call_function(aten.copy_.default, (node.args[0], noise))
-            node.replace_all_uses_with(noise)
-        graph.graph.erase_node(node)
-    return draws
-
-
-def _dropout(x: Tensor, p: float, train: bool) -> tuple[Tensor, Tensor]:
-    """``native_dropout``, which training on a GPU calls, with numbers that have an operation of their own."""
-    kept = torch.bernoulli(x, 1 - p)
-    return x * kept / (1 - p), kept.bool()
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -517,28 +375,3 @@ def check_stackable(engine: Engine) -> None:
                 f"the step {step.name!r} cannot be made for several seeds at once, because {step.apart}: train each "
                 "seed by itself"
             )
-
-
-# -- the graph ---------------------------------------------------------------------------------------------------------
-
-
-def _simplify(graph: GraphModule) -> None:
-    """Remove operations that do nothing, and let matrix products write gradients in their parameters' layout."""
-    for node in list(graph.graph.nodes):
-        if node.target is aten.detach.default or (node.target is aten.mul.Scalar and node.args[1] == 1):
-            node.replace_all_uses_with(node.args[0])
-        elif node.target in (aten.view.default, aten.expand.default, aten._unsafe_view.default):
-            if _shape_of(node) == _shape_of(node.args[0]):
-                node.replace_all_uses_with(node.args[0])
-        elif node.target is aten.transpose.int and {1, 2} == set(node.args[1:]):
-            product = node.args[0]
-            if product.target is aten.bmm.default and len(product.users) == 1:  # (a b)^T = b^T a^T
-                with graph.graph.inserting_before(node):
-                    factors = [graph.graph.call_function(aten.transpose.int, (x, 1, 2)) for x in product.args]
-                    node.replace_all_uses_with(graph.graph.call_function(aten.bmm.default, tuple(reversed(factors))))
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-
-
-def _shape_of(node: Any) -> Any:
-    return getattr(node.meta.get("val"), "shape", None)

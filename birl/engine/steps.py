@@ -253,10 +253,10 @@ class Polyak(TargetUpdate):
     def move(self, target: list[Tensor], source: list[Tensor], config: Any) -> None:
         """Move the target's parameters in place."""
         tau = getattr(config, self.tau)
-        if not torch.compiler.is_compiling():
+        if not (torch.compiler.is_compiling() and target[0].is_cuda):
             torch._foreach_lerp_(target, source, tau)
             return
-        for own, other in zip(target, source, strict=True):  # a compiler makes each a part of its source's own step
+        for own, other in zip(target, source, strict=True):  # the compiler makes each a part of its source's own step
             own.lerp_(other, tau)
 
 

@@ -8,8 +8,7 @@ import io
 import numpy as np
 
 from birl.algorithm import load_learnable
-from birl.run.checkpoint import random_state, set_random_state
-from birl.testing.contract.states import differences
+from birl.testing.contract.states import differences, set_torch_generators, torch_generators
 from birl.testing.contract.subject import Subject
 
 
@@ -34,7 +33,7 @@ def save_load_continue(subject: Subject) -> None:
         algorithm.update(item)
     file = io.BytesIO()
     algorithm.save(file)
-    state, rng = copy.deepcopy(algorithm.get_state()), random_state()
+    state, rng = copy.deepcopy(algorithm.get_state()), torch_generators()
     for item in items[3:]:
         algorithm.update(item)
     expected = algorithm.get_state()
@@ -47,11 +46,11 @@ def save_load_continue(subject: Subject) -> None:
     restored = subject.build(subject.seed + 1)
     restored.set_state(state)
     for name, other in (("load", loaded), ("set_state", restored)):
-        set_random_state(rng)
+        set_torch_generators(rng)
         for item in items[3:]:
             other.update(item)
         differing = differences(expected, other.get_state())
         assert not differing, f"after {name} training goes on differently in {differing[:5]}"
-        set_random_state(rng)
+        set_torch_generators(rng)
         actions = subject.act(other, subject.observations(5))
         assert np.array_equal(expected_actions, actions), f"after {name} the policy acts differently"

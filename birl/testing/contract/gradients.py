@@ -13,8 +13,14 @@ from torch.overrides import TorchFunctionMode
 
 from birl.engine import Gradient
 from birl.errors import BirlError
-from birl.run.checkpoint import random_state, set_random_state
-from birl.testing.contract.states import changed_names, differences, same, snapshot
+from birl.testing.contract.states import (
+    changed_names,
+    differences,
+    same,
+    set_torch_generators,
+    snapshot,
+    torch_generators,
+)
 from birl.testing.contract.subject import Subject, gradients, randomly_moved
 from birl.types import Batch, Loss
 
@@ -129,9 +135,9 @@ def padding_is_ignored(subject: Subject) -> None:
     steps = algorithm.engine.trainings
     for _ in range(2):
         changed = replace(batch.map(garbage), weight=weight)
-        state = random_state()
+        state = torch_generators()
         results.append([algorithm.engine.compute_gradients(step, changed)[0] for step in steps])
-        set_random_state(state)
+        set_torch_generators(state)
     for step, first, second in zip(steps, *results, strict=True):
         for name in first:
             error = float((first[name] - second[name]).abs().max())

@@ -33,3 +33,15 @@ def differences(a: Any, b: Any, path: str = "") -> list[str]:
     if isinstance(a, Tensor | np.ndarray):
         return [] if same(torch.as_tensor(a), torch.as_tensor(b)) else [path]
     return [] if a == b else [f"{path}: {a!r} and {b!r}"]
+
+
+def torch_generators() -> list[Tensor]:
+    """States of torch's global generators: losses may draw from no others."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+
+
+def set_torch_generators(states: list[Tensor]) -> None:
+    """Inverse of `torch_generators`."""
+    torch.set_rng_state(states[0])
+    for number, state in enumerate(states[1:]):
+        torch.cuda.set_rng_state(state, number)
