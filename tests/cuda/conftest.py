@@ -6,6 +6,6 @@ import pytest
 import torch
 
 
-def pytest_collection_modifyitems() -> None:
+def pytest_configure() -> None:
     if not torch.cuda.is_available():
         pytest.exit("tests/cuda needs a CUDA device and a PyTorch that finds it", returncode=2)

@@ -14,6 +14,7 @@ from torch import nn
 from birl.algorithm import Batch, Gradient, HardCopy, Learner, Loss, Transitions, weighted_mean
 from birl.algorithm.batches import to_batch
 from birl.engine import Polyak
+from birl.errors import ConfigError
 from birl.models import VectorEncoderFactory
 from birl.testing import check_algorithm
 from tests.testing import own
@@ -331,3 +332,10 @@ def test_check_algorithm_finds_it(mistake: str, monkeypatch: pytest.MonkeyPatch)
     plant(monkeypatch)
     with pytest.raises(AssertionError, match=f"check '{check}'"):
         check_algorithm(config, action_size=3)
+
+
+def test_check_algorithm_builds_on_the_device_that_it_is_told() -> None:
+    config = OwnQConfig()
+    assert check_algorithm(config, checks=["metrics"], device="cpu") == ["metrics"]
+    with pytest.raises(ConfigError, match="device 'cuda:99' cannot be used"):
+        check_algorithm(config, checks=["metrics"], device="cuda:99")
