@@ -323,7 +323,7 @@ def test_the_callers_generators_and_dataset_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "number"),
     slow_but(
-        [("SAC", signal.SIGINT)],
+        [("DQN", signal.SIGTERM)],
         [("DQN", signal.SIGTERM), ("SAC", signal.SIGINT), ("DoubleDQN dropout, layer norm", signal.SIGTERM)],
     ),
 )

@@ -23,7 +23,7 @@ from tests.engine.test_compiled import _Tape
 from tests.tiers import slow_but
 
 CONFIGS = {
-    "DQN": discrete(DQNConfig, target_update_interval=7, optim_factory=AdamFactory(clip_grad_norm=0.02)),
+    "DQN": discrete(DQNConfig, target_update_interval=5, optim_factory=AdamFactory(clip_grad_norm=0.02)),
     "SAC": continuous(SACConfig),
     "TD3": continuous(TD3Config),
 }
@@ -60,7 +60,7 @@ def recorded(name: str, **options: Any) -> list[Any]:
     return together(config, SEEDS[:2], dataset=lambda: placed(name), **{**EPOCHS, **options})
 
 
-@pytest.mark.parametrize("name", slow_but(["SAC"], list(CONFIGS)))
+@pytest.mark.parametrize("name", slow_but(["DQN"], list(CONFIGS)))
 def test_each_seed_is_the_run_it_would_be_alone(name: str, tapes: list[_Tape]) -> None:
     many = recorded(name)
     for seed, algorithm in zip(SEEDS[:2], many, strict=True):
@@ -74,7 +74,8 @@ def test_each_seed_is_the_run_it_would_be_alone(name: str, tapes: list[_Tape]) -
     assert [tape.recorded > 0 and tape.replayed > 0 for tape in tapes] == [True]
 
 
-@pytest.mark.parametrize("name", slow_but(["DQN"], list(CONFIGS)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
 def test_a_resumed_run_ends_bit_for_bit_where_it_would_have(name: str, tapes: list[_Tape], tmp_path: Path) -> None:
     """Its first update is made by a program, too: an eager one would round in another way."""
     straight = recorded(name)

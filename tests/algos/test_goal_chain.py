@@ -91,11 +91,9 @@ def logged(hindsight: bool, seed: int = 0) -> ReplayBuffer:
     return buffer
 
 
-SEEDS = slow_but([0], [0, 1, 2])
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("hindsight", slow_but([True], [True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("hindsight", [True, False])
 def test_logs_of_a_random_walk_teach_the_way_in_hindsight_alone(hindsight: bool, seed: int) -> None:
     """What is known of a goal spreads by a step with each copy of the target network: 50 of them for 29 steps."""
     seed_everything(seed)

@@ -254,6 +254,7 @@ def test_memory_in_another_order_has_a_program_of_its_own() -> None:
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_copy_does_not_train_the_original() -> None:
     original, eager = dqn(True), dqn(False)
     original.update(batch(0))

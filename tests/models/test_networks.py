@@ -370,7 +370,8 @@ def test_actor_critic_losses_are_one_graph(head: QFunctionFactory) -> None:
     compiled_equals_eager(nn.ModuleList([critic, actor, temperature]), loss)
 
 
-@pytest.mark.parametrize("factory", slow_but([GRU], [LSTM, GRU]), ids=["lstm", "gru"])
+@pytest.mark.slow
+@pytest.mark.parametrize("factory", [LSTM, GRU], ids=["lstm", "gru"])
 def test_recurrent_losses_are_one_graph(factory: Any) -> None:
     critic = DiscreteQFunction(DISCRETE, factory, MeanQFunctionFactory(), 2)
     actor = CategoricalPolicy(DISCRETE, factory)
