@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from work import ACTION, BATCH, OBSERVATION, WIDTHS, arrays
+from work import ACTION, BATCH, OBSERVATION, STEPS, WIDTHS, arrays, quiet_d3rlpy, sb3_model, sb3_spaces
 
-SIDES = ("birl", "stable_baselines3", "d3rlpy")
 SEEDS = 16
 PRECISION = {"float32": "highest", "TF32": "high"}
 RESULTS = Path(__file__).parent / "results" / "gpu.md"
@@ -96,36 +95,28 @@ def birl(device: str, seconds: float) -> Iterator[dict[str, Any]]:
 
 def stable_baselines3(device: str, seconds: float) -> Iterator[dict[str, Any]]:
     """Its own training loop."""
-    import gymnasium
     import numpy as np
     import stable_baselines3 as sb3
     import torch
-    from stable_baselines3.common.logger import configure
-
-    class Spaces(gymnasium.Env[Any, Any]):
-        """Stands for its spaces alone."""
-
-        observation_space = gymnasium.spaces.Box(-10, 10, (OBSERVATION,))
-        action_space = gymnasium.spaces.Box(-1, 1, (ACTION,))
 
     steps = arrays()
     for precision, setting in PRECISION.items():
         torch.set_float32_matmul_precision(setting)
-        model = sb3.SAC("MlpPolicy", Spaces(), batch_size=BATCH, buffer_size=len(steps["rewards"]), device=device)
+        fields = {"batch_size": BATCH, "buffer_size": STEPS, "policy_kwargs": {"net_arch": WIDTHS}}
+        model = sb3_model("SAC", sb3_spaces(discrete=False), device=device, **fields)
         buffer = model.replay_buffer
         buffer.observations[:, 0], buffer.actions[:, 0] = steps["observations"], steps["actions"]
         buffer.next_observations[:, 0] = np.roll(steps["observations"], -1, 0)
         buffer.rewards[:], buffer.dones[:], buffer.full = steps["rewards"], steps["terminals"], True
-        model.set_logger(configure(None, []))
         found = rate(lambda own=model: own.train(1, BATCH), 1, device, seconds)
         yield {"side": f"Stable-Baselines3 {sb3.__version__}", "precision": precision, **found}
 
 
 def d3rlpy(device: str, seconds: float) -> Iterator[dict[str, Any]]:
     """Without and with its ``compile_graph``."""
-    import d3rlpy
     import torch
 
+    d3rlpy = quiet_d3rlpy()
     factory = d3rlpy.models.VectorEncoderFactory(WIDTHS)
     dataset = d3rlpy.dataset.MDPDataset(**arrays())
     precision = "TF32" if torch.get_float32_matmul_precision() == "high" else "float32"
@@ -138,6 +129,9 @@ def d3rlpy(device: str, seconds: float) -> Iterator[dict[str, Any]]:
         found = rate(lambda own=algorithm: own.update(dataset.sample_transition_batch(BATCH)), 1, device, seconds)
         side = f"d3rlpy {d3rlpy.__version__}{', compile_graph' if compiled else ''}"
         yield {"side": side, "precision": precision, **found}
+
+
+SIDES = {"birl": birl, "stable_baselines3": stable_baselines3, "d3rlpy": d3rlpy}
 
 
 def table(rows: list[dict[str, Any]], machine: str) -> str:
@@ -170,7 +164,7 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help="measure this library alone, and print its rows")
     given = parser.parse_args()
     if given.side:
-        for row in globals()[given.side](given.device, given.seconds):
+        for row in SIDES[given.side](given.device, given.seconds):
             print(json.dumps(row), flush=True)
         return
     import torch

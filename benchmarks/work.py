@@ -556,7 +556,8 @@ def floor(side: str) -> Job:
 # ------------------------------------------------------------------------------------------------------------- d3rlpy
 
 
-def _quiet_d3rlpy() -> Any:
+def quiet_d3rlpy() -> Any:
+    """The library, which says nothing but errors."""
     import logging
 
     import structlog  # type: ignore[import-not-found]
@@ -570,14 +571,14 @@ def _quiet_d3rlpy() -> Any:
 
 def d3rlpy_algorithms(side: str) -> Job:
     """The names of all algorithms that learn from a dataset."""
-    algos = _quiet_d3rlpy().algos
+    algos = quiet_d3rlpy().algos
     names = [name[: -len("Config")] for name in dir(algos) if name.endswith("Config")]
     return Job(facts={"algorithms": [name for name in names if name and "Random" not in name and hasattr(algos, name)]})
 
 
 def d3rlpy_offline(side: str, algorithm: str) -> Job:
     """Default configuration: sample a minibatch, update."""
-    d3rlpy = _quiet_d3rlpy()
+    d3rlpy = quiet_d3rlpy()
     learner = getattr(d3rlpy.algos, f"{algorithm}Config")().create(device="cpu:0")
     discrete = learner.get_action_type() == d3rlpy.ActionSpace.DISCRETE
     dataset = d3rlpy.dataset.MDPDataset(**arrays(discrete=discrete))
@@ -605,7 +606,7 @@ def d3rlpy_offline(side: str, algorithm: str) -> Job:
 
 def d3rlpy_sampling(side: str, what: str) -> Job:
     """One batch from a dataset."""
-    dataset_module = _quiet_d3rlpy().dataset
+    dataset_module = quiet_d3rlpy().dataset
     pixels = what == "frame stacks"
     picker: Any = None
     if what == "n-step":
@@ -621,7 +622,7 @@ def d3rlpy_sampling(side: str, what: str) -> Job:
 
 def d3rlpy_memory(side: str) -> Job:
     """Bytes of the process for each stored transition over the raw ones."""
-    dataset_module = _quiet_d3rlpy().dataset
+    dataset_module = quiet_d3rlpy().dataset
     dataset, resident = _resident_growth(lambda steps: dataset_module.MDPDataset(**steps))
     ratio = resident / dataset.transition_count / RAW
     return Job(value=ratio, facts={"resident": ratio})
@@ -629,7 +630,7 @@ def d3rlpy_memory(side: str) -> Job:
 
 def d3rlpy_predict(side: str, batch: int) -> Job:
     """Greedy actions of SAC's policy."""
-    learner = _quiet_d3rlpy().algos.SACConfig().create(device="cpu:0")
+    learner = quiet_d3rlpy().algos.SACConfig().create(device="cpu:0")
     learner.create_impl((OBSERVATION,), ACTION)
     return _predict_job(learner.predict, batch)
 
@@ -637,7 +638,8 @@ def d3rlpy_predict(side: str, batch: int) -> Job:
 # ---------------------------------------------------------------------------------------------------------------- SB3
 
 
-def _sb3_spaces(discrete: bool) -> Any:
+def sb3_spaces(discrete: bool) -> Any:
+    """An environment that stands for its spaces alone."""
     import gymnasium
 
     class Spaces(gymnasium.Env):
@@ -650,11 +652,12 @@ def _sb3_spaces(discrete: bool) -> Any:
     return Spaces()
 
 
-def _sb3(algorithm: str, env: Any, policy: str = "MlpPolicy", **fields: Any) -> Any:
+def sb3_model(algorithm: str, env: Any, policy: str = "MlpPolicy", device: str = "cpu", **fields: Any) -> Any:
+    """A model that logs nothing."""
     import stable_baselines3 as sb3  # type: ignore[import-not-found]
     from stable_baselines3.common.logger import Logger  # type: ignore[import-not-found]
 
-    model = getattr(sb3, algorithm)(policy, env, device="cpu", seed=0, **fields)
+    model = getattr(sb3, algorithm)(policy, env, device=device, seed=0, **fields)
     model.set_logger(Logger(folder=None, output_formats=[]))
     return model
 
@@ -662,7 +665,7 @@ def _sb3(algorithm: str, env: Any, policy: str = "MlpPolicy", **fields: Any) -> 
 def sb3_updates(side: str, algorithm: str) -> Job:
     """``train`` as it stands: it samples from its buffer and updates. Defaults, with two layers of 256."""
     discrete = algorithm == "DQN"
-    model = _sb3(algorithm, _sb3_spaces(discrete), buffer_size=STEPS, policy_kwargs={"net_arch": WIDTHS})
+    model = sb3_model(algorithm, sb3_spaces(discrete), buffer_size=STEPS, policy_kwargs={"net_arch": WIDTHS})
     steps = arrays(n_steps=10 * EPISODE, discrete=discrete)
     for index in range(len(steps["rewards"]) - 1):
         model.replay_buffer.add(
@@ -692,16 +695,16 @@ def sb3_online(side: str, algorithm: str, env: str, n_envs: int | None = None) -
         if algorithm == "PPO":
             sizes = {"n_steps": chunk // (n_envs or 1), "batch_size": 64, "n_epochs": 10}
         environment = make_vec_env(env, n_envs or 1, seed=0)
-        model = _sb3(algorithm, environment, **sizes, policy_kwargs={"net_arch": SMALL})
+        model = sb3_model(algorithm, environment, **sizes, policy_kwargs={"net_arch": SMALL})
     elif algorithm == "DQN":
         chunk = 1000
         exploration = {"exploration_initial_eps": 0.1, "exploration_final_eps": 0.1}
         sizes = {"buffer_size": 100_000, "learning_starts": 300, "batch_size": 32, "policy_kwargs": {"net_arch": SMALL}}
-        model = _sb3("DQN", env, train_freq=4, target_update_interval=10_000, **sizes, **exploration)
+        model = sb3_model("DQN", env, train_freq=4, target_update_interval=10_000, **sizes, **exploration)
     else:
         chunk = 100
         sizes = {"buffer_size": 100_000, "learning_starts": 300, "batch_size": BATCH}
-        model = _sb3(algorithm, env, **sizes, policy_kwargs={"net_arch": WIDTHS})
+        model = sb3_model(algorithm, env, **sizes, policy_kwargs={"net_arch": WIDTHS})
 
     def step() -> float:
         model.learn(chunk, reset_num_timesteps=False)
@@ -724,7 +727,7 @@ def sb3_atari(side: str, algorithm: str) -> Job:
     environment = VecFrameStack(make_atari_env("ALE/Pong-v5", seed=0, env_kwargs=game), 4)
     sizes = {"buffer_size": FRAMES, "batch_size": 32, "optimize_memory_usage": False, "train_freq": 4}
     chunk = 400
-    model = _sb3(
+    model = sb3_model(
         "DQN", environment, "CnnPolicy", learning_starts=chunk, target_update_interval=10_000,
         exploration_initial_eps=0.1, exploration_final_eps=0.1, **sizes,
     )  # fmt: skip
@@ -739,7 +742,7 @@ def sb3_atari(side: str, algorithm: str) -> Job:
 
 def sb3_predict(side: str, batch: int) -> Job:
     """Greedy actions of SAC's policy."""
-    model = _sb3("SAC", _sb3_spaces(discrete=False), buffer_size=1, policy_kwargs={"net_arch": WIDTHS})
+    model = sb3_model("SAC", sb3_spaces(discrete=False), buffer_size=1, policy_kwargs={"net_arch": WIDTHS})
     return _predict_job(lambda x: model.predict(x, deterministic=True)[0], batch)
 
 

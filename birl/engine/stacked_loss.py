@@ -140,7 +140,7 @@ class _Draw:
 
     def numbers(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Draw each seed's part from its own generator, as it would be drawn alone."""
-        drawn = self.blank()
+        drawn = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         for part, generator in zip(drawn.unbind(), generators, strict=True):
             getattr(part, self.method)(*self.args, generator=generator)
         return drawn
