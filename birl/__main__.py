@@ -1,6 +1,8 @@
 """``python -m birl`` is ``birl``."""
 
 from birl.cli import main
+from birl.cli.processes import hold_leash
 
 if __name__ == "__main__":
+    hold_leash()
     raise SystemExit(main())

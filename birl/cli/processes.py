@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +18,7 @@ from birl.cli.common import note
 
 PATIENCE: Final = 60.0
 """Seconds in which a run writes its checkpoint once it is told to end."""
+_LEASH: Final = "BIRL_LEASH"
 
 
 class Process(Protocol):
@@ -41,43 +44,61 @@ Begin = Callable[[Sequence[str], Path], Process]
 
 
 @contextmanager
-def starter(jobs: int, address: str | None) -> Iterator[Begin]:
+def starter(jobs: int, address: str | None, device: str = "cpu") -> Iterator[Begin]:
     """How runs are begun.
 
     Args:
         jobs: see `begin`.
         address: of Ray's cluster, which places them; ``None`` for this machine without Ray.
+        device: of the runs: Ray places those that learn on a GPU where it has one that is free.
     """
     if address is None:
         yield partial(begin, jobs=jobs)
         return
     from birl.distributed.ray import Places  # it imports Ray
 
-    places = Places(partial(begin, jobs=1), address)
+    places = Places(partial(begin, jobs=1, leashed=True), address, gpus=int(device.startswith("cuda")))
     try:
         yield places.begin
     finally:
         places.close()
 
 
-def begin(command: Sequence[str], folder: Path, jobs: int) -> subprocess.Popen[bytes]:
+def begin(command: Sequence[str], folder: Path, jobs: int, leashed: bool = False) -> subprocess.Popen[bytes]:
     """Begin a run on this machine.
 
     Args:
         command: the program and its words.
         folder: of the run; what it says goes into a file beside it, see `last_line`.
         jobs: how many runs there are at once, which share the processors.
+        leashed: whether it is killed as soon as this process is gone; see `hold_leash`.
     """
     threads = {} if jobs == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+    leash = {_LEASH: "1"} if leashed else {}
     with open(f"{folder}.log", "ab") as log:
         return subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if leashed else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
-            env={**threads, **os.environ},
+            env={**threads, **os.environ, **leash},
             start_new_session=True,  # Ctrl-C in the terminal is for this process, which then ends the runs
         )
+
+
+def hold_leash() -> None:
+    """Where this process was begun leashed, kill it once the other end of its standard input is gone.
+
+    The run is then begun again elsewhere, and its folder has to be free.
+    """
+    if os.environ.pop(_LEASH, None):
+        threading.Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    while os.read(0, 1):  # not by sys.stdin, whose lock the end of the program would wait for
+        pass
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has no SIGKILL
 
 
 def last_line(folder: Path) -> str:

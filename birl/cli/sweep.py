@@ -19,7 +19,9 @@ from birl.run.lock import only_run
 _POLL: Final = 0.2
 
 
-def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path, jobs: int, address: str | None) -> None:
+def train_seeds(
+    words: Sequence[str], seeds: Sequence[int], out: Path, jobs: int, address: str | None, device: str
+) -> None:
     """Train all seeds, some at once, and print a table of their last scores. Runs that are finished stay.
 
     Args:
@@ -28,11 +30,12 @@ def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path, jobs: int
         out: folder; the run of a seed is in ``seed_<seed>`` below it.
         jobs: how many run at once.
         address: of Ray's cluster, if it places them.
+        device: of all of them.
 
     Raises:
         BirlError: if a run fails. The others write checkpoints, and the same command goes on with all.
     """
-    with only_run(out), starter(jobs, address) as begin:
+    with only_run(out), starter(jobs, address, device) as begin:
         waiting, running = list(seeds), dict[int, Process]()
         try:
             while waiting or running:

@@ -210,7 +210,7 @@ def train(
         place = _default_folder(algorithm, str(env_id), None) if out is None else out
         placed = address if collectors is None else None
         own_words = ("seeds", "seed", "out", "jobs", *(["address"] if placed else []))
-        train_seeds(words_of(context, own_words), several, place, jobs or 1, placed)
+        train_seeds(words_of(context, own_words), several, place, jobs or 1, placed, device)
         return
     made = None if recipe is None else _recipe(algorithm, recipe, dataset, init_from)
     published = {} if made is None else made.options

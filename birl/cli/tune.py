@@ -150,7 +150,7 @@ def tune(
         metric = "evaluation" if options.get("dataset") is None else "environment"
         fixed = [algo, *words, "--seed", str(seed)]
         tuning = Tuning(out, fixed, searches, metric=metric, seed=seed, prune=not no_prune)
-        with starter(jobs, address) as begin:
+        with starter(jobs, address, options.get("device", "cpu")) as begin:
             tuning.run(trials, jobs, begin)
         tuning.report()
 

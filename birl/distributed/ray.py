@@ -269,17 +269,20 @@ class Places:
     Args:
         begin: begins a process, of its command and folder.
         address: see `Remote`.
+        gpus: number of GPUs that each has for itself.
 
     Raises:
         MissingExtraError, ConfigError: as `Remote`.
     """
 
-    def __init__(self, begin: Callable[[Sequence[str], Path], Any], address: str | None = None) -> None:
+    def __init__(
+        self, begin: Callable[[Sequence[str], Path], Any], address: str | None = None, gpus: int = 0
+    ) -> None:
         self._ray: Any = require("ray", "ray")
         self._begin, self._own = begin, not self._ray.is_initialized()
         if self._own:
             _reach(self._ray, address)
-        self._kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(_Process)
+        self._kind = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Process)
 
     def begin(self, command: Sequence[str], folder: Path) -> Placed:
         """Begin a process as soon as there is room.

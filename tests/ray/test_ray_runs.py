@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import ray
+from left_behind import MARK, begun_here
 
 from birl.cli import main
-from birl.cli.processes import begin, end, last_line
+from birl.cli.processes import begin, end, last_line, starter
 from birl.distributed.ray import Places
 from birl.errors import ConfigError
 
@@ -75,6 +76,25 @@ def test_a_run_whose_actor_is_lost_is_begun_again(places: Places, tmp_path: Path
     assert run.wait(120) == 0
     assert len((tmp_path / "begun").read_text().split()) == 2
     assert "Ray has lost this run" in last_line(tmp_path / "run")
+
+
+def test_a_run_ends_with_its_actor_and_goes_on(tmp_path: Path) -> None:
+    """The actor alone is killed: its run must not hold the folder when the next one begins."""
+    words = ["train", "DQN", *TRAIN, "--n-steps", "4000"]
+    assert main([*words, "--out", str(tmp_path / "here")]) == 0
+    with starter(1, "local") as start:
+        there = tmp_path / "there"
+        run = start(["python", "-m", "birl", *words, "--out", str(there)], there)
+        until = time.monotonic() + 120
+        while not list(there.glob("model_*.d3")):
+            assert run.poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+        process = next(pid for pid, line in begun_here(os.environ[MARK]).items() if line.endswith(str(there)))
+        os.kill(int(Path(f"/proc/{process}/stat").read_text().split()[3]), signal.SIGKILL)
+        assert run.wait(120) == 0, last_line(there)
+    assert "Ray has lost this run" in Path(f"{there}.log").read_text()
+    assert str(process) not in os.listdir("/proc")
+    assert models(tmp_path / "here") == models(there)
 
 
 def test_runs_are_ended(places: Places, tmp_path: Path) -> None:
