@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import family, scores
 
 EPISODES = 20
-RANDOM_STEPS = 5_000  # of SAC, before its first update
 ALGORITHMS = ("Expert", "BC-4", "GAIL-4", "BC-20", "GAIL-20")
 
 
@@ -36,30 +35,29 @@ class Setting:
     Attributes:
         env: its name.
         steps: length of a run: in the environment, but updates of BC.
-        expert: who learns by rewards, PPO or SAC; how is said in `configuration`.
-        lanes: number of environments side by side, of PPO and GAIL.
-        rollout: steps in one of their rollouts, over all environments.
-        units: of each of two layers.
+        lanes: number of environments side by side.
+        rollout: steps in a rollout, over all environments.
+        discrete: whether its actions are.
+        running: whether rollouts have observations, and the expert's have rewards, scaled by running statistics.
     """
 
     env: str
     steps: int
-    expert: str
     lanes: int
     rollout: int
-    units: int
+    discrete: bool = False
+    running: bool = False
 
     def __str__(self) -> str:
         several = f"{self.lanes} environments" if self.lanes > 1 else "one environment"
-        return (
-            f"{self.env}: {self.steps:,} steps (BC: updates), the expert is {self.expert}, two layers of {self.units} "
-            f"units; rollouts of {self.rollout:,} steps in {several} (PPO, GAIL)"
-        )
+        words = f"{self.env}: {self.steps:,} steps (BC: updates), rollouts of {self.rollout:,} steps in {several}"
+        scaled = "; observations of rollouts, and rewards of the expert, scaled by running statistics"
+        return words + (scaled if self.running else "")
 
 
 SETTINGS = {
-    "cartpole": Setting("CartPole-v1", 51_200, "PPO", 4, 1_024, 64),
-    "hopper": Setting("Hopper-v5", 204_800, "SAC", 1, 2_048, 128),
+    "cartpole": Setting("CartPole-v1", 51_200, 4, 1_024, discrete=True),
+    "hopper": Setting("Hopper-v5", 204_800, 1, 2_048, running=True),
 }
 FAMILY = family.Family(
     "Imitation",
@@ -67,29 +65,30 @@ FAMILY = family.Family(
     dict.fromkeys(SETTINGS, ALGORITHMS),
     {},
     Path(__file__).parent / "results" / "imitation.csv",
-    notes=f"""The expert learns by rewards; the others learn from 4 or all of {EPISODES} greedy episodes that it played
-at the end of one run. BC has batches of 256 and a learning rate of 0.001. PPO and GAIL have minibatches of 64, 10
-passes, learning rates of 3e-4 and gamma 0.99, SAC batches of 256 and learning rates of 3e-4 after {RANDOM_STEPS:,}
-random steps.""",
+    notes=f"""The expert, PPO, learns by rewards; the others learn from 4 or all of {EPISODES} greedy episodes that it
+played at the end of one run. BC has batches of 256 and a learning rate of 0.001. PPO and GAIL have minibatches of 64,
+10 passes, learning rates of 3e-4 and gamma 0.99. All have two layers of 64 units.""",
 )
 
 
 def configuration(name: str, setting: Setting, **rest: Any) -> Any:
     """The configuration of the expert, or of one who imitates it."""
-    from birl import algos
+    from birl import algos, preprocessing
     from birl.models import VectorEncoderFactory
 
-    relu, tanh = (VectorEncoderFactory([setting.units] * 2, each) for each in ("relu", "tanh"))
-    rollouts: dict[str, Any] = {"actor_encoder_factory": tanh, "value_encoder_factory": tanh, "batch_size": 64}
-    rollouts |= {"rollout_length": setting.rollout // setting.lanes, "learning_rate": 3e-4}
+    relu, tanh = (VectorEncoderFactory([64, 64], each) for each in ("relu", "tanh"))
     if name.startswith("BC"):
-        cloning = algos.DiscreteBCConfig if setting.expert == "PPO" else algos.BCConfig
+        cloning = algos.DiscreteBCConfig if setting.discrete else algos.BCConfig
         return cloning(batch_size=256, learning_rate=1e-3, encoder_factory=relu, **rest)
+    rest |= {"actor_encoder_factory": tanh, "value_encoder_factory": tanh, "batch_size": 64, "learning_rate": 3e-4}
+    rest["rollout_length"] = setting.rollout // setting.lanes
+    if setting.running:
+        rest["observation_scaler"] = preprocessing.RunningObservationScaler()
     if name.startswith("GAIL"):
-        return algos.GAILConfig(discriminator_encoder_factory=tanh, **rollouts, **rest)
-    if setting.expert == "PPO":
-        return algos.PPOConfig(**rollouts, **rest)
-    return algos.SACConfig(batch_size=256, actor_encoder_factory=relu, critic_encoder_factory=relu, **rest)
+        return algos.GAILConfig(discriminator_encoder_factory=tanh, **rest)
+    if setting.running:
+        rest["reward_scaler"] = preprocessing.RunningRewardScaler()
+    return algos.PPOConfig(**rest)
 
 
 def shown(name: str, env: str) -> Any:
@@ -129,8 +128,6 @@ def run(options: argparse.Namespace, setting: Setting) -> None:
     common["seed"] = options.seed
     if name.startswith("GAIL"):
         common["demonstrations"] = shown(name, options.env)
-    elif setting.expert == "SAC":
-        common |= {"random_steps": RANDOM_STEPS, "update_start_step": RANDOM_STEPS}
     several = setting.lanes > 1
     algorithm.fit_online(birl.envs.make_env(setting.env, setting.lanes if several else None), **common)
     if name == "Expert":

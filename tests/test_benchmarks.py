@@ -406,7 +406,6 @@ def test_the_peers_of_the_policies_have_birls_settings() -> None:
 @pytest.mark.parametrize("name", ["cartpole", pytest.param("hopper", marks=pytest.mark.slow)])
 def test_an_expert_shows_what_others_learn_from(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "EPISODES", 1)
-    monkeypatch.setattr(imitation, "RANDOM_STEPS", 64)
     env = {"hopper": "MountainCarContinuous-v0"}.get(name, imitation.SETTINGS[name].env)  # no MuJoCo in tests
     setting = dataclasses.replace(imitation.SETTINGS[name], env=env, steps=320, rollout=80)
     family = dataclasses.replace(
