@@ -23,6 +23,7 @@ import torch
 
 import birl
 from birl.algos import (
+    DoubleDQNConfig,
     DQNConfig,
     ICML2018SACConfig,
     LinearDecayEpsilonGreedy,
@@ -32,12 +33,19 @@ from birl.algos import (
     SACConfig,
     TD3Config,
     TQCConfig,
+    epsilon_ladder,
 )
 from birl.config import AlgorithmConfig
-from birl.dataset import create_fifo_replay_buffer
+from birl.dataset import MultiStepTransitionPicker, PrioritizedSampler, create_fifo_replay_buffer
 from birl.envs import make_env
 from birl.logging import NoopAdapterFactory
-from birl.models import EncoderFactory, GRUEncoderFactory, LSTMEncoderFactory, VectorEncoderFactory
+from birl.models import (
+    EncoderFactory,
+    GRUEncoderFactory,
+    LSTMEncoderFactory,
+    MeanQFunctionFactory,
+    VectorEncoderFactory,
+)
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
@@ -60,7 +68,8 @@ class Task:
         epoch: steps between evaluations.
         num_envs: environments to train in at once; ``None`` for a plain one.
         explorer: makes the explorer, if there is one.
-        options: further options of the loop.
+        options: further options of the loop; with a ``cluster`` there is an environment for each collector.
+        stored: makes further options of the replay buffer.
         control: whether the target must stay out of reach: the task is there to show what is missing.
         episodes: episodes of one evaluation.
     """
@@ -73,6 +82,7 @@ class Task:
     num_envs: int | None = None
     explorer: Callable[[], Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    stored: Callable[[], dict[str, Any]] = dict
     control: bool = False
     episodes: int = EPISODES
 
@@ -183,6 +193,25 @@ def _memory_dqn(encoder: EncoderFactory) -> Callable[[], DQNConfig]:
     )
 
 
+def _memory_r2d2() -> DoubleDQNConfig:
+    # What `--recipe r2d2` has, made small.
+    return DoubleDQNConfig(
+        batch_size=32,
+        learning_rate=1e-3,
+        gamma=0.997,
+        target_update_interval=100,
+        sequence_length=12,
+        burn_in=4,
+        encoder_factory=LSTMEncoderFactory(hidden_size=32, hidden_units=[32]),
+        q_func_factory=MeanQFunctionFactory(dueling=[32]),
+    )
+
+
+def _sequences_by_priority() -> dict[str, Any]:
+    sampler = PrioritizedSampler(alpha=0.9, beta=0.6, beta_steps=10_000)
+    return {"lanes": 4, "sampler": sampler, "transition_picker": MultiStepTransitionPicker(n_steps=5, gamma=0.997)}
+
+
 def _memory_ppo(encoder: EncoderFactory) -> Callable[[], PPOConfig]:
     return lambda: PPOConfig(
         batch_size=176,
@@ -208,6 +237,11 @@ _MEMORY_DQN: dict[str, Any] = {
     "explorer": lambda: LinearDecayEpsilonGreedy(1.0, 0.1, duration=4000),
     "options": {"update_start_step": 500, "update_interval": 4},
 }
+_MEMORY_R2D2: dict[str, Any] = {
+    **_MEMORY_DQN,
+    "explorer": lambda: epsilon_ladder(4),
+    "options": {**_MEMORY_DQN["options"], "cluster": birl.Cluster(collectors=4, shards=1, transport="inline")},
+}
 _MEMORY_PPO: dict[str, Any] = {**_MEMORY, "limit": 60_000, "epoch": 352 * 5, "num_envs": 8}
 
 TASKS: dict[str, Task] = {
@@ -228,6 +262,11 @@ TASKS: dict[str, Task] = {
     "memory-dqn-gru": Task(config=_memory_dqn(GRUEncoderFactory(hidden_size=32, hidden_units=[32])), **_MEMORY_DQN),
     "memory-dqn-lstm": Task(config=_memory_dqn(LSTMEncoderFactory(hidden_size=32, hidden_units=[32])), **_MEMORY_DQN),
     "memory-dqn-none": Task(config=_memory_dqn(_SMALL), control=True, **_MEMORY_DQN),
+    "memory-r2d2": Task(
+        config=_memory_r2d2,
+        stored=_sequences_by_priority,
+        **_MEMORY_R2D2,
+    ),
     "memory-ppo-gru": Task(config=_memory_ppo(GRUEncoderFactory(hidden_size=32, hidden_units=[32])), **_MEMORY_PPO),
     "memory-ppo-lstm": Task(config=_memory_ppo(LSTMEncoderFactory(hidden_size=32, hidden_units=[32])), **_MEMORY_PPO),
     "memory-ppo-none": Task(config=_memory_ppo(_SMALL), control=True, **_MEMORY_PPO),
@@ -279,8 +318,9 @@ def _epochs(task: Task, env: Any, eval_env: Any, seed: int) -> Iterator[tuple[in
     }
     if algorithm.learns_from.on_policy:
         return on_policy_fitter(algorithm, env, **options)
-    buffer = create_fifo_replay_buffer(limit=task.limit, env=env)
+    buffer = create_fifo_replay_buffer(limit=task.limit, env=env, **task.stored())
     explorer = None if task.explorer is None else task.explorer()
+    env = task.env_id if "cluster" in task.options else env
     return online_fitter(algorithm, env, buffer, explorer, **options)
 
 
