@@ -282,6 +282,12 @@ class Places:
         self._begin, self._own = begin, not self._ray.is_initialized()
         if self._own:
             _reach(self._ray, address)
+        if gpus and not self._ray.cluster_resources().get("GPU"):  # Ray would wait for one to join
+            self.close()
+            raise ConfigError(
+                "each run asks for a GPU, and no machine of Ray's cluster has one: choose the device 'cpu', or start "
+                "Ray with `ray start --num-gpus` where there are GPUs that it has not found"
+            )
         self._kind = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Process)
 
     def begin(self, command: Sequence[str], folder: Path) -> Placed:

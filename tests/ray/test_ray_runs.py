@@ -128,6 +128,12 @@ def test_another_version_of_birl(places: Places, tmp_path: Path, monkeypatch: py
         run.wait(60)
 
 
+def test_a_cluster_without_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "DQN", *TRAIN, "--device", "cuda", "--seeds", "2", "--address", "local", "--out", str(tmp_path)]
+    assert main(words) == 1
+    assert "asks for a GPU, and no machine of Ray's cluster has one" in capsys.readouterr().err
+
+
 def test_nobody_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "DQN", *TRAIN, "--seeds", "2", "--address", "127.0.0.1:1", "--out", str(tmp_path / "runs")]
     assert main(words) == 1
