@@ -341,9 +341,10 @@ class Report:
         self.results.parent.mkdir(exist_ok=True)
         with self.results.open("a", newline="") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            writer = csv.writer(file, lineterminator="\n")
             if file.tell() == 0:
-                csv.writer(file).writerow(FIELDS)
-            csv.writer(file).writerow((*row, self.versions))
+                writer.writerow(FIELDS)
+            writer.writerow((*row, self.versions))
         print(*row, flush=True)
 
 
