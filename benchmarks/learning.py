@@ -181,27 +181,25 @@ def _ppo() -> PPOConfig:
     )
 
 
+# The window must hold the cue and the question, eleven steps: through a shorter one no gradient reaches the cue.
+_WINDOWS: dict[str, Any] = {
+    "batch_size": 32,
+    "learning_rate": 1e-3,
+    "target_update_interval": 100,
+    "sequence_length": 12,
+    "burn_in": 4,
+}
+
+
 def _memory_dqn(encoder: EncoderFactory) -> Callable[[], DQNConfig]:
-    # The window must hold the cue and the question, eleven steps: through a shorter one no gradient reaches the cue.
-    return lambda: DQNConfig(
-        batch_size=32,
-        learning_rate=1e-3,
-        target_update_interval=100,
-        sequence_length=12,
-        burn_in=4,
-        encoder_factory=encoder,
-    )
+    return lambda: DQNConfig(encoder_factory=encoder, **_WINDOWS)
 
 
 def _memory_r2d2() -> DoubleDQNConfig:
     # What `--recipe r2d2` has, made small.
     return DoubleDQNConfig(
-        batch_size=32,
-        learning_rate=1e-3,
         gamma=0.997,
-        target_update_interval=100,
-        sequence_length=12,
-        burn_in=4,
+        **_WINDOWS,
         encoder_factory=LSTMEncoderFactory(hidden_size=32, hidden_units=[32]),
         q_func_factory=MeanQFunctionFactory(dueling=[32]),
     )
@@ -262,11 +260,7 @@ TASKS: dict[str, Task] = {
     "memory-dqn-gru": Task(config=_memory_dqn(GRUEncoderFactory(hidden_size=32, hidden_units=[32])), **_MEMORY_DQN),
     "memory-dqn-lstm": Task(config=_memory_dqn(LSTMEncoderFactory(hidden_size=32, hidden_units=[32])), **_MEMORY_DQN),
     "memory-dqn-none": Task(config=_memory_dqn(_SMALL), control=True, **_MEMORY_DQN),
-    "memory-r2d2": Task(
-        config=_memory_r2d2,
-        stored=_sequences_by_priority,
-        **_MEMORY_R2D2,
-    ),
+    "memory-r2d2": Task(config=_memory_r2d2, stored=_sequences_by_priority, **_MEMORY_R2D2),
     "memory-ppo-gru": Task(config=_memory_ppo(GRUEncoderFactory(hidden_size=32, hidden_units=[32])), **_MEMORY_PPO),
     "memory-ppo-lstm": Task(config=_memory_ppo(LSTMEncoderFactory(hidden_size=32, hidden_units=[32])), **_MEMORY_PPO),
     "memory-ppo-none": Task(config=_memory_ppo(_SMALL), control=True, **_MEMORY_PPO),
