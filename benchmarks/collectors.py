@@ -6,6 +6,7 @@ needs Ray, which is started on this machine. Measure on a quiet machine: efficie
 
 *Efficiency*: a step sleeps 10 ms, nothing is learned; steps a second from the second round of fragments on, over those
 of as many threads that only sleep, measured right afterwards. *Memory*: private bytes of the processes of collectors.
+*Scores*: what algorithms learn with four collectors and by themselves, and the time of both where a step sleeps 10 ms.
 """
 # ruff: noqa: T201  a script that prints
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import itertools
 import os
 import random
 import statistics
@@ -23,17 +25,25 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import torch
 
 import birl
 from benchmarks.peers_ray.task import COUNTS, Task, counted, killing
+from benchmarks.scores import Outcome
+from birl.config import AlgorithmConfig
 from birl.dataset import create_fifo_replay_buffer
+from birl.envs import make_env
 from birl.models import VectorEncoderFactory
+from birl.preprocessing import MinMaxActionScaler
 from birl.run.identity import digest
+from birl.run.on_policy import on_policy_fitter
+from birl.run.online import online_fitter
 
 __all__ = ["Row", "counts", "steps_of_threads", "trained", "write"]
 
@@ -87,22 +97,38 @@ def efficiency(transport: str, quick: bool) -> Iterator[Row]:
     """Steps a second over those of sleeping threads."""
     goals = {1: ".97", 2: ".96", 4: ".94", 8: ".90"}
     for n, goal in goals.items():
-        ratios = [_efficiency(n, transport, 4 if quick else 20) for _ in range(1 if quick else 3)]
-        shown = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} … {max(ratios):.3f})"
-        yield Row("efficiency", f"{n} collectors", shown, f">= {goal}")
+        found = [_efficiency(n, transport, 4 if quick else 20) for _ in range(1 if quick else 3)]
+        ratios, cpu = (list(each) for each in zip(*found, strict=True))
+        yield Row("efficiency", f"{n} collectors", spread(ratios), f">= {goal}")
+        yield Row("efficiency", f"{n} collectors, learner's CPU, ms a fragment", spread(cpu), "<= 5")
+    for seconds in (0.001, 0.005):  # the collectors are the slower side, then the learner
+        ratios = [_efficiency(4, transport, 4 if quick else 20, seconds)[0] for _ in range(1 if quick else 3)]
+        case = f"4 collectors, {1000 * seconds:.0f} ms more for each step in the learner: slower side busy"
+        yield Row("efficiency", case, spread(ratios), ">= .95")
 
 
-def _efficiency(n: int, transport: str, rounds: int) -> float:
-    times: dict[int, float] = {}
+def spread(values: list[float]) -> str:
+    """Median, lowest and highest."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f} … {max(values):.3f})"
+
+
+def _efficiency(n: int, transport: str, rounds: int, learner: float = 0.0) -> tuple[float, float]:
+    """Steps a second over those of the slower side alone, and the learner's milliseconds of CPU for each fragment."""
+    times: dict[int, tuple[float, float]] = {}
     whole = n * FRAGMENT
 
     def note(algo: Any, epoch: int, step: int) -> None:
+        time.sleep(learner)
         if step % whole == 0:
-            times[step // whole] = time.perf_counter()
+            times[step // whole] = time.perf_counter(), time.process_time()
 
     cluster = birl.Cluster(n, 1, FRAGMENT, transport=transport)
     trained(cluster, Task(STEP), (rounds + 2) * whole, learns=False, callback=note)
-    return rounds * whole / (times[rounds + 2] - times[2]) / steps_of_threads(n, rounds * FRAGMENT, STEP)
+    seconds, cpu = (after - before for before, after in zip(times[2], times[rounds + 2], strict=True))
+    alone = steps_of_threads(n, rounds * FRAGMENT, STEP)
+    if learner:
+        alone = min(alone, steps_of_threads(1, whole, learner))
+    return rounds * whole / seconds / alone, 1000 * cpu / (rounds * n)
 
 
 def steps_of_threads(n: int, n_steps: int, seconds: float) -> float:
@@ -161,10 +187,14 @@ def kills(transport: str, quick: bool) -> Iterator[Row]:
     number, n_steps = (3, 600) if quick else (20, 4000)
     cluster = birl.Cluster(2, 1, 5, "turns", transport=transport)
     expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), n_steps))
+    times: list[float] = []
     with killing(number) as left:
-        same = bits(trained(cluster, Task(), n_steps)) == expected
+        result = trained(cluster, Task(), n_steps, callback=lambda *_: times.append(time.perf_counter()))
         done = number - len(list(left.iterdir()))
+    same = bits(result) == expected
     yield Row("kills", f"{done} collectors killed by SIGKILL", "equal" if same else "other bits", "equal")
+    longest = max(after - before for before, after in itertools.pairwise(times))
+    yield Row("kills", "longest time without a step, seconds", f"{longest:.1f}", "<= 5")
 
 
 def driver(transport: str, quick: bool) -> Iterator[Row]:
@@ -213,8 +243,154 @@ def _private(pid: int) -> float:
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_")) / 1024
 
 
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+
+class Sleeping(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose step takes ``STEP`` seconds more."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(STEP)
+        return self.env.step(action)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned alone and with collectors.
+
+    Attributes:
+        env_id: of Gymnasium.
+        config: makes the configuration; it is given the number of environments.
+        steps: of the environments together.
+        epoch: steps between evaluations, of which the last three count.
+        options: further options of the loop.
+        explorer: makes the explorer, if there is one.
+    """
+
+    env_id: str
+    config: Callable[[int], AlgorithmConfig]
+    steps: int = 10_000
+    epoch: int = 1000
+    options: dict[str, Any] = field(default_factory=lambda: {"random_steps": 1000, "update_start_step": 1000})
+    explorer: Callable[[], Any] | None = None
+
+
+_SMALL = VectorEncoderFactory(hidden_units=[64, 64])
+_BOTH: dict[str, Any] = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "batch_size": 64, "gamma": 0.98}
+_BOTH |= {"actor_encoder_factory": _SMALL, "critic_encoder_factory": _SMALL, "action_scaler": MinMaxActionScaler()}
+
+
+def _dqn(n: int) -> AlgorithmConfig:
+    encoder = VectorEncoderFactory(hidden_units=[128, 128])
+    return birl.algos.DQNConfig(
+        batch_size=64, learning_rate=5e-4, target_update_interval=500, encoder_factory=encoder
+    )
+
+
+def _sac(n: int) -> AlgorithmConfig:
+    return birl.algos.SACConfig(temp_learning_rate=1e-3, **_BOTH)
+
+
+def _mpo(n: int) -> AlgorithmConfig:
+    return birl.algos.MPOConfig(epsilon_mean=0.05, epsilon_std=1e-3, **_BOTH)
+
+
+def _ppo(n: int) -> AlgorithmConfig:
+    encoder = VectorEncoderFactory(hidden_units=[64, 64], activation="tanh")
+    return birl.algos.PPOConfig(
+        rollout_length=256 // n,
+        batch_size=64,
+        n_epochs=10,
+        learning_rate=1e-3,
+        gamma=0.98,
+        gae_lambda=0.9,
+        actor_encoder_factory=encoder,
+        value_encoder_factory=encoder,
+    )
+
+
+LESSONS: dict[str, Lesson] = {
+    "DQN": Lesson(
+        "CartPole-v1",
+        _dqn,
+        20_000,
+        2000,
+        {"update_start_step": 1000, "update_interval": 2},
+        lambda: birl.algos.LinearDecayEpsilonGreedy(1.0, 0.05, 5000),
+    ),
+    "SAC": Lesson("Pendulum-v1", _sac),
+    "PPO": Lesson("CartPole-v1", _ppo, 20_480, 2048, {}),
+    "MPO": Lesson("Pendulum-v1", _mpo),
+}
+_COLLECTORS, _EPISODES = 4, 20
+
+
+def scores(transport: str, quick: bool) -> Iterator[Row]:
+    """Returns learned by four collectors and alone, and the time of both."""
+    seeds = range(2 if quick else 10)
+    for name, lesson in LESSONS.items():
+        shortened = replace(lesson, steps=4 * lesson.epoch) if quick else lesson
+        case = f"{name}, {lesson.env_id}, {shortened.steps:,} steps, {len(seeds)} seeds"
+        both = [_learned(shortened, seeds, transport if n > 1 else None) for n in (1, _COLLECTORS)]
+        (low, high), (own_low, own_high) = both[1].interval, both[0].interval
+        told_apart = low > own_high or high < own_low
+        shown = f"{_COLLECTORS} collectors {both[1]}, alone {both[0]}" + ", told apart" * told_apart
+        yield Row("scores", case, shown, "not below")
+        alone, together = (_time(shortened, transport if n > 1 else None) for n in (1, _COLLECTORS))
+        yield Row("scores", f"{name}: time", f"{together / alone:.3f} ({together:.0f} of {alone:.0f} s)", "<= .35")
+
+
+def _fitter(lesson: Lesson, seed: int, transport: str | None, sleeps: bool, **options: Any) -> Iterator[Any]:
+    """Epochs of one run, alone if there is no ``transport``."""
+    birl.seed(seed)
+    cluster = birl.Cluster(_COLLECTORS, transport=transport) if transport else None
+    env = gymnasium.make(lesson.env_id)
+    algorithm = lesson.config(_COLLECTORS if cluster else 1).create()
+    given: dict[str, Any] = {
+        "n_steps": lesson.steps,
+        "seed": seed,
+        "show_progress": False,
+        "logger_adapter": birl.logging.NoopAdapterFactory(),
+        **lesson.options,
+        **options,
+    }
+    given |= {"cluster": cluster} if cluster else {}
+    env = Sleeping(env) if sleeps else env
+    if algorithm.learns_from.on_policy:
+        yield from on_policy_fitter(algorithm, env, **given)
+        return
+    buffer = create_fifo_replay_buffer(lesson.steps, env=env, lanes=cluster.lanes if cluster else 1)
+    yield from online_fitter(algorithm, env, buffer, lesson.explorer and lesson.explorer(), **given)
+
+
+def _learned(lesson: Lesson, seeds: range, transport: str | None) -> Outcome:
+    """Greedy returns of all evaluations. Collectors sleep; alone nothing hangs on the time, and it does not."""
+    found, spent = [], []
+    for seed in seeds:
+        begin, eval_env = time.perf_counter(), make_env(lesson.env_id, _EPISODES)
+        options = {"eval_env": eval_env, "eval_n_trials": _EPISODES, "n_steps_per_epoch": lesson.epoch}
+        run = _fitter(lesson, seed, transport, sleeps=transport is not None, **options)
+        found.append([metrics["evaluation"] for _, metrics in run])
+        spent.append(time.perf_counter() - begin)
+        eval_env.close()
+    steps = list(range(lesson.epoch, lesson.steps + 1, lesson.epoch))
+    return Outcome(steps, np.array(found), spent, tail=3)
+
+
+def _time(lesson: Lesson, transport: str | None) -> float:
+    """Seconds of a run from its first callback to its end, without evaluations, for all its steps."""
+    times: dict[int, float] = {}
+
+    def note(algo: Any, epoch: int, step: int) -> None:
+        times[step] = time.perf_counter()
+
+    list(_fitter(lesson, 0, transport, sleeps=True, n_steps_per_epoch=lesson.steps, callback=note))
+    first, last = min(times), max(times)
+    return (times[last] - times[first]) / (last - first) * lesson.steps
+
+
 PARTS: dict[str, Callable[[str, bool], Iterator[Row]]] = {
-    part.__name__: part for part in (counts, delays, kills, driver, memory, efficiency)
+    part.__name__: part for part in (counts, delays, kills, driver, memory, efficiency, scores)
 }
 
 

@@ -12,6 +12,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, NamedTuple, NoReturn
 
+import torch
+
 from birl.errors import BirlError, ConfigError, WorkerError
 
 _GRACE: Final = 5.0  # seconds to close an environment
@@ -41,6 +43,23 @@ class Left(BaseException):
     """The owner has no more work, or is gone. Not an ``Exception``, so that nothing on the way catches it."""
 
 
+class _Pickler(ForkingPickler):
+    """Sends tensors as bytes. Torch would share each: by a file in memory, and a socket that ends with its sender."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.dispatch_table[torch.Tensor] = _reduced
+
+
+def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return _tensor, (flat.numpy(), tensor.dtype, tensor.shape, tensor.device)
+
+
+def _tensor(data: Any, dtype: torch.dtype, shape: torch.Size, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(data).view(dtype).reshape(shape).to(device)
+
+
 class Owner:
     """The owner of a worker as the worker sees it; `Left` is raised when it is not there any more."""
 
@@ -50,7 +69,7 @@ class Owner:
     def send(self, message: Any) -> None:
         """Send a message."""
         try:
-            self._connection.send(message)
+            self._connection.send_bytes(_Pickler.dumps(message))
         except OSError:
             raise Left from None
 
@@ -97,7 +116,7 @@ class Worker:
     def send(self, message: Any) -> None:
         """Send a message. Raises `Ended` if nobody is there to read it."""
         try:
-            self.connection.send(message)
+            self.connection.send_bytes(_Pickler.dumps(message))
         except OSError:
             self._raise_end()
 

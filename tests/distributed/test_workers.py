@@ -1,0 +1,52 @@
+"""Workers: what is sent to them and by them."""
+
+from multiprocessing import resource_sharer
+from typing import Any
+
+import pytest
+import torch
+
+from birl.distributed.workers import Left, Owner, Worker, end
+
+
+def _shares() -> bool:
+    """Whether this process has sent anything that the receiver must fetch from it."""
+    return resource_sharer._resource_sharer._listener is not None  # type: ignore[attr-defined]
+
+
+def _echo(owner: Owner, given: Any) -> None:
+    while True:
+        message = owner.receive()
+        owner.send((message, _shares()))
+
+
+def test_tensors_are_sent_whole() -> None:
+    """As bytes: nothing is left in shared memory, which containers have little of, or to be fetched from the sender."""
+    sent = {
+        "scalar": torch.tensor(3.0),
+        "none": torch.empty(0, 3),
+        "turned": torch.arange(6).reshape(2, 3).T,
+        "flags": torch.tensor([True, False]),
+        "short": torch.ones(3, dtype=torch.bfloat16),
+        "random": torch.get_rng_state(),
+    }
+    before, worker = _shares(), Worker(_echo, None)
+    try:
+        worker.send(sent)
+        received, shares = worker.receive()
+    finally:
+        end([worker])
+    assert not shares and _shares() == before
+    assert received.keys() == sent.keys()
+    for name, tensor in sent.items():
+        torch.testing.assert_close(received[name], tensor, rtol=0, atol=0, check_stride=False)
+        received[name].zero_()  # it is the receiver's own
+
+
+def test_a_worker_whose_owner_is_gone_has_left() -> None:
+    class Closed:
+        def send_bytes(self, data: Any) -> None:
+            raise BrokenPipeError
+
+    with pytest.raises(Left):
+        Owner(Closed()).send(torch.zeros(3))
