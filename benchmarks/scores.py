@@ -55,6 +55,8 @@ class Task:
         reward_scale: what rewards are multiplied by while it learns, so that values are not far above 1.
         envs: number of environments side by side.
         shown: number of the best episodes of ``data`` that are imitated in the environment; 0 to learn from all data.
+        late: steps between evaluations in the last tenth, whose mean is the score: for environments in which a greedy
+            policy's return jumps from update to update; 0: the last evaluation is the score.
     """
 
     algorithm: str
@@ -69,6 +71,17 @@ class Task:
     reward_scale: float = 1.0
     envs: int = 1
     shown: int = 0
+    late: int = 0
+
+    @property
+    def tail(self) -> list[int]:
+        """Steps of the evaluations whose mean is the score."""
+        return [*range(self.steps, self.steps * 9 // 10, -self.late)][::-1] if self.late else [self.steps]
+
+    @property
+    def evaluations(self) -> list[int]:
+        """Steps after which it is evaluated."""
+        return sorted({*range(self.interval, self.steps + 1, self.interval), *self.tail})
 
     @property
     def unit(self) -> str:
@@ -164,11 +177,11 @@ PAPER = {"mode_q_backup": False, "sum_proposals": False}  # CQL's and Cal-QL's
 
 TASKS: dict[str, Task] = {
     "sac-halfcheetah": Task("SAC", "HalfCheetah-v5", "", 50_000, 10_000),
-    "sac-hopper": Task("SAC", "Hopper-v5", "", 50_000, 10_000),
+    "sac-hopper": Task("SAC", "Hopper-v5", "", 50_000, 10_000, late=500),
     "td3-hopper": Task("TD3", "Hopper-v5", "", 50_000, 10_000),
     **{  # two critics, as sb3-contrib has by default
-        f"tqc-{env.split('-')[0].lower()}": Task("TQC", env, "", 50_000, 10_000, {"n_critics": 2})
-        for env in ("Hopper-v5", "HalfCheetah-v5")
+        f"tqc-{env.split('-')[0].lower()}": Task("TQC", env, "", 50_000, 10_000, {"n_critics": 2}, late=late)
+        for env, late in (("Hopper-v5", 500), ("HalfCheetah-v5", 0))
     },
     "iql-halfcheetah-replay": Task("IQL", "HalfCheetah-v5", "REPLAY", 20_000, 5_000, {"batch_size": 256}),
     **{
@@ -321,12 +334,12 @@ class Report:
 
     def __init__(self, options: argparse.Namespace, versions: str, task: Task, results: Path | None = None) -> None:
         self.options, self.versions, self.results = options, versions, results or RESULTS
-        self.env_name, self.interval = task.env, task.interval
+        self.env_name, self.steps = task.env, {*task.evaluations}
         self.begin, self.spent = time.perf_counter(), 0.0
 
     def due(self, step: int) -> bool:
         """Whether an evaluation belongs after ``step``."""
-        return step % self.interval == 0 and step > 0
+        return step in self.steps
 
     def __call__(self, step: int, act: Act, make: Callable[[str], Any] | None = None) -> None:
         """Evaluate after ``step``, in an environment that ``make`` makes; the time it takes is not counted."""
@@ -591,12 +604,13 @@ def outcomes(
             run[int(row["step"])] = float(row["score"]), float(row["seconds"])
     found: dict[str, dict[str, Outcome]] = defaultdict(dict)
     for name, task in tasks.items():
-        steps = list(range(task.interval, task.steps + 1, task.interval))
+        steps = task.evaluations
         for side in SIDES:
             seeds = [run for _, run in sorted(runs[name, side].items()) if run.keys() >= set(steps)]
             if seeds:
                 scores = np.array([[run[step][0] for step in steps] for run in seeds])
-                found[name][side] = Outcome(steps, scores, [run[task.steps][1] for run in seeds], tail)
+                seconds = [run[task.steps][1] for run in seeds]
+                found[name][side] = Outcome(steps, scores, seconds, max(tail, len(task.tail)))
     return dict(found)
 
 
