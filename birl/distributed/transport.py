@@ -220,7 +220,8 @@ def _work(owner: Owner, given: tuple[Begin, Any, float]) -> None:
         except Left:
             orders.put(None)
 
-    threading.Thread(target=read, daemon=True).start()
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
     work = begin(own)
 
     def tell() -> None:
@@ -232,12 +233,15 @@ def _work(owner: Owner, given: tuple[Begin, Any, float]) -> None:
                     told = place
                 done.wait(interval)
 
-    threading.Thread(target=tell, daemon=True).start()
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
     try:
         while (order := orders.get()) is not None:
             send(work(*order))
+        reading.join()
     finally:
         done.set()
+        telling.join(_GRACE)  # a thread that wakes while Python ends would abort the process
         work.close()
 
 

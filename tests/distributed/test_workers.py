@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from birl.distributed.transport import Processes
 from birl.distributed.workers import Left, Owner, Worker, end
 
 
@@ -50,3 +51,30 @@ def test_a_worker_whose_owner_is_gone_has_left() -> None:
 
     with pytest.raises(Left):
         Owner(Closed()).send(torch.zeros(3))
+
+
+class _Adding:
+    """Work that adds to a number."""
+
+    place = "adding"
+
+    def __init__(self, own: int) -> None:
+        self._own = own
+
+    def __call__(self, order: int, beside: int) -> int:
+        return self._own + order + beside
+
+    def close(self) -> None:
+        pass
+
+
+def test_workers_end_in_order() -> None:
+    """With status 0: Python aborts now and then where a thread of theirs is left when it ends."""
+    transport = Processes(_Adding, 60.0)
+    for index in range(4):
+        transport.start(index, 10 * index)
+        transport.send(index, 1, 2)
+    assert sorted(transport.wait() for _ in range(4)) == [(0, 3), (1, 13), (2, 23), (3, 33)]
+    processes = [worker._process for worker in transport._workers.values()]
+    transport.close()
+    assert [process.exitcode for process in processes] == [0, 0, 0, 0]
