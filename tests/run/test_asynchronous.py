@@ -238,13 +238,13 @@ def test_each_worker_replays_what_it_made_itself(threads: None, monkeypatch: pyt
         return lesson
 
     monkeypatch.setattr(asynchronous, "lesson_of", found)
-    fit(algorithm, 77, workers=3)
-    assert ledger.steps == 77
+    fit(algorithm, 307, workers=3)
+    assert ledger.steps == 307
     assert sorted(ledger.found) == sorted(ledger.learned)
-    assert len([steps for _, steps in ledger.learned if steps == 0]) == due > 5
+    assert len([steps for _, steps in ledger.learned if steps == 0]) == due > 20  # 66 to 103 in six runs
     assert algorithm.grad_step == len(ledger.learned)
     assert sorted(own.grad_step for own, _ in kept.values())[0] > 0
-    assert len(kept) == 3 and sum(buffer.transition_count for _, buffer in kept.values()) == 77
+    assert len(kept) == 3 and sum(buffer.transition_count for _, buffer in kept.values()) == 307
 
 
 def test_a_killed_worker_takes_its_buffer_along(
