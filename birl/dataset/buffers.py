@@ -9,7 +9,8 @@ from typing import Any
 from birl.checks import check
 from birl.dataset.episode import Episode
 from birl.dataset.episodes import EpisodeList, episode_at, locate
-from birl.dataset.storage import NO_TRANSITION, Storage
+from birl.dataset.flags import NO_TRANSITION
+from birl.dataset.storage import Storage
 
 
 class BufferProtocol:

@@ -9,7 +9,8 @@ import numpy as np
 
 from birl.actions import Composite
 from birl.dataset.episode import Episode
-from birl.dataset.storage import FINAL, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
+from birl.dataset.flags import FINAL, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
+from birl.dataset.storage import Storage
 from birl.types import Array, tree_map
 
 _CHUNK = 65536

@@ -13,10 +13,11 @@ from birl.actions import Actions, check_actions
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace
 from birl.dataset.episode import DatasetInfo, Signature
+from birl.dataset.flags import FINAL, FIRST, HEAD, NO_TRANSITION
 from birl.dataset.journal import LANE_ARRAYS, MOST, Journal, read_journal
 from birl.dataset.log_record import record_in
 from birl.dataset.sampling import Sampler
-from birl.dataset.storage import FINAL, FIRST, HEAD, NO_TRANSITION, Storage
+from birl.dataset.storage import Storage
 from birl.errors import (
     ConfigError,
     CorruptFileError,

@@ -10,9 +10,10 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.episode import DatasetInfo
+from birl.dataset.flags import FINAL, NO_NEXT, NO_TRANSITION, TERMINATED, UNKNOWN
 from birl.dataset.minibatch import SequenceMiniBatch, TransitionMiniBatch
 from birl.dataset.sampling import Complete, Generators, Rows, Sampler, Uniform
-from birl.dataset.storage import FINAL, NO_NEXT, NO_TRANSITION, TERMINATED, UNKNOWN, Storage
+from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, MultiStepTransitionPicker
 from birl.dataset.views import SequenceView, View
 from birl.errors import ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError

@@ -9,7 +9,8 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.episode import EpisodeBase
-from birl.dataset.storage import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN, Storage
+from birl.dataset.flags import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
+from birl.dataset.storage import Storage
 from birl.dataset.validation import check_allowed, check_finite, check_stored
 from birl.errors import DataError, EmptyDataError, ShapeError
 from birl.observations import check_leaf, check_mask

@@ -10,7 +10,8 @@ import numpy as np
 
 from birl.dataset.arrays import MemoryPlace
 from birl.dataset.episode import DatasetInfo
-from birl.dataset.storage import FIRST, HEAD, NO_TRANSITION, Storage
+from birl.dataset.flags import FIRST, HEAD, NO_TRANSITION
+from birl.dataset.storage import Storage
 from birl.errors import UnsupportedError
 from birl.types import Array, Leaf
 
@@ -144,7 +145,7 @@ class Copied(Storage):
         before, after = counts(self.flags[changes.rows]), counts(changes.flags)
         self.transition_count += after[0] - before[0]
         self.episode_count += after[1] - before[1]
-        self._set_flags(changes.rows, changes.flags)
+        self.set_flags(changes.rows, changes.flags)
         for name, column in changes.columns.items():
             self.place.put(self.columns[name], changes.rows, column)
         for name, value in changes.ends.items():

@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 from birl.checks import check
+from birl.dataset.flags import HEAD, NO_TRANSITION
 from birl.dataset.sampling import Complete, Generators, Rows, Sampler, nothing_to_draw
-from birl.dataset.storage import HEAD, NO_TRANSITION, Storage
+from birl.dataset.storage import Storage
 from birl.errors import CorruptFileError, EmptyDataError, NonFiniteError, UnsupportedError
 from birl.files.restore import checked_array
 from birl.types import FLOAT32_MAX, Array, State

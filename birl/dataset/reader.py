@@ -15,11 +15,12 @@ from birl.checks import check
 from birl.dataset.arrays import Place
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.episodes import locate
+from birl.dataset.flags import FINAL, FIRST, NO_TRANSITION
 from birl.dataset.minibatch import TransitionMiniBatch
 from birl.dataset.mirror import Mirror, place_near
 from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
-from birl.dataset.storage import FINAL, FIRST, NO_TRANSITION, Storage
+from birl.dataset.storage import Storage
 from birl.dataset.transitions import TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TrajectoryView, TransitionView, View
 from birl.errors import EmptyDataError, UnsupportedError

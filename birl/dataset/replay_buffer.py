@@ -18,6 +18,7 @@ from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, retention_of
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature, check_episodes
+from birl.dataset.flags import NO_TRANSITION, TERMINATED, TRUNCATED
 from birl.dataset.folders import (
     begin_writing,
     check_saved_actions,
@@ -33,9 +34,10 @@ from birl.dataset.folders import (
 from birl.dataset.hdf5 import check_readable, read_episodes
 from birl.dataset.incoming import episode_rows, first_rows, observation_columns, step_columns
 from birl.dataset.reader import Reader, Source
+from birl.dataset.runs import append_steps
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
-from birl.dataset.storage import NO_TRANSITION, TERMINATED, TRUNCATED, Storage
+from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
@@ -234,9 +236,9 @@ class ReplayBuffer(ReplayBufferBase):
             next_observation: tree ``[n, …]``, the one before a reset where an episode ended.
             extra: further arrays ``[n, …]`` by name.
             mask: bool ``[n]``: only these are stored (to leave out the steps that only reset).
-            lanes: of some environments only: the lane ``[n]`` of each row.
+            lanes: the lane ``[n]`` of each row, if there is not one for each. Rows of the same lane follow each other.
         """
-        own = self._all_lanes if lanes is None else np.concatenate([self._lane(lane) for lane in dict.fromkeys(lanes)])
+        own = self._all_lanes if lanes is None else np.concatenate([self._lane(lane) for lane in lanes])
         count = len(own)
         terminated, truncated = (np.asarray(flag, np.bool_).reshape(-1) for flag in (terminated, truncated))
         if len(terminated) != count or len(truncated) != count:
@@ -251,14 +253,8 @@ class ReplayBuffer(ReplayBufferBase):
         action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
         self._before_write()
         values = step_columns(self.storage, observation, action, reward, extra)
-        if mask is not None and not np.all(mask):
-            rows = np.flatnonzero(mask)
-            values, following = ({name: x[rows] for name, x in each.items()} for each in (values, following))
-            own, terminated, truncated = own[rows], terminated[rows], truncated[rows]
-        if len(own):
-            over = terminated | truncated
-            ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8) if over.any() else None
-            self.storage.append(own, values, following, ending)
+        ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
+        append_steps(self.storage, own, values, following, ending, None if mask is None else np.asarray(mask, np.bool_))
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0

@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from birl.dataset.storage import FINAL, Storage
+from birl.dataset.flags import FINAL
+from birl.dataset.storage import Storage
 from birl.types import Array
 
 Failure = tuple[float, float]

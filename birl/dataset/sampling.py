@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from birl.dataset.episode import DatasetInfo
-from birl.dataset.storage import FINAL, HEAD, NO_TRANSITION, Storage
+from birl.dataset.flags import FINAL, HEAD, NO_TRANSITION
+from birl.dataset.storage import Storage
 from birl.errors import ConfigError, EmptyDataError
 from birl.seeding import new_generator
 from birl.types import Array, State

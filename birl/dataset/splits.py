@@ -14,11 +14,12 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episodes import EpisodeTable, episode_table
+from birl.dataset.flags import FINAL
 from birl.dataset.log_columns import rows_at_once
 from birl.dataset.log_files import new_place, write_notes
 from birl.dataset.log_record import IMPORT, SCHEMA, digest_of
 from birl.dataset.replay_buffer import ReplayBuffer
-from birl.dataset.storage import FINAL, Storage
+from birl.dataset.storage import Storage
 from birl.errors import ConfigError, DataError, ForeignFileError
 from birl.files import parse_json
 from birl.types import Array, tree_leaves

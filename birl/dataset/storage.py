@@ -21,6 +21,8 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.arrays import MemoryPlace, Place
 from birl.dataset.episode import DatasetInfo
+from birl.dataset.eviction import enforce_limit, evict_episodes, evict_run
+from birl.dataset.flags import FINAL, FIRST, HEAD, NO_NEXT, NO_TRANSITION, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.journal import Journal
 from birl.dataset.log_record import LogRecord
 from birl.observations import Choices
@@ -28,15 +30,6 @@ from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
 T = TypeVar("T")
 
-TERMINATED = 1  # the environment ended the episode with this step
-TRUNCATED = 2  # the episode was cut after this step
-FINAL = 4  # no step: the row after the last step of an episode, or a row not in use
-NO_NEXT = 8  # the observation after this step is not known (yet): the step is no transition
-FIRST = 16  # first step of an episode
-HEAD = 32  # the steps before this one, in the same episode, have been evicted
-UNKNOWN = 64  # on final rows: the final observation is not known, zeros stand for it
-
-NO_TRANSITION = FINAL | NO_NEXT  # flags of rows that cannot be drawn as transitions
 _MINIMUM_CAPACITY = 64
 _BLOCK = 2**22  # bytes that are moved at once
 
@@ -137,7 +130,8 @@ class Storage:
         """Bring the flags to the device where indices are drawn."""
         self.device_flags = self.flags if self.place.device is None else self.place.indices(self.flags.copy())
 
-    def _set_flags(self, rows: Array, values: Array | int) -> None:
+    def set_flags(self, rows: Array, values: Array | int) -> None:
+        """Write the flags of rows. No row is written without them: mirrors hear of it here."""
         self.flags[rows] = values
         for mirror in self.mirrors or ():  # no row is written without its flags; an empty weak set is slow to walk over
             mirror.note(rows)
@@ -169,9 +163,9 @@ class Storage:
                 moved[self.place.indices(new[part])] = column[self.place.indices(old[part])]
             self.columns[name] = moved
         self._allocate_flags()
-        self._set_flags(new, before)
+        self.set_flags(new, before)
         self.generation += 1
-        self._note()
+        self.end_write()
 
     def add_extra(self, name: str, leaf: Leaf) -> None:
         """Add a column; steps that are already there get zeros."""
@@ -308,18 +302,18 @@ class Storage:
         known = following is not None
         first = np.where(was_open, 0, FIRST).astype(np.uint8)
         last = np.uint8(0 if known else NO_NEXT) if ending is None else ending
-        self._set_flags(rows, first | last)
-        self._set_flags(after, FINAL if known else FINAL | UNKNOWN)
+        self.set_flags(rows, first | last)
+        self.set_flags(after, FINAL if known else FINAL | UNKNOWN)
         self.end[lanes] = position + 2
         self.steps[lanes] += 1
         self.open[lanes] = True if ending is None else ending == 0
         self.pending[lanes] = not known
         self.transition_count += len(lanes) if known else 0
         self.episode_count += len(lanes) - int(was_open.sum())
-        self._note(self._enforce_limit())
+        self.end_write(enforce_limit(self))
 
-    def _note(self, noted: bool = False) -> None:
-        """A write is complete. Its end may have been ``noted`` already, see `_evict_one`."""
+    def end_write(self, noted: bool = False) -> None:
+        """A write is complete. Its end may have been ``noted`` already, see `birl.dataset.eviction`."""
         self.version += 1
         if self.journal is not None and not noted:
             self.journal.write(self)
@@ -336,15 +330,15 @@ class Storage:
         other &= known & ~self.pending[lanes]
         if other.any():
             before = self.rows(lanes[other], self.end[lanes[other]] - 2)
-            self._set_flags(before, self.flags[before] | np.uint8(NO_NEXT))
+            self.set_flags(before, self.flags[before] | np.uint8(NO_NEXT))
             self.pending[lanes[other]] = True
             self.transition_count -= int(other.sum())
-            self._note()
+            self.end_write()
 
     def _resolve(self, lanes: Array, position: Array) -> None:
         """Mark that the next observation of steps is now known."""
         rows = self.rows(lanes, position)
-        self._set_flags(rows, self.flags[rows] & np.uint8(255 - NO_NEXT))
+        self.set_flags(rows, self.flags[rows] & np.uint8(255 - NO_NEXT))
         self.transition_count += len(lanes)
 
     def close(self, lanes: Array, terminated: Array, final: Mapping[str, Array] | None = None) -> None:
@@ -354,21 +348,21 @@ class Storage:
         ending = np.where(terminated, TERMINATED, TRUNCATED).astype(np.uint8)
         if self.journal is not None and final is not None:
             self._await(lanes, after, final, np.ones(len(lanes), np.bool_))
-        self._set_flags(rows, self.flags[rows] | ending)
+        self.set_flags(rows, self.flags[rows] | ending)
         waiting = self.pending[lanes]
         if final is not None:
             for name, value in final.items():
                 self.place.put(self.columns[name], after, value)
-            self._set_flags(after, FINAL)
+            self.set_flags(after, FINAL)
         elif waiting.any():
             for name in tree_leaves(self.observation_names):
                 self.place.put(self.columns[name], after[waiting], 0)
-            self._set_flags(after[waiting], self.flags[after[waiting]])
+            self.set_flags(after[waiting], self.flags[after[waiting]])
         done = waiting & (np.asarray(terminated, bool) | (final is not None))
         if done.any():
             self._resolve(lanes[done], last[done])
         self.open[lanes] = self.pending[lanes] = False
-        self._note(self._enforce_limit())
+        self.end_write(enforce_limit(self))
 
     def extend(self, lane: int, flags: Array, steps: Mapping[str, Array], finals: Mapping[str, Array]) -> None:
         """Add whole episodes to a lane that has none running.
@@ -389,100 +383,46 @@ class Storage:
             cut = keep - int(np.flatnonzero(flags[: keep + 1] & FIRST)[-1])
             flags[keep] |= HEAD if cut else 0
             flags, is_step = flags[keep:], is_step[keep:]
-        count = len(flags)
         if self.limit is not None:  # free rows first, so that the ring need not grow
             needed = int(np.count_nonzero(is_step)) - self.limit
             if self.whole:
-                self._evict_episodes(int(self.steps.sum()) + needed)
-            self._evict_run(lane, int(self.steps[lane]) + needed)
-        self.reserve(int(self.end[lane] - self.start[lane]) + count)
-        rows = self.rows(lane, self.end[lane] + np.arange(count))
+                evict_episodes(self, int(self.steps.sum()) + needed)
+            evict_run(self, lane, int(self.steps[lane]) + needed)
+        if self.start[lane] == self.end[lane]:
+            self.offset[lane] = cut
+        self.write_run(lane, flags, steps, finals)
+        self.end_write(enforce_limit(self))
+
+    def write_run(
+        self,
+        lane: int,
+        flags: Array,
+        steps: Mapping[str, Array],
+        finals: Mapping[str, Array],
+        runs: bool = False,
+    ) -> None:
+        """Write rows after those of a lane. If an episode is running there, they go on with it.
+
+        Args:
+            lane, flags, steps, finals: see `extend`.
+            runs: whether the last episode, which has a final row, too, is still running.
+        """
+        was_open = bool(self.open[lane])  # its final row makes way
+        begin = int(self.end[lane]) - was_open
+        self.reserve(begin - int(self.start[lane]) + len(flags))
+        rows, is_step = self.rows(lane, begin + np.arange(len(flags))), (flags & FINAL) == 0
+        if self.pending[lane]:
+            self._resolve(np.array([lane]), np.array([begin - 1]))
         step_rows, final_rows = rows[is_step], rows[~is_step]
         for name, column in self.columns.items():
             self.place.put(column, step_rows, steps.get(name, 0))
             self.place.put(column, final_rows, finals.get(name, 0))  # a ring's rows hold old data
-        self._set_flags(rows, flags)
-        if self.start[lane] == self.end[lane]:
-            self.offset[lane] = cut
-        self.end[lane] += count
+        self.set_flags(rows, flags)
+        self.end[lane] = begin + len(flags)
         self.steps[lane] += len(step_rows)
-        self.episode_count += len(final_rows)
+        self.open[lane], self.pending[lane] = runs, False
+        self.episode_count += len(final_rows) - was_open
         self.transition_count += int(np.count_nonzero((flags & NO_TRANSITION) == 0))
-        self._note(self._enforce_limit())
-
-    # -- eviction --------------------------------------------------------------------------------------------------
-
-    def _enforce_limit(self) -> bool:
-        """Drop the oldest steps beyond the limit, if any. The newest counts once its next observation is there.
-
-        With several lanes the step is taken from the lane that has most: the oldest one if lanes are written in step.
-        """
-        if self.limit is None:
-            return False
-        complete = self.steps - self.pending
-        excess = over = int(complete.sum()) - self.limit
-        if excess > 0 and self.whole:
-            excess -= self._evict_episodes(excess)
-            complete = self.steps - self.pending
-        if excess > 0 and self.lanes == 1:
-            self._evict_run(0, excess)
-            excess = 0
-        while excess > 0:
-            fullest = np.flatnonzero(complete == complete.max())[:excess]
-            self._evict_one(fullest)
-            complete[fullest] -= 1
-            excess -= len(fullest)
-        return over > 0
-
-    def _evict_episodes(self, count: int) -> int:
-        """Drop episodes that have ended, the oldest of the fullest lane first, until ``count`` steps are gone."""
-        gone, lanes = 0, np.flatnonzero(self.steps).tolist()
-        while gone < count and lanes:
-            lane = max(lanes, key=lambda each: self.steps[each])
-            flags = self.flags[self.rows(lane, np.arange(self.start[lane], self.end[lane]))]
-            steps = int(np.argmax(flags & FINAL > 0)) if len(flags) else 0
-            if not steps or (self.open[lane] and steps == len(flags) - 1):
-                lanes.remove(lane)
-                continue
-            self._evict_run(lane, steps)
-            gone += steps
-        return gone
-
-    def _evict_one(self, lanes: Array) -> None:
-        rows = self.rows(lanes, self.start[lanes])
-        self.transition_count -= int(np.count_nonzero((self.flags[rows] & NO_TRANSITION) == 0))
-        self.start[lanes] += 1
-        self.steps[lanes] -= 1
-        head = self.rows(lanes, self.start[lanes])
-        flags = self.flags[head]
-        gone = (flags & FINAL) != 0
-        self.offset[lanes] = np.where(gone, 0, self.offset[lanes] + 1)
-        self.start[lanes] += gone
-        self.episode_count -= int(gone.sum())
-        if self.journal is not None:  # before the flags of what it says are there go
-            self.journal.write(self)
-        self._set_flags(rows, FINAL)
-        self._set_flags(head, np.where(gone, FINAL, flags | HEAD).astype(np.uint8))
-
-    def _evict_run(self, lane: int, count: int) -> None:
-        """Drop the ``count`` oldest steps of one lane."""
-        if count < 2:
-            if count == 1:
-                self._evict_one(np.array([lane]))
-            return
-        rows = self.rows(lane, np.arange(self.start[lane], min(self.end[lane], self.start[lane] + 2 * count)))
-        flags = self.flags[rows]
-        steps = np.flatnonzero((flags & FINAL) == 0)[:count]
-        stop = int(steps[-1])  # evict the last step one by one: this also fixes the flags of the new head
-        dropped = flags[:stop]
-        finals = np.flatnonzero(dropped & FINAL)
-        self.transition_count -= int(np.count_nonzero((dropped & NO_TRANSITION) == 0))
-        self.start[lane] += stop
-        self.steps[lane] -= count - 1
-        self.episode_count -= len(finals)
-        self.offset[lane] = stop - finals[-1] - 1 if len(finals) else self.offset[lane] + stop
-        self._evict_one(np.array([lane]))
-        self._set_flags(rows[:stop], FINAL)
 
     # -- derived ---------------------------------------------------------------------------------------------------
 

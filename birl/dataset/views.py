@@ -10,9 +10,10 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.episode import PartialTrajectory, Transition
 from birl.dataset.episodes import episode_table, locate, per_item
+from birl.dataset.flags import FINAL, FIRST, NO_NEXT, NO_TRANSITION
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.slicers import TrajectorySlicerProtocol
-from birl.dataset.storage import FINAL, FIRST, NO_NEXT, NO_TRANSITION, Storage
+from birl.dataset.storage import Storage
 from birl.dataset.transitions import (
     NO_COLUMNS,
     BasicTransitionPicker,

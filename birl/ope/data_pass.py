@@ -15,8 +15,9 @@ import numpy as np
 
 from birl.actions import Actions, Discrete
 from birl.dataset.episodes import episode_table
+from birl.dataset.flags import TERMINATED, TRUNCATED
 from birl.dataset.log_columns import rows_at_once
-from birl.dataset.storage import TERMINATED, TRUNCATED, Storage
+from birl.dataset.storage import Storage
 from birl.errors import EmptyDataError
 from birl.ope.data_sums import PARTS, ChoiceCounts, ColumnSums, Repeats, RewardSums, Steps, Times
 from birl.types import MASK, Array, tree_leaves

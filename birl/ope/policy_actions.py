@@ -16,7 +16,8 @@ from birl.acting.built import BuiltPolicy
 from birl.algorithm import ActionSpace, Batch, Inputs, Learner, Transitions
 from birl.algorithm.batches import to_batch
 from birl.dataset.episodes import episode_table, farthest_end
-from birl.dataset.storage import TERMINATED, Storage
+from birl.dataset.flags import TERMINATED
+from birl.dataset.storage import Storage
 from birl.dataset.transitions import NO_COLUMNS
 from birl.dataset.views import SequenceView, TransitionView
 from birl.errors import ShortRunWarning, UnsupportedError

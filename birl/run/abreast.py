@@ -140,7 +140,7 @@ class Abreast:
 
 def joined(trees: list[Tree]) -> Any:
     """Trees of arrays ``[k, …]`` as one."""
-    return tree_map(lambda *parts: np.concatenate(parts), *trees)
+    return trees[0] if len(trees) == 1 else tree_map(lambda *parts: np.concatenate(parts), *trees)
 
 
 def _no_step(stepper: Stepper) -> Step:

@@ -167,7 +167,7 @@ def randomness_kept() -> Iterator[None]:
 def set_random_state(state: State) -> None:
     """Inverse of `random_state`."""
     python, legacy = state["python"], state["numpy"]
-    random.setstate((python["version"], tuple(int(word) for word in python["internal"]), python["gauss"]))
+    random.setstate((python["version"], tuple(np.asarray(python["internal"]).tolist()), python["gauss"]))
     words = (legacy["kind"], legacy["keys"], legacy["position"], legacy["has_gauss"], legacy["cached"])
     np.random.set_state(words)
     torch.set_rng_state(state["torch"])

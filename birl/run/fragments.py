@@ -15,10 +15,9 @@ Store = Callable[[Player, list[tuple[Any, Fragment]], int | None], None]
 
 
 def append_by_lane(player: Player, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
-    """Store fragments one after another, each row by row."""
+    """Store fragments one after another."""
     for lanes, fragment in fragments:
-        for t in range(len(fragment.rows["valid"])):
-            player.take(*_parts(_at(fragment.rows, t)), most, lanes)
+        player.take(*_parts(fragment.rows), None if most is None else most - player.pending, lanes)
 
 
 def join(player: Any, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from birl.dataset.flags import FINAL, UNKNOWN
 from birl.dataset.sampling import Sampler, Uniform
-from birl.dataset.storage import FINAL, UNKNOWN, Storage
+from birl.dataset.storage import Storage
 from birl.envs import number_of_environments
 from birl.run.protocols import Environment, Trainable
 

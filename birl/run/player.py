@@ -123,6 +123,22 @@ def clip_episodes(buffer: Any, lanes: Iterable[int]) -> None:
         buffer.clip_episode(False, truncated=True, lane=lane)
 
 
+def append_to(buffer: Any, steps: dict[str, Tree], lanes: Array | None = None) -> None:
+    """Store steps of environments.
+
+    Args:
+        buffer: replay buffer.
+        steps: arguments of `birl.dataset.ReplayBuffer.append_batch` by name: ``[k, …]``, or ``[T, k, …]`` for ``T``
+            steps that follow each other.
+        lanes: numbers of the environments ``[k]`` if they are not all.
+    """
+    *turns, count = steps["mask"].shape
+    if turns:
+        steps = tree_map(lambda rows: rows.reshape(-1, *rows.shape[2:]), steps)
+        lanes = np.tile(np.arange(count) if lanes is None else lanes, turns)
+    buffer.append_batch(**steps, **({} if lanes is None else {"lanes": lanes}))
+
+
 def spread(rows: Tree, lanes: Array, n: int) -> Tree:
     """Rows ``[k, …]`` of some of ``n`` environments as rows of all, zeros in the others."""
 
@@ -259,14 +275,15 @@ class Player:
         """Store a step, whoever has chosen its actions.
 
         Args:
-            choice: actions of ``n`` environments, or of some.
-            step: the step that they led to; see `store`.
+            choice: actions of ``n`` environments, or of ``k``.
+            step: the step that they led to; see `store`. Where steps are replayed, both may be of ``T`` steps that
+                follow each other: ``[T, k, …]``.
             most: see `store`.
             lanes: numbers of the environments ``[k]`` if they are not all.
         """
         cut = most is not None and step.valid.sum() > most
         if cut:
-            step.valid[np.flatnonzero(step.valid)[most:]] = False
+            step.valid.flat[np.flatnonzero(step.valid)[most:]] = False
         self._keep(choice, step, lanes)
         self.cut = bool(cut)
         self.pending += int(step.valid.sum())
@@ -410,21 +427,16 @@ class ReplayPlayer(Player):
     def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
         if self._buffer is None:
             return
-        some: dict[str, Any] = {} if lanes is None else {"lanes": lanes}
-        self._buffer.append_batch(
-            choice.observation,
-            choice.action,
-            step.reward,
-            step.terminated,
-            step.truncated,
-            step.next_observation,
-            extra=choice.extra,
-            mask=step.valid,
-            **some,
-        )
-        if self._see is not None:
-            seen = (choice.observation, step.reward, choice.is_first, step.valid)
-            self._see(*(seen if lanes is None else spread(seen, lanes, self.n)))
+        steps = {name: getattr(step, name) for name in ("next_observation", "reward", "terminated", "truncated")}
+        steps |= {"observation": choice.observation, "action": choice.action, "extra": choice.extra}
+        append_to(self._buffer, {**steps, "mask": step.valid}, lanes)
+        if self._see is None:
+            return
+        seen = (choice.observation, step.reward, choice.is_first, step.valid)
+        turns = range(len(step.valid)) if step.valid.ndim > 1 else [np.s_[:]]
+        for turn in turns:
+            row = tree_map(lambda column, turn=turn: column[turn], seen)
+            self._see(*(row if lanes is None else spread(row, lanes, self.n)))
 
     def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
         if self._schedule is None:

@@ -17,7 +17,7 @@ from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
 from birl.errors import ConfigError, CorruptFileError, DataError, ResumeError
 from birl.run.identity import dataset_settings
-from birl.run.player import Choice, Measure, Player, check_lanes, clip_episodes, unmeasured
+from birl.run.player import Choice, Measure, Player, append_to, check_lanes, clip_episodes, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, Stateful, Trainable
 from birl.run.replaying import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
 from birl.run.session import SamplerPart
@@ -86,20 +86,9 @@ class _Replays(Beside):
     def lesson(self, player: Player, rollout: Rollout, measure: Measure) -> Rollout:
         """Store a rollout, with actions as environments took them."""
         rollout = self._learner.stored(rollout)
-        for t, valid in enumerate(rollout.valid):
-            observation, following = (
-                tree_map(lambda x, t=t: x[t], tree) for tree in (rollout.observation, rollout.next_observation)
-            )
-            self.buffer.append_batch(
-                observation,
-                player.actions.clip(rollout.action[t]),
-                rollout.reward[t],
-                rollout.terminated[t],
-                rollout.truncated[t],
-                following,
-                extra={name: column[t] for name, column in rollout.extra.items()},
-                mask=valid,
-            )
+        names = ("observation", "reward", "terminated", "truncated", "next_observation", "extra")
+        steps = {name: getattr(rollout, name) for name in names}
+        append_to(self.buffer, {**steps, "action": player.actions.clip(rollout.action), "mask": rollout.valid})
         return rollout
 
     def due(self) -> int:

@@ -94,7 +94,7 @@ class Points:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.left = -1
-        put, flags, note = FolderPlace.put, Storage._set_flags, journals.Journal.write
+        put, flags, note = FolderPlace.put, Storage.set_flags, journals.Journal.write
 
         def at(write: Any, half: Any) -> Any:
             def point(own: Any, *given: Any) -> None:
@@ -123,7 +123,7 @@ class Points:
             own._records[own.sequence % 2][len(before) // 2 :] = before[len(before) // 2 :]
 
         patch.setattr(FolderPlace, "put", at(put, half_put))
-        patch.setattr(Storage, "_set_flags", at(flags, half_flags))
+        patch.setattr(Storage, "set_flags", at(flags, half_flags))
         patch.setattr(journals.Journal, "write", at(note, half_note))
         patch.setattr(folders, "_clean_flags", at(folders._clean_flags, folders._clean_flags))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from birl.dataset import (
     BasicTransitionPicker,
     BasicWriterPreprocess,
     Episode,
+    EpisodicFIFOBuffer,
     FIFOBuffer,
     FrameStackTransitionPicker,
     InfiniteBuffer,
@@ -176,10 +178,44 @@ def test_steps_of_some_lanes() -> None:
     assert buffer.storage.steps.tolist() == [2, 0, 2]
     assert [episode.rewards[:, 0].tolist() for episode in buffer.episodes] == [[2, 12], [1, 11]]
     with pytest.raises(ShapeError, match="2 steps were given"):
-        append([1, 2], [1, 1])
+        buffer.append_batch(np.zeros((2, 4)), [0, 0], [0, 0], [0, 0], [0, 0], np.zeros((2, 4)), lanes=[1])
     with pytest.raises(ShapeError, match="lane=3, this buffer has lanes 0 … 2"):
         append([1], [3])
     assert buffer.step_count == 4
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("storage", ["memory", "folder"])
+def test_steps_that_follow_each_other_may_come_at_once(whole: bool, lanes: int, storage: str, tmp_path: Path) -> None:
+    """The same is there, and the same is drawn, as if those of different lanes had come at once, turn by turn."""
+    generator = np.random.default_rng(lanes)
+    retention = EpisodicFIFOBuffer(30) if whole else FIFOBuffer(30)
+    one = Signature([np.dtype(np.float32)], [(1,)])
+    signatures: dict[str, Any] = {"observation_signature": one, "action_signature": one, "action_size": 1}
+    buffers = []
+    for name in ("apart", "at_once"):
+        birl.seeding.seed(1)
+        place = tmp_path / name if storage == "folder" else "memory"
+        own = copy.deepcopy(retention)
+        buffers.append(ReplayBuffer(own, **signatures, lanes=lanes, storage=place, action_space=ActionSpace.CONTINUOUS))
+    apart, at_once = buffers
+    for _ in range(40):
+        count = int(generator.integers(1, 25))
+        rows, to = generator.normal(size=(count, 1)).astype(np.float32), generator.integers(0, lanes, count)
+        terminated, truncated = generator.random((2, count)) < 0.1
+        truncated &= ~terminated
+        given = [rows, rows / 10, rows[:, 0], terminated, truncated, rows + 1]
+        mask, turn = generator.random(count) < 0.9, np.array([np.sum(to[:i] == to[i]) for i in range(count)])
+        for now in range(turn.max() + 1):
+            some = turn == now
+            apart.append_batch(*(each[some] for each in given), mask=mask[some], lanes=to[some])  # type: ignore[arg-type]
+        at_once.append_batch(*given, mask=mask, lanes=to)  # type: ignore[arg-type]
+        counts = [(each.step_count, each.transition_count, each.storage.episode_count) for each in buffers]
+        assert counts[0] == counts[1]
+        drawn = [each.sample_transition_batch(16) for each in buffers]
+        for name in ("observations", "actions", "rewards", "next_observations", "terminals"):
+            np.testing.assert_array_equal(getattr(drawn[0], name), getattr(drawn[1], name))
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])

@@ -18,6 +18,10 @@ OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(0, 2)),
         st.tuples(st.just("batch"), st.lists(st.sampled_from([0, 0, 0, 1, 2, 3]), min_size=3, max_size=3)),
+        st.tuples(
+            st.just("several"),
+            st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 0, 0, 1, 2, 3])), min_size=1, max_size=15),
+        ),
         st.tuples(st.just("clip"), st.integers(0, 2), st.booleans(), st.booleans()),
         st.tuples(st.just("episode"), st.integers(0, 2), st.integers(1, 12), st.booleans(), st.booleans()),
     ),
@@ -78,6 +82,29 @@ class Player:
         for lane, kind in enumerate(kinds):
             if kind in (1, 2):
                 self.model.close(lane, kind == 1, None)
+
+    def several(self, rows: list[tuple[int, int]]) -> None:
+        """Steps ``(lane, kind)`` one after another, given at once."""
+        lanes, kinds = (np.array(each) for each in zip(*rows, strict=True))
+        lanes, now, after = lanes % self.lanes, list[float](), list[float]()
+        for lane, kind in zip(lanes.tolist(), kinds.tolist(), strict=True):
+            now.append(self.upcoming(lane))
+            after.append(self.new())
+            if kind != 3:
+                self.model.step(lane, now[-1], after[-1])
+                self.model.evict()
+            if kind in (1, 2):
+                self.model.close(lane, kind == 1, None)
+        self.buffer.append_batch(
+            np.stack([observe(n) for n in now]),
+            np.array(now)[:, None] / 100,
+            np.array(now) * 10,
+            kinds == 1,
+            kinds == 2,
+            np.stack([observe(n) for n in after]),
+            mask=kinds != 3,
+            lanes=lanes,
+        )
 
     def clip(self, lane: int, terminated: bool, known: bool) -> None:
         lane %= self.lanes
