@@ -1,8 +1,9 @@
 """What collectors reach: efficiency, exact counts, equal bits after delays and kills, memory.
 
 ``python -m benchmarks.collectors --transport processes`` measures and writes ``results/collectors.md`` and ``.csv``;
-``--only efficiency memory`` some parts, ``--quick`` each for a short time, to see that it works. ``--transport ray``
-needs Ray, which is started on this machine. Measure on a quiet machine: efficiency is a matter of the clock.
+``--only efficiency memory`` some parts, and keeps the table's others; ``--quick`` each for a short time, to see that it
+works. ``--transport ray`` needs Ray, which is started on this machine, and writes ``results/collectors_ray.md``.
+Measure on a quiet machine: efficiency is a matter of the clock.
 
 *Efficiency*: a step sleeps 10 ms, nothing is learned; steps a second from the second round of fragments on, over those
 of as many threads that only sleep, measured right afterwards. *Memory*: private bytes of the processes of collectors.
@@ -16,6 +17,7 @@ import argparse
 import csv
 import hashlib
 import itertools
+import math
 import os
 import random
 import statistics
@@ -25,7 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +36,7 @@ import numpy as np
 import torch
 
 import birl
+from benchmarks import learning
 from benchmarks.peers_ray.task import COUNTS, Task, counted, killing
 from benchmarks.scores import Outcome
 from birl.config import AlgorithmConfig
@@ -42,8 +45,6 @@ from birl.envs import make_env
 from birl.models import VectorEncoderFactory
 from birl.preprocessing import MinMaxActionScaler
 from birl.run.identity import digest
-from birl.run.on_policy import on_policy_fitter
-from birl.run.online import online_fitter
 
 __all__ = ["Row", "counts", "steps_of_threads", "trained", "write"]
 
@@ -254,45 +255,22 @@ class Sleeping(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.step(action)
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """What is learned alone and with collectors.
-
-    Attributes:
-        env_id: of Gymnasium.
-        config: makes the configuration; it is given the number of environments.
-        steps: of the environments together.
-        epoch: steps between evaluations, of which the last three count.
-        options: further options of the loop.
-        explorer: makes the explorer, if there is one.
-    """
-
-    env_id: str
-    config: Callable[[int], AlgorithmConfig]
-    steps: int = 10_000
-    epoch: int = 1000
-    options: dict[str, Any] = field(default_factory=lambda: {"random_steps": 1000, "update_start_step": 1000})
-    explorer: Callable[[], Any] | None = None
-
-
 _SMALL = VectorEncoderFactory(hidden_units=[64, 64])
 _BOTH: dict[str, Any] = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "batch_size": 64, "gamma": 0.98}
 _BOTH |= {"actor_encoder_factory": _SMALL, "critic_encoder_factory": _SMALL, "action_scaler": MinMaxActionScaler()}
 
 
-def _dqn(n: int) -> AlgorithmConfig:
+_LATER: dict[str, Any] = {"random_steps": 1000, "update_start_step": 1000}
+_PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "target": math.inf, "limit": 10_000, "epoch": 1000}
+_PENDULUM["options"] = _LATER
+_CARTPOLE: dict[str, Any] = {"env_id": "CartPole-v1", "target": math.inf, "limit": 20_480, "epoch": 2048}
+
+
+def _dqn() -> AlgorithmConfig:
     encoder = VectorEncoderFactory(hidden_units=[128, 128])
     return birl.algos.DQNConfig(
         batch_size=64, learning_rate=5e-4, target_update_interval=500, encoder_factory=encoder
     )
-
-
-def _sac(n: int) -> AlgorithmConfig:
-    return birl.algos.SACConfig(temp_learning_rate=1e-3, **_BOTH)
-
-
-def _mpo(n: int) -> AlgorithmConfig:
-    return birl.algos.MPOConfig(epsilon_mean=0.05, epsilon_std=1e-3, **_BOTH)
 
 
 def _ppo(n: int) -> AlgorithmConfig:
@@ -309,84 +287,71 @@ def _ppo(n: int) -> AlgorithmConfig:
     )
 
 
-LESSONS: dict[str, Lesson] = {
-    "DQN": Lesson(
-        "CartPole-v1",
-        _dqn,
-        20_000,
-        2000,
-        {"update_start_step": 1000, "update_interval": 2},
-        lambda: birl.algos.LinearDecayEpsilonGreedy(1.0, 0.05, 5000),
-    ),
-    "SAC": Lesson("Pendulum-v1", _sac),
-    "PPO": Lesson("CartPole-v1", _ppo, 20_480, 2048, {}),
-    "MPO": Lesson("Pendulum-v1", _mpo),
-}
-_COLLECTORS, _EPISODES = 4, 20
+def lessons(n: int) -> dict[str, learning.Task]:
+    """What is learned with ``n`` collectors."""
+    return {
+        "DQN": learning.Task(
+            config=_dqn,
+            explorer=lambda: birl.algos.LinearDecayEpsilonGreedy(1.0, 0.05, 5000),
+            options={"update_start_step": 1000, "update_interval": 2},
+            **_CARTPOLE,
+        ),
+        "SAC": learning.Task(config=lambda: birl.algos.SACConfig(temp_learning_rate=1e-3, **_BOTH), **_PENDULUM),
+        "PPO": learning.Task(config=lambda: _ppo(n), **_CARTPOLE),
+        "MPO": learning.Task(
+            config=lambda: birl.algos.MPOConfig(epsilon_mean=0.05, epsilon_std=1e-3, **_BOTH), **_PENDULUM
+        ),
+    }
+
+
+_COLLECTORS = 4
 
 
 def scores(transport: str, quick: bool) -> Iterator[Row]:
     """Returns learned by four collectors and alone, and the time of both."""
     seeds = range(2 if quick else 10)
-    for name, lesson in LESSONS.items():
-        shortened = replace(lesson, steps=4 * lesson.epoch) if quick else lesson
-        case = f"{name}, {lesson.env_id}, {shortened.steps:,} steps, {len(seeds)} seeds"
-        both = [_learned(shortened, seeds, transport if n > 1 else None) for n in (1, _COLLECTORS)]
-        (low, high), (own_low, own_high) = both[1].interval, both[0].interval
+    for name in lessons(1):
+        alone, together = lessons(1)[name], lessons(_COLLECTORS)[name]
+        cluster = birl.Cluster(_COLLECTORS, transport=transport)
+        together = replace(together, options={**together.options, "cluster": cluster})
+        if quick:
+            alone, together = (replace(each, limit=4 * each.epoch) for each in (alone, together))
+        own, theirs = _learned(alone, seeds), _learned(together, seeds)
+        (low, high), (own_low, own_high) = theirs.interval, own.interval
         told_apart = low > own_high or high < own_low
-        shown = f"{_COLLECTORS} collectors {both[1]}, alone {both[0]}" + ", told apart" * told_apart
+        shown = f"{_COLLECTORS} collectors {theirs}, alone {own}" + ", told apart" * told_apart
+        case = f"{name}, {alone.env_id}, {alone.limit:,} steps, {len(seeds)} seeds"
         yield Row("scores", case, shown, "not below")
-        alone, together = (_time(shortened, transport if n > 1 else None) for n in (1, _COLLECTORS))
-        yield Row("scores", f"{name}: time", f"{together / alone:.3f} ({together:.0f} of {alone:.0f} s)", "<= .35")
+        long, short = _time(alone), _time(together)
+        yield Row("scores", f"{name}: time", f"{short / long:.3f} ({short:.0f} of {long:.0f} s)", "<= .35")
 
 
-def _fitter(lesson: Lesson, seed: int, transport: str | None, sleeps: bool, **options: Any) -> Iterator[Any]:
-    """Epochs of one run, alone if there is no ``transport``."""
-    birl.seed(seed)
-    cluster = birl.Cluster(_COLLECTORS, transport=transport) if transport else None
-    env = gymnasium.make(lesson.env_id)
-    algorithm = lesson.config(_COLLECTORS if cluster else 1).create()
-    given: dict[str, Any] = {
-        "n_steps": lesson.steps,
-        "seed": seed,
-        "show_progress": False,
-        "logger_adapter": birl.logging.NoopAdapterFactory(),
-        **lesson.options,
-        **options,
-    }
-    given |= {"cluster": cluster} if cluster else {}
-    env = Sleeping(env) if sleeps else env
-    if algorithm.learns_from.on_policy:
-        yield from on_policy_fitter(algorithm, env, **given)
-        return
-    buffer = create_fifo_replay_buffer(lesson.steps, env=env, lanes=cluster.lanes if cluster else 1)
-    yield from online_fitter(algorithm, env, buffer, lesson.explorer and lesson.explorer(), **given)
-
-
-def _learned(lesson: Lesson, seeds: range, transport: str | None) -> Outcome:
-    """Greedy returns of all evaluations. Collectors sleep; alone nothing hangs on the time, and it does not."""
+def _learned(task: learning.Task, seeds: range) -> Outcome:
+    """Greedy returns of all evaluations. They do not hang on time, so nothing sleeps."""
     found, spent = [], []
     for seed in seeds:
-        begin, eval_env = time.perf_counter(), make_env(lesson.env_id, _EPISODES)
-        options = {"eval_env": eval_env, "eval_n_trials": _EPISODES, "n_steps_per_epoch": lesson.epoch}
-        run = _fitter(lesson, seed, transport, sleeps=transport is not None, **options)
-        found.append([metrics["evaluation"] for _, metrics in run])
+        birl.seed(seed)
+        env, eval_env = gymnasium.make(task.env_id), make_env(task.env_id, task.episodes)
+        begin = time.perf_counter()
+        found.append([metrics["evaluation"] for _, metrics in learning.epochs(task, env, eval_env, seed)])
         spent.append(time.perf_counter() - begin)
         eval_env.close()
-    steps = list(range(lesson.epoch, lesson.steps + 1, lesson.epoch))
+    steps = list(range(task.epoch, task.limit + 1, task.epoch))
     return Outcome(steps, np.array(found), spent, tail=3)
 
 
-def _time(lesson: Lesson, transport: str | None) -> float:
+def _time(task: learning.Task) -> float:
     """Seconds of a run from its first callback to its end, without evaluations, for all its steps."""
     times: dict[int, float] = {}
 
     def note(algo: Any, epoch: int, step: int) -> None:
         times[step] = time.perf_counter()
 
-    list(_fitter(lesson, 0, transport, sleeps=True, n_steps_per_epoch=lesson.steps, callback=note))
+    birl.seed(0)
+    env = Sleeping(gymnasium.make(task.env_id))
+    list(learning.epochs(task, env, None, 0, n_steps_per_epoch=task.limit, callback=note))
     first, last = min(times), max(times)
-    return (times[last] - times[first]) / (last - first) * lesson.steps
+    return (times[last] - times[first]) / (last - first) * task.limit
 
 
 PARTS: dict[str, Callable[[str, bool], Iterator[Row]]] = {
@@ -407,6 +372,14 @@ def write(rows: list[Row], out: Path, name: str, what: str, quick: bool) -> None
         csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
 
+def others(parts: list[str], path: Path) -> list[Row]:
+    """What a table has of other parts, which were measured before."""
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return [Row(**row) for row in csv.DictReader(file) if row["part"] not in parts]
+
+
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -422,12 +395,14 @@ def main() -> None:
         kept = {"checkpoint": given.run_in, "n_steps_per_epoch": 50}
         print(bits(trained(cluster, Task(STEP), _DRIVEN, **kept)))
         return
-    rows: list[Row] = []
-    for name in given.only:
-        for row in PARTS[name](given.transport, given.quick):
+    name = "collectors" if given.transport == "processes" else f"collectors_{given.transport}"
+    rows = [] if given.quick else others(given.only, given.out / f"{name}.csv")
+    for part in given.only:
+        for row in PARTS[part](given.transport, given.quick):
             rows.append(row)
             print(" | ".join(row), flush=True)
-            write(rows, given.out, "collectors", f"Collectors, transport {given.transport}", given.quick)
+            rows.sort(key=lambda each: list(PARTS).index(each.part))
+            write(rows, given.out, name, f"Collectors, transport {given.transport}", given.quick)
 
 
 if __name__ == "__main__":

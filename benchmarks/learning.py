@@ -50,7 +50,7 @@ from birl.preprocessing import MinMaxActionScaler
 from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
 
-__all__ = ["EPISODES", "TASKS", "Outcome", "Task", "learn"]
+__all__ = ["EPISODES", "TASKS", "Outcome", "Task", "epochs", "learn"]
 
 EPISODES = 20
 """Episodes of one evaluation, each in an environment of its own."""
@@ -207,7 +207,7 @@ def _memory_r2d2() -> DoubleDQNConfig:
 
 def _sequences_by_priority() -> dict[str, Any]:
     sampler = PrioritizedSampler(alpha=0.9, beta=0.6, beta_steps=10_000)
-    return {"lanes": 4, "sampler": sampler, "transition_picker": MultiStepTransitionPicker(n_steps=5, gamma=0.997)}
+    return {"sampler": sampler, "transition_picker": MultiStepTransitionPicker(n_steps=5, gamma=0.997)}
 
 
 def _memory_ppo(encoder: EncoderFactory) -> Callable[[], PPOConfig]:
@@ -284,7 +284,7 @@ def learn(name: str, seed: int, report: Callable[[str], None] = lambda line: Non
     env, eval_env = make_env(task.env_id, task.num_envs), make_env(task.env_id, task.episodes)
     best, reached, made = float("-inf"), None, 0
     start, start_processor = time.perf_counter(), time.process_time()
-    for epoch, metrics in _epochs(task, env, eval_env, seed):
+    for epoch, metrics in epochs(task, task.env_id if "cluster" in task.options else env, eval_env, seed):
         made = min(epoch * task.epoch, task.limit)
         value = metrics["evaluation"]
         best = max(best, value)
@@ -298,9 +298,18 @@ def learn(name: str, seed: int, report: Callable[[str], None] = lambda line: Non
     return Outcome(name, seed, best, reached, made, seconds, processor)
 
 
-def _epochs(task: Task, env: Any, eval_env: Any, seed: int) -> Iterator[tuple[int, dict[str, float]]]:
+def epochs(task: Task, env: Any, eval_env: Any, seed: int, **options: Any) -> Iterator[tuple[int, dict[str, float]]]:
+    """Epochs of one run, each with its number and its metrics.
+
+    Args:
+        task: what is learned.
+        env: to train in.
+        eval_env: to evaluate in, vectorised; ``None`` for no evaluation.
+        seed: of environments and actions; call `birl.seed` before.
+        **options: further ones of the loop.
+    """
     algorithm = task.config().create()
-    options: dict[str, Any] = {
+    given: dict[str, Any] = {
         "n_steps": task.limit,
         "n_steps_per_epoch": task.epoch,
         "eval_env": eval_env,
@@ -309,13 +318,14 @@ def _epochs(task: Task, env: Any, eval_env: Any, seed: int) -> Iterator[tuple[in
         "show_progress": False,
         "logger_adapter": NoopAdapterFactory(),
         **task.options,
+        **options,
     }
     if algorithm.learns_from.on_policy:
-        return on_policy_fitter(algorithm, env, **options)
-    buffer = create_fifo_replay_buffer(limit=task.limit, env=env, **task.stored())
+        return on_policy_fitter(algorithm, env, **given)
+    lanes = {"lanes": given["cluster"].lanes} if "cluster" in given else {}
+    buffer = create_fifo_replay_buffer(limit=task.limit, env=env, **lanes, **task.stored())
     explorer = None if task.explorer is None else task.explorer()
-    env = task.env_id if "cluster" in task.options else env
-    return online_fitter(algorithm, env, buffer, explorer, **options)
+    return online_fitter(algorithm, env, buffer, explorer, **given)
 
 
 def table(outcomes: list[Outcome]) -> str:

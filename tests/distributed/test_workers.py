@@ -1,8 +1,12 @@
 """Workers: what is sent to them and by them."""
 
+import os
+import sys
 from multiprocessing import resource_sharer
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,6 +55,36 @@ def test_a_worker_whose_owner_is_gone_has_left() -> None:
 
     with pytest.raises(Left):
         Owner(Closed()).send(torch.zeros(3))
+
+
+def _about(owner: Owner, given: Any) -> None:
+    owner.send((dict(os.environ), os.getcwd(), np.random.random(), os.getpid()))
+    owner.receive()
+
+
+def _own_megabytes(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+def test_workers_begin_as_new_processes_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the environment variables and the folder of this moment, and global random numbers of their own.
+
+    Of what a spawned one has in memory, 200 MB, they share nearly all where they are forked from a server.
+    """
+    found = []
+    for number in range(2):
+        monkeypatch.setenv("BIRL_TESTED", str(number))
+        monkeypatch.chdir(tmp_path)
+        worker = Worker(_about, None)
+        environment, folder, drawn, pid = worker.receive()
+        own = _own_megabytes(pid) if sys.platform == "linux" else 0.0
+        end([worker])
+        assert environment == dict(os.environ)
+        assert Path(folder) == tmp_path and pid not in (os.getpid(), *(each[1] for each in found))
+        assert own < 50
+        found.append((drawn, pid))
+    assert found[0][0] != found[1][0]
 
 
 class _Adding:
