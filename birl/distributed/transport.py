@@ -16,7 +16,7 @@ import torch
 
 from birl._version import __version__
 from birl.distributed.watch import Alive, Watch
-from birl.distributed.workers import Ended, Left, Owner, Worker, end, first_ready
+from birl.distributed.workers import Ended, Left, Owner, Worker, end, failure, first_ready
 from birl.errors import BirlError, ConfigError
 
 _GRACE: Final = 2.0  # seconds in which a worker reads what was sent to it, when there is no more work
@@ -220,11 +220,7 @@ def _work(owner: Owner, given: tuple[Begin, Any, float]) -> None:
         except Left:
             orders.put(None)
 
-    reading = threading.Thread(target=read, daemon=True)
-    reading.start()
-    work = begin(own)
-
-    def tell() -> None:
+    def tell(work: Work) -> None:
         told: Any = ()
         with contextlib.suppress(Left):
             while not done.is_set():
@@ -233,16 +229,25 @@ def _work(owner: Owner, given: tuple[Begin, Any, float]) -> None:
                     told = place
                 done.wait(interval)
 
-    telling = threading.Thread(target=tell, daemon=True)
-    telling.start()
+    def carry_out() -> None:
+        work = begin(own)
+        telling = threading.Thread(target=tell, args=(work,), daemon=True)
+        telling.start()
+        try:
+            while (order := orders.get()) is not None:
+                send(work(*order))
+        finally:
+            done.set()
+            telling.join(_GRACE)
+            work.close()
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
     try:
-        while (order := orders.get()) is not None:
-            send(work(*order))
-        reading.join()
-    finally:
-        done.set()
-        telling.join(_GRACE)  # a thread that wakes while Python ends would abort the process
-        work.close()
+        carry_out()
+    except Exception as error:
+        send(failure(error))
+    reading.join()  # a thread that wakes while Python ends would abort the process
 
 
 class Inline(Transport):

@@ -232,10 +232,11 @@ def answer(work: Work, connection: Any, given: Any) -> None:
         try:
             work(owner, given)
         except Exception as error:
-            owner.send(_failure(error))
+            owner.send(failure(error))
 
 
-def _failure(error: Exception) -> Failure:
+def failure(error: Exception) -> Failure:
+    """What a worker sends of an error."""
     text = "".join(traceback.format_exception(error))
     if not isinstance(error, BirlError):
         return Failure(None, text)

@@ -12,6 +12,7 @@ import torch
 
 from birl.distributed.transport import Processes
 from birl.distributed.workers import Left, Owner, Worker, end
+from birl.errors import WorkerError
 
 
 def _shares() -> bool:
@@ -96,6 +97,8 @@ class _Adding:
         self._own = own
 
     def __call__(self, order: int, beside: int) -> int:
+        if order < 0:
+            raise ValueError(f"the order is {order}")
         return self._own + order + beside
 
     def close(self) -> None:
@@ -112,3 +115,20 @@ def test_workers_end_in_order() -> None:
     processes = [worker._process for worker in transport._workers.values()]
     transport.close()
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("own", "words"), [(3, "the order is -1"), (None, "unsupported operand")])
+def test_workers_that_fail_end_in_order(own: Any, words: str) -> None:
+    """In their work or as it begins."""
+    transport = Processes(_Adding if own else _beginning_badly, 60.0)
+    transport.start(0, own)
+    transport.send(0, -1, 0)
+    (worker,) = transport._workers.values()
+    with pytest.raises(WorkerError, match=words):
+        transport.wait()
+    transport.close()
+    assert worker._process.exitcode == 0
+
+
+def _beginning_badly(own: Any) -> Any:
+    return own + 1
