@@ -49,7 +49,7 @@ from birl.run.identity import digest
 __all__ = ["Row", "counts", "steps_of_threads", "trained", "write"]
 
 STEP, FRAGMENT = 0.01, 50
-_DRIVEN = 4000  # steps of the run whose learner is killed
+_DRIVEN = 8000  # steps of the run whose learner is killed
 _COUNTED, _START, _UPDATES = 307, 20, 307 // 4 - 20 // 4  # updates after 24, 28, … steps
 
 
