@@ -238,8 +238,8 @@ class ReplayBuffer(ReplayBufferBase):
             mask: bool ``[n]``: only these are stored (to leave out the steps that only reset).
             lanes: the lane ``[n]`` of each row, if there is not one for each. Rows of the same lane follow each other.
         """
-        own = self._all_lanes if lanes is None else np.concatenate([self._lane(lane) for lane in lanes])
-        count = len(own)
+        own = None if lanes is None else np.concatenate([self._lane(lane) for lane in lanes])
+        count = self.storage.lanes if own is None else len(own)
         terminated, truncated = (np.asarray(flag, np.bool_).reshape(-1) for flag in (terminated, truncated))
         if len(terminated) != count or len(truncated) != count:
             raise ShapeError(

@@ -17,7 +17,7 @@ Columns = Mapping[str, Array]
 
 
 def append_steps(
-    storage: Storage, lanes: Array, values: Columns, following: Columns, ending: Array, mask: Array | None
+    storage: Storage, lanes: Array | None, values: Columns, following: Columns, ending: Array, mask: Array | None
 ) -> None:
     """Add steps whose next observations are known; those of a lane follow each other.
 
@@ -26,18 +26,24 @@ def append_steps(
 
     Args:
         storage: to write to.
-        lanes: the lane ``[N]`` of each.
+        lanes: the lane ``[N]`` of each; one for each lane if ``None``.
         values, following, ending: columns ``[N, …]`` and uint8 ``[N]``, see `Storage.append`.
         mask: bool ``[N]``: only these are stored; all if ``None``.
     """
-    turn = np.zeros(len(lanes), np.int64)
-    if len(lanes) > 1 and (counts := np.bincount(lanes)).max() > 1:
-        order = np.argsort(lanes, kind="stable")
+    turn = None
+    if lanes is None:
+        lanes = np.arange(storage.lanes)
+    elif len(lanes) > 1 and (counts := np.bincount(lanes)).max() > 1:
+        order, turn = np.argsort(lanes, kind="stable"), np.zeros(len(lanes), np.int64)
         turn[order] = np.arange(len(lanes)) - np.repeat(np.cumsum(counts) - counts, counts)
     if mask is not None and not mask.all():
-        lanes, ending, turn = lanes[mask], ending[mask], turn[mask]
+        lanes, ending, turn = lanes[mask], ending[mask], turn if turn is None else turn[mask]
         values, following = _rows(values, mask), _rows(following, mask)
-    if len(lanes):
+    if not len(lanes):
+        return
+    if turn is None:
+        storage.append(lanes, values, following, ending if ending.any() else None)
+    else:
         _append(storage, lanes, values, following, ending, turn)
 
 
