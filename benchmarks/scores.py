@@ -74,14 +74,14 @@ class Task:
     late: int = 0
 
     @property
-    def tail(self) -> list[int]:
+    def scored(self) -> list[int]:
         """Steps of the evaluations whose mean is the score."""
         return [*range(self.steps, self.steps * 9 // 10, -self.late)][::-1] if self.late else [self.steps]
 
     @property
     def evaluations(self) -> list[int]:
         """Steps after which it is evaluated."""
-        return sorted({*range(self.interval, self.steps + 1, self.interval), *self.tail})
+        return sorted({*range(self.interval, self.steps + 1, self.interval), *self.scored})
 
     @property
     def unit(self) -> str:
@@ -610,7 +610,7 @@ def outcomes(
             if seeds:
                 scores = np.array([[run[step][0] for step in steps] for run in seeds])
                 seconds = [run[task.steps][1] for run in seeds]
-                found[name][side] = Outcome(steps, scores, seconds, max(tail, len(task.tail)))
+                found[name][side] = Outcome(steps, scores, seconds, max(tail, len(task.scored)))
     return dict(found)
 
 

@@ -196,7 +196,7 @@ def measurements(name: str, tasks: Scores) -> list[str]:
         what = f"{TASKS[task].title} | {TASKS[task].length}"
         lines += [f"| {what} | {SIDES[side][0]} | {len(found.last)} | {found} |" for side, found in sides.items()]
     for task in tasks:
-        tail, late = len(TASKS[task].tail), TASKS[task].late
+        tail, late = len(TASKS[task].scored), TASKS[task].late
         scored = f" Its scores are means of the last {tail} evaluations, one every {late} steps." if late else ""
         lines += ["", f"{TASKS[task].title}, {TASKS[task].length}: {TASKS[task].settings}.{scored}"]
     task = next(iter(tasks))
