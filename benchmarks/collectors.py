@@ -82,6 +82,11 @@ def trained(
     return dqn, buffer
 
 
+def _cluster(transport: str, *given: Any) -> birl.Cluster:
+    """Collectors, of which Ray places as many on this machine as are asked for: sleeping takes no processor."""
+    return birl.Cluster(*given, transport=transport, resources={"num_cpus": 0.1} if transport == "ray" else None)
+
+
 def bits(result: tuple[Any, Any]) -> str:
     """Digest of all steps and all parameters."""
     algorithm, buffer = result
@@ -123,7 +128,7 @@ def _efficiency(n: int, transport: str, rounds: int, learner: float = 0.0) -> tu
         if step % whole == 0:
             times[step // whole] = time.perf_counter(), time.process_time()
 
-    cluster = birl.Cluster(n, 1, FRAGMENT, transport=transport)
+    cluster = _cluster(transport, n, 1, FRAGMENT)
     trained(cluster, Task(STEP), (rounds + 2) * whole, learns=False, callback=note)
     seconds, cpu = (after - before for before, after in zip(times[2], times[rounds + 2], strict=True))
     alone = steps_of_threads(n, rounds * FRAGMENT, STEP)
@@ -177,7 +182,7 @@ def counts(transport: str, quick: bool) -> Iterator[Row]:
 def delays(transport: str, quick: bool) -> Iterator[Row]:
     """Equal bits over runs with random delays."""
     for order in ("together", "turns"):
-        cluster = birl.Cluster(3, 2, 5, order, transport=transport)
+        cluster = _cluster(transport, 3, 2, 5, order)
         expected = bits(trained(birl.Cluster(3, 2, 5, order, transport="inline"), Task(), 600))
         found = [bits(trained(cluster, Task(delay=0.01), 600)) for _ in range(2 if quick else 5)]
         yield Row("delays", order, f"{found.count(expected)} of {len(found)} runs equal", "all")
@@ -186,7 +191,7 @@ def delays(transport: str, quick: bool) -> Iterator[Row]:
 def kills(transport: str, quick: bool) -> Iterator[Row]:
     """Equal bits after collectors were killed."""
     number, n_steps = (3, 600) if quick else (20, 4000)
-    cluster = birl.Cluster(2, 1, 5, "turns", transport=transport)
+    cluster = _cluster(transport, 2, 1, 5, "turns")
     expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), n_steps))
     times: list[float] = []
     with killing(number) as left:
@@ -230,7 +235,7 @@ def memory(transport: str, quick: bool) -> Iterator[Row]:
                 sizes.append((statistics.mean(found), max(found)))
 
         try:
-            trained(birl.Cluster(2, 1, 1, transport=transport), Task(), n_fragments, learns=False, callback=look)
+            trained(_cluster(transport, 2, 1, 1), Task(), n_fragments, learns=False, callback=look)
         finally:
             del os.environ[COUNTS]
     yield Row("memory", "a collector, private, MB", f"{sizes[-1][0]:.0f} (largest {sizes[-1][1]:.0f})", "<= 200")
@@ -328,7 +333,7 @@ def times(transport: str, quick: bool) -> Iterator[Row]:
 
 def _pairs(transport: str, quick: bool) -> dict[str, tuple[learning.Task, learning.Task]]:
     """What is learned alone, and with collectors."""
-    options = {"cluster": birl.Cluster(_COLLECTORS, transport=transport)}
+    options = {"cluster": _cluster(transport, _COLLECTORS)}
     alone, together = lessons(1), lessons(_COLLECTORS)
     together = {name: replace(task, options={**task.options, **options}) for name, task in together.items()}
     if quick:
@@ -404,7 +409,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.run_in is not None:
-        cluster = birl.Cluster(2, 1, 5, "turns", transport=given.transport)
+        cluster = _cluster(given.transport, 2, 1, 5, "turns")
         kept = {"checkpoint": given.run_in, "n_steps_per_epoch": 50}
         print(bits(trained(cluster, Task(STEP), _DRIVEN, **kept)))
         return

@@ -34,6 +34,12 @@ def seed(value: int) -> None:
     torch.manual_seed(value)
 
 
+def renew() -> None:
+    """Forget the seed, as in a process that has just begun."""
+    global _root
+    _root = np.random.SeedSequence()
+
+
 def is_seed(value: Any) -> bool:
     """Whether all generators can be seeded with ``value``."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) < 2**32

@@ -27,7 +27,7 @@ def run(workers: int, n_steps: int, begun: Callable[[], None]) -> int:
         counted[:] = [step]
 
     quiet = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}
-    cluster = birl.Cluster(workers, transport="ray")
+    cluster = birl.Cluster(workers, transport="ray", resources={"num_cpus": 0.1})
     ppo.fit_online(Task(STEP), n_steps=n_steps, cluster=cluster, callback=callback, seed=0, **quiet)
     return counted[0]
 

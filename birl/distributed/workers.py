@@ -1,31 +1,22 @@
-"""Processes that work for this one, told and heard over a pipe each.
-
-They share no state with it, nor with each other: they begin as spawned processes do. On Linux they are forked from a
-server that has imported birl and does nothing else: a worker then begins in hundredths of a second, and the libraries
-are in memory once.
-"""
+"""Processes that work for this one, told and heard over a pipe each."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import multiprocessing.connection
-import os
 import signal
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Iterable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, NamedTuple, NoReturn
 
-import numpy as np
 import torch
 
+from birl.distributed import beginning
 from birl.errors import BirlError, ConfigError, WorkerError
 
 _GRACE: Final = 5.0  # seconds to close an environment
-_IMPORTED: Final = "birl.algos"  # by the server of workers, and with it all that runs use
 _GONE: Final = (EOFError, OSError)  # what a connection raises whose other side has ended
 
 
@@ -109,11 +100,8 @@ class Worker:
     """
 
     def __init__(self, work: Work, given: Any) -> None:
-        context: Any = _context()
-        self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_run, args=(work, theirs, given, dict(os.environ)), daemon=True)
-        with _signals_blocked():
-            self._process.start()
+        self.connection, theirs = multiprocessing.Pipe()
+        self._process = beginning.begin(_run, (work, theirs, given))
         theirs.close()
         self._heard = False  # whether it has begun
 
@@ -149,7 +137,7 @@ class Worker:
 
     def _raise_end(self) -> NoReturn:
         self._process.join(_GRACE)
-        code = self._process.exitcode
+        code = beginning.status(self._process)
         if code is not None and code >= 0 and not self._heard:  # Python could not begin, and would not next time
             raise WorkerError(
                 f"a worker (process {self.number}) ended with status {code} before it began to work; its words are in "
@@ -160,8 +148,7 @@ class Worker:
 
     def end_now(self) -> None:
         """End it at once, and leave the connection open for those who use it."""
-        self._process.kill()
-        self._process.join()
+        beginning.kill(self._process)
 
     def kill(self) -> None:
         """End it at once."""
@@ -176,12 +163,9 @@ def end(workers: Iterable[Worker]) -> None:
         worker.connection.close()
     left = _GRACE
     for worker in workers:
-        process = worker._process
-        process.join(left)
-        if process.is_alive():
+        if not beginning.ended(worker._process, left):
             left = 0.0
-            process.kill()
-            process.join()
+            beginning.kill(worker._process)
 
 
 def first_ready(workers: Iterable[Worker], timeout: float | None = None) -> Worker | None:
@@ -205,24 +189,13 @@ def check_given(name: str, value: Any, advice: str) -> None:
         ) from error
 
 
-def _context() -> Any:
-    """How processes begin."""
-    if sys.platform != "linux":  # libraries of other systems do not bear it
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([_IMPORTED])
-    return context
-
-
-def _run(work: Work, connection: Any, given: Any, environment: dict[str, str]) -> None:
+def _run(work: Work, connection: Any, given: Any) -> None:
     """What a process does from its beginning to its end."""
-    os.environ.clear()  # the server's is that of its beginning
-    os.environ.update(environment)
-    np.random.seed()  # its own, as Python's is
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the owner decides
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    answer(work, connection, given)
+    beginning.ready()
+    try:
+        answer(work, connection, given)
+    finally:
+        beginning.leave()
 
 
 def answer(work: Work, connection: Any, given: Any) -> None:
@@ -245,23 +218,6 @@ def failure(error: Exception) -> Failure:
     except Exception:  # an error with arguments of its own
         return Failure(None, text)
     return Failure(error, text)
-
-
-_SIGNALS: Final = (signal.SIGINT,)
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Context in which Ctrl-C waits, and is still held back in processes that begin there until they are ready."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # which would end the blocking when the first process begins
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _name_of(number: int) -> str:

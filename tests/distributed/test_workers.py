@@ -1,8 +1,11 @@
 """Workers: what is sent to them and by them."""
 
+import importlib
 import os
+import signal
 import sys
-from multiprocessing import resource_sharer
+import time
+from multiprocessing import forkserver, resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from birl.distributed import workers
 from birl.distributed.transport import Processes
 from birl.distributed.workers import Left, Owner, Worker, end
 from birl.errors import WorkerError
@@ -86,6 +90,67 @@ def test_workers_begin_as_new_processes_do(monkeypatch: pytest.MonkeyPatch, tmp_
         assert own < 50
         found.append((drawn, pid))
     assert found[0][0] != found[1][0]
+
+
+def test_modules_of_a_worker_see_the_environment_of_now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As they are imported, too: many read their settings then."""
+    (tmp_path / "reads_at_import.py").write_text(
+        "import os\nVALUE = os.environ['BIRL_TESTED']\n"
+        "def tell(owner, given):\n    owner.send(VALUE)\n    owner.receive()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for value in ("0", "1"):
+        monkeypatch.setenv("BIRL_TESTED", value)
+        worker = Worker(importlib.import_module("reads_at_import").tell, None)
+        assert worker.receive() == value
+        end([worker])
+
+
+def _status(pid: int | None) -> dict[str, str]:
+    """What Linux says of a process; nothing if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return {} if found["State"][0] in "ZX" else found
+
+
+def _stuck(owner: Owner, given: Any) -> None:
+    owner.send("stuck")
+    time.sleep(1000)
+
+
+def test_workers_whose_server_is_killed_go_on_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sys.platform == "linux"
+    stuck, other = Worker(_stuck, None), Worker(_echo, None)
+    assert stuck.receive() == "stuck"
+    server = int(_status(stuck.number)["PPid"])
+    assert server not in (os.getpid(), 1)
+    os.kill(server, signal.SIGKILL)
+    other.send(1)
+    assert other.receive()[0] == 1
+    newer = Worker(_echo, None)  # of a new server
+    newer.send(2)
+    assert newer.receive()[0] == 2
+    monkeypatch.setattr(workers, "_GRACE", 1.0)
+    end([stuck, other, newer])
+    deadline = time.monotonic() + 30
+    while any(_status(each.number) for each in (stuck, other, newer)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_status(each.number) for each in (stuck, other, newer))
+
+
+def test_a_worker_is_spawned_where_there_can_be_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ensure_running() -> None:
+        raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr(forkserver._forkserver, "ensure_running", ensure_running)  # type: ignore[attr-defined]
+    worker = Worker(_echo, None)
+    worker.send(3)
+    assert worker.receive()[0] == 3
+    assert _status(worker.number)["PPid"] == str(os.getpid())
+    end([worker])
 
 
 class _Adding:
