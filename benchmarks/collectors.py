@@ -43,7 +43,6 @@ from birl.config import AlgorithmConfig
 from birl.dataset import create_fifo_replay_buffer
 from birl.envs import make_env
 from birl.models import VectorEncoderFactory
-from birl.preprocessing import MinMaxActionScaler
 from birl.run.identity import digest
 
 __all__ = ["Row", "counts", "steps_of_threads", "trained", "write"]
@@ -260,14 +259,9 @@ class Sleeping(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.step(action)
 
 
-_SMALL = VectorEncoderFactory(hidden_units=[64, 64])
-_BOTH: dict[str, Any] = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "batch_size": 64, "gamma": 0.98}
-_BOTH |= {"actor_encoder_factory": _SMALL, "critic_encoder_factory": _SMALL, "action_scaler": MinMaxActionScaler()}
-
-
-_LATER: dict[str, Any] = {"random_steps": 1000, "update_start_step": 1000}
+_BOTH: dict[str, Any] = {**learning.RELATIVE, "gamma": 0.98}
 _PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "target": math.inf, "limit": 10_000, "epoch": 1000}
-_PENDULUM["options"] = _LATER
+_PENDULUM["options"] = {"random_steps": 1000, "update_start_step": 1000}
 _CARTPOLE: dict[str, Any] = {"env_id": "CartPole-v1", "target": math.inf, "limit": 20_480, "epoch": 2048}
 
 
@@ -379,15 +373,14 @@ PARTS: dict[str, Callable[[str, bool], Iterator[Row]]] = {
 
 def write(rows: list[Row], out: Path, name: str, what: str, quick: bool) -> None:
     """Write the table of what was measured, as Markdown and as CSV of that name."""
-    head = ["part", "case", "value", "goal"]
     cpus, note = os.cpu_count(), " A short trial, no result." if quick else ""
     day = time.strftime("%Y-%m-%d")
     lines = [f"{what}: {cpus} cores, torch {torch.__version__}, {day}.{note}"]
-    lines += ["", f"| {' | '.join(head)} |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines += ["", f"| {' | '.join(Row._fields)} |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with open(out / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([head, *rows])
+        csv.writer(file, lineterminator="\n").writerows([Row._fields, *rows])
 
 
 def others(parts: list[str], path: Path) -> list[Row]:

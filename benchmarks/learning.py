@@ -50,7 +50,7 @@ from birl.preprocessing import MinMaxActionScaler
 from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
 
-__all__ = ["EPISODES", "TASKS", "Outcome", "Task", "epochs", "learn"]
+__all__ = ["EPISODES", "RELATIVE", "TASKS", "Outcome", "Task", "epochs", "learn"]
 
 EPISODES = 20
 """Episodes of one evaluation, each in an environment of its own."""
@@ -141,7 +141,7 @@ def _td3() -> TD3Config:
 
 
 # SAC's relatives, small and with one update for each step, of which REDQ makes 20 by default.
-_RELATIVE: dict[str, Any] = {
+RELATIVE: dict[str, Any] = {
     "batch_size": 64,
     "actor_learning_rate": 1e-3,
     "critic_learning_rate": 1e-3,
@@ -152,15 +152,15 @@ _RELATIVE: dict[str, Any] = {
 
 
 def _tqc() -> TQCConfig:
-    return TQCConfig(temp_learning_rate=1e-3, **_RELATIVE)
+    return TQCConfig(temp_learning_rate=1e-3, **RELATIVE)
 
 
 def _redq() -> REDQConfig:
-    return REDQConfig(temp_learning_rate=1e-3, update_actor_interval=1, **_RELATIVE)
+    return REDQConfig(temp_learning_rate=1e-3, update_actor_interval=1, **RELATIVE)
 
 
 def _first_sac() -> ICML2018SACConfig:
-    return ICML2018SACConfig(value_encoder_factory=_SMALL, reward_scaler=None, **_RELATIVE)
+    return ICML2018SACConfig(value_encoder_factory=_SMALL, reward_scaler=None, **RELATIVE)
 
 
 def _dqn() -> DQNConfig:

@@ -21,11 +21,13 @@ def enforce_limit(storage: Any) -> bool:
     """
     if storage.limit is None:
         return False
-    excess = over = int((storage.steps - storage.pending).sum()) - storage.limit
+    complete = storage.steps - storage.pending
+    excess = over = int(complete.sum()) - storage.limit
     if excess > 0 and storage.whole:
         excess -= evict_episodes(storage, excess)
+        complete = storage.steps - storage.pending
     if excess > 0:
-        evict(storage, surplus(storage, excess, storage.steps - storage.pending))
+        evict(storage, surplus(storage, excess, complete))
     return over > 0
 
 

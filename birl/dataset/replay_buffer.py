@@ -238,7 +238,9 @@ class ReplayBuffer(ReplayBufferBase):
             mask: bool ``[n]``: only these are stored (to leave out the steps that only reset).
             lanes: the lane ``[n]`` of each row, if there is not one for each. Rows of the same lane follow each other.
         """
-        own = None if lanes is None else np.concatenate([self._lane(lane) for lane in lanes])
+        for lane in () if lanes is None else dict.fromkeys(lanes):
+            self._lane(lane)
+        own = None if lanes is None else np.asarray(lanes, np.int64)
         count = self.storage.lanes if own is None else len(own)
         terminated, truncated = (np.asarray(flag, np.bool_).reshape(-1) for flag in (terminated, truncated))
         if len(terminated) != count or len(truncated) != count:

@@ -133,7 +133,7 @@ class Storage:
     def set_flags(self, rows: Array, values: Array | int) -> None:
         """Write the flags of rows. No row is written without them: mirrors hear of it here."""
         self.flags[rows] = values
-        for mirror in self.mirrors or ():  # no row is written without its flags; an empty weak set is slow to walk over
+        for mirror in self.mirrors or ():  # an empty weak set is slow to walk over
             mirror.note(rows)
         if self.device_flags is not self.flags:
             self.place.put(self.device_flags, rows, values)
@@ -390,6 +390,7 @@ class Storage:
             evict_run(self, lane, int(self.steps[lane]) + needed)
         if self.start[lane] == self.end[lane]:
             self.offset[lane] = cut
+        self.reserve(int(self.end[lane] - self.start[lane]) + len(flags))
         self.write_run(lane, flags, steps, finals)
         self.end_write(enforce_limit(self))
 
@@ -401,7 +402,7 @@ class Storage:
         finals: Mapping[str, Array],
         runs: bool = False,
     ) -> None:
-        """Write rows after those of a lane. If an episode is running there, they go on with it.
+        """Write rows after those of a lane, which has room for them. They go on with its episode, if one is running.
 
         Args:
             lane, flags, steps, finals: see `extend`.
@@ -409,7 +410,6 @@ class Storage:
         """
         was_open = bool(self.open[lane])  # its final row makes way
         begin = int(self.end[lane]) - was_open
-        self.reserve(begin - int(self.start[lane]) + len(flags))
         rows, is_step = self.rows(lane, begin + np.arange(len(flags))), (flags & FINAL) == 0
         if self.pending[lane]:
             self._resolve(np.array([lane]), np.array([begin - 1]))

@@ -28,7 +28,7 @@ _UNKNOWN: Final = 255
 """The status of a process whose server is gone, which nobody knows: it may well be running."""
 
 
-def contexts() -> list[Any]:
+def _contexts() -> list[Any]:
     """Ways in which processes can begin, the best one first."""
     spawned = multiprocessing.get_context("spawn")
     if sys.platform != "linux":  # libraries of other systems do not bear to be forked
@@ -40,7 +40,7 @@ def contexts() -> list[Any]:
 
 def begin(target: Callable[..., None], args: tuple[Any, ...]) -> Any:
     """A process that has begun with ``target(*args)``, which calls `ready` first and `leave` last."""
-    *better, last = contexts()
+    *better, last = _contexts()
     for context in better:
         process = context.Process(target=target, args=args, name=_Name("worker"), daemon=True)
         # There is no server where the folder of temporary files has a long name, or in a fork of a process that has one

@@ -65,16 +65,7 @@ class Player:
         kinds = kinds[: self.lanes]
         now = [self.upcoming(lane) for lane in range(self.lanes)]
         after = [self.new() for _ in range(self.lanes)]
-        flags = np.array(kinds)
-        self.buffer.append_batch(
-            np.stack([observe(n) for n in now]),
-            np.array(now)[:, None] / 100,
-            np.array(now) * 10,
-            flags == 1,
-            flags == 2,
-            np.stack([observe(n) for n in after]),
-            mask=flags != 3,
-        )
+        self.give(now, after, np.array(kinds))
         for lane, kind in enumerate(kinds):
             if kind != 3:
                 self.model.step(lane, now[lane], after[lane])
@@ -82,6 +73,18 @@ class Player:
         for lane, kind in enumerate(kinds):
             if kind in (1, 2):
                 self.model.close(lane, kind == 1, None)
+
+    def give(self, now: list[float], after: list[float], kinds: Any, lanes: Any = None) -> None:
+        self.buffer.append_batch(
+            np.stack([observe(n) for n in now]),
+            np.array(now)[:, None] / 100,
+            np.array(now) * 10,
+            kinds == 1,
+            kinds == 2,
+            np.stack([observe(n) for n in after]),
+            mask=kinds != 3,
+            lanes=lanes,
+        )
 
     def several(self, rows: list[tuple[int, int]]) -> None:
         """Steps ``(lane, kind)`` one after another, given at once."""
@@ -95,16 +98,7 @@ class Player:
                 self.model.evict()
             if kind in (1, 2):
                 self.model.close(lane, kind == 1, None)
-        self.buffer.append_batch(
-            np.stack([observe(n) for n in now]),
-            np.array(now)[:, None] / 100,
-            np.array(now) * 10,
-            kinds == 1,
-            kinds == 2,
-            np.stack([observe(n) for n in after]),
-            mask=kinds != 3,
-            lanes=lanes,
-        )
+        self.give(now, after, kinds, lanes)
 
     def clip(self, lane: int, terminated: bool, known: bool) -> None:
         lane %= self.lanes
