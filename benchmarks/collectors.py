@@ -98,6 +98,15 @@ def bits(result: tuple[Any, Any]) -> str:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
+def bare(transport: str, quick: bool) -> Iterator[Row]:
+    """How much of what a collector lacks is the task's own."""
+    env, found = Task(STEP), []
+    env.reset(seed=0)
+    for _ in range(1 if quick else 5):
+        found.append(steps_of_threads(1, 1000, STEP, lambda _: env.step(0)) / steps_of_threads(1, 1000, STEP))
+    yield Row("bare", "a thread that makes the task's steps, without a policy, over one that sleeps", spread(found))
+
+
 def efficiency(transport: str, quick: bool) -> Iterator[Row]:
     """Steps a second over those of sleeping threads."""
     goals = {1: ".97", 2: ".96", 4: ".94", 8: ".90"}
@@ -136,14 +145,14 @@ def _efficiency(n: int, transport: str, rounds: int, learner: float = 0.0) -> tu
     return rounds * whole / seconds / alone, 1000 * cpu / (rounds * n)
 
 
-def steps_of_threads(n: int, n_steps: int, seconds: float) -> float:
+def steps_of_threads(n: int, n_steps: int, seconds: float, step: Callable[[float], Any] = time.sleep) -> float:
     """Steps a second of ``n`` threads that only sleep ``seconds`` in each of ``n_steps`` steps."""
 
-    def sleep() -> None:
+    def make() -> None:
         for _ in range(n_steps):
-            time.sleep(seconds)
+            step(seconds)
 
-    threads = [threading.Thread(target=sleep) for _ in range(n)]
+    threads = [threading.Thread(target=make) for _ in range(n)]
     begin = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -375,7 +384,7 @@ def _time(task: learning.Task) -> float:
 
 
 PARTS: dict[str, Callable[[str, bool], Iterator[Row]]] = {
-    part.__name__: part for part in (counts, delays, kills, driver, memory, efficiency, scores, times)
+    part.__name__: part for part in (counts, delays, kills, driver, memory, bare, efficiency, scores, times)
 }
 
 

@@ -23,13 +23,14 @@ def step_columns(
     action: Any,
     reward: Any,
     extra: Mapping[str, Any] | None,
+    count: int | None = None,
 ) -> dict[str, Array]:
-    """Columns of steps ``[n, …]``, in the storage's dtypes. New extra columns are added to the storage.
+    """Columns of ``count`` steps ``[n, …]``, in the storage's dtypes. New extra columns are added to the storage.
 
     Raises:
-        ShapeError, NonFiniteError, ActionError: if the steps do not fit.
+        ShapeError, NonFiniteError, ActionError: if the steps do not fit. No column is added then.
     """
-    values = observation_columns(storage, observation, "observation")
+    values = observation_columns(storage, observation, "observation", count)
     count = len(next(iter(values.values())))
     for name, given in (("action", np.asarray(action)), ("reward", np.asarray(reward))):
         leaf = storage.leaves[name]
@@ -38,19 +39,23 @@ def step_columns(
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
     check_stored(storage.info.actions, values["action"])
     check_allowed(observation, values["action"], storage.info.actions)
+    new: dict[str, Leaf] = {}
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
-        if len(value) != count:
-            raise ShapeError(f"extra[{key!r}] has {len(value)} rows for {count} steps: give one row per step")
+        check_rows(f"extra[{key!r}]", value, count)
         leaf = storage.leaves.get(name, Leaf(value.shape[1:], value.dtype))
         values[name] = _fit(name, value, leaf)
         if name not in storage.leaves:
-            storage.add_extra(name, leaf)
+            new[name] = leaf
+    for name, leaf in new.items():
+        storage.add_extra(name, leaf)
     return values
 
 
-def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[str, Array]:
-    """Observation columns ``[n, …]``; ``name`` is for messages.
+def observation_columns(
+    storage: Storage, observation: Tree, name: str, count: int | None = None
+) -> dict[str, Array]:
+    """Observation columns ``[n, …]`` of ``count`` steps; ``name`` is for messages.
 
     Raises:
         ShapeError, NonFiniteError: if they do not fit.
@@ -59,6 +64,9 @@ def observation_columns(storage: Storage, observation: Tree, name: str) -> dict[
         path: _fit(path.replace("observation", name, 1), np.asarray(value), storage.leaves[path])
         for path, value in _pairs(storage.observation_names, observation, name)
     }
+    for path, column in columns.items():
+        count = len(column) if count is None else count
+        check_rows(path.replace("observation", name, 1), column, count)
     if storage.info.actions.options:
         check_mask(observation, DataError, f"{name}[{MASK!r}]")
     for path, choices in storage.choices.items():
@@ -93,6 +101,13 @@ def row_flags(terminal: Array, ends: Array, *, known: bool) -> Array:
     flags[rows] = terminal * TERMINATED + cut * (TRUNCATED if known else TRUNCATED | NO_NEXT)
     flags[rows[np.concatenate([[True], ends[:-1]])]] |= FIRST
     return flags
+
+
+def check_rows(name: str, array: Array, count: int) -> Array:
+    """An array that has a row for each of ``count`` steps; else a `ShapeError`."""
+    if array.shape[:1] != (count,):
+        raise ShapeError(f"{name} has shape {array.shape} for {count} steps: give one row per step")
+    return array
 
 
 def first_rows(tree: Tree) -> Tree:

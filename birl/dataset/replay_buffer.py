@@ -32,9 +32,9 @@ from birl.dataset.folders import (
     set_storage_state,
 )
 from birl.dataset.hdf5 import check_readable, read_episodes
-from birl.dataset.incoming import episode_rows, first_rows, observation_columns, step_columns
+from birl.dataset.incoming import check_rows, episode_rows, first_rows, observation_columns, step_columns
 from birl.dataset.reader import Reader, Source
-from birl.dataset.runs import append_steps
+from birl.dataset.runs import append_steps, lane_numbers
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
@@ -238,25 +238,26 @@ class ReplayBuffer(ReplayBufferBase):
             mask: bool ``[n]``: only these are stored (to leave out the steps that only reset).
             lanes: the lane ``[n]`` of each row, if there is not one for each. Rows of the same lane follow each other.
         """
-        for lane in () if lanes is None else dict.fromkeys(lanes):
+        own = None if lanes is None else lane_numbers(lanes)
+        for lane in () if own is None else dict.fromkeys(own.tolist()):
             self._lane(lane)
-        own = None if lanes is None else np.asarray(lanes, np.int64)
         count = self.storage.lanes if own is None else len(own)
         terminated, truncated = (np.asarray(flag, np.bool_).reshape(-1) for flag in (terminated, truncated))
         if len(terminated) != count or len(truncated) != count:
             raise ShapeError(
-                f"{len(terminated)} steps were given, this buffer is for {count} environments: make it with lanes="
+                f"{len(terminated)} steps for {count} lanes: give one row for each, or make the buffer with lanes="
             )
         writer, names = self._writer, self.storage.observation_names
         observation, next_observation = self._parts(observation), self._parts(next_observation)
         observation = process_observations(writer.process_observation, parts_like(observation, names))
         next_observation = process_observations(writer.process_observation, parts_like(next_observation, names))
-        following = observation_columns(self.storage, next_observation, "next_observation")
+        following = observation_columns(self.storage, next_observation, "next_observation", count)
         action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
+        mask = None if mask is None else check_rows("mask", np.asarray(mask, np.bool_), count)
         self._before_write()
-        values = step_columns(self.storage, observation, action, reward, extra)
+        values = step_columns(self.storage, observation, action, reward, extra, count)
         ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
-        append_steps(self.storage, own, values, following, ending, None if mask is None else np.asarray(mask, np.bool_))
+        append_steps(self.storage, own, values, following, ending, mask)
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0

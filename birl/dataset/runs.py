@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,22 @@ from birl.dataset.eviction import evict, surplus
 from birl.dataset.flags import FIRST, TERMINATED
 from birl.dataset.incoming import row_flags
 from birl.dataset.storage import Storage
+from birl.errors import ShapeError
 from birl.types import Array
 
 Columns = Mapping[str, Array]
+
+
+def lane_numbers(lanes: Sequence[int] | Array) -> Array:
+    """The lanes ``[N]`` of steps as int64.
+
+    Raises:
+        ShapeError: if they are no whole numbers.
+    """
+    given = np.asarray(lanes)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ShapeError(f"lanes is {lanes!r:.80}; it must be one whole number for each row, such as [0, 2]")
+    return given.astype(np.int64, copy=False)
 
 
 def append_steps(

@@ -153,9 +153,9 @@ def test_bad_calls() -> None:
     buffer.append([1], 1, 0.0)
     with pytest.raises(DataError, match="clip_episode"):
         buffer.append_episode(Episode(np.zeros((2, 1), np.uint8), [0, 1], [0, 1], True))
-    with pytest.raises(ShapeError, match="3 steps were given"):
+    with pytest.raises(ShapeError, match="3 steps for 1 lanes: give one row for each"):
         buffer.append_batch(np.zeros((3, 1)), [0] * 3, [0] * 3, [0] * 3, [0] * 3, np.zeros((3, 1)))
-    with pytest.raises(ShapeError, match="2 rows for 1 steps"):
+    with pytest.raises(ShapeError, match="has shape .2,. for 1 steps"):
         buffer.append_batch([[1]], [0], [0], [0], [0], [[1]], {"x": np.zeros(2)})
     with pytest.raises(ConfigError, match="limit is 2; it must be an int >= 4 or None: at least 1 step for each lane"):
         create_fifo_replay_buffer(2, env=gymnasium.make("CartPole-v1"), lanes=4)
@@ -177,11 +177,35 @@ def test_steps_of_some_lanes() -> None:
         buffer.clip_episode(False, lane=lane)
     assert buffer.storage.steps.tolist() == [2, 0, 2]
     assert [episode.rewards[:, 0].tolist() for episode in buffer.episodes] == [[2, 12], [1, 11]]
-    with pytest.raises(ShapeError, match="2 steps were given"):
+    with pytest.raises(ShapeError, match="2 steps for 1 lanes"):
         buffer.append_batch(np.zeros((2, 4)), [0, 0], [0, 0], [0, 0], [0, 0], np.zeros((2, 4)), lanes=[1])
     with pytest.raises(ShapeError, match="lane=3, this buffer has lanes 0 … 2"):
         append([1], [3])
+    append([], [])
     assert buffer.step_count == 4
+
+
+def test_rows_that_do_not_fit_store_nothing() -> None:
+    """Neither steps nor columns."""
+    buffer = create_fifo_replay_buffer(100, env=gymnasium.make("CartPole-v1"), lanes=3)
+    rows, off = np.zeros((2, 4)), np.zeros(2, bool)
+    fitting = {"observation": rows, "action": [0, 0], "reward": [0, 0], "terminated": off, "truncated": off}
+    fitting |= {"next_observation": rows, "lanes": [0, 1]}
+    for wrong, message in (
+        ({"lanes": [0.5, 1]}, r"lanes is \[0.5, 1\]; it must be one whole number for each row"),
+        ({"lanes": [True, False]}, "one whole number for each row"),
+        ({"mask": [True]}, r"mask has shape \(1,\) for 2 steps: give one row per step"),
+        ({"mask": True}, r"mask has shape \(\) for 2 steps"),
+        ({"observation": rows[:1]}, r"observation has shape \(1, 4\) for 2 steps"),
+        ({"next_observation": np.zeros((3, 4))}, r"next_observation has shape \(3, 4\) for 2 steps"),
+        ({"extra": {"x": [1, 2], "y": [1, 2, 3]}}, r"extra\['y'\] has shape \(3,\) for 2 steps"),
+        ({"extra": {"x": 1}}, r"extra\['x'\] has shape \(\) for 2 steps"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            buffer.append_batch(**(fitting | wrong))
+        assert (buffer.step_count, sorted(buffer.storage.leaves)) == (0, ["action", "observation", "reward"])
+    buffer.append_batch(**fitting)
+    assert buffer.storage.steps.tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("whole", [False, True])
