@@ -303,7 +303,7 @@ def epochs(task: Task, env: Any, eval_env: Any, seed: int, **options: Any) -> It
 
     Args:
         task: what is learned.
-        env: to train in.
+        env: to train in, or the name of one for collectors.
         eval_env: to evaluate in, vectorised; ``None`` for no evaluation.
         seed: of environments and actions; call `birl.seed` before.
         **options: further ones of the loop.
@@ -323,7 +323,8 @@ def epochs(task: Task, env: Any, eval_env: Any, seed: int, **options: Any) -> It
     if algorithm.learns_from.on_policy:
         return on_policy_fitter(algorithm, env, **given)
     lanes = {"lanes": given["cluster"].lanes} if "cluster" in given else {}
-    buffer = create_fifo_replay_buffer(limit=task.limit, env=env, **lanes, **task.stored())
+    like = make_env(env, 1) if isinstance(env, str) else env
+    buffer = create_fifo_replay_buffer(limit=task.limit, env=like, **lanes, **task.stored())
     explorer = None if task.explorer is None else task.explorer()
     return online_fitter(algorithm, env, buffer, explorer, **given)
 
