@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import tomllib
@@ -15,10 +16,13 @@ import yaml
 import birl
 from birl.cli.online import cluster_of
 from birl.cli.train import train
+from birl.cli.tune import parse_search
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "cluster"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+GUIDE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 APP = typer.Typer()
 APP.command()(train)
 
@@ -77,10 +81,13 @@ def test_all_machines_are_alike() -> None:
     assert {each["image"] for each in services} == {"birl-ray"}
     assert all(each["environment"]["RAY_AUTH_MODE"] == "token" for each in services)
     assert len({each["environment"]["RAY_AUTH_TOKEN"] for each in services}) == 1
+    assert [name for name, each in COMPOSE["services"].items() if "build" in each] == ["learner"]
+    assert COMPOSE["services"]["collectors"]["pull_policy"] == "never"  # it is built, and in no registry
     groups = [SPEC["headGroupSpec"], *SPEC["workerGroupSpecs"]]
     containers = [container for group in groups for container in group["template"]["spec"]["containers"]]
     assert {each["image"] for each in containers} == {"birl-ray"}
-    assert all(each["env"] == containers[0]["env"] for each in containers)
+    assert SPEC["authOptions"] == {"mode": "token"}  # KubeRay sets it, also where the job is submitted
+    assert not any("env" in each for each in containers)
 
 
 def test_versions_are_those_of_the_project() -> None:
@@ -90,9 +97,22 @@ def test_versions_are_those_of_the_project() -> None:
     assert tuple(map(int, ray.split("."))) >= tuple(map(int, least.split(".")))
     assert PROJECT["requires-python"] == f">={python[0]}.{python[1:]}"
     assert f"torch=={re.findall('torch==([0-9.]+)', (ROOT / 'Makefile').read_text('utf-8'))[0]}" in text("Dockerfile")
-    assert "/home/ray/birl[envs,ray]" in text("Dockerfile") and {"envs", "ray"} <= set(PROJECT["optional-dependencies"])
+    assert tuple(map(int, ray.split("."))) >= (2, 52)  # the first with tokens, which KubeRay asks for, too
+    (extras,) = re.findall(r"/home/ray/birl\[([a-z,]+)\]", text("Dockerfile"))
+    assert {"envs", "ray", "tune"} == set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
     build = COMPOSE["services"]["learner"]["build"]
     assert (FOLDER / build["context"]).resolve() == ROOT and (ROOT / build["dockerfile"]).is_file()
+
+
+def test_the_image_has_what_is_installed_and_no_more() -> None:
+    assert "COPY --chown=ray . /home/ray/birl\n" in text("Dockerfile")
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    nothing, *kept, last = [line for line in lines if not line.startswith("#")]
+    assert (nothing, last) == ("*", "**/__pycache__")
+    packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    named = ["pyproject.toml", PROJECT["readme"], *PROJECT["license-files"], *packages]
+    assert sorted(kept) == sorted(f"!{each}" for each in named)
+    assert all((ROOT / each).exists() for each in named)
 
 
 def test_runs_are_kept() -> None:
@@ -121,6 +141,13 @@ def test_what_kubernetes_asks_for_is_there() -> None:
 
 
 def test_the_guide_names_the_files() -> None:
-    guide = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     for name in ("compose.yaml", "kuberay.yaml", "Dockerfile"):
-        assert f"examples/cluster/{name}" in guide
+        assert f"examples/cluster/{name}" in GUIDE
+
+
+def test_searches_of_the_guide_are_of_fields_that_there_are() -> None:
+    commands = [shlex.split(line) for line in GUIDE.splitlines() if line.startswith("birl tune ")]
+    assert len(commands) == 2
+    for words in commands:
+        fields = {field.name for field in dataclasses.fields(getattr(birl.algos, f"{words[2]}Config"))}
+        assert parse_search(words[words.index("--search") + 1]).name in fields

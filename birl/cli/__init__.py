@@ -17,7 +17,7 @@ import typer
 from birl._version import __version__
 from birl.cli.algos import algos
 from birl.cli.collect import collect
-from birl.cli.common import algorithm_classes
+from birl.cli.common import algorithm_classes, note
 from birl.cli.convert import convert
 from birl.cli.data import app as data
 from birl.cli.evaluate import evaluate
@@ -94,9 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
     warnings.formatwarning = lambda message, *rest: f"birl: warning: {_in_options(str(message))}\n"
-    logging.getLogger("birl").addHandler(logging.NullHandler())  # what it says is said here in options' words
     try:
-        with _ended_by_sigterm():
+        with _warnings_shown(), _ended_by_sigterm():
             return int(_command_line()(words, prog_name="birl", standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):  # typer turns the first into the second
         return 130
@@ -115,6 +114,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command_line() -> Any:
     """The commands with their options, read from the signatures once."""
     return typer.main.get_command(app)
+
+
+class _Warnings(logging.Handler):
+    """Shows warnings of birl's logger above the progress bar, a line each."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = " ".join(record.getMessage().split())
+        if not words.startswith("nothing to do: ") and not _user_shows_logs():  # commands say that in options' words
+            note(f"birl: warning: {_in_options(words)}")
+
+
+def _user_shows_logs() -> bool:
+    """Whether a module of the user's has set up logging, so that a warning stands on standard error already."""
+    handlers = [*logging.getLogger("birl").handlers, *logging.getLogger().handlers]
+    return any(getattr(handler, "stream", None) is sys.stderr for handler in handlers)
+
+
+@contextlib.contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """Show what birl's logger warns of. Without a handler, Python would print it in the middle of the progress bar."""
+    logger, handler = logging.getLogger("birl"), _Warnings()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 @contextlib.contextmanager
@@ -167,6 +195,8 @@ def _field(error: Exception, words: Sequence[str]) -> str:
 
 def _one_line(error: Exception, usage: bool) -> str:
     text = " ".join((error.format_message() if usage else str(error)).split())  # type: ignore[attr-defined]
+    for where in getattr(error, "__notes__", []):  # such as which evaluator
+        text = f"{text.removesuffix('.')}. {' '.join(where.split()).removesuffix('.')}"
     if usage:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "birl"
@@ -184,6 +214,7 @@ _OPTIONS = {
     "import the module that defines it first": "name its module: --import MODULE",
     "wrap it, birl.envs.ActionMask(env),": "train with --action-mask,",
     "wrap the environment in birl.envs.ActionMask": "give --action-mask",
+    "birl.Cluster(on_error='restart')": "--on-error restart",
 }
 
 

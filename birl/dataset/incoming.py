@@ -25,31 +25,35 @@ def step_columns(
     extra: Mapping[str, Any] | None,
     count: int | None = None,
 ) -> dict[str, Array]:
-    """Columns of ``count`` steps ``[n, …]``, in the storage's dtypes. New extra columns are added to the storage.
+    """Columns of ``count`` steps ``[n, …]``, in the storage's dtypes, or their own if they are new, see `add_extras`.
 
     Raises:
-        ShapeError, NonFiniteError, ActionError: if the steps do not fit. No column is added then.
+        ShapeError, NonFiniteError, ActionError: if the steps do not fit.
     """
     values = observation_columns(storage, observation, "observation", count)
     count = len(next(iter(values.values())))
     for name, given in (("action", np.asarray(action)), ("reward", np.asarray(reward))):
         leaf = storage.leaves[name]
-        if given.size != count * leaf.shape[0]:
+        if given.shape != (count, *leaf.shape) and (given.shape != (count,) or leaf.shape != (1,)):
             raise ShapeError(f"{name} has shape {given.shape}; it must have {(count, *leaf.shape)}")
         values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
     check_stored(storage.info.actions, values["action"])
     check_allowed(observation, values["action"], storage.info.actions)
-    new: dict[str, Leaf] = {}
+    if not isinstance(extra, Mapping | None):
+        raise ShapeError(f"extra is {extra!r:.80}; it must be a dict of arrays by name")
     for key, value in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(value)
         check_rows(f"extra[{key!r}]", value, count)
         leaf = storage.leaves.get(name, Leaf(value.shape[1:], value.dtype))
         values[name] = _fit(name, value, leaf)
-        if name not in storage.leaves:
-            new[name] = leaf
-    for name, leaf in new.items():
-        storage.add_extra(name, leaf)
     return values
+
+
+def add_extras(storage: Storage, steps: Mapping[str, Array]) -> None:
+    """Add the columns of steps that a storage does not have yet."""
+    for name, column in steps.items():
+        if name not in storage.leaves:
+            storage.add_extra(name, Leaf(column.shape[1:], column.dtype))
 
 
 def observation_columns(
@@ -110,6 +114,20 @@ def check_rows(name: str, array: Array, count: int) -> Array:
     return array
 
 
+def checked_flags(name: str, given: Any, count: int) -> Array:
+    """Bool ``[n]`` for ``count`` steps, of booleans or numbers 0 and 1.
+
+    Raises:
+        ShapeError, DataError: if they are not that.
+    """
+    flags = check_rows(name, np.asarray(given), count)
+    if flags.size != count:
+        raise ShapeError(f"{name} has shape {flags.shape}; it must have ({count},)")
+    if flags.dtype != np.bool_ and (flags.dtype.kind not in "iuf" or not ((flags == 0) | (flags == 1)).all()):
+        raise DataError(f"{name} is {given!r:.80}; it must be true or false for each step")
+    return flags.reshape(count).astype(np.bool_, copy=False)
+
+
 def first_rows(tree: Tree) -> Tree:
     """One item as arrays with one row."""
     return tree_map(lambda leaf: np.asarray(leaf)[None], tree)
@@ -134,7 +152,9 @@ def _pairs(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
 
 def _fit(name: str, array: Array, leaf: Leaf) -> Array:
     """``array`` ``[n, …]`` in the leaf's dtype, if shape and values allow."""
-    if array.shape[1:] != leaf.shape or array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf":
+        raise ShapeError(f"{name} is {array.dtype}; it must hold numbers")
+    if array.shape[1:] != leaf.shape:
         raise ShapeError(
             f"{name} is {array.dtype} of shape {array.shape[1:]}; it must be {leaf.dtype} of shape {leaf.shape}"
         )

@@ -32,7 +32,7 @@ from birl.dataset.folders import (
     set_storage_state,
 )
 from birl.dataset.hdf5 import check_readable, read_episodes
-from birl.dataset.incoming import check_rows, episode_rows, first_rows, observation_columns, step_columns
+from birl.dataset.incoming import add_extras, checked_flags, episode_rows, first_rows, observation_columns, step_columns
 from birl.dataset.reader import Reader, Source
 from birl.dataset.runs import append_steps, lane_numbers
 from birl.dataset.sampling import Sampler, Uniform
@@ -209,8 +209,8 @@ class ReplayBuffer(ReplayBufferBase):
         lanes = self._lane(lane)
         action, reward = self._writer.process_action(action), self._writer.process_reward(reward)
         step = (self._processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
-        self._before_write()
         values = step_columns(self.storage, *first_rows(step))
+        self._before_write(values)
         self.storage.append(lanes, values)
 
     def append_batch(
@@ -238,24 +238,23 @@ class ReplayBuffer(ReplayBufferBase):
             mask: bool ``[n]``: only these are stored (to leave out the steps that only reset).
             lanes: the lane ``[n]`` of each row, if there is not one for each. Rows of the same lane follow each other.
         """
-        own = None if lanes is None else lane_numbers(lanes)
-        for lane in () if own is None else dict.fromkeys(own.tolist()):
-            self._lane(lane)
+        own = None if lanes is None else lane_numbers(lanes, self.storage.lanes)
         count = self.storage.lanes if own is None else len(own)
-        terminated, truncated = (np.asarray(flag, np.bool_).reshape(-1) for flag in (terminated, truncated))
-        if len(terminated) != count or len(truncated) != count:
+        if np.shape(terminated)[:1] != (count,):
             raise ShapeError(
-                f"{len(terminated)} steps for {count} lanes: give one row for each, or make the buffer with lanes="
+                f"{np.size(terminated)} steps for {count} lanes: give one row for each, or make the buffer with lanes="
             )
+        terminated = checked_flags("terminated", terminated, count)
+        truncated = checked_flags("truncated", truncated, count)
+        mask = None if mask is None else checked_flags("mask", mask, count)
         writer, names = self._writer, self.storage.observation_names
         observation, next_observation = self._parts(observation), self._parts(next_observation)
         observation = process_observations(writer.process_observation, parts_like(observation, names))
         next_observation = process_observations(writer.process_observation, parts_like(next_observation, names))
         following = observation_columns(self.storage, next_observation, "next_observation", count)
         action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
-        mask = None if mask is None else check_rows("mask", np.asarray(mask, np.bool_), count)
-        self._before_write()
         values = step_columns(self.storage, observation, action, reward, extra, count)
+        self._before_write(values)
         ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
         append_steps(self.storage, own, values, following, ending, mask)
 
@@ -291,13 +290,13 @@ class ReplayBuffer(ReplayBufferBase):
             raise DataError(
                 f"an episode is running in lane {lane}: end it with clip_episode(…) before append_episode(…)"
             )
-        self._before_write()
         rows = episode_rows(self.storage, episode)
+        self._before_write(rows[1])
         self.storage.extend(lane, *rows)
 
     def _lane(self, lane: int) -> Array:
         if not 0 <= lane < self.storage.lanes:
-            raise ShapeError(f"lane={lane}, this buffer has lanes 0 … {self.storage.lanes - 1}: make it with lanes=")
+            lane_numbers(lane, self.storage.lanes)  # says so
         return self._all_lanes[lane : lane + 1]
 
     def _processed(self, observation: Observation) -> Observation:
@@ -307,12 +306,13 @@ class ReplayBuffer(ReplayBufferBase):
     def _parts(self, observation: Tree) -> Tree:
         return observation if self._keys is None else picked(self.storage.observation_names, observation)
 
-    def _before_write(self) -> None:
+    def _before_write(self, steps: Mapping[str, Array] | None = None) -> None:
         if self._saved:
             begin_writing(self.storage)
             if self.storage.limit is not None:  # what was flushed of a ring is about to be overwritten
                 save_folder(self.storage, clean=False)
         self._saved = False
+        add_extras(self.storage, steps or {})
 
     # -- what is there ---------------------------------------------------------------------------------------------
 

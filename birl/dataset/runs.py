@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,25 @@ from birl.types import Array
 Columns = Mapping[str, Array]
 
 
-def lane_numbers(lanes: Sequence[int] | Array) -> Array:
+def lane_numbers(lanes: Any, there: int) -> Array:
     """The lanes ``[N]`` of steps as int64.
 
+    Args:
+        lanes: as users gave them; a number is one of them.
+        there: number of lanes that there are.
+
     Raises:
-        ShapeError: if they are no whole numbers.
+        ShapeError: if they are no lanes.
     """
-    given = np.asarray(lanes)
+    try:
+        given = np.atleast_1d(np.asarray(lanes))
+    except ValueError:  # lists of different lengths
+        given = np.zeros((0, 0))
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ShapeError(f"lanes is {lanes!r:.80}; it must be one whole number for each row, such as [0, 2]")
+    wrong = given[(given < 0) | (given >= there)]
+    if wrong.size:
+        raise ShapeError(f"lane={wrong[0]}, this buffer has lanes 0 … {there - 1}: make it with lanes=")
     return given.astype(np.int64, copy=False)
 
 

@@ -88,8 +88,9 @@ class Remote(Transport):
         try:
             actor = self._kind.options(scheduling_strategy=scheduling).remote(self._begin, given)
         except TypeError as error:  # it cannot be pickled
+            why = error.__cause__ or error.__context__ or error  # Ray's own text repeats all that is sent
             raise ConfigError(
-                f"worker {index} cannot be sent to another process ({error!s:.300}): give the environment by its name, "
+                f"worker {index} cannot be sent to another process ({why!s:.300}): give the environment by its name, "
                 "or a function in a module that can be imported"
             ) from error
         self._actors[index], self._open[index] = actor, deque([actor.begin.remote()])
@@ -330,14 +331,27 @@ def _reach(ray: Any, address: str | None) -> None:
     there = os.environ.get("RAY_ADDRESS", "") if address in (None, "auto") else str(address)
     host, _, port = there.rpartition("//")[2].rpartition(":")
     try:
-        if port.isdecimal():  # Ray itself waits for minutes
-            socket.create_connection((host, int(port)), _ANSWER).close()
+        if port.isdecimal():  # Ray itself waits for minutes, or for ever
+            _greet(host, int(port))
         ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"Ray cannot be reached at the address {address!r} ({error!s:.200}): start it with `ray "
-            "start --head`, give the address that this prints, or leave address out for a Ray of this machine"
+            "start --head`, give the address that this prints, or leave address out for a Ray of this machine. If the "
+            "cluster asks for a token, RAY_AUTH_TOKEN must be its token here"
         ) from error
+
+
+def _greet(host: str, port: int) -> None:
+    """Begin to talk to a server of Ray's, which speaks HTTP/2, and raise `OSError` if it does not answer."""
+    with socket.create_connection((host, port), _ANSWER) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # no settings
+        try:
+            connection.recv(1)  # one with TLS refuses this, which is an answer, too
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            raise OSError(f"nothing there answers within {_ANSWER:g} seconds") from None
 
 
 def _amounts(amounts: Mapping[str, float]) -> str:

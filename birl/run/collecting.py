@@ -17,7 +17,7 @@ import numpy as np
 from birl._version import __version__
 from birl.distributed.transport import Work, check_version
 from birl.envs import Step, Stepper, as_environment
-from birl.errors import BirlError, WorkerError
+from birl.errors import BirlError, EnvironmentMismatchError, WorkerError
 from birl.files.restore import damage_as_typed_errors
 from birl.run.abreast import Abreast, actions_of_episode
 from birl.run.checkpoint import random_state, randomness_kept, set_random_state
@@ -153,12 +153,15 @@ class Collecting(Work):
 
     Raises:
         ConfigError: if another version of birl has sent it.
+        EnvironmentMismatchError: if an environment has other spaces than the algorithm was built for.
+        WorkerError: if an environment raises an error while it is made or first reset.
     """
 
     def __init__(self, given: Given) -> None:
         check_version(f"collector {given.collector}", given.birl)
         self._given, self._order = given, Order(0, 0, 0, 0, 0, None)
         self._told = _Told([], [], [], [])
+        self._beginning = 0, "while it was made"  # which environment it begins with, and what is done with that
         with randomness_kept(), root_kept():
             seed(given.seed)
             self._begin(given)
@@ -170,14 +173,8 @@ class Collecting(Work):
         self._algorithm = kind(config)
         self._algorithm.create_impl(observations, actions)
         self._whole = given.rollouts and not hasattr(config, "rollout_length")
-        resets = [generator(state) for state in given.resets]
-        self._stepper = Abreast(
-            lambda i: environment(given.env, given.numbers[i]),
-            lambda i, env: Stepper(env, resets[i], observations=given.observed),
-            len(given.numbers),
-            given.failures,
-            self._whole,
-        )
+        self._resets = [generator(state) for state in given.resets]
+        self._stepper = self._environments()
         seen = self._algorithm, self._stepper.observation, self._stepper.action_space
         self._player: Any
         if given.rollouts:
@@ -190,6 +187,43 @@ class Collecting(Work):
             with damage_as_typed_errors("the checkpoint", "the state of a collector cannot be used"):
                 self._collector.set_state(given.state["collector"])
                 set_random_state(given.state["random"])
+
+    def _environments(self) -> Abreast:
+        given = self._given
+        try:
+            return Abreast(self._make, self._reset, len(given.numbers), given.failures, self._whole)
+        except BirlError as error:
+            at, doing = self._beginning
+            if self._name(at) not in str(error):
+                error.add_note(f"This was in {self._name(at)}, {doing}.")
+            raise
+        except Exception as error:
+            at, doing = self._beginning
+            raise WorkerError(
+                f"{self._name(at)} has failed {doing}, and with it the run; mend the environment or what makes it. "
+                "birl.Cluster(on_error='restart') does not help here: it makes an environment anew that fails later. "
+                f"Its error:\n{''.join(traceback.format_exception(error))}"
+            ) from error
+
+    def _make(self, i: int) -> Any:
+        self._beginning = i, "while it was made"
+        env = environment(self._given.env, self._given.numbers[i])
+        try:
+            self._algorithm.check_env(env)
+        except EnvironmentMismatchError as error:
+            raise EnvironmentMismatchError(
+                f"{self._name(i)} is not like the one that the run began with: {error}. All environments of a run must "
+                "have the same spaces"
+            ) from error
+        return env
+
+    def _reset(self, i: int, env: Any) -> Stepper:
+        next_seed = int(copy.deepcopy(self._resets[i]).integers(2**31 - 1))  # as the stepper will draw it
+        self._beginning = i, f"in its first reset, with seed {next_seed}"
+        return Stepper(env, self._resets[i], observations=self._given.observed)
+
+    def _name(self, i: int) -> str:
+        return f"environment {self._given.numbers[i]} of collector {self._given.collector}"
 
     def __call__(self, order: Order, weights: State) -> Fragment:
         """Make the steps of an order.
@@ -234,7 +268,7 @@ class Collecting(Work):
         told.returns.extend(self._collector.interact(step).returns.values())
         told.seconds.append(time.perf_counter() - begin)
         for at, words in self._stepper.failed:
-            told.failures.append(f"environment {self._given.numbers[at]} of collector {self._given.collector}, {words}")
+            told.failures.append(f"{self._name(at)}, {words}")
             if len(rows) == 1:
                 told.cut.append(at)
             else:
@@ -250,7 +284,7 @@ class Collecting(Work):
         """Where it is."""
         order, at, made = self._order, self._stepper.at, len(self._player.rows)
         return (
-            f"environment {self._given.numbers[at]} of collector {self._given.collector}, reset with seed "
+            f"{self._name(at)}, reset with seed "
             f"{self._stepper.steppers[at].seed}, in step {made + 1} of {order.calls} of its order {order.number}"
         )
 

@@ -40,8 +40,15 @@ def online_evaluators(options: OnlineOptions) -> dict[str, Evaluator]:
 
 
 def measured(name: str, evaluator: Evaluator, algorithm: Any, dataset: Any) -> dict[str, float]:
-    """The metrics of an evaluator: one number, or several by name, of which ``mean`` is the one called ``name``."""
-    found = evaluator(algorithm, dataset)
+    """The metrics of an evaluator: one number, or several by name, of which ``mean`` is the one called ``name``.
+
+    An error of it, or of its environment, stays what it is, with a note that says where it was.
+    """
+    try:
+        found = evaluator(algorithm, dataset)
+    except Exception as error:
+        error.add_note(f"This was in the evaluator {name!r}, not in the steps or updates of training.")
+        raise
     if not isinstance(found, Mapping):
         return {name: float(found)}
     return {name if key == "mean" else f"{name}_{key}": float(value) for key, value in found.items()}

@@ -185,6 +185,33 @@ def test_steps_of_some_lanes() -> None:
     assert buffer.step_count == 4
 
 
+def test_actions_of_the_wrong_order_are_refused() -> None:
+    """As many numbers are not enough: two actions of three numbers are not three of two."""
+    episode = Episode(np.zeros((1, 4), np.float32), np.zeros((1, 2), np.float32), [0.0], True)
+    buffer = create_fifo_replay_buffer(100, [episode])
+    with pytest.raises(ShapeError, match=r"action has shape \(2, 3\); it must have \(3, 2\)"):
+        off = np.zeros(3, bool)
+        buffer.append_batch(np.zeros((3, 4)), np.zeros((2, 3)), off, off, off, np.zeros((3, 4)), lanes=[0, 0, 0])
+
+
+def test_what_is_refused_leaves_a_folder_as_it_is(tmp_path: Path) -> None:
+    """Nobody has begun to write: another may."""
+    env = gymnasium.make("CartPole-v1")
+    buffer = create_fifo_replay_buffer(100, env=env, storage=str(tmp_path / "kept"))
+    buffer.append(np.zeros(4, np.float32), 0, 1.0)
+    buffer.clip_episode(True)
+    buffer.close()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "kept").iterdir() if path.is_file()}
+    reopened = ReplayBuffer.open(tmp_path / "kept")
+    with pytest.raises(ActionError):
+        reopened.append(np.zeros(4, np.float32), 9, 1.0)
+    with pytest.raises(ActionError):
+        reopened.append_batch(np.zeros((1, 4)), [9], [1.0], [False], [False], np.zeros((1, 4)), {"x": [1]})
+    with pytest.raises(ActionError):
+        reopened.append_episode(Episode(np.zeros((2, 4), np.float32), [0, 9], [0, 1], True))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "kept").iterdir() if path.is_file()} == before
+
+
 def test_rows_that_do_not_fit_store_nothing() -> None:
     """Neither steps nor columns."""
     buffer = create_fifo_replay_buffer(100, env=gymnasium.make("CartPole-v1"), lanes=3)
@@ -200,8 +227,18 @@ def test_rows_that_do_not_fit_store_nothing() -> None:
         ({"next_observation": np.zeros((3, 4))}, r"next_observation has shape \(3, 4\) for 2 steps"),
         ({"extra": {"x": [1, 2], "y": [1, 2, 3]}}, r"extra\['y'\] has shape \(3,\) for 2 steps"),
         ({"extra": {"x": 1}}, r"extra\['x'\] has shape \(\) for 2 steps"),
+        ({"extra": {"x": ["a", "b"]}}, r"extra.x is <U1; it must hold numbers"),
+        ({"extra": [1, 2]}, r"extra is \[1, 2\]; it must be a dict of arrays by name"),
+        ({"extra": {"x": [1, 2]}, "mask": np.ones((2, 2), bool)}, r"mask has shape \(2, 2\); it must have \(2,\)"),
+        ({"mask": [1, 2]}, r"mask is \[1, 2\]; it must be true or false for each step"),
+        ({"terminated": ["False", "False"]}, r"terminated is \['False', 'False'\]; it must be true or false"),
+        ({"truncated": [0, np.nan]}, r"truncated is \[0, nan\]; it must be true or false"),
+        ({"truncated": [False]}, r"truncated has shape \(1,\) for 2 steps"),
+        ({"action": [[0, 0]]}, r"action has shape \(1, 2\); it must have \(2, 1\)"),
+        ({"lanes": [[0], [1, 2]]}, "one whole number for each row"),
+        ({"lanes": np.array([2**63, 0], np.uint64)}, "lane=9223372036854775808, this buffer has lanes 0 … 2"),
     ):
-        with pytest.raises(ShapeError, match=message):
+        with pytest.raises((ShapeError, DataError), match=message):
             buffer.append_batch(**(fitting | wrong))
         assert (buffer.step_count, sorted(buffer.storage.leaves)) == (0, ["action", "observation", "reward"])
     buffer.append_batch(**fitting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from run.fakes import Drift
 from run.test_fleet import dqn, run, sac, same
 
 import birl
+import birl.distributed.ray
 from birl.distributed.ray import Remote
 from birl.distributed.transport import Gone
 from birl.errors import ConfigError, WorkerError
@@ -106,7 +108,8 @@ class Holds:
 
 
 def test_what_cannot_be_sent_is_told() -> None:
-    with pytest.raises(ConfigError, match="cannot be sent to another process.*give the environment by its name"):
+    cause = r"cannot be sent to another process \(cannot pickle '_thread.lock' object\): give the environment"
+    with pytest.raises(ConfigError, match=cause):
         run(birl.Cluster(1, transport="ray"), env=Holds())
 
 
@@ -165,6 +168,18 @@ def test_an_address_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(ConfigError, match="Ray cannot be reached at the address '127.0.0.1:1' .*refused"):
         run(birl.Cluster(1, transport="ray", address="127.0.0.1:1"))
+
+
+def test_an_address_that_is_not_rays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes the connection and says nothing is not waited for; Ray itself answers."""
+    where, port = ray.get_runtime_context().gcs_address.split(":")
+    birl.distributed.ray._greet(where, int(port))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(birl.distributed.ray, "_ANSWER", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=rf"address '{address}' \(nothing there answers within 0.3 seconds"):
+            run(birl.Cluster(1, transport="ray", address=address))
 
 
 def test_processes_of_ray_are_found() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import birl
 from birl.algorithm.learner import Learner
 from birl.distributed.transport import Inline
-from birl.errors import ConfigError, WorkerError
+from birl.errors import ConfigError, EnvironmentMismatchError, WorkerError
 from birl.run import fleet
 from birl.run.cluster import FIRST_FRAGMENT, fragment_for
 from birl.run.collecting import Collecting
@@ -129,6 +130,50 @@ class NeverWorks(Drift):
 def test_what_fails_again_and_again_ends_the_run() -> None:
     with pytest.raises(WorkerError, match="environment 0 of collector 0(.|\n)*ZeroDivisionError: of the user"):
         run(birl.Cluster(2, 1, 4, restarts=3, on_error="restart"), env=NeverWorks())
+
+
+# -- environments that never begin -------------------------------------------------------------------------------------
+
+
+class NoReset(Drift):
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        raise ZeroDivisionError(f"with seed {options['seed']} of the user")
+
+
+def no_third(number: int) -> Any:
+    if number == 2:
+        raise ZeroDivisionError("of the maker")
+    return Drift()
+
+
+@pytest.mark.parametrize("on_error", ["stop", "restart"])
+def test_the_error_of_a_first_reset_tells_its_seed(on_error: str) -> None:
+    says = "environment 3 of collector 1 has failed in its first reset, with seed ([0-9]+), and(.|\n)*restart"
+    with pytest.raises(WorkerError, match=says) as e:
+        run(birl.Cluster(2, 2, 6, on_error=on_error), env=lambda number: NoReset() if number == 3 else Drift())
+    seed = str(e.value).split("with seed ")[1].split(",")[0]
+    assert f"ZeroDivisionError: with seed {seed} of the user" in str(e.value)
+
+
+def test_the_error_of_a_factory_tells_which_environment() -> None:
+    with pytest.raises(WorkerError, match="environment 2 of collector 1 has failed while it was made, and") as e:
+        run(birl.Cluster(2, 2, 6, on_error="restart"), env=no_third)
+    assert "ZeroDivisionError: of the maker" in str(e.value)
+
+
+def test_an_error_of_birl_while_environments_are_made_keeps_its_type() -> None:
+    with pytest.raises(ConfigError, match="no environment can be made from 'Nothing-v0'") as e:
+        run(birl.Cluster(2, 2, 6), env=lambda number: birl.envs.make_env("Nothing-v0") if number == 2 else Drift())
+    sent = pickle.loads(pickle.dumps(e.value))  # noqa: S301  as a process sends it
+    assert sent.__notes__ == ["This was in environment 2 of collector 1, while it was made."]
+
+
+def test_environments_of_a_run_have_the_same_spaces() -> None:
+    says = r"environment 3 of collector 1 is not like .* observations \(2,\) and 3 discrete .* and 2 action dimensions"
+    with pytest.raises(EnvironmentMismatchError, match=says) as e:
+        run(birl.Cluster(2, 2, 6), env=lambda number: Drift(discrete=number != 3))
+    assert not hasattr(e.value, "__notes__")  # the message says it all
 
 
 # -- fragments whose length is measured --------------------------------------------------------------------------------

@@ -208,6 +208,16 @@ def test_statistics_of_an_evaluation() -> None:
     assert metrics["evaluation_min"] <= metrics["evaluation_median"] <= metrics["evaluation_max"]
 
 
+def test_the_error_of_an_evaluation_says_where_it_was() -> None:
+    class Breaks(Drift):
+        def step(self, action: Any) -> Any:
+            raise ZeroDivisionError("of the user")
+
+    with pytest.raises(ZeroDivisionError) as e:
+        fit_online(FakeLearner(), Drift(), n_steps=10, eval_env=Breaks(), **quiet())
+    assert e.value.__notes__ == ["This was in the evaluator 'evaluation', not in the steps or updates of training."]
+
+
 def test_evaluation_environment() -> None:
     env = Drift()
     idle: list[dict[str, Any]] = [{"eval_n_steps": 5}, {"eval_statistics": True}, {"eval_epsilon": 0.1}]

@@ -1,0 +1,88 @@
+"""What birl's logger warns of is shown by the commands."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.conftest import Shell
+from run.fakes import Drift
+
+from birl.distributed.transport import Gone, Inline
+from birl.run import fleet
+from birl.run.collecting import Collecting
+
+WORDS = ["train", "DQN", "--env-id", "run.fakes:Drift", "--n-steps", 60, "--n-trials", 1, "--set", "batch_size=4"]
+WARNING = (
+    "birl: warning: collector 1 was ended by SIGKILL, in order 1 or before; it is made anew and goes on from its last "
+    "fragment"
+)
+
+
+class Lossy(Inline):
+    """Loses collector 1 once."""
+
+    def __init__(self) -> None:
+        super().__init__(Collecting)
+        self.lost = False
+
+    def wait(self) -> tuple[int, Any]:
+        if self._sent[0][0] == 1 and not self.lost:
+            self.lost = True
+            self._forget(1)
+            raise Gone(1, "by SIGKILL")
+        return super().wait()
+
+
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Lossy())
+    return [*WORDS, "--collectors", 2, "--fragment", 5, "--out", tmp_path / "run"]
+
+
+def test_a_lost_collector_is_told_once(birl_: Shell, words: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    assert "collector 1" not in birl_(*words)
+    assert birl_.notes.splitlines().count(WARNING) == 1
+    assert len([record for record in caplog.records if "SIGKILL" in record.getMessage()]) == 1  # others see it, too
+    assert logging.getLogger("birl").handlers == []
+    birl_(*words)  # what a command says in words of its own is not said twice
+    assert "there was nothing left to do" in birl_.notes and "nothing to do" not in birl_.notes
+
+
+def test_logging_that_a_user_has_set_up_shows_warnings(
+    birl_: Shell, words: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(handler)
+    try:
+        birl_(*words)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert birl_.notes.count("collector 1 was ended") == 1 and "birl: warning" not in birl_.notes
+
+
+class Burns(Drift):
+    """The second one, in which policies are evaluated, fails."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+        self.burns = self.made > 1
+
+    def step(self, action: Any) -> Any:
+        if self.burns:
+            raise ZeroDivisionError("robot on fire")
+        return super().step(action)
+
+
+def test_the_error_of_an_evaluation_is_told_as_that(birl_: Shell, tmp_path: Path) -> None:
+    said = birl_(*WORDS, "--env-id", "cli.test_warnings:Burns", "--out", tmp_path / "run", status=1)
+    assert said == (
+        "birl: unexpected ZeroDivisionError: robot on fire. This was in the evaluator 'evaluation', not in the steps "
+        "or updates of training (with --debug: where)"
+    )
