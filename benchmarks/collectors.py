@@ -146,7 +146,7 @@ def _efficiency(n: int, transport: str, rounds: int, learner: float = 0.0) -> tu
 
 
 def steps_of_threads(n: int, n_steps: int, seconds: float, step: Callable[[float], Any] = time.sleep) -> float:
-    """Steps a second of ``n`` threads that only sleep ``seconds`` in each of ``n_steps`` steps."""
+    """Steps a second of ``n`` threads that sleep ``seconds``, or call ``step`` with them, ``n_steps`` times each."""
 
     def make() -> None:
         for _ in range(n_steps):
@@ -202,7 +202,7 @@ def kills(transport: str, quick: bool) -> Iterator[Row]:
     cluster = _cluster(transport, 2, 1, 5, "turns")
     expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), n_steps))
     times: list[float] = []
-    asked: list[float] = [0.0]
+    asked = [0.0]
 
     def note(algo: Any, epoch: int, step: int) -> None:
         times.append(time.perf_counter())

@@ -240,13 +240,13 @@ def test_a_worker_that_fails_says_how(fake: list[str], job: str, timeout: float,
         worker.close()
 
 
-@pytest.mark.parametrize("name", ["cartpole-dqn", "cartpole-ppo", "memory-r2d2"])
-def test_learning_runs_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "above"), [("cartpole-dqn", 0), ("cartpole-ppo", 0), ("memory-r2d2", -2)])
+def test_learning_runs_start(name: str, above: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the slow tier does to its end, so that a change which stops it is seen here."""
     short = dataclasses.replace(learning.TASKS[name], limit=256, epoch=256, episodes=1)
     monkeypatch.setitem(learning.TASKS, name, short)
     outcome = learning.learn(name, 0)
-    assert outcome.made == 256 and np.isfinite(outcome.best)
+    assert outcome.made == 256 and outcome.best > above
 
 
 

@@ -51,6 +51,11 @@ class Step(NamedTuple):
     returns: dict[int, float]
 
 
+def reset_seed(generator: np.random.Generator, n: int = 1) -> int:
+    """The next seed for a reset of ``n`` environments, which give the ones after it to the others."""
+    return int(generator.integers(2**31 - n))
+
+
 class Stepper:
     """Steps an environment or vector environment, resetting finished episodes.
 
@@ -124,7 +129,7 @@ class Stepper:
         self._returns = np.zeros(self.n)
 
     def _seed(self) -> int:
-        self.seed = int(self._generator.integers(2**31 - self.n))
+        self.seed = reset_seed(self._generator, self.n)
         return self.seed
 
     def step(self, action: Array) -> Step:

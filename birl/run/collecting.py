@@ -17,6 +17,7 @@ import numpy as np
 from birl._version import __version__
 from birl.distributed.transport import Work, check_version
 from birl.envs import Step, Stepper, as_environment
+from birl.envs.stepper import reset_seed
 from birl.errors import BirlError, EnvironmentMismatchError, WorkerError
 from birl.files.restore import damage_as_typed_errors
 from birl.run.abreast import Abreast, actions_of_episode
@@ -218,7 +219,7 @@ class Collecting(Work):
         return env
 
     def _reset(self, i: int, env: Any) -> Stepper:
-        next_seed = int(copy.deepcopy(self._resets[i]).integers(2**31 - 1))  # as the stepper will draw it
+        next_seed = reset_seed(copy.deepcopy(self._resets[i]))  # which the stepper draws
         self._beginning = i, f"in its first reset, with seed {next_seed}"
         return Stepper(env, self._resets[i], observations=self._given.observed)
 
@@ -284,8 +285,8 @@ class Collecting(Work):
         """Where it is."""
         order, at, made = self._order, self._stepper.at, len(self._player.rows)
         return (
-            f"{self._name(at)}, reset with seed "
-            f"{self._stepper.steppers[at].seed}, in step {made + 1} of {order.calls} of its order {order.number}"
+            f"{self._name(at)}, reset with seed {self._stepper.steppers[at].seed}, in step {made + 1} of {order.calls} "
+            f"of its order {order.number}"
         )
 
     def close(self) -> None:

@@ -155,7 +155,7 @@ def test_bad_calls() -> None:
         buffer.append_episode(Episode(np.zeros((2, 1), np.uint8), [0, 1], [0, 1], True))
     with pytest.raises(ShapeError, match="3 steps for 1 lanes: give one row for each"):
         buffer.append_batch(np.zeros((3, 1)), [0] * 3, [0] * 3, [0] * 3, [0] * 3, np.zeros((3, 1)))
-    with pytest.raises(ShapeError, match="has shape .2,. for 1 steps"):
+    with pytest.raises(ShapeError, match=r"extra\['x'\] has shape \(2,\) for 1 steps: give one row per step"):
         buffer.append_batch([[1]], [0], [0], [0], [0], [[1]], {"x": np.zeros(2)})
     with pytest.raises(ConfigError, match="limit is 2; it must be an int >= 4 or None: at least 1 step for each lane"):
         create_fifo_replay_buffer(2, env=gymnasium.make("CartPole-v1"), lanes=4)
@@ -177,7 +177,7 @@ def test_steps_of_some_lanes() -> None:
         buffer.clip_episode(False, lane=lane)
     assert buffer.storage.steps.tolist() == [2, 0, 2]
     assert [episode.rewards[:, 0].tolist() for episode in buffer.episodes] == [[2, 12], [1, 11]]
-    with pytest.raises(ShapeError, match="2 steps for 1 lanes"):
+    with pytest.raises(ShapeError, match="2 steps for 1 lanes: give one row for each"):
         buffer.append_batch(np.zeros((2, 4)), [0, 0], [0, 0], [0, 0], [0, 0], np.zeros((2, 4)), lanes=[1])
     with pytest.raises(ShapeError, match="lane=3, this buffer has lanes 0 … 2"):
         append([1], [3])
