@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,15 @@ def test_old_fragments_are_dropped_and_ordered_anew(monkeypatch: pytest.MonkeyPa
     for episode in buffer.episodes:  # what follows a gap is another episode
         steps = episode.observations[:, 1]
         assert np.array_equal(steps, steps[0] + np.arange(len(steps)))
+
+
+def test_a_fragment_as_old_as_max_lag_allows_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = birl.Cluster(1, 1, 4, "arrival", in_flight=2)
+    assert {each["lag"] for each in lags(cluster, monkeypatch, n_steps=40)} == {0, 1}
+    found = lags(replace(cluster, max_lag=1), monkeypatch, n_steps=40)
+    assert {each["lag"] for each in found} == {0, 1} and "dropped_steps" not in found[-1]
+    found = lags(replace(cluster, max_lag=0), monkeypatch, n_steps=40)
+    assert {each["lag"] for each in found} == {0} and found[-1]["dropped_steps"] > 0
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
