@@ -217,8 +217,10 @@ def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
         )
     if name not in datasets.NAMES and path.is_file():
         return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer(), transition_picker=picker, sampler=sampler)
+    # those of Minari have a slash, and their files would choose the environment, which is not needed here
+    options: dict[str, Any] = {"make_environment": False} if "/" in name else {}
     try:
-        return datasets.get_dataset(name, transition_picker=picker, sampler=sampler)[0]
+        return datasets.get_dataset(name, transition_picker=picker, sampler=sampler, **options)[0]
     except ConfigError as error:
         if path.is_dir():
             raise FileError(

@@ -5,11 +5,14 @@ They need the extra ``minari``.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
@@ -55,6 +58,8 @@ def get_minari(
     storage: Any = "memory",
     sampler: Sampler | None = None,
     observation_keys: Sequence[str] | None = None,
+    make_environment: bool = True,
+    trust_environment: bool = False,
 ) -> tuple[ReplayBuffer, Any]:
     """Load a Minari dataset, one episode after the other.
 
@@ -62,8 +67,14 @@ def get_minari(
     Observations and goals of goal-conditioned environments are joined, as `birl.envs.GoalConcatWrapper` does; images
     come channels first, as `birl.envs.ChannelFirst` gives them; other Dict and Tuple observations stay as they are.
 
+    A dataset describes its environment by an id, an entry point, arguments and wrappers. Only the id is used: the
+    environment must be registered in Gymnasium already, so import the package that registers it first. Arguments are
+    taken from the dataset if they are numbers, or those of the registration. So no dataset can choose which code runs,
+    unless ``trust_environment`` allows it.
+
     Differs from d3rlpy: observations are not shifted against actions, the environment keeps its time limit, Dict and
-    Tuple observations are allowed, and nothing is downloaded unless it is asked for.
+    Tuple observations are allowed, nothing is downloaded unless it is asked for, and no code runs because a dataset
+    names it.
 
     Args:
         env_name: name of the dataset, such as ``"mujoco/hopper/medium-v0"``.
@@ -75,21 +86,32 @@ def get_minari(
         storage: ``"memory"``, a torch device, or the path of a new folder.
         sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
         observation_keys: names of the parts of Dict and Tuple observations that are read; all if ``None``.
+        make_environment: whether to make the environment; ``None`` is returned for it otherwise.
+        trust_environment: whether to make whatever environment the dataset describes. It imports and calls what the
+            dataset names, as running a program from the same source would.
 
     Returns:
-        The dataset and its environment (``None``, with a warning, if it cannot be made here).
+        The dataset and its environment (``None``, with a warning, if it cannot be made here, or must not be).
 
     Raises:
-        ConfigError: if ``env_name`` is no name of a Minari dataset, or Minari cannot read it.
+        ConfigError: if ``env_name`` is no name of a Minari dataset, or Minari cannot read it, or only with an
+            environment that is not trusted.
         MissingExtraError: if Minari is not installed.
         FileError: if the dataset is not on this machine.
         EmptyDataError: if it holds no step.
         ShapeError, ActionError: if its spaces are not supported.
     """
     _check_name(env_name)
+    check("make_environment", make_environment, bool)
+    check("trust_environment", trust_environment, bool)
     minari = require("minari", "minari")
+    folder = require("minari.storage.datasets_root_dir", "minari").get_dataset_path(env_name) / "data"
     try:
-        source = minari.load_dataset(env_name, download=download)
+        if download and not folder.exists():
+            minari.download_dataset(env_name)
+        if not trust_environment:
+            _check_spaces(env_name, folder)  # before Minari reads them: it would make the environment without them
+        source = minari.load_dataset(env_name)
     except FileNotFoundError as error:
         raise FileError(
             f"the Minari dataset {env_name!r} is not on this machine: run `minari download {env_name}`, or pass "
@@ -97,8 +119,14 @@ def get_minari(
         ) from error
     except ImportError as error:
         raise MissingExtraError(f"Minari misses a package ({error}): run `pip install 'birl[minari]'`") from error
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"the Minari dataset {env_name!r} cannot be used: {error}") from error
+    except BirlError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) or not str(error) else error
+        raise ConfigError(
+            f"the Minari dataset {env_name!r} cannot be used: {why}: check {folder / 'metadata.json'}, or download it "
+            "again"
+        ) from error
 
     space, goal = source.observation_space, _is_goal(source.observation_space) and observation_keys is None
     convert, observations = _converter(space, tuple_observation, goal, observation_keys)
@@ -124,15 +152,88 @@ def get_minari(
         raise EmptyDataError(f"the Minari dataset {env_name!r} holds no step: collect some")
 
     def make() -> Any:
+        options: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         try:
-            env = source.recover_environment(**({} if render_mode is None else {"render_mode": render_mode}))
-        except (gymnasium.error.Error, ImportError, AttributeError, ValueError) as error:
+            if trust_environment:
+                env = source.recover_environment(**options)
+            else:
+                env = gymnasium.make(_registered(source.env_spec), **options)
+        except (gymnasium.error.Error, ImportError, AttributeError, ValueError, TypeError, AssertionError) as error:
+            if isinstance(error, BirlError):
+                raise
             raise ConfigError(f"Minari cannot make it again: {error}") from error
         if goal:
             return GoalConcatWrapper(env, *_GOAL, tuple_observation)
         return ChannelFirst(env) if is_channel_last(space) else env
 
-    return dataset, environment_or_none(repr(env_name), make)
+    return dataset, environment_or_none(repr(env_name), make) if make_environment else None
+
+
+def _check_spaces(name: str, folder: Path) -> None:
+    """Raise `ConfigError` if a dataset does not say its spaces."""
+    about = json.loads((folder / "metadata.json").read_text())
+    missing = [key for key in ("observation_space", "action_space") if not isinstance(about.get(key), str)]
+    if missing:
+        raise ConfigError(
+            f"the Minari dataset {name!r} has no {' and no '.join(missing)} in its metadata.json: both are needed, "
+            "unless its environment is made to see them. Pass trust_environment=True if you trust the dataset: the "
+            "code that it names runs then"
+        )
+
+
+def _registered(spec: Any) -> Any:
+    """The specification of Gymnasium's registry that a dataset's own stands for.
+
+    What runs is what this process has registered: entry points and wrappers of the dataset are never used. Arguments
+    could name code or files as well: some environments of Gymnasium make others by their names.
+
+    Raises:
+        ConfigError: if there is none, or it is not enough to make the environment again.
+    """
+    if spec is None:
+        raise ConfigError("the dataset does not say which one it is: make it yourself, as birl.envs.make_env(name)")
+    own = gymnasium.registry.get(spec.id)
+    if ":" in spec.id:
+        why = "its id names a module to import"
+    elif own is None:
+        why = "its id is not registered in Gymnasium: import the package that registers it first"
+    elif spec.additional_wrappers:
+        why = f"the dataset adds wrappers ({', '.join(str(each.name) for each in spec.additional_wrappers)!s:.100})"
+    elif not isinstance(spec.kwargs, dict):
+        why = f"its arguments are {spec.kwargs!r:.60}, they must be names with values"
+    else:
+        # how it was rendered is nothing to repeat
+        given = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
+        foreign = [name for name, value in given.items() if not (_is_number(value) or _is_same(value, name, own))]
+        if not foreign:
+            return dataclasses.replace(
+                own,
+                kwargs={**own.kwargs, **{name: value for name, value in given.items() if _is_number(value)}},
+                max_episode_steps=spec.max_episode_steps,
+                disable_env_checker=bool(spec.disable_env_checker),
+            )
+        name = foreign[0]
+        why = f"its argument {name!r:.60} is {given[name]!r:.60}, neither a number nor as it is registered"
+    raise ConfigError(
+        f"{spec.id!r:.100} is not made because a dataset names it: {why}. Make the environment yourself, as "
+        "birl.envs.make_env(name), or pass trust_environment=True to get_minari or get_dataset if you trust the "
+        "dataset: the code that it names runs then"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of JSON holds nothing but numbers, true, false and null."""
+    if isinstance(value, list):
+        return all(map(_is_number, value))
+    return value is None or isinstance(value, bool | int | float)
+
+
+def _is_same(value: Any, name: str, own: Any) -> bool:
+    """Whether an argument has the value with which an environment is registered, in JSON's form."""
+    try:
+        return name in own.kwargs and bool(json.loads(json.dumps(own.kwargs[name])) == value)
+    except (TypeError, ValueError):
+        return False
 
 
 def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[str, int]:

@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from birl.dataset import ReplayBuffer
+from birl.datasets import get_dataset, write_minari
 from birl.run.identity import digest
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
@@ -149,7 +150,7 @@ def test_a_query_instead_of_files(birl_: Any, logs: pyarrow.Table) -> None:
     command = ["data", "import", "--schema", "schema.toml", "--out", "data"]
     assert re.match(r"data: \d+ episodes, \d+ of them terminated, (\d+) of \1 rows", birl_(*command, "--sql", sql))
     assert json.loads(Path("data/import.json").read_text())["files"][0]["sql"] == sql
-    assert 'rows of the query.' in birl_("data", "schema", "--sql", sql)
+    assert "rows of the query." in birl_("data", "schema", "--sql", sql)
     assert "there are no logs: give files, or a query" in birl_(*command, status=1)
     assert "give files or --sql" in birl_(*command, "logs/0.parquet", "--sql", sql, status=1)
     assert "--database x is for --sql" in birl_(*command, "logs/0.parquet", "--database", "x", status=1)
@@ -172,6 +173,34 @@ def test_episodes_for_other_programs(birl_: Any, logs: pyarrow.Table, monkeypatc
     assert "--env-id x is for Minari" in birl_("data", "export", "data", "x.parquet", "--env-id", "x", status=1)
     assert "steps.parquet exists already" in birl_("data", "export", "data", "steps.parquet", status=1)
     assert "there is no file or folder 'nowhere'" in birl_("data", "export", "nowhere", "x.parquet", status=1)
+
+
+@pytest.mark.filterwarnings("ignore:env_spec is None:UserWarning")  # of Minari
+@pytest.mark.filterwarnings("error:the environment of")  # none is needed, so none is missed
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("data", "report", "my/own-v0", "--out", "r.html"),
+        ("stats", "my/own-v0"),
+        ("train", "BC", "--dataset", "my/own-v0", "--n-steps", "2", "--out", "run"),
+    ],
+)
+def test_a_minari_dataset_chooses_no_code(
+    birl_: Any, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    write_minari(get_dataset("pendulum-random")[0], "my/own-v0")
+    (file,) = tmp_path.rglob("metadata.json")
+    spec = {
+        "id": "Own-v0",
+        "entry_point": "os:mkdir",
+        "kwargs": {"path": str(tmp_path / "made")},
+        "additional_wrappers": [],
+    }
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"env_spec": json.dumps(spec)}))
+    birl_(*command)
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.slow

@@ -125,12 +125,111 @@ def test_rows_can_lie_on_disk(tmp_path: Path) -> None:
 
 def test_an_environment_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "recorded/vector-v0"
-    monkeypatch.delitem(gymnasium.registry, name)
     monkeypatch.setattr(gymnasium, "make", lambda *args, **options: (_ for _ in ()).throw(ImportError("gone")))
     with pytest.warns(UserWarning, match="None is returned for it.*gone"):
         dataset, env = get_minari(name)
     assert env is None
     check(dataset, lambda x: x[0])
+
+
+@pytest.fixture
+def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets what the metadata of ``recorded/vector-v0`` say, ``env_spec`` part by part."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    shutil.copytree(DATA / "recorded", tmp_path / "minari" / "recorded")
+    file = tmp_path / "minari" / "recorded" / "vector-v0" / "data" / "metadata.json"
+    about = json.loads(file.read_text())
+
+    def change(spec: dict[str, Any], *removed: str, **others: Any) -> None:
+        env_spec = json.dumps(json.loads(about["env_spec"]) | spec)
+        changed = {**about, "env_spec": env_spec, "eval_env_spec": env_spec, **others}
+        file.write_text(json.dumps({key: value for key, value in changed.items() if key not in removed}))
+
+    return change
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that the module ``named_by_a_file`` makes when it is imported."""
+    mark = tmp_path / "imported"
+    (tmp_path / "named_by_a_file.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "named_by_a_file", raising=False)
+    return mark
+
+
+WRAPPER = {"name": "Own", "entry_point": "named_by_a_file:Own", "kwargs": {}}
+OLD = {"id": "GymV26Environment-v0", "kwargs": {"env_id": "named_by_a_file:Own-v0"}}  # makes others by their names
+NAMED = [
+    ({"id": "Own-v0", "entry_point": "named_by_a_file:Own", "kwargs": {}}, "'Own-v0' is not made.*not registered"),
+    ({"id": "Own-v0", "entry_point": "os:system", "kwargs": {"command": "touch imported"}}, "not registered"),
+    ({"id": "named_by_a_file:Own-v0", "kwargs": {}}, "names a module to import"),
+    ({"additional_wrappers": [WRAPPER]}, r"adds wrappers \(Own\)"),
+    ({"kwargs": {"kind": "named_by_a_file"}}, "its argument 'kind' is 'named_by_a_file', neither a number nor"),
+    ({"kwargs": {"kind": "vector", "more": ["named_by_a_file"]}}, "its argument 'more' is"),
+    ({"kwargs": "named_by_a_file"}, "its arguments are 'named_by_a_file'"),
+    (OLD, "its argument 'env_id' is 'named_by_a_file:Own-v0'"),
+]
+
+
+@pytest.mark.parametrize(("spec", "said"), NAMED)
+def test_no_code_runs_because_a_dataset_names_it(
+    spec: dict[str, Any], said: str, described: Any, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mark.parent)
+    described(spec)
+    with pytest.warns(UserWarning, match=f"None is returned for it.*{said}.*trust_environment=True"):
+        dataset, env = get_dataset("recorded/vector-v0")
+    assert env is None
+    check(dataset, lambda x: x[0])
+    assert get_minari("recorded/vector-v0", make_environment=False)[1] is None  # without a warning
+    assert not mark.exists()
+
+
+def test_no_code_runs_for_spaces_that_a_dataset_does_not_say(described: Any, mark: Path) -> None:
+    """Minari itself makes the environment to see them."""
+    spec = {"id": "Own-v0", "entry_point": "named_by_a_file:Own", "kwargs": {}}
+    for removed in ("action_space", "observation_space"):
+        described(spec, removed)
+        for make in (False, True):
+            with pytest.raises(ConfigError, match=f"has no {removed} in its metadata.json.*trust_environment=True"):
+                get_minari("recorded/vector-v0", make_environment=make)
+        assert not mark.exists()
+    described({}, "action_space")
+    assert environment_spec(get_minari("recorded/vector-v0", trust_environment=True)[1]).observation_shape == (3,)
+
+
+def test_what_the_user_trusts_is_made(described: Any, mark: Path) -> None:
+    described({"id": "Own-v0", "entry_point": "recorded_envs:CountingEnv"})
+    _, env = get_dataset("recorded/vector-v0", trust_environment=True)
+    assert env.spec.id == "Own-v0" and env.spec.max_episode_steps == 4
+    described({"id": "Own-v0", "entry_point": "named_by_a_file:Own", "kwargs": {}})
+    with pytest.warns(UserWarning, match="None is returned for it.*named_by_a_file.*Own"):
+        get_minari("recorded/vector-v0", trust_environment=True)
+    assert mark.exists()
+
+
+def test_registered_environments_keep_what_the_dataset_says_in_numbers(described: Any, mark: Path) -> None:
+    name = "recorded/vector-v0"
+    said = {"entry_point": "named_by_a_file:Own", "max_episode_steps": 7, "kwargs": {"kind": "vector", "scale": [1, 2]}}
+    described(said)
+    with pytest.warns(UserWarning, match="unexpected keyword argument 'scale'"):
+        assert get_minari(name)[1] is None
+    described(said | {"kwargs": {"render_mode": "human"}})
+    _, env = get_minari(name)
+    assert isinstance(env.unwrapped, recorded_envs.CountingEnv) and env.unwrapped.kind == "vector"
+    assert env.spec.max_episode_steps == 7
+    assert gymnasium.registry[name].max_episode_steps == 4
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "other", [{"data_format": "x"}, {"env_spec": "{}"}, {"env_spec": 1}, {"action_space": "[" * 9999}]
+)
+def test_metadata_that_cannot_be_read(other: dict[str, Any], described: Any) -> None:
+    described({}, **other)
+    with pytest.raises(ConfigError, match=r"'recorded/vector-v0' cannot be used: .*check .*metadata\.json"):
+        get_minari("recorded/vector-v0")
 
 
 def test_integers_are_choices() -> None:
