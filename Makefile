@@ -27,6 +27,7 @@ test-ray: $(VENV)/.ray  ## collectors that Ray places, in one cluster on this ma
 
 lint: $(VENV)/.dev  ## style, types, layers
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

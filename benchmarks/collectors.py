@@ -65,9 +65,7 @@ class Row(NamedTuple):
     goal: str = ""
 
 
-def trained(
-    cluster: birl.Cluster, env: Task, n_steps: int, *, learns: bool = True, **options: Any
-) -> tuple[Any, Any]:
+def trained(cluster: birl.Cluster, env: Task, n_steps: int, *, learns: bool = True, **options: Any) -> tuple[Any, Any]:
     """A run from seed 0. Returns the algorithm and its buffer."""
     birl.seed(0)
     encoder = VectorEncoderFactory(hidden_units=[16])
@@ -284,9 +282,7 @@ _CARTPOLE: dict[str, Any] = {"env_id": "CartPole-v1", "target": math.inf, "limit
 
 def _dqn() -> AlgorithmConfig:
     encoder = VectorEncoderFactory(hidden_units=[128, 128])
-    return birl.algos.DQNConfig(
-        batch_size=64, learning_rate=5e-4, target_update_interval=500, encoder_factory=encoder
-    )
+    return birl.algos.DQNConfig(batch_size=64, learning_rate=5e-4, target_update_interval=500, encoder_factory=encoder)
 
 
 def _ppo(n: int) -> AlgorithmConfig:

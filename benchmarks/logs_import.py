@@ -57,8 +57,13 @@ def write(file: Path) -> None:
     columns = {f"x{k}": rng.normal(size=ROWS).astype(np.float32) for k in range(NUMBERS)}
     kind = rng.choice(np.array(["a", "b", "c"]), ROWS)
     columns |= {
-        "episode": episode[order], "time": at[order], "kind": kind, "action": rng.integers(0, 4, ROWS),
-        "reward": rng.normal(size=ROWS), "propensity": np.full(ROWS, 0.25), "done": at[order] == at.max(),
+        "episode": episode[order],
+        "time": at[order],
+        "kind": kind,
+        "action": rng.integers(0, 4, ROWS),
+        "reward": rng.normal(size=ROWS),
+        "propensity": np.full(ROWS, 0.25),
+        "done": at[order] == at.max(),
     }
     parquet.write_table(pa.table(columns), file, row_group_size=100_000)
 

@@ -102,7 +102,12 @@ def play(env_id: str, policy: Any, count: int, seed: int, told: bool = True) -> 
     columns = [[np.stack(column) for column in zip(*each, strict=True)] for each in rows]
     return [
         Episode(
-            o, a, np.asarray(r, np.float32), bool(ended[i]), truncated=not ended[i], final_observation=final[i],
+            o,
+            a,
+            np.asarray(r, np.float32),
+            bool(ended[i]),
+            truncated=not ended[i],
+            final_observation=final[i],
             extra={"log_propensity": log},
         )
         for i, (o, a, r, log) in enumerate(columns)
@@ -153,15 +158,23 @@ def measure(name: str, seed: int, episodes: int, steps: int) -> list[dict[str, A
     for place, (key, found) in enumerate(ranking.evaluations.items(), 1):
         row = found.rows.get(weigher)
         interval = None if row is None else row.gain_interval
-        rows.append({
-            "environment": env_id, "seed": seed, "policy": key, "true": truth[key],
-            "true_gain": float(gains[key].mean()),
-            "true_gain_error": float(gains[key].std() / len(gains[key]) ** 0.5),
-            "fqe": fitted(policies[key], data, steps), "weighed": np.nan if row is None else row.value,
-            "lower": np.nan if interval is None else float(interval.lower),
-            "upper": np.nan if interval is None else float(interval.upper),
-            "ess": found.facts.get("ess"), "verdict": verdicts[key].verdict, "rank": place,
-        })
+        rows.append(
+            {
+                "environment": env_id,
+                "seed": seed,
+                "policy": key,
+                "true": truth[key],
+                "true_gain": float(gains[key].mean()),
+                "true_gain_error": float(gains[key].std() / len(gains[key]) ** 0.5),
+                "fqe": fitted(policies[key], data, steps),
+                "weighed": np.nan if row is None else row.value,
+                "lower": np.nan if interval is None else float(interval.lower),
+                "upper": np.nan if interval is None else float(interval.upper),
+                "ess": found.facts.get("ess"),
+                "verdict": verdicts[key].verdict,
+                "rank": place,
+            }
+        )
     return rows
 
 

@@ -81,14 +81,16 @@ def survival_table(n: int = 20_000) -> list[tuple[str, float, float, float]]:
     weighted, plain = zero_after_the_end(of)
     right = truth()
     found = [
-        ("truth", right), ("the logs earned", float(on_policy(of).value)),
+        ("truth", right),
+        ("the logs earned", float(on_policy(of).value)),
         ("birl per_decision", float(per_decision(of).value)),
         ("birl weighted_per_decision", float(weighted_per_decision(of).value)),
         ("birl weighted_importance_sampling", float(weighted_importance_sampling(of).value)),
         ("weights over survivors (RLlib, old stack: WIS)", by_episodes_of_each_length(of)),
         ("per step over survivors", divided_by_survivors(of)),
         ("ratio of a new action, no product (RLlib, new stack: PDIS)", of_a_new_action(of, 1)),
-        ("weights 0 after the end (ReAgent: WIS)", weighted), ("the same, not normalised (ReAgent: IS)", plain),
+        ("weights 0 after the end (ReAgent: WIS)", weighted),
+        ("the same, not normalised (ReAgent: IS)", plain),
     ]
     return [(name, value, value - right, (value - right) / right) for name, value in found]
 
@@ -143,7 +145,8 @@ def width_table(n: int = 10_000) -> list[tuple[str, float]]:
     cell = 0.05**2
     naive = np.exp(-0.5 * (plane**2).sum(-1) / 0.25) / (math.sqrt(2 * math.pi) * 0.5)
     return [
-        ("Hoeffding, fraction turned over (SCOPE-RL)", turned), ("birl hoeffding_interval", float(own.upper)),
+        ("Hoeffding, fraction turned over (SCOPE-RL)", turned),
+        ("birl hoeffding_interval", float(own.upper)),
         ("ratio of reward 1, terms resampled (SCOPE-RL, OBP)", 1.96 * float(np.std(resampled))),
         ("birl, the same ratio", float(ratio.upper - ratio.lower) / 2),
         ("a kernel's mass in 2 dimensions, divided by sqrt(2 pi) h once (SCOPE-RL)", float(naive.sum() * cell)),

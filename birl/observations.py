@@ -448,10 +448,7 @@ def wider(first: Tree, second: Tree) -> Tree:
         if not isinstance(one, Choices) or not isinstance(other, Choices):
             return Numbers(one.shape)
         starts = tuple(map(min, one.starts, other.starts))
-        ends = [
-            max(a + m, b + n)
-            for a, m, b, n in zip(one.starts, one.sizes, other.starts, other.sizes, strict=True)
-        ]
+        ends = [max(a + m, b + n) for a, m, b, n in zip(one.starts, one.sizes, other.starts, other.sizes, strict=True)]
         return Choices(tuple(end - start for end, start in zip(ends, starts, strict=True)), starts, one.shape)
 
     return tree_map(leaf, first, picked(first, second))

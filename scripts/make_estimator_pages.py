@@ -76,31 +76,34 @@ def pages() -> dict[str, str]:
     return {"README.md": _index(found), **{f"{name}.md": _page(name, one) for name, one in found.items()}}
 
 
+INDEX: Final = """\
+# Estimators
+
+`w_t` is the product of the ratios of a policy's probability and the logged one up to step t, `Q` and `V` a
+model's values under the policy. [Off-policy evaluation](../ope.md) says how to call them, and which decides.
+[FQE](../algorithms/FQE.md) is a model that is trained.
+
+| estimator | equation | needs |
+|---|---|---|
+{rows}
+
+Ratios that are changed first make other estimators of these, with less variance for a bias that `bias_bound`
+bounds: `clip_ratios`, `switch_ratios` (SWITCH), `shrink_ratios`, `temper_ratios`. With `mixture_log_ratios`
+the logs of several policies are one log, with `kernel_log_density` logged quantities are compared with those
+of a policy that draws nothing.
+
+## Diagnostics and limits
+
+Figures of the data, the weights and the model (`birl.ope.diagnose`, `weight_facts`, `model_facts`) are
+compared with one table, `birl.ope.LIMITS`: what passes a limit is doubtful, or refuses a family.
+
+{limits}"""
+
+
 def _index(found: dict[str, Callable[..., Any]]) -> str:
     rows = [f"| [{name}]({name}.md) | {_first(one)} | {_needs(name, one)} |" for name, one in found.items()]
-    return "\n".join([
-        "# Estimators",
-        "",
-        "`w_t` is the product of the ratios of a policy's probability and the logged one up to step t, `Q` and `V` a",
-        "model's values under the policy. [Off-policy evaluation](../ope.md) says how to call them, and which decides.",
-        "[FQE](../algorithms/FQE.md) is a model that is trained.",
-        "",
-        "| estimator | equation | needs |",
-        "|---|---|---|",
-        *rows,
-        "",
-        "Ratios that are changed first make other estimators of these, with less variance for a bias that `bias_bound`",
-        "bounds: `clip_ratios`, `switch_ratios` (SWITCH), `shrink_ratios`, `temper_ratios`. With `mixture_log_ratios`",
-        "the logs of several policies are one log, with `kernel_log_density` logged quantities are compared with those",
-        "of a policy that draws nothing.",
-        "",
-        "## Diagnostics and limits",
-        "",
-        "Figures of the data, the weights and the model (`birl.ope.diagnose`, `weight_facts`, `model_facts`) are",
-        "compared with one table, `birl.ope.LIMITS`: what passes a limit is doubtful, or refuses a family.",
-        "",
-        *[line for family, names in FAMILIES.items() if names for line in _limits(family, names)],
-    ])
+    limits = [line for family, names in FAMILIES.items() if names for line in _limits(family, names)]
+    return INDEX.format(rows="\n".join(rows), limits="\n".join(limits))
 
 
 def _page(name: str, one: Callable[..., Any]) -> str:

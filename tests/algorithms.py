@@ -344,9 +344,7 @@ ROWS: tuple[Row, ...] = (
         chain=_heads(600, VALUE_CHAIN, slow=("iqn", "c51")),
         seeds=(
             Variant(fields={"target_update_interval": 7}),
-            Variant(
-                "IQN", {"q_func_factory": IQNQFunctionFactory(n_quantiles=8, n_greedy_quantiles=4, embed_size=8)}
-            ),
+            Variant("IQN", {"q_func_factory": IQNQFunctionFactory(n_quantiles=8, n_greedy_quantiles=4, embed_size=8)}),
         ),
     ),
     Row(
@@ -437,9 +435,7 @@ ROWS: tuple[Row, ...] = (
         algos.DiscreteSACConfig,
         probes=(Probing(n_steps=120),),
         chain=(
-            Chain(
-                "", {"critic_learning_rate": 2e-3, "batch_size": 128, "target_update_interval": 20}, n_steps=500
-            ),
+            Chain("", {"critic_learning_rate": 2e-3, "batch_size": 128, "target_update_interval": 20}, n_steps=500),
         ),
         seeds=(Variant(), *(Variant(name, {"q_func_factory": HEADS[name]}) for name in HEADS)),
     ),
@@ -475,9 +471,7 @@ ROWS: tuple[Row, ...] = (
         algos.ReBRACConfig,
         contract=(Variant("", {"actor_beta": 0.1, "critic_beta": 0.1}),),
         probes=(Probing("", {"critic_beta": 0.0}, n_steps=150),),
-        chain=(
-            Chain("", {**TD3_CHAIN, "actor_learning_rate": 3e-3, "actor_beta": 0.4}, n_steps=400, skill=0.3),
-        ),
+        chain=(Chain("", {**TD3_CHAIN, "actor_learning_rate": 3e-3, "actor_beta": 0.4}, n_steps=400, skill=0.3),),
     ),
     Row(
         algos.SACConfig,
@@ -551,9 +545,7 @@ ROWS: tuple[Row, ...] = (
             ),
         ),
         chain=(
-            Chain(
-                "", {"critic_encoder_factory": DroQEncoderFactory([32]), "update_actor_interval": 1}, n_steps=400
-            ),
+            Chain("", {"critic_encoder_factory": DroQEncoderFactory([32]), "update_actor_interval": 1}, n_steps=400),
         ),
         seeds=(
             Variant(
@@ -670,9 +662,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         algos.BEARConfig,
         contract=(
-            Variant(
-                "", {"n_action_samples": 4, "n_target_samples": 3, "n_mmd_action_samples": 2, "warmup_steps": 1}
-            ),
+            Variant("", {"n_action_samples": 4, "n_target_samples": 3, "n_mmd_action_samples": 2, "warmup_steps": 1}),
         ),
         probes=(Probing("", {**BEAR_RUN, "warmup_steps": 30}, n_steps=150, kinds=SOME_PROBES),),
         chain=(Chain("", {**BEAR_RUN, "warmup_steps": 50}, n_steps=200),),

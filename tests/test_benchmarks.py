@@ -249,7 +249,6 @@ def test_learning_runs_start(name: str, above: float, monkeypatch: pytest.Monkey
     assert outcome.made == 256 and outcome.best > above
 
 
-
 def test_rainbow_by_hand_makes_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rainbow, "START", 40)
     loop = rainbow.Rainbow()

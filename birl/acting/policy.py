@@ -111,9 +111,7 @@ class Policy:
         return self.greedy is not self.sample
 
 
-StochasticActor: Final = partial(
-    Policy, greedy=mode_action, sample=sampled_action, distribution=actor_distribution
-)
+StochasticActor: Final = partial(Policy, greedy=mode_action, sample=sampled_action, distribution=actor_distribution)
 """A policy that takes the mode, or a sample, of a distribution over actions."""
 
 DeterministicActor: Final = partial(Policy, greedy=deterministic_action, sample=deterministic_action)

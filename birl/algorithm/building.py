@@ -88,7 +88,7 @@ def check_demonstrations(definition: Definition, given: Any) -> None:
         told = "none were given" if given is None else f"got {given!r:.80}"
         raise ConfigError(
             f"{definition.name} imitates demonstrations, and {told}: give demonstrations=dataset with an expert's "
-            "steps, such as birl.dataset.ReplayBuffer.load(\"expert.h5\", birl.dataset.InfiniteBuffer()) of what birl "
+            'steps, such as birl.dataset.ReplayBuffer.load("expert.h5", birl.dataset.InfiniteBuffer()) of what birl '
             "collect wrote, or expert.collect(env, n_episodes=20, deterministic=True)"
         )
 

@@ -169,9 +169,7 @@ def discrete_loss(nets: DiscreteACERNets, batch: Batch, cfg: DiscreteACERConfig)
     return _total(batch, cfg, policy, average, z, weighted_mean((target - taken).square(), batch.weight))
 
 
-def _total(
-    batch: Batch, cfg: ReplayedPolicyConfig, policy: Any, average: Any, z: Tensor, value_loss: Tensor
-) -> Loss:
+def _total(batch: Batch, cfg: ReplayedPolicyConfig, policy: Any, average: Any, z: Tensor, value_loss: Tensor) -> Loss:
     """The whole loss. The entropy bonus is outside of the trust region."""
     policy_loss = -weighted_mean((policy.parameters() * z).sum(-1), batch.weight)
     entropy = weighted_mean(policy.entropy(), batch.weight)

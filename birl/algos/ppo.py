@@ -224,8 +224,6 @@ class PPO(Algorithm[PPOConfig, PPONets]):
     """See `PPOConfig`."""
 
     actions = ActionSpace.ANY
-    learns_from = Rollouts(
-        prepare, limit=("approximate_kl", "target_kl"), scheduled=("clip_range",), last=("penalty",)
-    )
+    learns_from = Rollouts(prepare, limit=("approximate_kl", "target_kl"), scheduled=("clip_range",), last=("penalty",))
     acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"), AdaptPenalty())

@@ -180,5 +180,3 @@ def _shares(text: str) -> dict[str, float]:
             raise ConfigError(f"--shares {text!r:.80}: {part!r:.40} is no name=share: give such as train=.6,certify=.4")
         shares[name.strip()] = value
     return shares
-
-

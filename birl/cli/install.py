@@ -37,8 +37,9 @@ _LIST = "list"
 
 
 def install(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="What to install; `list` (the default) lists it.")]
-    = _LIST,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="What to install; `list` (the default) lists it.")
+    ] = _LIST,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command instead of running it.")] = False,
 ) -> None:
     """Install the optional packages of an extra with this Python's pip: pip install 'birl[NAME]'."""

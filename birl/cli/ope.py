@@ -99,14 +99,30 @@ def report(
     data, contents = _data(dataset)
     digests = {name: _digest_of(name) for name in policies}
     asked = question(
-        policies=sorted(digests.values()), against=_digest_of(against), min_gain=min_gain,
-        gamma=gamma, horizon=horizon, behaviour=_digest_of(behaviour), confidence=confidence, seed=seed, **drawn,
+        policies=sorted(digests.values()),
+        against=_digest_of(against),
+        min_gain=min_gain,
+        gamma=gamma,
+        horizon=horizon,
+        behaviour=_digest_of(behaviour),
+        confidence=confidence,
+        seed=seed,
+        **drawn,
     )
     seen = _seen({**policies, **({} if against == "logs" else {against: versus})}, dataset, data, contents)
     found = {
         name: ope.evaluate(
-            policy, data, gamma=gamma, horizon=horizon, against=versus, behaviour=acted, confidence=confidence,
-            seen=bool({name, against} & seen), name=name, against_name=against, seed=seed,
+            policy,
+            data,
+            gamma=gamma,
+            horizon=horizon,
+            against=versus,
+            behaviour=acted,
+            confidence=confidence,
+            seen=bool({name, against} & seen),
+            name=name,
+            against_name=against,
+            seed=seed,
         )
         for name, policy in policies.items()
     }
@@ -156,7 +172,14 @@ def rank(
     data, contents = _data(dataset)
     seen = _seen(policies, dataset, data, contents)
     found = ope.rank(
-        policies, data, gamma=gamma, horizon=horizon, behaviour=acted, confidence=confidence, seen=seen, keep=keep,
+        policies,
+        data,
+        gamma=gamma,
+        horizon=horizon,
+        behaviour=acted,
+        confidence=confidence,
+        seen=seen,
+        keep=keep,
         seed=seed,
     )
     reused = look(dataset, contents, SELECT, "", reuse=allow_reuse)  # before anybody sees an answer
@@ -225,8 +248,14 @@ def choose(
         policies = _policies([file for each in files.values() for file in each], device, own, drawn)
         data, contents = _data(place)
         found = ope.choose(
-            {run: {str(file): policies[str(file)] for file in each} for run, each in files.items()}, data, gamma=gamma,
-            horizon=horizon, behaviour=acted, seen=_seen(policies, place, data, contents), keep=keep, seed=seed,
+            {run: {str(file): policies[str(file)] for file in each} for run, each in files.items()},
+            data,
+            gamma=gamma,
+            horizon=horizon,
+            behaviour=acted,
+            seen=_seen(policies, place, data, contents),
+            keep=keep,
+            seed=seed,
         )
         reused = look(place, contents, SELECT, "", reuse=allow_reuse)  # before anybody sees an answer
         notes = [f"these episodes have certified before: choose by others ({place})"] if reused else []
@@ -304,8 +333,12 @@ def _told(found: Mapping[str, ope.Choice]) -> list[dict[str, Any]]:
 
 
 def _say(
-    found: dict[str, ope.Evaluation], said: dict[str, ope.Verdict], out: Path | None, as_json_: bool,
-    notes: Sequence[str] = (), estimates: bool = True,
+    found: dict[str, ope.Evaluation],
+    said: dict[str, ope.Verdict],
+    out: Path | None,
+    as_json_: bool,
+    notes: Sequence[str] = (),
+    estimates: bool = True,
 ) -> None:
     if as_json_:
         hidden = () if estimates else ("estimates",)

@@ -431,9 +431,7 @@ def _stopping(out: Path) -> Iterator[None]:
         raise
 
 
-def _check(
-    probe: Algorithm[Any, Any], source: Any, env: Any, target_return: float | None, shown: Any = None
-) -> None:
+def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: float | None, shown: Any = None) -> None:
     """Check that algorithm, data and environment fit together, on an algorithm that is thrown away.
 
     The global random state is restored.

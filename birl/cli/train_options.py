@@ -36,9 +36,7 @@ PriorityAlpha = Annotated[
 ]
 PriorityBeta = Annotated[
     float | None,
-    typer.Option(
-        min=0, max=1, help="Share of the bias that is corrected at first; it rises to 1.  [default: 0.4]"
-    ),
+    typer.Option(min=0, max=1, help="Share of the bias that is corrected at first; it rises to 1.  [default: 0.4]"),
 ]
 Demonstrations = Annotated[
     str | None, typer.Option(metavar="NAME|FILE.h5", help="Online: an expert's steps, as of `birl collect`, for GAIL.")
@@ -171,8 +169,9 @@ Workers = Annotated[
 Collectors = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Online: processes that make the steps, each in --num-envs environments of its own, while this one "
-        "learns. See birl.Cluster."
+        min=1,
+        help="Online: processes that make the steps, each in --num-envs environments of its own, while this one "
+        "learns. See birl.Cluster.",
     ),
 ]
 CollectorOrder = Annotated[

@@ -85,8 +85,9 @@ class Tuning:
             )
             self._study.get_trials()
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-            raise CorruptFileError(f"{file} cannot be read as Optuna's journal ({error!r:.200}): give another --out") \
-                from error
+            raise CorruptFileError(
+                f"{file} cannot be read as Optuna's journal ({error!r:.200}): give another --out"
+            ) from error
 
     def run(self, trials: int, jobs: int, begin: Begin) -> None:
         """Train until there are so many trials, some at once; those that an earlier process left go on first.

@@ -56,9 +56,7 @@ def add_extras(storage: Storage, steps: Mapping[str, Array]) -> None:
             storage.add_extra(name, Leaf(column.shape[1:], column.dtype))
 
 
-def observation_columns(
-    storage: Storage, observation: Tree, name: str, count: int | None = None
-) -> dict[str, Array]:
+def observation_columns(storage: Storage, observation: Tree, name: str, count: int | None = None) -> dict[str, Array]:
     """Observation columns ``[n, …]`` of ``count`` steps; ``name`` is for messages.
 
     Raises:

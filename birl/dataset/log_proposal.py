@@ -225,8 +225,9 @@ _CONTENTS: Final[dict[str, Callable[[Profile, int], bool]]] = {
     "episode": lambda one, rows: one.kind in ("text", "whole numbers") and _LISTED < len(one.values) < rows,
     "terminated": lambda one, rows: one.kind in ("true/false", "whole numbers") and {*one.values} == {0, 1},
     "action": lambda one, rows: one.kind in ("text", "whole numbers") and 1 < len(one.values) <= min(_LISTED, rows / 2),
-    "reward": lambda one, rows: one.low != one.high and (
-        one.kind in ("numbers", "true/false") or (one.kind == "whole numbers" and len(one.values) < rows)
+    "reward": lambda one, rows: (
+        one.low != one.high
+        and (one.kind in ("numbers", "true/false") or (one.kind == "whole numbers" and len(one.values) < rows))
     ),
 }
 """What columns of a role hold, of those that most logs have. Said where no name tells it."""

@@ -70,9 +70,7 @@ def append_steps(
         _append(storage, lanes, values, following, ending, turn)
 
 
-def _append(
-    storage: Storage, lanes: Array, values: Columns, following: Columns, ending: Array, turn: Array
-) -> None:
+def _append(storage: Storage, lanes: Array, values: Columns, following: Columns, ending: Array, turn: Array) -> None:
     first, last = turn.min(), turn.max()
     if first == last:
         storage.append(lanes, values, following, ending)

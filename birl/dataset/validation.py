@@ -292,9 +292,7 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None, action_size:
 def check_stored(actions: Actions, stored: Array) -> None:
     """Raise `ShapeError` or `ActionError` unless what is stored ``[N, A]`` are such actions."""
     if stored.shape[1:] != actions.leaf.shape:
-        raise ShapeError(
-            f"action_size={actions.told}, but actions have {stored.shape[1]} dimensions: omit action_size"
-        )
+        raise ShapeError(f"action_size={actions.told}, but actions have {stored.shape[1]} dimensions: omit action_size")
     # quantities have no bounds here
     index = None if actions.kind is ActionSpace.CONTINUOUS else actions.outside(stored)
     if index is None:

@@ -276,9 +276,7 @@ class Places:
         MissingExtraError, ConfigError: as `Remote`.
     """
 
-    def __init__(
-        self, begin: Callable[[Sequence[str], Path], Any], address: str | None = None, gpus: int = 0
-    ) -> None:
+    def __init__(self, begin: Callable[[Sequence[str], Path], Any], address: str | None = None, gpus: int = 0) -> None:
         self._ray: Any = require("ray", "ray")
         self._begin, self._own = begin, not self._ray.is_initialized()
         if self._own:

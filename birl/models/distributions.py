@@ -21,6 +21,7 @@ ATANH_LIMIT = 1.0 - 1e-6
 NEVER = -1e9
 """Logit or value of an action that is not allowed: finite, so that its probability times its logarithm is 0."""
 
+
 class Distribution(Protocol):
     """What losses and policies know of a distribution over actions.
 

@@ -87,9 +87,7 @@ class _HeadFactory(QFunctionFactory):
             if isinstance(default, int):
                 check(f"{type(self).__name__}.{name}", getattr(self, name), int, low=1)
 
-    def create_head(
-        self, n: int, feature_size: int, n_actions: int | None, *, branching: bool = False
-    ) -> nn.Module:
+    def create_head(self, n: int, feature_size: int, n_actions: int | None, *, branching: bool = False) -> nn.Module:
         return self._head(
             n, feature_size, n_actions, **self._options(self), last=self._last(feature_size, n_actions, branching)
         )

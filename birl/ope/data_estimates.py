@@ -240,9 +240,7 @@ def memory(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
     return Check(title, about, {"history": most}, {}, {"Held-out errors": table})
 
 
-def _lowered(
-    name: str, blind: float, without: Array, with_: Array, groups: Array, rows: list[list[object]]
-) -> float:
+def _lowered(name: str, blind: float, without: Array, with_: Array, groups: Array, rows: list[list[object]]) -> float:
     """By which share of the error of a ``blind`` guess an error is lower, 0 if that may be chance; noted in ``rows``.
 
     Not as a share of the error itself: where the world is almost certain, that is the error of a small model. Where
@@ -374,5 +372,3 @@ def part_aucs(seen: Seen, others: Mapping[str, Seen], seed: int = 0) -> dict[str
             continue
         found[name] = auc(cross_fitted(x, y, groups, softmax, seed)[:, 1], y)
     return found
-
-

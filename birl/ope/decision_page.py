@@ -81,7 +81,10 @@ def as_json(found: Evaluation, said: Verdict | None = None) -> dict[str, Any]:
 
 
 def write_report(
-    folder: str | Path, found: Mapping[str, Evaluation], said: Mapping[str, Verdict], notes: Sequence[str] = (),
+    folder: str | Path,
+    found: Mapping[str, Evaluation],
+    said: Mapping[str, Verdict],
+    notes: Sequence[str] = (),
     asked: Mapping[str, Any] | None = None,
 ) -> None:
     """Write ``report.html`` and ``report.json``.

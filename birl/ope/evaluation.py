@@ -39,7 +39,9 @@ _ROBUST: Final = ("doubly_robust", "weighted_doubly_robust")
 _DRIFT: Final = 0.99
 _MODEL: Final = ("q", "v")
 _NEEDS: Final = {
-    "on_policy": (), "direct_method": _MODEL, "double_reinforcement_learning": (*_MODEL, "z"),
+    "on_policy": (),
+    "direct_method": _MODEL,
+    "double_reinforcement_learning": (*_MODEL, "z"),
     **dict.fromkeys(_ROBUST, ("log_ratio", *_MODEL)),
 }
 """What estimators need of logs; those that are not here need ratios."""
@@ -183,8 +185,9 @@ def judged(
         beside = judge(_facts(logs, versus[1], others, False))
         usable &= set(allowed(beside))
         told = {(one.family, one.message) for one in findings}
-        findings += tuple(replace(one, says=f"{versus[0]}: {one.says}") for one in beside
-                          if (one.family, one.message) not in told)
+        findings += tuple(
+            replace(one, says=f"{versus[0]}: {one.says}") for one in beside if (one.family, one.message) not in told
+        )
     rows = {}
     for key, estimate in estimates.items():
         if key not in others:
@@ -216,10 +219,25 @@ def judged(
             chance = np.where(logs.mask, 0.0, 1.0) if logs.densities else chance
             confounded = Confounded(view.of, chance, None if versus is None else versus[1].of)
     return Evaluation(
-        name=name, against="logs" if versus is None else versus[0], gamma=logs.gamma, horizon=logs.mask.shape[1],
-        confidence=confidence, behaviour=behaviour, steps=int(logs.mask.sum()), logs=own, rows=rows, decides=decides,
-        facts=facts, findings=findings, drift=drift, drifts=drifts, weights=weights, confounded=confounded,
-        clusters=logs.cluster, differs=view.differs, chances=view.chances,
+        name=name,
+        against="logs" if versus is None else versus[0],
+        gamma=logs.gamma,
+        horizon=logs.mask.shape[1],
+        confidence=confidence,
+        behaviour=behaviour,
+        steps=int(logs.mask.sum()),
+        logs=own,
+        rows=rows,
+        decides=decides,
+        facts=facts,
+        findings=findings,
+        drift=drift,
+        drifts=drifts,
+        weights=weights,
+        confounded=confounded,
+        clusters=logs.cluster,
+        differs=view.differs,
+        chances=view.chances,
     )
 
 

@@ -234,8 +234,10 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
 
     def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> Any:
         """Acts in environments as the evaluated policy; see `Algorithm.actor`."""
-        return self._algo.actor() if isinstance(self._algo, DrawnPolicy) else super().actor(
-            greedy=greedy, n=n, values=values
+        return (
+            self._algo.actor()
+            if isinstance(self._algo, DrawnPolicy)
+            else super().actor(greedy=greedy, n=n, values=values)
         )
 
     def member_values(self, x: Tree) -> Array:

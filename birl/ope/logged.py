@@ -99,10 +99,17 @@ class Logged:
             return None if column is None else column[rows]
 
         return replace(
-            self, observations=tree_map(lambda leaf: leaf[rows], self.observations), action=self.action[rows],
-            reward=self.reward[chosen], mask=self.mask[chosen], log_propensity=steps(self.log_propensity),
-            propensities=steps(self.propensities), cluster=None if self.cluster is None else self.cluster[chosen],
-            time=None if self.time is None else self.time[chosen], x=steps(self.x), part=self.part[chosen],
+            self,
+            observations=tree_map(lambda leaf: leaf[rows], self.observations),
+            action=self.action[rows],
+            reward=self.reward[chosen],
+            mask=self.mask[chosen],
+            log_propensity=steps(self.log_propensity),
+            propensities=steps(self.propensities),
+            cluster=None if self.cluster is None else self.cluster[chosen],
+            time=None if self.time is None else self.time[chosen],
+            x=steps(self.x),
+            part=self.part[chosen],
         )
 
     def steps(self) -> Steps:
@@ -296,7 +303,13 @@ def log_probability_of(policy: Any) -> Callable[..., Array]:
 
 
 def _propensities(
-    behaviour: Any, episodes: list[Any], cut: int, observations: Tree, action: Array, choices: int, x: Array | None,
+    behaviour: Any,
+    episodes: list[Any],
+    cut: int,
+    observations: Tree,
+    action: Array,
+    choices: int,
+    x: Array | None,
     part: Array,
 ) -> tuple[Array | None, Array | None]:
     """Log-propensities of the logged actions and the propensities of all, as far as known."""

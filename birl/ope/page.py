@@ -177,7 +177,12 @@ def bars(caption: str, labels: Sequence[str], values: Sequence[float] | Array, *
 
 
 def lines(
-    caption: str, series: Mapping[str, tuple[Any, Any]], *, x: str = "", y: str = "", ticks: Sequence[str] = (),
+    caption: str,
+    series: Mapping[str, tuple[Any, Any]],
+    *,
+    x: str = "",
+    y: str = "",
+    ticks: Sequence[str] = (),
     from_zero: bool = False,
 ) -> Figure:
     """Curves, each of at most 200 points.
@@ -366,7 +371,8 @@ svg { width: 100%; min-width: 30rem; height: auto; }
 .name.s4 { fill: var(--s4); } .line.s5 { stroke: var(--s5); } .name.s5 { fill: var(--s5); }
 """
 
-_PAGE: Final = """<!DOCTYPE html>
+_PAGE: Final = (
+    """<!DOCTYPE html>
 {% macro show(part) %}
 {% if kind(part) == "Table" %}
 {% if part.folded %}<details><summary>{{ part.title }}</summary>{% endif %}
@@ -397,7 +403,9 @@ _PAGE: Final = """<!DOCTYPE html>
 {% endif %}
 {% endmacro %}
 <html lang="en"><head><meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>
-<title>{{ title }}</title><style>""" + _STYLE + """</style></head><body>
+<title>{{ title }}</title><style>"""
+    + _STYLE
+    + """</style></head><body>
 <h1>{{ title }}</h1>
 {% for part in lead %}{{ show(part) }}{% endfor %}
 <nav><ul>
@@ -411,3 +419,4 @@ _PAGE: Final = """<!DOCTYPE html>
 {% endfor %}
 </body></html>
 """
+)

@@ -257,7 +257,10 @@ class Softmax(_OfOne):
     def _policy(self, built: BuiltPolicy) -> DistributionFunction:
         _check_choices(self, built)
         scores, own, actions, temperature = (
-            built.policy.scores, built.policy.distribution, built.spec.actions, self.temperature
+            built.policy.scores,
+            built.policy.distribution,
+            built.spec.actions,
+            self.temperature,
         )
         if scores is None and own is None:
             raise UnsupportedError(f"{built.name} scores no actions: use EpsilonGreedy(algo, epsilon)")

@@ -33,9 +33,7 @@ from birl.types import Array, State
 TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
     "inline": lambda cluster: Inline(Collecting),
     "processes": lambda cluster: Processes(Collecting, cluster.step_timeout),
-    "ray": lambda cluster: Remote(
-        Collecting, cluster.address, cluster.step_timeout, cluster.patience, cluster.asked
-    ),
+    "ray": lambda cluster: Remote(Collecting, cluster.address, cluster.step_timeout, cluster.patience, cluster.asked),
 }
 
 

@@ -28,9 +28,7 @@ class Progress:
         unit: what is counted.
     """
 
-    def __init__(
-        self, total: int, done: int = 0, show: bool = True, first: str = "", unit: str = "step"
-    ) -> None:
+    def __init__(self, total: int, done: int = 0, show: bool = True, first: str = "", unit: str = "step") -> None:
         self._bar: tqdm[None] | None = None
         self._shown_at = 0.0
         if show and sys.stderr is not None and sys.stderr.isatty():

@@ -14,9 +14,7 @@ from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 DEFAULT_BUFFER_LIMIT = 1_000_000
 
 
-def default_buffer(
-    algorithm: Trainable, env: Environment, limit: int = DEFAULT_BUFFER_LIMIT, **options: Any
-) -> Any:
+def default_buffer(algorithm: Trainable, env: Environment, limit: int = DEFAULT_BUFFER_LIMIT, **options: Any) -> Any:
     """A buffer of the newest ``limit`` steps, of what a built algorithm reads of an environment."""
     keys = part_names(algorithm.spec.observations)
     return create_fifo_replay_buffer(limit, env=env, observation_keys=keys, **options)

@@ -95,9 +95,7 @@ KINDS: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
     ),
     "SAC": (SACConfig(**ACTOR_CRITIC), lambda: None, {"n_updates": 2, "update_interval": 3}),
     "SAC, running scalers": (
-        SACConfig(
-            **ACTOR_CRITIC, observation_scaler=RunningObservationScaler(), reward_scaler=RunningRewardScaler()
-        ),
+        SACConfig(**ACTOR_CRITIC, observation_scaler=RunningObservationScaler(), reward_scaler=RunningRewardScaler()),
         lambda: None,
         {"random_steps": 9},
     ),

@@ -153,9 +153,7 @@ def test_greedy_critics_take_one_action() -> None:
 
 
 def test_actions_that_are_not_allowed_have_none() -> None:
-    space = spaces.Dict(
-        {"position": spaces.Box(-1, 1, (3,), np.float32), "action_mask": spaces.MultiBinary(4)}
-    )
+    space = spaces.Dict({"position": spaces.Box(-1, 1, (3,), np.float32), "action_mask": spaces.MultiBinary(4)})
     mask = np.array([[1, 0, 1, 1], [0, 0, 0, 1]], np.int8)
     for config in (algos.DiscreteSACConfig(), algos.DPPConfig(), algos.DQNConfig(), algos.DiscreteRandomPolicyConfig()):
         algo = built(config, 4, space)

@@ -32,9 +32,7 @@ QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
 
 def sac(**fields: Any) -> Any:
-    return build_algorithm(
-        SACConfig(actor_encoder_factory=SMALL, critic_encoder_factory=SMALL, batch_size=6, **fields)
-    )
+    return build_algorithm(SACConfig(actor_encoder_factory=SMALL, critic_encoder_factory=SMALL, batch_size=6, **fields))
 
 
 def dqn(**fields: Any) -> Any:

@@ -176,8 +176,10 @@ def without_divergence(nets: Any, batch: Batch, cfg: Any) -> Loss:
 
 
 def constant_divergence(nets: Any, batch: Batch, cfg: Any) -> Loss:
-    return policy_loss(nets, batch, cfg).detached() if not torch.is_grad_enabled() else Loss(
-        policy_loss(nets, batch, cfg).value, {"kl": torch.tensor(0.0)}
+    return (
+        policy_loss(nets, batch, cfg).detached()
+        if not torch.is_grad_enabled()
+        else Loss(policy_loss(nets, batch, cfg).value, {"kl": torch.tensor(0.0)})
     )
 
 

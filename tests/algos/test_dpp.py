@@ -88,9 +88,7 @@ def test_what_it_learns_does_not_depend_on_values_of_masked_actions_anywhere() -
         config = algos.DPPConfig(encoder_factory=SMALL, operator=operator, batch_size=4)
         algorithm = build_algorithm(config, {"observation": (2,), "action_mask": (3,)}, 3)
         x = {"observation": torch.randn(4, 2), "action_mask": torch.tensor([[1.0, 0.0, 1.0]] * 4)}
-        batch = birl.types.Batch(
-            x, torch.tensor([0, 2, 0, 2]), torch.ones(4), x, torch.full((4,), 0.9), torch.ones(4)
-        )
+        batch = birl.types.Batch(x, torch.tensor([0, 2, 0, 2]), torch.ones(4), x, torch.full((4,), 0.9), torch.ones(4))
         losses = []
         for more in (0.0, 100.0):
             with torch.no_grad():

@@ -179,6 +179,8 @@ def test_they_are_but_for_what_is_documented(name: str, monkeypatch: pytest.Monk
 
 
 SLIGHT = ("cal_ql", "cql", "sac", "sac_qr")  # only when alpha and temperature move, and they hardly do in ten updates
+
+
 @pytest.mark.parametrize("name", ["cql", "cal_ql"])
 def test_cql_counts_the_sum_over_proposals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant has no gradient but that of ``alpha``, which is d3rlpy's to the last digits only with the sum."""

@@ -356,8 +356,21 @@ def test_a_sequence_model_needs_a_return_to_aim_at(birl_: Any, tmp_path: Path) -
     assert "--target-return" in birl_("evaluate", out, "--env-id", "Pendulum-v1", status=1)
     words = ["evaluate", out, "--env-id", "Pendulum-v1", "--n-episodes", 1, "--target-return", -500]
     assert "over 1 episodes" in birl_(*words)
-    assert "online" in birl_("train", "DecisionTransformer", "--env-id", "Pendulum-v1", "--n-steps", 2, "--out",
-                             tmp_path / "online", status=1) + "online"
+    assert (
+        "online"
+        in birl_(
+            "train",
+            "DecisionTransformer",
+            "--env-id",
+            "Pendulum-v1",
+            "--n-steps",
+            2,
+            "--out",
+            tmp_path / "online",
+            status=1,
+        )
+        + "online"
+    )
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

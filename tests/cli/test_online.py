@@ -169,7 +169,6 @@ def test_priorities(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert prioritized_sampler({"multi_step": 3}, 90) is None
     asked: list[Any] = []
 
-
     def spied(given: dict[str, Any], n_minibatches: int) -> Any:
         asked.append((given, n_minibatches))
         return prioritized_sampler(given, n_minibatches)
@@ -767,9 +766,7 @@ def test_collectors_that_cannot_be(birl_: Any, tmp_path: Path, words: Any, says:
     assert says in birl_(*DQN_WORDS, "--out", tmp_path, *words, status=1)
 
 
-def test_a_fragment_is_a_number_or_auto(
-    birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fragment_is_a_number_or_auto(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--fragment long" in birl_(*DQN_WORDS, "--out", tmp_path, "--collectors", 2, "--fragment", "long", status=2)
     made: list[Any] = []
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(Collecting))

@@ -224,7 +224,16 @@ def test_every_verdict_has_its_status(here: Path, capsys: pytest.CaptureFixture[
 
 def test_a_policy_that_learned_from_these_episodes_is_refused(here: Path, birl_: Any, capsys: Any) -> None:
     birl_(
-        "train", "DiscreteCQL", "--dataset", "certify", "--n-steps", 10, "--out", "run", "--set", "batch_size=8",
+        "train",
+        "DiscreteCQL",
+        "--dataset",
+        "certify",
+        "--n-steps",
+        10,
+        "--out",
+        "run",
+        "--set",
+        "batch_size=8",
     )
     contexts(2, storage="copy").close()
     for data in ("certify", "copy"):

@@ -155,7 +155,9 @@ def changed(file: Path, change: Any) -> Path:
         ("log.csv", lambda data: data.replace(b"speed", b"sp\xe9ed", 1), CorruptFileError, "is no text in UTF-8"),
         ("log.jsonl", lambda data: data + b"{", CorruptFileError, "cannot be read as json"),
         (
-            "log.jsonl", lambda data: b"[" + b",".join(data.splitlines()) + b"]", CorruptFileError,
+            "log.jsonl",
+            lambda data: b"[" + b",".join(data.splitlines()) + b"]",
+            CorruptFileError,
             "holds one array: write its objects one a line",
         ),
         ("log.jsonl", lambda data: b"\n", CorruptFileError, "cannot be read as json"),

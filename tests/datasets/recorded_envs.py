@@ -84,9 +84,7 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
     "table": spaces.MultiDiscrete([[2, 3], [3, 2]]),
     "matrix": spaces.Box(-2, 2, (2, 2)),
     "tuple": spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2, start=1))),
-    "dict": spaces.Dict(
-        move=spaces.Discrete(3, start=1), force=spaces.Box(0, 5, (2,)), buttons=spaces.MultiBinary(2)
-    ),
+    "dict": spaces.Dict(move=spaces.Discrete(3, start=1), force=spaces.Box(0, 5, (2,)), buttons=spaces.MultiBinary(2)),
     "nested": spaces.Tuple((spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(-1, 1, (1,))), spaces.Discrete(2))),
 }
 

@@ -242,9 +242,7 @@ def test_an_opaque_configuration_compiles_without_being_kept(compilations: list[
 
 @pytest.mark.parametrize("part", ["", "programs", "inductor"])
 @pytest.mark.parametrize("reason", ["belongs to another user", "can be written by other users", "cannot be used"])
-def test_a_folder_of_others_is_refused(
-    reason: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_others_is_refused(reason: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "cache"
     monkeypatch.setenv("BIRL_CACHE_DIR", str(folder))
     assert stored.folder() == folder

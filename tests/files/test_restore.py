@@ -267,9 +267,7 @@ def test_a_missing_description_is_told(tmp_path: Path) -> None:
         (lambda index: index["leaves"].update(action=[[1], "O"]), "damaged"),
     ],
 )
-def test_the_index_of_a_folder_is_checked_before_anything_is_written(
-    change: Any, message: str, tmp_path: Path
-) -> None:
+def test_the_index_of_a_folder_is_checked_before_anything_is_written(change: Any, message: str, tmp_path: Path) -> None:
     fuzzing.save_folder(tmp_path)
     path = tmp_path / "data" / "storage.json"
     index = json.loads(path.read_text())

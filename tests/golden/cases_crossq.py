@@ -86,9 +86,7 @@ class CrossQReference:
         density = normal_log_density(u, mean, log_std) - torch.log(1 - torch.tanh(u) ** 2)
         return torch.tanh(u), density.sum(-1)
 
-    def _step(
-        self, net: str, optimizer: Adam, loss: Callable[[Parameters, Parameters], Tensor]
-    ) -> float:
+    def _step(self, net: str, optimizer: Adam, loss: Callable[[Parameters, Parameters], Tensor]) -> float:
         """Follow the gradient of ``loss(parameters, running statistics to write)``."""
         p, running = self.parameters, {}
         ends = ("running_mean", "running_var", "batches")

@@ -49,9 +49,7 @@ class FirstSACReference:
         self.value.step(p, gradients)
 
         following = mlp(p, "value_target.0", batch["next_observation"])
-        y = [
-            number(batch["reward"][b]) + number(batch["discount"][b]) * number(following[b, 0]) for b in range(size)
-        ]
+        y = [number(batch["reward"][b]) + number(batch["discount"][b]) * number(following[b, 0]) for b in range(size)]
 
         def critic_loss(q: Parameters) -> Tensor:
             total = torch.zeros((), dtype=torch.float64)

@@ -57,9 +57,7 @@ def _first(policy: str) -> Case:
     config = algos.ICML2015TRPOConfig(actor_encoder_factory=TANH, **SHARED, **SEARCH)
     reference = partial(TRPOReference, policy=policy, max_kl=0.01, **SHARED, **SAME_SEARCH)
     label = "discrete" if policy == "discrete" else "continuous"
-    return Case(
-        label, config, reference, rollouts, policy == "discrete", update=by_algorithm, check=some_steps
-    )
+    return Case(label, config, reference, rollouts, policy == "discrete", update=by_algorithm, check=some_steps)
 
 
 CASES: tuple[Case, ...] = (

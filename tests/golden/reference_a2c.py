@@ -33,9 +33,7 @@ class SharedRMSprop:
             parameters[name] = parameters[name] - self.rate * g / root
 
 
-def n_step_returns(
-    rollout: BatchOf, p: Parameters, gamma: float, t: int, n: int, bootstrap: bool
-) -> list[float]:
+def n_step_returns(rollout: BatchOf, p: Parameters, gamma: float, t: int, n: int, bootstrap: bool) -> list[float]:
     """Returns of 1, 2, … steps from one on, up to the end of its episode or of the rollout."""
     found, total, factor = [], 0.0, 1.0
     for later in range(t, len(rollout["reward"])):

@@ -58,8 +58,7 @@ class Transformer:
         for layer in range(self.layers):
             part = f"{at}.block{layer}"
             tokens = [
-                token + attended
-                for token, attended in zip(tokens, self._attend(p, part, tokens, real), strict=True)
+                token + attended for token, attended in zip(tokens, self._attend(p, part, tokens, real), strict=True)
             ]
             tokens = [token + self._mlp(p, part, token) for token in tokens]
         result = []

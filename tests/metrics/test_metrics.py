@@ -48,6 +48,7 @@ def _same_numbers() -> None:
     """Every test draws the same data, whichever tests ran before it in its process."""
     RNG.bit_generator.state = START
 
+
 GAMMA = 0.9
 
 

@@ -84,8 +84,14 @@ def test_an_evaluation_holds_the_truth() -> None:
     plain = found.rows["per_decision"].gain_interval
     assert plain is not None and row.gain_interval.upper - row.gain_interval.lower < (plain.upper - plain.lower) / 2
     assert set(found.rows) == {
-        "direct_method", "importance_sampling", "weighted_importance_sampling", "per_decision",
-        "weighted_per_decision", "doubly_robust", "weighted_doubly_robust", "double_reinforcement_learning",
+        "direct_method",
+        "importance_sampling",
+        "weighted_importance_sampling",
+        "per_decision",
+        "weighted_per_decision",
+        "doubly_robust",
+        "weighted_doubly_robust",
+        "double_reinforcement_learning",
     }
 
 

@@ -101,9 +101,7 @@ PLAIN: dict[str, Callable[[list[dict[str, list[float]]]], float]] = {
     "on_policy": lambda es: mean([ret(e) for e in es]),
     "direct_method": lambda es: mean([e["v"][0] for e in es]),
     "importance_sampling": lambda es: mean([weight(e, 9) * ret(e) for e in es]),
-    "weighted_importance_sampling": lambda es: (
-        sum(weight(e, 9) * ret(e) for e in es) / sum(weight(e, 9) for e in es)
-    ),
+    "weighted_importance_sampling": lambda es: sum(weight(e, 9) * ret(e) for e in es) / sum(weight(e, 9) for e in es),
     "per_decision": lambda es: mean([sum(GAMMA**t * weight(e, t) * r for t, r in enumerate(e["r"])) for e in es]),
     "weighted_per_decision": plain_wpdis,
     "doubly_robust": lambda es: mean([plain_dr(e) for e in es]),

@@ -31,9 +31,7 @@ def plain_steps(of: Trajectories) -> list[float]:
     for j in range(-1, horizon):
         total = 0.0
         for t in range(j + 2):
-            now, before = (
-                [math.exp(of.log_ratio[i, : max(s + 1, 0)].sum()) for i in range(n)] for s in (t, t - 1)
-            )
+            now, before = ([math.exp(of.log_ratio[i, : max(s + 1, 0)].sum()) for i in range(n)] for s in (t, t - 1))
             for i in range(n):
                 if t < horizon and of.mask[i, t]:
                     total += GAMMA**t * before[i] / sum(before) * of.v[i, t]
@@ -49,9 +47,16 @@ def test_it_is_the_best_blend_of_its_steps() -> None:
     assert g[-1] == np.float64(g[-1]) and abs(g[-1] - weighted_doubly_robust(of).value) < 1e-12
     assert abs(g[0] - direct_method(of).value) < 1e-12
     each = np.array(
-        [plain_steps(Trajectories(*(x[np.arange(n) != i] for x in (of.reward, of.mask)), GAMMA,
-                                  *(x[np.arange(n) != i] for x in (of.log_ratio, of.q, of.v) if x is not None)))
-         for i in range(n)]
+        [
+            plain_steps(
+                Trajectories(
+                    *(x[np.arange(n) != i] for x in (of.reward, of.mask)),
+                    GAMMA,
+                    *(x[np.arange(n) != i] for x in (of.log_ratio, of.q, of.v) if x is not None),
+                )
+            )
+            for i in range(n)
+        ]
     )  # leaving out one episode
     omega = np.cov(each, rowvar=False) * (n - 1) ** 2 / n
     half = t_quantile(0.75, n - 1) * math.sqrt(omega[-1, -1])

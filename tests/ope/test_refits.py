@@ -257,8 +257,9 @@ def test_what_cannot_be_resampled_is_refused() -> None:
 @pytest.mark.slow
 def test_members_of_a_network_cover() -> None:
     """40 data sets; chance of networks and minibatches makes the intervals rather wide than narrow."""
-    world = planted.World(*(getattr(planted.world(0, 40, ends=0.35), name) for name in ("start", "move", "reward")),
-                          0.5, 40, 0.95)
+    world = planted.World(
+        *(getattr(planted.world(0, 40, ends=0.35), name) for name in ("start", "move", "reward")), 0.5, 40, 0.95
+    )
     policy = softmax()
     truth = world.truth(policy.action_probability(np.eye(5, dtype=np.float32)))
     hits = []
@@ -266,7 +267,11 @@ def test_members_of_a_network_cover() -> None:
         birl.seed(seed)
         data = logs(150, seed, "nothing", world=world)
         fqe = evaluation(
-            policy, n_critics=24, gamma=0.95, encoder_factory=VectorEncoderFactory([32]), batch_size=128,
+            policy,
+            n_critics=24,
+            gamma=0.95,
+            encoder_factory=VectorEncoderFactory([32]),
+            batch_size=128,
             learning_rate=3e-3,
         )
         fqe.fit(data, n_steps=1000, n_steps_per_epoch=1000, **QUIET)

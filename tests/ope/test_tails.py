@@ -60,7 +60,10 @@ def bandit(n: int, seed: int, pay: Callable[[np.random.Generator, Any], Any]) ->
     reward = np.where(action == 1, pay(rng, n), rng.normal(size=n) * 0.1)
     episodes = [
         Episode(
-            np.ones((1, 1), np.float32), np.array([[a]]), np.array([[r]], np.float32), True,
+            np.ones((1, 1), np.float32),
+            np.array([[a]]),
+            np.array([[r]], np.float32),
+            True,
             extra={"log_propensity": np.log([0.5]), "propensities": np.array([[0.5, 0.5]])},
         )
         for a, r in zip(action, reward, strict=True)

@@ -551,9 +551,7 @@ def test_endless_deaths_end_the_run(threads: None, monkeypatch: pytest.MonkeyPat
         fit(a2c(), 50, workers=2)
 
 
-def test_a_process_that_cannot_begin_says_what_scripts_must_do(
-    threads: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_cannot_begin_says_what_scripts_must_do(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(owner: Any, given: Any) -> None:
         raise Left
 

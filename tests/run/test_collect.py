@@ -24,9 +24,7 @@ def test_the_first_episodes_that_start_are_collected(mode: AutoresetMode, n: int
     birl.seed(0)
     algorithm = DQNConfig(encoder_factory=[4]).create()
     algorithm.build_with_env(pole(1))
-    buffer = algorithm.collect(
-        pole(n, mode), deterministic=True, n_episodes=episodes, seed=7, show_progress=False
-    )
+    buffer = algorithm.collect(pole(n, mode), deterministic=True, n_episodes=episodes, seed=7, show_progress=False)
     returns = [episode.compute_return() for episode in buffer.episodes]
     assert sorted(returns) == sorted(evaluate(algorithm, pole(n, mode), episodes, seed=7))
     assert all(episode.terminated for episode in buffer.episodes)

@@ -49,8 +49,10 @@ def test_dagger_learns_where_the_policy_goes() -> None:
 
 def test_quantities_of_an_expert() -> None:
     env = ChainEnv(discrete=False)
-    data = RandomPolicyConfig().create().collect(
-        env, n_steps=20, expert=lambda x: np.full((len(x), 1), 0.25), show_progress=False
+    data = (
+        RandomPolicyConfig()
+        .create()
+        .collect(env, n_steps=20, expert=lambda x: np.full((len(x), 1), 0.25), show_progress=False)
     )
     assert all((episode.actions == 0.25).all() for episode in data.episodes)
 

@@ -158,9 +158,7 @@ def test_one_collector_with_fragments_acts_on_older_weights() -> None:
 
 @pytest.mark.parametrize("cluster", [TOGETHER, TURNS], ids=lambda cluster: cluster.order)
 @pytest.mark.parametrize("make", [dqn, sac])
-def test_late_and_killed_collectors_change_nothing(
-    make: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_and_killed_collectors_change_nothing(make: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"explorer": lambda: ConstantEpsilonGreedy(0.3)} if make is dqn else {}
     expected = run(cluster, make, **options)
     own = unruly(monkeypatch, 1, loss=0.3)
@@ -415,9 +413,7 @@ def stopped(folder: Path, cluster: Any, at: int, **options: Any) -> Any:
 
 @pytest.mark.parametrize("cluster", [TOGETHER, TURNS], ids=lambda cluster: cluster.order)
 @pytest.mark.parametrize("at", [2, 27])
-def test_a_resumed_run_is_the_same(
-    cluster: Any, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_is_the_same(cluster: Any, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: Any = {"explorer": lambda: ConstantEpsilonGreedy(0.3)}
     expected = run(cluster, **options)
     unruly(monkeypatch, at, loss=0.3)

@@ -80,9 +80,7 @@ def test_one_collector_moves_scalers_as_the_plain_loop_does(fields: Any) -> None
     assert alike(own, expected) and scale(own) == scale(expected)
 
 
-def test_scalers_move_alike_whatever_happens_to_collectors(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_scalers_move_alike_whatever_happens_to_collectors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found, cluster = learned(monkeypatch), birl.Cluster(3, 2, 5)
     expected = rolled(cluster, scaled, n_steps=120)
     rows = [each.observation.reshape(-1, 2) for each in found]

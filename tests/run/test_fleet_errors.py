@@ -214,6 +214,7 @@ def test_a_resumed_run_keeps_its_fragments(seconds: list[float], at: int, tmp_pa
     """After 90 steps the length is known: however long a step takes then, the run goes on with it."""
     cluster = birl.Cluster(2, 1, "auto", "turns")
     expected = run(cluster, n_steps=150)
+
     def callback(_: Any, epoch: int, step: int) -> None:
         if step == at:
             os.kill(os.getpid(), signal.SIGTERM)

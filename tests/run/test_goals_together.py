@@ -81,9 +81,7 @@ def check_goals(batch: Any) -> float:
 
 @pytest.mark.parametrize("sampler", [Uniform, PrioritizedSampler])
 @pytest.mark.parametrize("part", ["learners", "shards"])
-def test_goals_are_later_states_of_the_same_episode(
-    part: str, sampler: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_goals_are_later_states_of_the_same_episode(part: str, sampler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(monkeypatch).all
     cluster = birl.Cluster(collectors=4, fragment=3, order="turns", **{part: 2})
     ran(cluster, sampler())

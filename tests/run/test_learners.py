@@ -117,9 +117,7 @@ def test_learners_learn_what_one_learns_from_joined_minibatches(
 
 @pytest.mark.parametrize("order", ["together", "turns"])
 @pytest.mark.parametrize("limit", [1000, 30])
-def test_every_learner_draws_from_its_own_collectors(
-    order: str, limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_learner_draws_from_its_own_collectors(order: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     notes, seen = Notes(monkeypatch), []
     buffer = create_fifo_replay_buffer(limit, env=Drift(), lanes=8)
     append = buffer.append_batch
@@ -184,9 +182,7 @@ class Unruly(Rounds):
 
 
 @pytest.mark.parametrize(("make", "stored"), [(dqn, prioritized), (sac, dict)])
-def test_lost_learners_change_nothing(
-    make: Any, stored: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_lost_learners_change_nothing(make: Any, stored: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     expected = run(cluster(3), make, stored=stored)
     made: list[Unruly] = []
 

@@ -57,8 +57,7 @@ def scalers_reach_the_batch(subject: Subject) -> None:
     if subject.actions.discrete or subject.experience.on_policy:  # rollouts hold the policy's own actions
         del own["action_scaler"], names["action"]
     plain, scaled = (
-        other.first_batches()[1][0]
-        for other in (subject.with_config(**dict.fromkeys(own)), subject.with_config(**own))
+        other.first_batches()[1][0] for other in (subject.with_config(**dict.fromkeys(own)), subject.with_config(**own))
     )
     real = plain.weight > 0
     for column, kind in names.items():

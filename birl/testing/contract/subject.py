@@ -160,9 +160,7 @@ class Subject:
             def rollout() -> Rollout:
                 drawn = self._rollout(algorithm, next(seeds), marked=False)
                 ended = np.ones_like(drawn.terminated)
-                return replace(
-                    drawn, reward=reward(drawn.action), terminated=ended, truncated=~ended, is_first=ended
-                )
+                return replace(drawn, reward=reward(drawn.action), terminated=ended, truncated=~ended, is_first=ended)
 
             return rollout
         actions = self.actions
