@@ -18,9 +18,21 @@ from birl.files.restore import checked_array
 from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
 from birl.observations import check_inside, check_mask, picked
-from birl.preprocessing.units import Units
+from birl.preprocessing.units import Units, owned
 from birl.spaces import Spec
-from birl.types import MASK, ActionSpace, Array, Inputs, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves
+from birl.types import (
+    MASK,
+    ActionSpace,
+    Array,
+    Inputs,
+    State,
+    Tree,
+    is_shape,
+    leaf_shapes,
+    parts_like,
+    tree_leaves,
+    tree_map,
+)
 
 
 class BuiltPolicy:
@@ -150,12 +162,16 @@ class BuiltPolicy:
             return flat(self.units, x), after
         self.set_mode(True)
         with torch.no_grad(), noise_on(self._noise if noise else ()):
-            inputs = Inputs(self.units.observation(x), state, state_out=after if state else None)
+            inputs = Inputs(self.observed(x), state, state_out=after if state else None)
             action = function(self.nets, inputs)
             for name in state or ():
                 if name not in after:  # networks beside the policy see the same steps
                     self.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
         return action, after
+
+    def observed(self, x: Tree) -> Tree:
+        """Observations as networks read them, in memory of their own: a user's scaler or encoder may write into it."""
+        return self.units.observation(tree_map(owned, x))
 
     def predict(self, x: Tree, greedy: bool) -> Array:
         """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
@@ -189,7 +205,7 @@ class BuiltPolicy:
         action = self._stored(action, rows)
         self.set_mode(True)
         with torch.no_grad():
-            inputs = Inputs(self.units.observation(x))
+            inputs = Inputs(self.observed(x))
             return function(self.nets, inputs, self.units.action(action)).cpu().numpy()
 
     def log_probability(self, x: Tree, action: Array | None, greedy: bool) -> Array:
@@ -215,7 +231,7 @@ class BuiltPolicy:
             self._check_probability(not greedy)
             self.set_mode(True)
             with torch.no_grad():
-                drawn = self.policy.distribution(self.nets, Inputs(self.units.observation(x)))
+                drawn = self.policy.distribution(self.nets, Inputs(self.observed(x)))
                 if not isinstance(drawn, Tensor):
                     precise, slope = drawn.with_parameters(drawn.parameters().double()), self.log_slope(every)
                     return self._each(precise.log_probability(every, slope, self.clips), action)
@@ -266,12 +282,12 @@ class BuiltPolicy:
         return array
 
     def _stored(self, given: Any, rows: int, finite: bool = False) -> Array:
-        """Actions as data store them ``[B, *leaf.shape]``.
+        """Actions as data store them ``[B, *leaf.shape]``, in an array of their own.
 
         Raises:
             ShapeError, ActionError: if they do not fit, or ``finite`` ones are not; the message names them.
         """
-        actions, action = self.spec.actions, np.asarray(given)
+        actions, action = self.spec.actions, np.array(given)
         expected, stored = (rows, *actions.shape), (rows, *actions.leaf.shape)
         if action.shape not in (expected, stored) or action.dtype.kind not in "biuf":
             given = f"{action.dtype} of shape {action.shape}"

@@ -22,6 +22,7 @@ from birl.models.encoder_modules import VectorEncoder
 from birl.models.heads import MeanHead
 from birl.models.layers import DenseLayer, EnsembleLinear, Members
 from birl.observations import Numbers
+from birl.preprocessing.units import owned
 from birl.types import ActionSpace, Array
 
 # The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.
@@ -186,7 +187,7 @@ class FlatPolicy:
         if unscaled and observation.flags.writeable and units.device.type == "cpu":
             x = torch.from_numpy(observation)
         else:
-            x = units.observation(observation)
+            x = units.observation(owned(observation))  # a user's scaler may write into it
         with torch.inference_mode():
             for activation, weight, bias in self._layers:
                 x = activation(F.linear(x, weight, bias))

@@ -262,8 +262,8 @@ class _InHindsight(BasicTransitionPicker):
 
 
 def _answer(name: str, function: Judge, goals: list[Array]) -> Array:
-    """What a user's function says of ``goals``, achieved and desired, ``[n, …]``: ``[n]``."""
-    count, told = len(goals[0]), function(goals[0], goals[1], {})
+    """What a user's function says of copies of ``goals``, achieved and desired, ``[n, …]``: ``[n]``."""
+    count, told = len(goals[0]), function(goals[0].copy(), goals[1].copy(), {})
     # tasks that never end there may say so once for all; a number would be a mean over the wrong axis
     answer = np.full(count, told) if isinstance(told, bool) and name == "compute_terminated" else np.asarray(told)
     if answer.size != count or answer.dtype.kind not in "biuf":

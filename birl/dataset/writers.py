@@ -51,9 +51,9 @@ def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> 
     """The results of a writer's ``process_observation`` for each of the observations ``[n, …]``."""
     if not _overrides(method):
         return observations
-    observations = tree_map(np.asarray, observations)
     if getattr(method, "__func__", method) is LastFrameWriterPreprocess.process_observation:
-        return _last_frames(np.s_[:, -1:], observations)
+        return _last_frames(np.s_[:, -1:], tree_map(np.asarray, observations))
+    observations = tree_map(np.array, observations)  # the next action is chosen on these: a method gets copies
 
     def process(index: int) -> Tree:
         one = tree_map(lambda leaf: leaf[index], observations)
@@ -64,7 +64,7 @@ def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> 
 
 def process_rows(method: Callable[[Any], Any], rows: Any) -> Any:
     """The results of a writer's ``process_action`` or ``process_reward`` for each of ``rows``, which are no trees."""
-    return np.stack([np.asarray(method(row)) for row in np.asarray(rows)]) if _overrides(method) else rows
+    return np.stack([np.asarray(method(row)) for row in np.array(rows)]) if _overrides(method) else rows
 
 
 def _overrides(method: Callable[..., Any]) -> bool:

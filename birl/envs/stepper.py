@@ -196,8 +196,9 @@ class Stepper:
         return np.asarray(action, self._kind)
 
     def _given(self, action: Array) -> Any:
-        """The actions in the form that environments take."""
-        return action if self._plain else environment_actions(self.action_space, action)
+        """The actions in the form that environments take, as a copy: an environment may write into it."""
+        own = action.copy()
+        return own if self._plain else environment_actions(self.action_space, own)
 
     def _record(self, action: Array) -> None:
         if self._log_limit:

@@ -248,10 +248,10 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         """
         learner = self.learner
         x = learner.policy.checked(x, chooses=True)
-        choices = choices_of(learner, lambda policy: Inputs(policy.units.observation(x)))
+        choices = choices_of(learner, lambda policy: Inputs(policy.observed(x)))
         learner.set_mode(acting=True)
         with torch.no_grad():
-            inputs = Inputs(learner.units.observation(x))
+            inputs = Inputs(learner.policy.observed(x))
             if choices.action is None:
                 values = (learner.nets.critic(inputs).mean() * choices.share).sum(-1)
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -98,6 +100,11 @@ class Units:
         """Rewards ``[..., 1]`` as scaled floats ``[...]``."""
         tensor = self.column(reward)
         return tensor if self.reward_scaler is None else self.reward_scaler.transform(tensor)
+
+
+def owned(leaf: Any) -> Any:
+    """A copy of an array or tensor."""
+    return leaf.clone() if isinstance(leaf, Tensor) else np.array(leaf)
 
 
 def to_float(x: Tensor) -> Tensor:

@@ -211,7 +211,7 @@ class Player:
         bind = getattr(explorer, "bind", None)  # explorers written for d3rlpy have none
         if bind is not None:
             bind(action_space)
-        self._begin = getattr(explorer, "begin", None)
+        self._begin = getattr(explorer, "begin", None)  # its arrays are copies, as those of `sample`
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
         self.choice: Choice | None = None
@@ -253,11 +253,11 @@ class Player:
     def _explored(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> Array:
         """What the explorer, if there is one, makes of the actor's actions."""
         if self._begin is not None:
-            self._begin(is_first)
+            self._begin(is_first.copy())
         if self._explorer is None:
             return chosen
         asked = _Chosen(self._algorithm, chosen, getattr(self._actor, "values", None))
-        action: Array = self._explorer.sample(asked, observation, step)
+        action: Array = self._explorer.sample(asked, tree_map(np.array, observation), step)
         return self.actions.clip(action) if self.actions.whole else action
 
     def store(self, step: Step, most: int | None = None) -> None:
@@ -404,7 +404,7 @@ class ReplayPlayer(Player):
         action, _ = super()._taken(chosen, observation, is_first, step)
         if step < self._random_steps:
             if self._begin is not None:
-                self._begin(is_first)
+                self._begin(is_first.copy())
             action = self.actions.sample(self.n, self._generator, allowed_actions(self.actions, observation))
         else:
             action = self._explored(action, observation, is_first, step)
@@ -413,7 +413,7 @@ class ReplayPlayer(Player):
     def _relabelled(self, action: Array, observation: Tree) -> tuple[Array, Array]:
         """The expert's actions, which are stored, and those that are taken."""
         assert self._expert is not None
-        right = np.asarray(self._expert(observation))
+        right = np.asarray(self._expert(tree_map(np.array, observation)))
         if right.shape != np.shape(action):
             raise ActionError(
                 f"the expert gave actions of shape {right.shape}; it must give {np.shape(action)}, one for each of "
@@ -473,11 +473,11 @@ class _Chosen:
         self._algorithm, self._action, self._values = algorithm, action, values
 
     def predict(self, x: Tree) -> Array:
-        return self._action
+        return self._action.copy()  # it may be stored as the policy's own
 
     def action_values(self, x: Tree) -> Array:
         given: Any = self._algorithm
-        return given.action_values(x) if self._values is None else self._values  # type: ignore[no-any-return]
+        return given.action_values(x) if self._values is None else self._values.copy()  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

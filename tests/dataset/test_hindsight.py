@@ -324,6 +324,17 @@ def test_functions_that_do_not_fit_are_refused(function: Any, error: type[BirlEr
         made(HindsightSampler(function)).reader.draw(TransitionView(), 20)
 
 
+def test_functions_may_write_into_the_goals_that_they_are_given() -> None:
+    def writing(achieved: Any, desired: Any, info: Any) -> Any:
+        answer = rewarded(achieved, desired, info)
+        achieved -= 1000
+        return answer
+
+    batch = made(HindsightSampler(writing, k=1e9, compute_terminated=arrived)).sample_transition_batch(200)
+    reached = batch.next_observations["observation"] == batch.observations["desired_goal"]
+    assert reached.any() and np.array_equal(batch.terminals != 0, reached)
+
+
 def test_rounding_of_stored_states_is_no_other_task() -> None:
     """A reward that is decided by the last digit of a state may differ for a few steps."""
 
