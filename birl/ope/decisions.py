@@ -28,7 +28,8 @@ class Verdict:
 
     Attributes:
         verdict: ``"ship"``: the gain is above ``min_gain``; ``"do_not_ship"``: it is not; ``"more_data"``: the logs
-            leave both open, or few episodes decide it; ``"cannot_tell"``: the logs cannot carry an answer.
+            leave both open, few episodes decide it, or the policy does what the logging policy never did;
+            ``"cannot_tell"``: the logs cannot carry an answer.
         reasons: why, in words.
         remedies: what would help.
         assumptions: what must be true for it to hold, which the logs cannot show.
@@ -100,6 +101,9 @@ def verdict(found: Evaluation, min_gain: float = 0.0, confidence: float | None =
     interval = t_interval(row.gain, confidence, found.clusters)
     lower, upper = float(interval.lower), float(interval.upper)
     word, times = decide(lower, upper, asked, found.drifts)
+    unlogged = next((one for one in found.findings if one.fact == "no_support"), None)
+    if unlogged is not None and (lower + upper) / 2 > asked:  # the interval leaves out what was never logged
+        word, times = "more_data", None
     tail = next((one for one in found.findings if one.fact == CAPPED.get(word)), None)
     if tail is not None:  # as many times as the tail needs to be safe
         word, times = "more_data", (tail.value / next(each.warn or 1 for each in LIMITS if each.fact == tail.fact)) ** 2
@@ -109,6 +113,8 @@ def verdict(found: Evaluation, min_gain: float = 0.0, confidence: float | None =
         first, last = found.drift or (math.nan, math.nan)
         reasons.append(f"the gain moves with time: {first:.4g} in the first half of the logs, {last:.4g} in the last")
         remedies.append("evaluate on logs of one regime, and on newer ones")
+    elif word == "more_data" and unlogged is not None and times is None:  # more of the same logs do not help
+        remedies.append(unlogged.remedy)
     elif word == "more_data":
         near = "no number of episodes can be said: the estimate lies at the limit itself"
         remedies.append(near if times is None else f"log about {_rounded(max(times, 1.1))} times as many episodes")
@@ -216,8 +222,13 @@ def _assumptions(found: Evaluation) -> tuple[str, ...]:
     }[found.behaviour]
     steps = f"the first {found.horizon} steps of an episode count, each discounted by {found.gamma:g}"
     unit = "clusters" if found.clusters is not None else "episodes"
+    positivity = (
+        "positivity: the policy that acted takes every action that the policy takes, with some probability; logged "
+        "propensities of all actions would show it"
+    )
     return (
         source,
+        *(() if found.support_known else (positivity,)),
         "nothing that is not in the observations drove both actions and rewards; the Gamma says how much it would take",
         f"{unit} are independent of each other, and what comes is like what was logged",
         f"the question is the right one: {steps}, and an episode is over where its log ends",

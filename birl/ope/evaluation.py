@@ -91,6 +91,8 @@ class Evaluation:
         differs: in what share of the logged steps the policy does something else than the one that logged; ``None``
             without propensities.
         chances: its probabilities of all choices at some of the steps, ``[k, A]``; ``None`` of quantities.
+        support_known: whether the logger's probability of every action is known, so that ``facts["no_support"]`` misses
+            no action that the logger never takes.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Evaluation:
     clusters: Array | None = None
     differs: float | None = None
     chances: Array | None = None
+    support_known: bool = False
 
     @property
     def gain(self) -> Row | None:
@@ -238,6 +241,7 @@ def judged(
         clusters=logs.cluster,
         differs=view.differs,
         chances=view.chances,
+        support_known=logs.support_known,
     )
 
 

@@ -131,7 +131,8 @@ class Logged:
         """Share of a policy's probability that is beyond that of the logger, on choices that the logs hardly hold.
 
         Where the logger's is not known, it is their share of the steps; of those that were never taken together, that
-        of those taken once (Good 1953, Biometrika 40:237-264).
+        of those taken once (Good 1953, Biometrika 40:237-264). Propensities of the logged actions alone tell of the
+        others, too, where they leave them hardly anything.
 
         Args:
             every: its `probabilities` of these steps.
@@ -144,7 +145,47 @@ class Logged:
             return float(unsupported_mass(beyond[:, None], ~rare[:, None], steps))
         mean, share = every.mean(0), taken / len(every)
         never = mean[taken == 0].sum() - share[taken == 1].sum()
-        return float(max(never, mean[rare].sum() - share[rare].sum(), 0.0))
+        left_over = 0.0
+        if (known := self._known_chances(every)) is not None:
+            policy, logger = known
+            left_over = float((np.maximum(policy - logger, 0) * (logger <= SUPPORTED)).sum(-1).mean())
+        return float(max(never, mean[rare].sum() - share[rare].sum(), left_over, 0.0))
+
+    def no_support(self, every: Array) -> float | None:
+        """Share of a policy's episodes with an action that the logger never takes there; ``None`` without propensities.
+
+        "Never" means less than `SUPPORTED` times as often as the policy, so that an action that both hardly ever take
+        does not count. States are those that the logger visited. See `support_known`.
+
+        Args:
+            every: its `probabilities` of these steps.
+        """
+        if (known := self._known_chances(every)) is None:
+            return None
+        policy, logger = known
+        lost = (policy * (logger < SUPPORTED * policy)).sum(-1).clip(0, 1)
+        return float(1 - np.prod(1 - self.pad(lost), 1).mean())
+
+    @property
+    def support_known(self) -> bool:
+        """Whether the logger's probability of every action is known, so that `no_support` misses none.
+
+        With two actions, the propensity of the logged one gives that of the other. With more, it gives the sum of the
+        others, which is 0 only where the logger takes none of them.
+        """
+        return self.propensities is not None or (self.log_propensity is not None and self.choices == 2)
+
+    def _known_chances(self, every: Array) -> tuple[Array, Array] | None:
+        """The policy's and the logger's probabilities, ``[N, K]``: of every action, or of the logged one and the rest.
+
+        ``None`` if the logger's are not known.
+        """
+        if self.propensities is not None:
+            return every, self.propensities
+        if self.log_propensity is None:
+            return None
+        policy, logger = every[np.arange(len(every)), self.action], np.exp(self.log_propensity)
+        return np.stack([policy, 1 - policy], -1), np.stack([logger, 1 - logger], -1)
 
     def probabilities(self, policy: Any) -> Array:
         """Of all choices at each step, ``[N, A]``."""
@@ -192,6 +233,8 @@ class Logged:
         facts: dict[str, float | None] = {}
         if every is not None:
             facts["unsupported"] = self.unsupported(every)
+            alike = ratio is not None and not ratio.any()  # it is the logger, whose propensities may have been rounded
+            facts["no_support"] = 0.0 if alike else self.no_support(every)
         some = None if every is None else every[:: -(-len(every) // COMPARED)]
         return View(of, v_logged, facts, some)
 

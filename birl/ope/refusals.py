@@ -285,6 +285,14 @@ LIMITS = (
         "let the logging policy try them, with a floor, or forbid them to the policy",
     ),
     Limit(
+        "no_support",
+        ALL,
+        0.001,
+        None,
+        "{} of the policy's episodes have an action that the logging policy never takes there",
+        "let the logging policy try it there, with a floor, or forbid it to the policy",
+    ),
+    Limit(
         "seen",
         ALL,
         None,
@@ -406,7 +414,7 @@ LIMITS = (
     *_DATA_LIMITS,
 )
 CAPPED = {"ship": "left_tail", "do_not_ship": "right_tail"}
-"""Doubts that leave of a verdict no more than ``more_data``: the tail is behind the end that decided."""
+"""Tails that leave of a verdict no more than ``more_data``: the tail is behind the end that decided."""
 FACTS = tuple(dict.fromkeys(limit.fact for limit in LIMITS))
 
 
