@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from birl._version import __version__
-from birl.distributed.transport import Begin, Gone, Transport, check_version
+from birl.distributed.transport import Begin, Gone, Transport, check_version, idle
 from birl.distributed.watch import Alive, Watch
 from birl.errors import BirlError, ConfigError, WorkerError, require
 
@@ -108,6 +108,8 @@ class Remote(Transport):
         while True:
             self._wait_for_places()
             first = {references[0]: index for index, references in self._open.items() if references}
+            if not first:
+                raise idle()
             begin = time.monotonic()
             ready, _ = self._ray.wait(list(first), num_returns=1, timeout=self._watch.slice)
             self._waited += time.monotonic() - begin
@@ -121,6 +123,7 @@ class Remote(Transport):
                 if not isinstance(answer, Alive):
                     return index, answer
                 self._watch.saw(index, answer.place)
+            self.while_waiting()
 
     def _look(self, indices: list[int]) -> None:
         """Ask workers where they are. One that stays there, or does not say, is ended."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from birl.distributed.group import Broken, Group, Meeting
-from birl.distributed.transport import Inline
+from birl.distributed.transport import Inline, idle
 from birl.distributed.workers import Left
 
 
@@ -41,6 +41,8 @@ class Rounds(Inline):
 
     def wait(self) -> tuple[int, Any]:
         index = next(iter(self._tasks), None)
+        if index is None and not self._sent:
+            raise idle()
         index = self._sent[0][0] if index is None else index
         task = self._task(index)
         if not task.done:

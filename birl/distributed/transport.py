@@ -17,7 +17,7 @@ import torch
 from birl._version import __version__
 from birl.distributed.watch import Alive, Watch
 from birl.distributed.workers import Ended, Left, Owner, Worker, end, failure, first_ready
-from birl.errors import BirlError, ConfigError
+from birl.errors import BirlError, ConfigError, WorkerError
 
 _GRACE: Final = 2.0  # seconds in which a worker reads what was sent to it, when there is no more work
 
@@ -71,8 +71,28 @@ class Gone(Exception):  # noqa: N818  never seen outside: whoever sends orders c
         self.index, self.how, self.place = index, how, place
 
 
+def _nothing() -> None:
+    """What there is to do while a run waits, unless it says otherwise."""
+
+
+def idle() -> WorkerError:
+    """The error of waiting for an answer when no order is open: no answer would ever come."""
+    return WorkerError(
+        "the run waits for an answer, but its workers have answered all their orders, so that it would wait for ever: "
+        "birl has miscounted its orders. Start the run again, which goes on from its last checkpoint, and report "
+        "this error with the command or script of the run"
+    )
+
+
 class Transport(Protocol):
-    """Workers by number. Each carries out its orders in the order in which they were sent."""
+    """Workers by number. Each carries out its orders in the order in which they were sent.
+
+    Attributes:
+        while_waiting: `wait` calls it at least once a second while no answer comes. It may raise an error, which leaves
+            `wait`.
+    """
+
+    while_waiting: Callable[[], None] = staticmethod(_nothing)
 
     def start(self, index: int, given: Any) -> None:
         """Begin a worker, in the place of the one before, if there was one, whose orders are forgotten."""
@@ -88,6 +108,7 @@ class Transport(Protocol):
 
         Raises:
             Gone: if a worker is lost, or hung and was ended.
+            WorkerError: if no order is open.
             BirlError: if one has failed, by an error of its environment for instance.
         """
 
@@ -157,17 +178,19 @@ class Processes(Transport):
     def wait(self) -> tuple[int, Any]:
         while True:
             index, message = self._hear()
-            if index is None:
-                continue
-            if not isinstance(message, Alive):
+            if index is not None and not isinstance(message, Alive):
                 self._open[index] -= 1
                 self._watch.moved(index)
                 return index, message
-            self._watch.saw(index, message.place)
+            if index is not None:
+                self._watch.saw(index, message.place)
+            self.while_waiting()
 
     def _hear(self) -> tuple[int | None, Any]:
         """The next message of anybody; none of nobody after a while."""
         by_worker = {self._workers[index]: index for index, count in self._open.items() if count}
+        if not by_worker:
+            raise idle()
         index: int | None = None
         try:
             begin = time.monotonic()
@@ -273,6 +296,8 @@ class Inline(Transport):
         self._sent.append((index, order, beside))
 
     def wait(self) -> tuple[int, Any]:
+        if not self._sent:
+            raise idle()
         index, order, beside = self._sent.popleft()
         return index, self._works[index](order, beside)
 

@@ -111,10 +111,11 @@ class Fleet:
         self.ordered = self.dropped = self.missed = self.restarts = self.errors = 0
         self.cut = 0
         self.report: Callable[[Mapping[str, float]], None] = lambda metrics: None
+        self._check_signals: Callable[[], None] = lambda: None
 
     def goes_on(self, session: Any) -> None:
         """Tell a session of each fragment, and warn if orders of a checkpoint were cut short for another end."""
-        self.report = session.averages.add
+        self.report, self._check_signals = session.averages.add, session.check_signals
         if self.cut not in (0, self._n_steps):
             session.differs("its last orders were cut short, or not given, because it was to end")
 
@@ -128,6 +129,7 @@ class Fleet:
         ended: list[float] = []
         while self.player.pending == 0:
             self._hand_out()
+            self._check_orders(step)
             ended += self._take_in(self._next(measure), most)
         self.player.pending -= 1
         return ended
@@ -143,6 +145,16 @@ class Fleet:
             for place in self._places:
                 if len(place.orders) <= depth:
                     self._order(place)
+
+    def _check_orders(self, step: int) -> None:
+        """Raise an error if the next step is in no order, and would be waited for in vain."""
+        if not any(place.orders for place in self._places):
+            made = self.ordered - self.dropped - self.missed
+            raise WorkerError(
+                f"step {step + 1} of {self._n_steps} is missing, but the collectors have carried out all their orders, "
+                f"{made} steps, and there is none left to give: birl has miscounted its steps. Start the run again, "
+                "which goes on from its last checkpoint, and report this error with the command or script of the run"
+            )
 
     def _order(self, place: _Place) -> None:
         n, before = self._cluster.environments, self.ordered - self.dropped - self.missed
@@ -188,6 +200,7 @@ class Fleet:
     def _transported(self) -> Transport:
         if self._transport is None:
             self._transport = TRANSPORTS[self._cluster.transport](self._cluster)
+            self._transport.while_waiting = self._check_signals
         return self._transport
 
     # -- fragments -------------------------------------------------------------------------------------------------
@@ -200,6 +213,7 @@ class Fleet:
         first = self._cluster.order == "arrival"
         with measure("waiting"):
             while not self._came if first else any(not place.fragments for place in waited_for):
+                self._check_signals()  # what came in and is not taken in yet, a resumed run orders again
                 self._listen()
         return [self._came[0]] if first else waited_for
 

@@ -203,7 +203,7 @@ class Session:
             while not (self._done and self._closed == self.step):
                 with self._interrupt.held_back():
                     while self.step < self._epoch_end:
-                        step()
+                        self._make(step)
                     result = self._end_epoch()
                 yield result
             if self._stalled is not None:
@@ -214,6 +214,19 @@ class Session:
             self._progress.close()
             self._logger.close()
             self._held.close()
+
+    def _make(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Abandoned:  # it waited for collectors: the resumed run makes it again
+            self._obey()
+
+    def check_signals(self) -> None:
+        """Leave the step, and end the run with a checkpoint, if a signal came.
+
+        Call it while a step waits for others, where a checkpoint holds all that the step has done so far.
+        """
+        self._interrupt.check()
 
     @property
     def until_looked_at(self) -> int:

@@ -11,7 +11,10 @@ from typing import NoReturn
 
 
 class Abandoned(BaseException):
-    """Raised inside `Interrupt.abandonable` to leave it. Not an ``Exception``, so that no code there catches it."""
+    """Leaves what `Interrupt.abandonable` or `Interrupt.check` lets a signal end.
+
+    Not an ``Exception``, so that no code there catches it.
+    """
 
 
 @contextlib.contextmanager
@@ -63,6 +66,11 @@ class Interrupt:
             yield
         finally:
             self._abandonable = False
+
+    def check(self) -> None:
+        """Raise `Abandoned` if a signal came: for code that waits, where a run can be resumed from."""
+        if self.signal is not None:
+            raise Abandoned
 
     def stop(self) -> NoReturn:
         """Act on the signal: `KeyboardInterrupt` for SIGINT, exit with status 143 for SIGTERM."""

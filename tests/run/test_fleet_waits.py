@@ -1,0 +1,146 @@
+"""No wait for collectors lasts for ever: a wrong count of steps or orders is an error, and a signal ends a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import birl
+from birl.distributed import transport, workers
+from birl.distributed.rounds import Rounds
+from birl.distributed.transport import Inline, Processes, Transport
+from birl.errors import WorkerError
+from birl.run import fleet, fleet_parts
+from birl.run.collecting import Collecting
+from birl.run.fleet import Fleet
+from birl.run.session import Session
+from run.fakes import Drift
+from run.test_fleet import run, sac, same, unruly
+
+pytestmark = pytest.mark.timeout(120)  # what fails here would hang
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors are in this process."""
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
+    monkeypatch.setattr(fleet_parts, "check_given", lambda *given: None)
+
+
+def miscounted(monkeypatch: pytest.MonkeyPatch, name: str, by: int) -> None:
+    """Let a count of steps be wrong by some after the first order."""
+    order, done = Fleet._order, []
+
+    def wrong(self: Fleet, place: Any) -> None:
+        order(self, place)
+        if not done:
+            setattr(self, name, getattr(self, name) + by)
+            done.append(name)
+
+    monkeypatch.setattr(Fleet, "_order", wrong)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("order", ["together", "turns", "arrival"])
+@pytest.mark.parametrize(("name", "by"), [("ordered", 1), ("dropped", -1), ("missed", -1)])
+def test_steps_that_no_collector_makes_are_an_error(
+    name: str, by: int, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    miscounted(monkeypatch, name, by)
+    with pytest.raises(WorkerError, match="step 50 of 50 is missing, but the collectors have carried out all their or"):
+        run(birl.Cluster(2, 1, 4, order))
+
+
+@pytest.mark.usefixtures("here")
+def test_counting_a_step_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = Fleet.count
+
+    def twice(self: Fleet, step: int, **options: Any) -> list[float]:
+        return count(self, step, **options) + (count(self, step, **options) if step == 3 else [])
+
+    monkeypatch.setattr(Fleet, "count", twice)
+    with pytest.raises(WorkerError, match="step 50 of 50 is missing.*report this error"):
+        run(birl.Cluster(2, 1, 4, "turns"))
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("order", ["together", "turns", "arrival"])
+def test_an_order_that_was_never_sent_is_an_error(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Fleet._send
+    monkeypatch.setattr(Fleet, "_send", lambda self, place, order: order.number == 5 or send(self, place, order))
+    with pytest.raises(WorkerError, match="answered (all their orders|order [0-9]+, but order 5 was its next)"):
+        run(birl.Cluster(2, 1, 4, order))
+
+
+@pytest.mark.parametrize("make", [Inline, Rounds, lambda begin: Processes(begin, 60.0)], ids=["i", "r", "p"])
+def test_there_is_no_answer_without_an_order(make: Callable[[Any], Transport]) -> None:
+    made = make(Collecting)
+    with pytest.raises(WorkerError, match="the run waits for an answer, but its workers have answered all their order"):
+        made.wait()
+    made.close()
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("order", ["together", "turns"])
+@pytest.mark.parametrize("at", [1, 5, 12])
+def test_a_run_that_is_stopped_while_it_waits_resumes_exactly(
+    at: int, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, waits, steps = birl.Cluster(3, 2, 2, order), [], [0]
+    expected = run(cluster, sac, env=Drift(False))
+    check = Session.check_signals
+
+    def stopped(self: Session) -> None:
+        waits.append(self.step)
+        if len(waits) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        check(self)
+
+    monkeypatch.setattr(Session, "check_signals", stopped)
+    unruly(monkeypatch, 1, loss=0.1)
+    options: Any = {"checkpoint": tmp_path, "callback": lambda algorithm, epoch, step: steps.append(step)}
+    with pytest.raises(SystemExit) as raised:
+        run(cluster, sac, env=Drift(False), **options)
+    assert raised.value.code == 143 and len(waits) == at and steps[-1] == waits[-1]  # not one step later
+    assert same(run(cluster, sac, env=Drift(False), **options), expected)
+
+
+class Sleeps(Drift):
+    """Writes a file when it begins a step, which never ends."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(False)
+        self.path = path
+
+    def step(self, action: Any) -> Any:
+        self.path.touch()
+        time.sleep(600)
+
+
+def test_a_signal_ends_a_run_whose_collectors_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (workers, transport):
+        monkeypatch.setattr(module, "_GRACE", 0.1)  # no collector here ends by itself
+
+    def stop() -> None:
+        while not (tmp_path / "began").exists():
+            time.sleep(0.1)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sent: list[float] = []
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    with pytest.raises(SystemExit) as raised:
+        run(birl.Cluster(1, 1, 4, step_timeout=600.0), sac, env=Sleeps(tmp_path / "began"), checkpoint=tmp_path / "run")
+    assert raised.value.code == 143 and time.monotonic() - sent[0] < 60
+    thread.join()
