@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+import birl
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -88,6 +91,9 @@ def test_the_metadata_say_what_pyproject_says(built: Built) -> None:
     assert sorted(required) == sorted(PROJECT["dependencies"])
     assert f"Requires-Python: {PROJECT['requires-python']}" in metadata
     assert "# birl" in metadata
+    assert set(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, flags=re.MULTILINE)) == set(PROJECT["urls"].items())
+    assert all(url.startswith("https://") for url in PROJECT["urls"].values())
+    assert set(re.findall(r"^Classifier: (.+)$", metadata, flags=re.MULTILINE)) == set(PROJECT["classifiers"])
     assert "birl = birl.cli:main" in (info / "entry_points.txt").read_text(encoding="utf-8")
 
 
@@ -97,6 +103,8 @@ def test_the_archive_holds_what_its_tests_need(built: Built) -> None:
         kept = {f"{folder}/{name}" for name in files_of(ROOT / folder) if name.endswith((".py", ".md", ".svg", ".h5"))}
         assert kept <= names
     assert {"README.md", "LICENSE", "Makefile", "pyproject.toml", "tests/algorithms.py", "tests/conftest.py"} <= names
+    assert {".pre-commit-config.yaml", ".dockerignore", "CITATION.cff", "CHANGELOG.md", "SECURITY.md"} <= names
+    assert {f".github/{name}" for name in files_of(GITHUB)} <= names
     leftovers = re.compile(r"(^|/)(\.venv|\.git|dist|build|birl_logs|birl_demo|\.[a-z_]+_cache)(/|$)")
     assert not [name for name in names if leftovers.search(name)]
 
@@ -120,11 +128,142 @@ def test_the_installed_package_runs(built: Built) -> None:
     assert (built.installed / "bin" / "birl").is_file()
 
 
-def test_workflow_and_hooks_name_what_exists() -> None:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
-    steps = workflow["jobs"]["tests"]["steps"]
-    assert [step["run"] for step in steps if "run" in step] == ["make lint", "make test"]
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+GITHUB = ROOT / ".github"
+REPOSITORY = PROJECT["urls"]["Repository"]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.MULTILINE))
+PYTHONS = [word.rpartition(" ")[2] for word in PROJECT["classifiers"] if re.fullmatch(r".* :: 3\.\d+", word)]
+
+
+def read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def recipe(target: str) -> str:
+    return MAKEFILE.partition(f"\n{target}:")[2].partition("\n\n")[0]
+
+
+WORKFLOWS = {path.stem: read_yaml(path) for path in sorted((GITHUB / "workflows").glob("*.yml"))}
+JOBS = [
+    pytest.param(job, id=f"{name}-{title}") for name, flow in WORKFLOWS.items() for title, job in flow["jobs"].items()
+]
+
+
+@functools.cache
+def birl_commands() -> set[str]:
+    listed = call(sys.executable, "-m", "birl", "--help", cwd=ROOT).partition("Commands:")[2]
+    return set(re.findall(r"^  ([a-z-]+)  ", listed, flags=re.MULTILINE))
+
+
+def commands(job: Any) -> list[str]:
+    return [line.strip() for step in job.get("steps", []) for line in step.get("run", "").splitlines()]
+
+
+def test_hooks_run_the_tools_of_make_lint() -> None:
+    hooks = read_yaml(ROOT / ".pre-commit-config.yaml")["repos"][0]["hooks"]
     tools = {hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks}
-    lint = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nlint:")[2].partition("\n\n")[0]
-    assert tools == set(re.findall(r"\$\(BIN\)/([\w-]+)", lint))
+    assert tools == set(re.findall(r"\$\(BIN\)/([\w-]+)", recipe("lint")))
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_workflows_may_only_read_and_do_not_pile_up(name: str) -> None:
+    workflow = WORKFLOWS[name]
+    assert workflow["permissions"] == {"contents": "read"}
+    # In a called workflow github.workflow is the caller's name: the call would wait for its own caller, or cancel it
+    assert "github.workflow" not in workflow["concurrency"]["group"]
+    writes = {title: job["permissions"] for title, job in workflow["jobs"].items() if "permissions" in job}
+    allowed = {"release": {"publish": {"id-token": "write"}, "docs": {"contents": "write"}}}
+    assert writes == allowed.get(name, {})
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_jobs_call_what_exists(job: Any) -> None:
+    actions = [step["uses"] for step in job.get("steps", []) if "uses" in step]
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", action) for action in actions), actions
+    if "uses" in job:
+        assert (ROOT / job["uses"]).is_file()
+    else:
+        assert 0 < job["timeout-minutes"] <= 360  # GitHub's own limit
+    for command in commands(job):
+        words = command.split()
+        if words[0] == "make":
+            assert set(words[1:]) <= TARGETS, command
+        elif words[0] == "birl":
+            assert words[1] in birl_commands(), command
+
+
+def test_workflows_run_every_tier_with_every_python() -> None:
+    made = {name: [each for job in flow["jobs"].values() for each in commands(job)] for name, flow in WORKFLOWS.items()}
+    assert {"make lint", "make test", "make docs"} <= set(made["tests"])
+    assert set(made["scheduled"]) == {"make test-slow", "make test-ray", "make test-cuda"}
+    tests, install = WORKFLOWS["tests"]["jobs"]["tests"], WORKFLOWS["release"]["jobs"]["install"]
+    assert tests["strategy"]["matrix"]["python"] == install["strategy"]["matrix"]["python"] == PYTHONS
+    assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
+    assert {"tests", "install"} == set(WORKFLOWS["release"]["jobs"]["publish"]["needs"])
+
+
+def test_windows_runs_the_commands_of_make_test() -> None:
+    steps = [step for step in WORKFLOWS["tests"]["jobs"]["tests"]["steps"] if "== 'Windows'" in step.get("if", "")]
+    torch, birl, tests = [step["run"].removeprefix("python -m ") for step in steps]
+    pip = "pip install --no-compile "
+    assert torch.startswith(pip) and f"$(PIP) --no-compile {torch.removeprefix(pip)}\n" in MAKEFILE
+    assert birl.startswith(pip) and f"$(PIP) --no-compile -e '{birl.removeprefix(pip + '-e ')}'\n" in MAKEFILE
+    assert f"$(BIN)/python -m {tests}" in recipe("test")
+    (number,) = re.findall(r"^export OMP_NUM_THREADS := (\d+)$", MAKEFILE, flags=re.MULTILINE)
+    assert steps[-1]["env"] == {"OMP_NUM_THREADS": number}
+
+
+def test_a_gpu_runs_only_reviewed_code() -> None:
+    scheduled = WORKFLOWS["scheduled"]
+    assert set(scheduled[True]) == {"schedule", "workflow_dispatch"}  # YAML 1.1 reads the key `on` as true
+    labels = [job["runs-on"] for flow in WORKFLOWS.values() for job in flow["jobs"].values() if "runs-on" in job]
+    assert [each for each in labels if "self-hosted" in each] == [scheduled["jobs"]["cuda"]["runs-on"]]
+    own = read_yaml(GITHUB / "actionlint.yaml")["self-hosted-runner"]["labels"]
+    assert set(scheduled["jobs"]["cuda"]["runs-on"]) == {"self-hosted", "linux", *own}
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert all(f"`{word}`" in guide for word in (*own, "HAS_GPU_RUNNER"))
+
+
+def test_issue_forms_can_be_filled_in() -> None:
+    folder = GITHUB / "ISSUE_TEMPLATE"
+    forms = {path.stem: read_yaml(path) for path in folder.glob("*.yml")}
+    links = forms.pop("config")["contact_links"]
+    assert set(forms) == {"bug", "feature", "algorithm", "question"}
+    for name, form in forms.items():
+        fields = form["body"]
+        assert form["name"] and form["description"] and form["labels"], name
+        assert len({field["id"] for field in fields}) == len(fields), name
+        assert all(field["attributes"]["label"] for field in fields), name
+    assert all(link["url"].startswith((REPOSITORY, PROJECT["urls"]["Documentation"])) for link in links)
+
+
+def test_one_version_and_one_address_everywhere() -> None:
+    citation = read_yaml(ROOT / "CITATION.cff")
+    assert citation["version"] == PROJECT["version"] == birl.__version__
+    assert citation["license"] == PROJECT["license"]
+    assert citation["repository-code"] == REPOSITORY
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader)["site_url"]
+    assert citation["url"] == PROJECT["urls"]["Documentation"] == site
+    assert all(PROJECT["urls"][name].startswith(f"{REPOSITORY}/") for name in ("Issues", "Changelog"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    (newest, *_) = re.findall(r"^## (\S+) \((?:unreleased|\d{4}-\d\d-\d\d)\)$", changes, flags=re.MULTILINE)
+    assert newest == PROJECT["version"]
+
+
+PAGES = ("CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", ".github/PULL_REQUEST_TEMPLATE.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_name_what_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (ROOT / target).exists(), target
+    assert set(re.findall(r"`birl ([a-z-]+)", text)) <= birl_commands()
+    for name in re.findall(r"`birl\.([\w.]+)[`(]", text):
+        found: Any = birl
+        for part in name.split("."):
+            found = getattr(found, part)
+    for target in re.findall(r"`make ([a-z-]+)`", text):
+        assert target in TARGETS, target
+    for field in re.findall(re.escape(REPOSITORY) + r"/([\w/-]+)", text):
+        assert field == "security/advisories/new"
